@@ -1,0 +1,167 @@
+"""Every error that otel-assembly raises on purpose.
+
+::
+
+    AssemblyError
+    ├── ConfigurationError (ValueError)      a limit, a chain or a config that cannot work
+    │   └── UnknownNameError                 a policy, parameter or model nobody knows; names the nearest one
+    ├── DescribeError (TypeError)            an event of a type that no describe() row covers
+    ├── TranscriptError (ValueError)         a recorded conversation that cannot be read; names file and line
+    ├── TokenizerError                       no tokenizer to count with, or a vocabulary that is not what it claims
+    ├── PolicyError                          names the policy
+    │   ├── PolicyFailedError                the policy raised
+    │   └── PolicyContractError              the policy changed its input, or did not return two sequences
+    ├── ContextOverflowError                 what must be in the prompt does not fit the budget
+    ├── HaltedError                          the loop was halted: no model call and no tool call may start
+    └── KnowledgeError
+        ├── KnowledgePathError (ValueError)  a path that would leave the store
+        └── KnowledgeStoreError              the store could not do what was asked
+
+A message names what was wrong, where (file, line, block, policy), and the mend.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from os import PathLike
+
+
+class AssemblyError(Exception):
+    """The root of the tree: catch it to catch all of ours."""
+
+
+class ConfigurationError(AssemblyError, ValueError):
+    """A limit, an order or a configuration that cannot work, found before anything ran."""
+
+
+class UnknownNameError(ConfigurationError):
+    """A name that is not in its registry; the message suggests the nearest one that is."""
+
+    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+        self.what = what
+        self.name = name
+        self.known = tuple(sorted(known))
+        nearest = difflib.get_close_matches(name, self.known, n=1, cutoff=0.5)
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(self.known)}"
+        super().__init__(f"unknown {what} {name!r}; {hint}")
+
+
+class DescribeError(AssemblyError, TypeError):
+    """An event whose type has no ``describe()`` row, so that the engine cannot read it."""
+
+    def __init__(self, event_type: type, detail: str = "") -> None:
+        self.event_type = event_type
+        super().__init__(
+            f"cannot describe an event of type {event_type.__module__}.{event_type.__qualname__}"
+            + (f": {detail}" if detail else "")
+            + "; register it: @otel_assembly.describe.register(TheType), returning EventFacts"
+        )
+
+
+class TranscriptError(AssemblyError, ValueError):
+    """A recorded conversation that cannot be read.
+
+    Attributes:
+        path: The file.
+        line: Its line, from 1; None where the whole file is meant.
+        problem: What was found and what was expected.
+    """
+
+    def __init__(self, path: str | PathLike[str], line: int | None, problem: str) -> None:
+        self.path = str(path)
+        self.line = line
+        self.problem = problem
+        where = f"{self.path}:{line}" if line is not None else self.path
+        super().__init__(f"{where}: {problem}")
+
+
+class TokenizerError(AssemblyError):
+    """No tokenizer to count with, or a vocabulary that is not what it claims to be."""
+
+
+class PolicyError(AssemblyError):
+    """A policy that could not be applied.
+
+    Attributes:
+        policy: The policy's name.
+        index: Its place in the chain, from 0.
+    """
+
+    def __init__(self, policy: str, index: int, problem: str) -> None:
+        self.policy = policy
+        self.index = index
+        super().__init__(f"policy {policy!r} (index {index}) {problem}")
+
+
+class PolicyFailedError(PolicyError):
+    """A policy raised; the original error is ``__cause__``."""
+
+
+class PolicyContractError(PolicyError):
+    """A policy changed its input in place, or returned something else than two sequences."""
+
+
+class ContextOverflowError(AssemblyError):
+    """What must be in the prompt does not fit the budget.
+
+    Attributes:
+        budget: The tokens there are.
+        needed: The tokens that the fixed content (and, for ``newest_atom``, the newest atom) takes.
+        costs: Tokens of each fixed part, by its name, in prompt order.
+        cause: ``fixed`` or ``newest_atom``.
+        policy: The policy that could not keep its budget; None outside a chain.
+    """
+
+    def __init__(
+        self, budget: int, needed: int, costs: Mapping[str, int], *, cause: str = "fixed", policy: str | None = None
+    ) -> None:
+        self.budget = budget
+        self.needed = needed
+        self.costs = dict(costs)
+        self.cause = cause
+        self.policy = policy
+        parts = ", ".join(f"{name} {tokens}" for name, tokens in self.costs.items())
+        what = (
+            "content that may not be dropped"
+            if cause == "fixed"
+            else "content that may not be dropped together with the newest tool call or message"
+        )
+        by = f"policy {policy!r}: " if policy else ""
+        super().__init__(
+            f"{by}{what} takes {needed} tokens, {needed - budget} over the budget of {budget} ({parts}); "
+            + (
+                "raise the budget or shorten these parts"
+                if cause == "fixed"
+                else "raise the budget, shorten the tool's result, or choose on_overflow='drop'"
+            )
+        )
+
+
+class HaltedError(AssemblyError):
+    """The conversation was halted, so nothing more may be called in it.
+
+    Attributes:
+        reason: The ``HaltEvent``'s reason.
+        source: Who halted.
+    """
+
+    def __init__(self, reason: str, source: str) -> None:
+        self.reason = reason
+        self.source = source
+        super().__init__(f"halted by {source}: {reason}")
+
+
+class KnowledgeError(AssemblyError):
+    """The root of what a knowledge store raises."""
+
+
+class KnowledgePathError(KnowledgeError, ValueError):
+    """A path that would leave the store, or that is no path of it."""
+
+
+class KnowledgeStoreError(KnowledgeError):
+    """The store could not do what was asked; the original error is ``__cause__``."""

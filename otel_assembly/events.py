@@ -1,0 +1,327 @@
+"""Our event vocabulary: what an agent's run puts on its stream (seed 000), as frozen models with one JSON form.
+
+Every event has a ``type`` (its discriminator in JSON) and an ``id``. ``event_to_json`` and ``event_from_json`` are exact
+inverses. How the engine reads an event is its ``describe()`` row, at the foot of this module.
+"""
+
+from __future__ import annotations
+
+import uuid
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
+
+from otel_assembly.facts import EventFacts, EventKind, describe
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
+class Event(BaseModel):
+    """The base of our events; frozen, and refusing fields it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str = Field(default_factory=_new_id)
+
+
+class ModelRequest(Event):
+    """What a user (or whoever plays one) asks of the agent."""
+
+    type: Literal["model_request"] = "model_request"
+    content: str
+
+
+class ToolCallEvent(Event):
+    """A call of a tool that the model asks for; ``id`` is the call's id, ``arguments`` its JSON text.
+
+    ``awaiting_approval`` marks a call that waits for a person: it stays pending however old it is.
+    """
+
+    type: Literal["tool_call"] = "tool_call"
+    name: str
+    arguments: str = "{}"
+    awaiting_approval: bool = False
+
+
+class Usage(BaseModel):
+    """Tokens as the provider billed them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    input_tokens: int = Field(ge=0)
+    output_tokens: int = Field(default=0, ge=0)
+
+
+class ModelResponse(Event):
+    """What the model answered: a text, tool calls, or both; `usage` is what the provider billed for it."""
+
+    type: Literal["model_response"] = "model_response"
+    content: str = ""
+    tool_calls: tuple[ToolCallEvent, ...] = ()
+    usage: Usage | None = None
+
+
+class ToolResultEvent(Event):
+    """What a tool returned; ``parent_id`` is the id of the call."""
+
+    type: Literal["tool_result"] = "tool_result"
+    parent_id: str
+    name: str = ""
+    content: str
+
+
+class ToolErrorEvent(Event):
+    """A tool that failed; the model reads ``error`` as the call's result."""
+
+    type: Literal["tool_error"] = "tool_error"
+    parent_id: str
+    name: str = ""
+    error: str
+
+
+class ToolResultsEvent(Event):
+    """The results of one response's calls together, as they go back to the model."""
+
+    type: Literal["tool_results"] = "tool_results"
+    results: tuple[Annotated[ToolResultEvent | ToolErrorEvent, Field(discriminator="type")], ...]
+
+
+class CompactionSummary(Event):
+    """A summary that stands for earlier events; ``provenance`` has the ids of what it was made from."""
+
+    type: Literal["compaction_summary"] = "compaction_summary"
+    summary: str
+    event_count: int = Field(default=0, ge=0)
+    provenance: tuple[str, ...] = ()
+
+
+class Severity(StrEnum):
+    """How bad an alert is; `FATAL` halts."""
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+    FATAL = "fatal"
+
+
+class ObserverAlert(Event):
+    """What an observer has to say to the model and to the people on call.
+
+    The message is operator text: it is exported, cut at 256 characters, unless that is switched off.
+    """
+
+    type: Literal["observer_alert"] = "observer_alert"
+    source: str
+    severity: Severity
+    message: str
+    data: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("severity", mode="before")
+    @classmethod
+    def _any_case(cls, value: Any) -> Any:
+        return severity_name(value) if isinstance(value, str) else value
+
+
+class HaltEvent(Event):
+    """The run is over: after it no model call and no tool call starts."""
+
+    type: Literal["halt"] = "halt"
+    reason: str
+    source: str
+    alerts: tuple[ObserverAlert, ...] = ()
+
+
+class TurnStarted(Event):
+    """A turn of the loop began."""
+
+    type: Literal["turn_started"] = "turn_started"
+    turn: int = Field(ge=0)
+
+
+class TurnCompleted(Event):
+    """A turn of the loop ended."""
+
+    type: Literal["turn_completed"] = "turn_completed"
+    turn: int = Field(ge=0)
+
+
+class UsageEvent(Event):
+    """Tokens that a model call was billed for."""
+
+    type: Literal["usage"] = "usage"
+    model: str = ""
+    usage: Usage
+
+
+class AssemblyCompleted(Event):
+    """A context was assembled; observers of budgets watch this.
+
+    Attributes:
+        tokens: Tokens of the assembled prompt.
+        budget: The tightest token limit that a policy held; None where none did.
+        fixed: Tokens of what may not be dropped; None where no policy knew.
+        overflow_tokens: By how many tokens a budget could not hold; 0 where it held.
+    """
+
+    type: Literal["assembly_completed"] = "assembly_completed"
+    assembly: str
+    turn: int = Field(ge=0)
+    tokens: int = Field(ge=0)
+    budget: int | None = None
+    fixed: int | None = None
+    overflow_tokens: int = Field(default=0, ge=0)
+    overflow_cause: str = ""
+
+
+class ObserverStarted(Event):
+    """An observer began to work on an event."""
+
+    type: Literal["observer_started"] = "observer_started"
+    observer: str
+
+
+class ObserverCompleted(Event):
+    """An observer ended; ``error`` is the type of what it raised."""
+
+    type: Literal["observer_completed"] = "observer_completed"
+    observer: str
+    error: str = ""
+
+
+class AggregationCompleted(Event):
+    """An aggregate wrote to the knowledge store."""
+
+    type: Literal["aggregation_completed"] = "aggregation_completed"
+    aggregate: str
+
+
+class AggregationFailed(Event):
+    """An aggregate could not write; ``error`` is the type of what it raised."""
+
+    type: Literal["aggregation_failed"] = "aggregation_failed"
+    aggregate: str
+    error: str
+
+
+AnyEvent = Annotated[
+    ModelRequest
+    | ModelResponse
+    | ToolCallEvent
+    | ToolResultEvent
+    | ToolErrorEvent
+    | ToolResultsEvent
+    | CompactionSummary
+    | ObserverAlert
+    | HaltEvent
+    | TurnStarted
+    | TurnCompleted
+    | UsageEvent
+    | AssemblyCompleted
+    | ObserverStarted
+    | ObserverCompleted
+    | AggregationCompleted
+    | AggregationFailed,
+    Field(discriminator="type"),
+]
+_ADAPTER: TypeAdapter[Event] = TypeAdapter(AnyEvent)
+
+
+def event_to_json(event: Event) -> str:
+    """The event's JSON text; keys stand in the order in which the model declares them."""
+    return event.model_dump_json()
+
+
+def event_from_json(text: str | bytes) -> Event:
+    """The event that `event_to_json` wrote.
+
+    Raises:
+        pydantic.ValidationError: The text is not the JSON form of one of our events.
+    """
+    return _ADAPTER.validate_json(text)
+
+
+def severity_name(severity: Any) -> str:
+    """An alert's severity as a lower-case string, whether it came as an enum of any library or as a string.
+
+    ``str()`` of a plain enum gives ``Severity.FATAL``, so an enum is read by its value.
+    """
+    return str(getattr(severity, "value", severity)).lower()
+
+
+@describe.register
+def _(event: ModelRequest) -> EventFacts:
+    return EventFacts(EventKind.REQUEST, event.content, id=event.id)
+
+
+@describe.register
+def _(event: ModelResponse) -> EventFacts:
+    fields: list[str] = []
+    for call in event.tool_calls:
+        fields += (call.name, call.arguments)
+    return EventFacts(
+        EventKind.RESPONSE,
+        event.content,
+        fields=fields,
+        opens=[call.id for call in event.tool_calls],
+        awaiting=[call.id for call in event.tool_calls if call.awaiting_approval],
+        id=event.id,
+        billed_tokens=event.usage.input_tokens if event.usage else None,
+    )
+
+
+@describe.register
+def _(event: ToolCallEvent) -> EventFacts:
+    return EventFacts(
+        EventKind.TOOL_CALL,
+        fields=(event.name, event.arguments),
+        opens=(event.id,),
+        awaiting=(event.id,) if event.awaiting_approval else (),
+        id=event.id,
+        restates=True,
+    )
+
+
+@describe.register
+def _(event: ToolResultEvent) -> EventFacts:
+    return EventFacts(
+        EventKind.TOOL_RESULT, event.content, closes=(event.parent_id,), name=event.name, id=event.id, restates=True
+    )
+
+
+@describe.register
+def _(event: ToolErrorEvent) -> EventFacts:
+    return EventFacts(
+        EventKind.TOOL_RESULT, event.error, closes=(event.parent_id,), name=event.name, id=event.id, restates=True
+    )
+
+
+@describe.register
+def _(event: ToolResultsEvent) -> EventFacts:
+    fields: list[str] = []
+    for result in event.results:
+        fields += (result.name, result.content if isinstance(result, ToolResultEvent) else result.error)
+    return EventFacts(
+        EventKind.TOOL_RESULT,
+        fields=fields,
+        closes=[result.parent_id for result in event.results],
+        id=event.id,
+        restates=True,
+    )
+
+
+@describe.register
+def _(event: CompactionSummary) -> EventFacts:
+    return EventFacts(EventKind.SUMMARY, event.summary, id=event.id)
+
+
+@describe.register
+def _(event: ObserverAlert) -> EventFacts:
+    return EventFacts(EventKind.ALERT, id=event.id)
+
+
+@describe.register
+def _(event: Event) -> EventFacts:
+    return EventFacts(EventKind.OTHER, id=event.id)

@@ -1,0 +1,94 @@
+"""``describe()``: the one question the engine asks of an event of any framework.
+
+Policies and the allocator never convert a message. What they need to know of it (what it is, the texts that the model
+would read, the tool calls it opens and closes) is an `EventFacts`, and ``describe`` is how each type of message gives
+it. A framework's module registers a row per type; nothing else in the engine knows that the type exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import singledispatch
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.errors import DescribeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class EventKind(StrEnum):
+    """What an event is, for policies and for telemetry; a closed set.
+
+    ``system`` is a system or developer message that stands among the events; the leading ones are prompts that the
+    caller chose to pass there, and no policy removes them.
+    """
+
+    REQUEST = "request"
+    RESPONSE = "response"
+    TOOL_CALL = "tool_call"
+    TOOL_RESULT = "tool_result"
+    SUMMARY = "summary"
+    ALERT = "alert"
+    SYSTEM = "system"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class EventFacts:
+    """What the engine knows of one event.
+
+    Attributes:
+        kind: One of `EventKind`, or its string.
+        text: The main text that the model would read.
+        fields: Further texts of the same message (parts, tool names, arguments); each is tokenised alone.
+        opens: Ids of the tool calls that this event asks for; also those that `fields` spell out.
+        closes: Ids of the tool calls that this event answers.
+        awaiting: Those of `opens` that explicitly wait for an approval: they stay pending however old they are.
+        id: The framework's own id of the event, if it has one.
+        name: The name of the speaker or tool that the provider renders beside the role.
+        restates: True for a type that may say again what an earlier event of the stream said (AG2 carries a tool call
+            three times): where it does, it costs nothing and belongs to the atom that it echoes.
+        media_tokens: Tokens of images, audio and files, by estimate.
+        billed_tokens: The input tokens the provider billed for the call that this response answers, if it says so.
+    """
+
+    kind: EventKind | str
+    text: str = ""
+    fields: Sequence[str] = ()
+    opens: Sequence[str] = ()
+    closes: Sequence[str] = ()
+    awaiting: Sequence[str] = ()
+    id: str | None = None
+    name: str = ""
+    restates: bool = False
+    media_tokens: int = 0
+    billed_tokens: int | None = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Every text field that is not empty, in order."""
+        return tuple(text for text in (self.text, self.name, *self.fields) if text)
+
+    @property
+    def rendered(self) -> bool:
+        """Whether the model sees this event as a message at all; alerts and lifecycle notes are not sent."""
+        return bool(
+            self.kind in _MESSAGE_KINDS or self.text or self.fields or self.opens or self.closes or self.media_tokens
+        )
+
+
+_MESSAGE_KINDS = frozenset(EventKind) - {EventKind.ALERT, EventKind.OTHER}
+
+
+@singledispatch
+def describe(event: Any) -> EventFacts:
+    """Read one event of any registered type.
+
+    Register a type of your own with ``@describe.register``; a subclass is read by its nearest registered base.
+
+    Raises:
+        DescribeError: No row covers the event's type, or the event is not a message of the form its row reads.
+    """
+    raise DescribeError(type(event))
