@@ -1,0 +1,278 @@
+"""`Assembler`: an ordered chain of policies, applied before a model call."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from typing import TYPE_CHECKING, Any, Self
+
+from otel_assembly.application import apply, begin_step
+from otel_assembly.assembly import Assembly
+from otel_assembly.config import chain_from_config, chain_to_config
+from otel_assembly.context import Context
+from otel_assembly.decision import Overflow, OverflowCause
+from otel_assembly.errors import AssemblyError, ConfigurationError, ContextOverflowError, PolicyFailedError
+from otel_assembly.events import AssemblyCompleted
+from otel_assembly.history import History
+from otel_assembly.ledger import Bill, Ledgers
+from otel_assembly.policies.order import validate_order
+from otel_assembly.record import CALLER, Record
+from otel_assembly.recorder import default_recorder, policy_span
+from otel_assembly.tokens import CalibratedCounter, TokenMeter, counter_for
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from os import PathLike
+
+    from otel_assembly.ledger import Ledger, Opening
+    from otel_assembly.policies.base import AssemblyPolicy
+    from otel_assembly.record import Step
+    from otel_assembly.recorder import Recorder, Recording
+    from otel_assembly.tokens import TokenCounter
+
+logger = logging.getLogger("otel_assembly")
+
+
+class Assembler:
+    """Runs a chain of policies left to right: each sees what the one before it let out (seed 000).
+
+    One assembler may serve any number of conversations, tasks and threads.
+
+    Args:
+        policies: The chain. Injection goes before reduction: `validate_order` says what is wrong otherwise, and what it
+            says is logged as a warning.
+        name: Tells several assemblers of a program apart in telemetry.
+        model: The model whose tokenizer counts; else that of the context.
+        on_policy_error: ``raise``, or ``skip`` to go on without a policy that raised; `AlertPolicy` is never skipped,
+            nor is a budget that could not hold.
+        counter: Counts instead of the model's tokenizer.
+        recorder: Where the record of each assembly goes; by default OpenTelemetry, as it is configured globally.
+
+    Raises:
+        ConfigurationError: A policy has no name or no ``apply``, or a setting is none of its values.
+    """
+
+    def __init__(
+        self,
+        policies: Sequence[AssemblyPolicy],
+        *,
+        name: str | None = None,
+        model: str | None = None,
+        on_policy_error: str = "raise",
+        counter: TokenCounter | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.policies = tuple(policies)
+        for index, policy in enumerate(self.policies):
+            if not isinstance(getattr(policy, "name", None), str) or not callable(getattr(policy, "apply", None)):
+                raise ConfigurationError(
+                    f"policy at index {index} ({type(policy).__name__}) needs a 'name' and an async "
+                    "'apply(prompts, events, context)'"
+                )
+        if on_policy_error not in {"raise", "skip"}:
+            raise ConfigurationError(f"on_policy_error must be 'raise' or 'skip', got {on_policy_error!r}")
+        self.name = name
+        self.model = model
+        self.on_policy_error = on_policy_error
+        self._counter = counter
+        self._recorder = recorder
+        self._ledgers = Ledgers()
+        self._meters: dict[str | None, TokenMeter] = {}
+        for warning in validate_order(self.policies):
+            logger.warning("assembly policy ordering: %s", warning)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any] | str | PathLike[str], **settings: Any) -> Self:
+        """An assembler from a mapping, or from a YAML or JSON file.
+
+        The form is ``{name, model, on_policy_error, policies: [{sliding_window: {max_events: 5}}, alert, …]}``;
+        `settings` go to the constructor.
+
+        Raises:
+            ConfigurationError: The configuration cannot be read or says something unknown; the message names the file,
+                the place, and the nearest name that is known.
+        """
+        chain = chain_from_config(config)
+        return cls(chain.policies, **{**chain.settings, **settings})
+
+    def to_config(self) -> dict[str, Any]:
+        """The mapping from which `from_config` makes an equal assembler.
+
+        Raises:
+            ConfigurationError: A policy is not one of ours, so that no name stands for it.
+        """
+        settings = {"name": self.name, "model": self.model, "on_policy_error": self.on_policy_error}
+        return chain_to_config(self.policies, settings)
+
+    async def assemble(self, prompts: Sequence[str], events: Sequence[Any], context: Context | None = None) -> Assembly:
+        """Work out what the model gets to see on this turn.
+
+        Args:
+            prompts: The system-level texts in front of the events.
+            events: A `History`, or a list of events of any described types; nothing in it is changed.
+            context: What the policies may ask of the run.
+
+        Raises:
+            ContextOverflowError: What may not be dropped does not fit a policy's budget.
+            PolicyFailedError: A policy raised.
+            PolicyContractError: A policy changed its input, or returned something else than two sequences.
+            DescribeError: An event cannot be read.
+        """
+        context = context if context is not None else Context()
+        if isinstance(prompts, str) or not all(isinstance(prompt, str) for prompt in prompts):
+            raise ConfigurationError("prompts must be a sequence of strings, one for each system-level text")
+        if isinstance(events, History):
+            context.adopt(events.conversation)
+        model = self.model or context.model
+        started_ns = time.time_ns()
+        ledger = self._ledgers.of(events, context)
+        opening = ledger.open(events)
+        self._calibrate(ledger, opening, model)
+        meter = self._meter(model)
+        recording = self._recorded_by().begin(self.name, model, context, started_ns)
+        record = Record(
+            assembly_id=uuid.uuid4().hex,
+            name=self.name,
+            model=model,
+            turn=ledger.turn(),
+            ledger=ledger,
+            opening=opening,
+            context=context.for_assembly(meter),
+            meter=meter,
+            prompts_in=tuple(prompts),
+        )
+        try:
+            await self._run(record, recording)
+        except BaseException as error:
+            self._failed(record, recording, error)
+            if isinstance(error, ContextOverflowError):
+                await self._tell(record)
+            raise
+        return await self._succeeded(record, recording)
+
+    def _recorded_by(self) -> Recorder:
+        return self._recorder if self._recorder is not None else default_recorder()
+
+    def _meter(self, model: str | None) -> TokenMeter:
+        key = None if self._counter is not None else model
+        meter = self._meters.get(key)
+        if meter is None:
+            meter = self._meters[key] = TokenMeter(self._counter or counter_for(model))
+        return meter
+
+    async def _run(self, record: Record, recording: Recording | None) -> None:
+        prompts = record.prompts_in
+        sources: tuple[str, ...] = (CALLER,) * len(prompts)
+        frame, view = record.opening.frame, record.opening.view
+        for index, policy in enumerate(self.policies):
+            step = begin_step(policy, index, prompts, sources, frame, view)
+            record.steps.append(step)
+            with policy_span(recording, policy.name, index):
+                await self._apply(policy, step, record)
+            prompts, sources, frame, view = step.prompts_out, step.sources, step.frame_out, step.view_out
+            if step.overflow is not None:
+                record.overflow = step.overflow
+
+    async def _apply(self, policy: AssemblyPolicy, step: Step, record: Record) -> None:
+        try:
+            await apply(policy, step, record.context, record.ledger)
+        except ContextOverflowError as error:
+            step.error = error
+            step.budget = error.budget
+            step.overflow = Overflow(error.budget, error.needed, OverflowCause(error.cause))
+            record.overflow = step.overflow
+            if error.policy is None:
+                error.policy = policy.name
+            raise
+        except Exception as error:
+            step.error = error
+            if self.on_policy_error == "skip" and policy.name != "alert":
+                logger.warning(
+                    "policy %r (index %d) was skipped: it raised %s", policy.name, step.index, type(error).__name__
+                )
+                return
+            if isinstance(error, AssemblyError):
+                raise
+            raise PolicyFailedError(
+                policy.name, step.index, f"raised {type(error).__name__}; its own error is the cause of this one"
+            ) from error
+        except BaseException as error:
+            step.error = error
+            raise
+
+    def _calibrate(self, ledger: Ledger, opening: Opening, model: str | None) -> None:
+        """Compare what was counted for the last prompt with what the provider billed for it, once it has said so."""
+        bill, billed = ledger.awaits_bill, opening.view.history.billed
+        if bill is None or billed is None or bill.frame is not opening.frame or billed[0] < bill.seen:
+            return
+        ledger.awaits_bill = None
+        self.observe_usage(bill.tokens, billed[1], model=model, generation=bill.generation)
+
+    def observe_usage(
+        self, counted: int, billed: int, *, model: str | None = None, generation: int | None = None
+    ) -> None:
+        """Tell what the provider billed for a prompt of ours.
+
+        An estimating counter is calibrated by it; the ratio goes to the metric ``assembly.tokens.calibration``. It is
+        called for you where a response in the history says its usage.
+
+        Args:
+            counted: ``assembly.totals.tokens_out``.
+            billed: The input tokens of the provider's bill, cached ones included.
+            model: The model that was called; by default the assembler's.
+            generation: The counter's generation when it counted, where that is known.
+        """
+        counter = self._meter(model or self.model).counter
+        if isinstance(counter, CalibratedCounter):
+            counter.observe(counted, billed, generation=generation)
+        self._recorded_by().calibrated(model or self.model, counted, billed)
+
+    def _failed(self, record: Record, recording: Recording | None, error: BaseException) -> None:
+        record.error = error
+        record.context.done(succeeded=False)
+        if recording is not None:
+            record.last, record.baseline = record.ledger.last, record.ledger.recorded
+            recording.finish(record)
+
+    async def _succeeded(self, record: Record, recording: Recording | None) -> Assembly:
+        record.context.done(succeeded=True)
+        assembly = Assembly(record)
+        ledger = record.ledger
+        with ledger.lock:
+            record.last, record.baseline = ledger.last, ledger.recorded
+            ledger.withdrawn += record.opening.withdrawn
+            record.withdrawn = list(ledger.withdrawn)
+            if recording is not None:
+                recording.finish(record)
+            ledger.last = snapshot = record.snapshot()
+            if recording is not None and recording.recorded:
+                ledger.recorded = snapshot
+                ledger.withdrawn.clear()
+            counter = record.meter.counter
+            if recording is not None or isinstance(counter, CalibratedCounter):
+                frame, seen = record.opening.frame, record.opening.view.end
+                ledger.awaits_bill = Bill(frame, seen, assembly.totals.tokens_out, counter.generation)
+        await self._tell(record)
+        return assembly
+
+    async def _tell(self, record: Record) -> None:
+        """Let observers of budgets know; the tokens are counted only where somebody may listen."""
+        if record.context.stream is None:
+            return
+        overflow = record.overflow
+        in_tokens = overflow if overflow is not None and overflow.unit == "tokens" else None
+        totals = Assembly(record).totals
+        completed = AssemblyCompleted(
+            assembly=record.assembly_id,
+            turn=record.turn,
+            tokens=totals.tokens_out,
+            budget=totals.budget,
+            fixed=totals.fixed,
+            overflow_tokens=in_tokens.excess if in_tokens is not None else 0,
+            overflow_cause=overflow.cause.value if overflow is not None else "",
+        )
+        try:
+            await record.context.stream.send(completed)
+        except Exception as error:  # noqa: BLE001  # the assembly is done; a stream that fails must not undo it
+            logger.warning("the stream refused the note on an assembly: %s", type(error).__name__)

@@ -1,0 +1,77 @@
+"""`Assembly`: what one run of the chain gives its caller, the answer first and the reasons beside it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.decision import Decision, DecisionOutcome
+from otel_assembly.delta import decisions_of
+from otel_assembly.totals import Prefix, Totals, prefix_of, totals_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from otel_assembly.record import Record
+
+
+class Assembly:
+    """The prompts and events to send, and what was decided about them.
+
+    Everything beside `prompts` and `events` is worked out when it is first asked for.
+    """
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+
+    @property
+    def id(self) -> str:
+        """The assembly's id, as on its span (``assembly.id``)."""
+        return self._record.assembly_id
+
+    @property
+    def turn(self) -> int:
+        """How many assemblies of this ledger came before."""
+        return self._record.turn
+
+    @cached_property
+    def prompts(self) -> list[str]:
+        """The system-level texts to send, in order."""
+        return list(self._record.prompts_out)
+
+    @cached_property
+    def events(self) -> list[Any]:
+        """The events to send: the very objects that came in, and those that policies made."""
+        return list(self._record.view_out)
+
+    @cached_property
+    def items(self) -> list[int]:
+        """The ordinals of `events`, in the same order."""
+        return list(self._record.frame_out.of(self._record.view_out))
+
+    @cached_property
+    def decisions(self) -> tuple[Decision, ...]:
+        """One decision for every change of an item's state since the assembly before in this conversation."""
+        return tuple(decisions_of(self._record))
+
+    @property
+    def dropped(self) -> list[Decision]:
+        """The decisions by which items left the prompt in this assembly."""
+        return [decision for decision in self.decisions if decision.outcome is DecisionOutcome.DROPPED]
+
+    @cached_property
+    def totals(self) -> Totals:
+        """The assembly in numbers."""
+        return totals_of(self._record)
+
+    @cached_property
+    def prefix(self) -> Prefix:
+        """What this prompt begins with in common with the one before."""
+        return prefix_of(self._record)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """``prompts, events = assembly``."""
+        return iter((self.prompts, self.events))
+
+    def __repr__(self) -> str:
+        return f"Assembly(turn={self.turn}, prompts={len(self.prompts)}, events={len(self._record.view_out)})"

@@ -1,0 +1,121 @@
+"""What changed between two assemblies of a ledger: found by comparing intervals, so that it costs what changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from otel_assembly.ledger import Group
+from otel_assembly.view import Column, Run, View, to_runs, without
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from otel_assembly.decision import DecisionOutcome, DecisionReason
+    from otel_assembly.ledger import Frame
+
+    Tag = tuple[DecisionOutcome, DecisionReason]
+
+
+def entered(new: Sequence[Group], old: Sequence[Group], *, tagged: bool = True) -> list[Group]:
+    """The items of `new` that are not in `old`; with `tagged`, also those whose outcome or reason was another."""
+    if not old:
+        return list(new)
+    if not _comparable(new, old):
+        return _by_ordinal(new, old, tagged=tagged)
+    held: dict[tuple[int, Tag | None], list[Run]] = {}
+    for group in old:
+        for column, start, stop in group.view.segments:
+            held.setdefault((id(column), group.tag if tagged else None), []).append((start, stop))
+    for runs in held.values():
+        runs.sort()
+    found: list[Group] = []
+    for group in new:
+        segments = [
+            (column, low, high)
+            for column, start, stop in group.view.segments
+            for low, high in _outside((start, stop), held.get((id(column), group.tag if tagged else None), ()))
+        ]
+        if segments:
+            view = View(group.view.history, segments)
+            found.append(Group(view, group.frame, group.outcome, group.reason))
+    return found
+
+
+def _outside(run: Run, held: Iterable[Run]) -> list[Run]:
+    start, stop = run
+    inside = [(max(low, start) - start, min(high, stop) - start) for low, high in held if low < stop and high > start]
+    return [(start + low, start + high) for low, high in without(stop - start, inside)]
+
+
+def _comparable(new: Sequence[Group], old: Sequence[Group]) -> bool:
+    """Whether no item can stand in two of the columns that these groups name."""
+    columns: set[Column] = {column for group in (*new, *old) for column, _, _ in group.view.segments}
+    histories = {column.history for column in columns}
+    if len(histories) > 1:
+        return False
+    return all(type(column) is Column for column in columns) or all(type(column) is not Column for column in columns)
+
+
+def _by_ordinal(new: Sequence[Group], old: Sequence[Group], *, tagged: bool) -> list[Group]:
+    held: dict[int, Tag] = {ordinal: group.tag for group in old for ordinal in group.frame.of(group.view)}
+    found: list[Group] = []
+    for group in new:
+        tag = group.tag
+        runs = to_runs(
+            index
+            for index, ordinal in enumerate(group.frame.of(group.view))
+            if ordinal not in held or (tagged and held[ordinal] != tag)
+        )
+        if runs:
+            found.append(Group(group.view.pick(runs), group.frame, group.outcome, group.reason))
+    return found
+
+
+def still_in(groups: Iterable[Group], view: View, frame: Frame) -> list[int]:
+    """The ordinals, of items that these groups held, that stand in a view now."""
+    found: list[int] = []
+    kept: set[int] | None = None
+    for group in groups:
+        if group.view.history is view.history:
+            found += (group.frame.ordinals.of(p) for p in group.view.positions() if view.holds(p))
+            continue
+        if kept is None:
+            kept = set(frame.of(view))
+        found += (ordinal for ordinal in group.frame.of(group.view) if ordinal in kept)
+    return sorted(found)
+
+
+def ordinal_runs(view: View, frame: Frame) -> list[Run]:
+    """A view's ordinals, in its order, as runs ``[first, last]``; a run only ever ascends."""
+    runs: list[Run] = []
+    for column, start, stop in view.segments:
+        pieces: Iterable[Run] = (
+            frame.ordinals.spans(start, stop)
+            if type(column) is Column
+            else ((ordinal, ordinal) for ordinal in map(frame.ordinals.of, column.positions(start, stop)))
+        )
+        for first, last in pieces:
+            if runs and runs[-1][1] + 1 == first:
+                runs[-1] = (runs[-1][0], last)
+            else:
+                runs.append((first, last))
+    return runs
+
+
+def shared_prefix(new: View, old: View, new_frame: Frame, old_frame: Frame) -> int:
+    """How many items two views begin with in common."""
+    count = 0
+    if new.history is old.history:
+        for (column, start, stop), (other, low, high) in zip(new.segments, old.segments, strict=False):
+            if column is not other or start != low:
+                break
+            count += min(stop, high) - start
+            if stop != high:
+                break
+        if count or (new.segments and old.segments and new.segments[0][0] is old.segments[0][0]):
+            return count
+    for one, other_ordinal in zip(new_frame.of(new), old_frame.of(old), strict=False):
+        if one != other_ordinal:
+            break
+        count += 1
+    return count

@@ -1,0 +1,166 @@
+"""What is worth saying of a span and its events in one line, and how a bar shares its cells among kinds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.store_reader import as_list
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from otel_assembly.cli.terminal import Glyphs
+    from otel_assembly.telemetry.store_reader import SpanNode, StoredEvent, StoredSpan
+
+__all__ = ["CONTENT", "Fact", "event_line", "integer", "kind_tokens", "share", "span_facts"]
+
+CONTENT = (
+    *(attribute.name for attribute in names.ATTRIBUTES.values() if attribute.opt_in),
+    "gen_ai.input.messages",
+    "gen_ai.output.messages",
+    "gen_ai.tool.definitions",
+    "gen_ai.tool.call.arguments",
+    "gen_ai.tool.call.result",
+)
+"""Attributes that hold what the model read and wrote, where that was captured."""
+
+_SEVERITIES = {"info": "cyan", "warning": "yellow", "critical": "bold red", "fatal": "bold white on red"}
+
+
+class Fact(NamedTuple):
+    """A few words, not yet safe to print, and their style; an empty one is the terminal's own."""
+
+    text: str
+    style: str = ""
+
+
+def span_facts(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
+    """The facts of a span whose kind is known, which is by the first word of its name; else none."""
+    say = _FACTS.get(node.span.name.partition(" ")[0])
+    return say(node, glyphs) if say else []
+
+
+def event_line(span: StoredSpan, event: StoredEvent, glyphs: Glyphs) -> tuple[Fact, str]:
+    """A span event as its mark with what it is, and what it says."""
+    attributes = event.attributes
+    if event.name == names.EVENT_ALERT:
+        severity = str(attributes.get(names.ALERT_SEVERITY, "")).lower()
+        mark = glyphs.stop if severity == "fatal" else glyphs.warning
+        fact = Fact(f"{mark} {severity.upper()} alert", _SEVERITIES.get(severity, "yellow"))
+        return fact, _said(attributes.get(names.ALERT_SOURCE), attributes.get(names.ALERT_MESSAGE))
+    if event.name == names.EVENT_HALT:
+        said = _said(attributes.get(names.HALT_SOURCE), attributes.get(names.HALT_REASON))
+        return Fact(f"{glyphs.stop} HALT", "bold red"), said
+    if event.name == names.EVENT_OVERFLOW:
+        everything = {**span.attributes, **attributes}
+        over, budget = (_number(everything, key) for key in (names.OVERFLOW_TOKENS, names.BUDGET_TOKENS))
+        excess = "" if over is None else f"{over:,} tokens over" + (f" the budget of {budget:,}" if budget else "")
+        cause = str(everything.get(names.OVERFLOW_CAUSE, "")).replace("_", " ")
+        return Fact(f"{glyphs.stop} OVERFLOW", "bold red"), _said(cause, excess)
+    return Fact(f"{glyphs.note} {event.name}", "dim"), ""
+
+
+def kind_tokens(attributes: Mapping[str, Any]) -> Counter[str]:
+    """Tokens of each kind that fills the prompt, in prompt order, those of none left out."""
+    tokens: Counter[str] = Counter()
+    counts = as_list(attributes.get(names.KIND_TOKENS))
+    for name, count in zip(as_list(attributes.get(names.KIND_NAMES)), counts, strict=False):
+        if (known := integer(count) or 0) > 0:
+            tokens[str(name)] += known
+    return tokens
+
+
+def share(tokens: Mapping[str, int], cells: int) -> dict[str, int]:
+    """Cells by kind, in proportion to positive `tokens`; every kind gets one as long as there are enough."""
+    total = sum(tokens.values())
+    least = 1 if cells >= len(tokens) else 0
+    exact = {name: cells * count / total for name, count in tokens.items()}
+    wide = {name: max(least, int(part)) for name, part in exact.items()}
+    while (over := sum(wide.values()) - cells) < 0:
+        wide[max(wide, key=lambda name: exact[name] - wide[name])] += 1
+    for _ in range(over):
+        wide[max((name for name in wide if wide[name] > least), key=lambda name: wide[name] - exact[name])] -= 1
+    return wide
+
+
+def integer(value: Any) -> int | None:
+    """A count as an int, also where a backend made a text or a float of it; None where it is none."""
+    try:
+        return None if value is None or isinstance(value, bool) else int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _assembly(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
+    attributes = node.span.attributes
+    turn, budget, dropped, tokens = (
+        _number(attributes, key) for key in (names.TURN, names.BUDGET_TOKENS, names.DROPPED_COUNT, names.DROPPED_TOKENS)
+    )
+    facts = [] if turn is None else [Fact(f"turn {turn}")]
+    if flow := _flow(attributes, glyphs):
+        facts.append(Fact(f"tokens {flow}" + (f" / {budget:,}" if budget else "")))
+    if dropped:
+        facts.append(Fact(f"dropped {dropped:,}" + (f" ({tokens:,} tokens)" if tokens else ""), "yellow"))
+    return facts + _counts(attributes)
+
+
+def _policy(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
+    attributes = node.span.attributes
+    flow = _flow(attributes, glyphs)
+    facts = [Fact(flow)] if flow else []
+    reasons = _reasons(node)
+    recorded = reasons.total()
+    dropped = _number(attributes, names.DROPPED_COUNT)
+    dropped = recorded if dropped is None else dropped
+    if dropped:
+        why = ", ".join(f"{reason} {glyphs.times}{count:,}" for reason, count in reasons.most_common())
+        # What left in an earlier turn is counted in every one, but its reason stands on the span where it left.
+        new = "" if recorded == dropped else f"{recorded:,} new: "
+        facts.append(Fact(f"dropped {dropped:,}" + (f" ({new}{why})" if why else ""), "yellow"))
+    facts += _counts(attributes)
+    if alerts := _number(attributes, names.ALERTS_DELIVERED):
+        facts.append(Fact(f"{alerts:,} alert" + "s" * (alerts > 1), "yellow"))
+    return facts
+
+
+_FACTS: dict[str, Callable[[SpanNode, Glyphs], list[Fact]]] = {
+    names.SPAN_ASSEMBLE_CONTEXT: _assembly,
+    names.SPAN_APPLY_POLICY: _policy,
+}
+
+
+def _flow(attributes: Mapping[str, Any], glyphs: Glyphs) -> str:
+    came, went = _number(attributes, names.TOKENS_IN), _number(attributes, names.TOKENS_OUT)
+    if came is None or went is None:
+        return ""
+    bound = glyphs.at_least if attributes.get(names.TOKENS_IN_ESTIMATED) is True else ""
+    return f"{bound}{came:,}{glyphs.arrow}{went:,}"
+
+
+def _counts(attributes: Mapping[str, Any]) -> list[Fact]:
+    counts = ("compacted", names.COMPACTED_COUNT), ("injected", names.EVENTS_INJECTED)
+    return [Fact(f"{what} {count:,}") for what, key in counts if (count := _number(attributes, key))]
+
+
+def _reasons(node: SpanNode) -> Counter[str]:
+    """Items that left, by reason; arrays that a span could not hold go on in its ``list_items``."""
+    reasons: Counter[str] = Counter()
+    for part in (node, *(child for child in node.children if child.span.name == names.SPAN_LIST_ITEMS)):
+        attributes = part.span.attributes
+        items, whys = (as_list(attributes.get(key)) for key in (names.DROPPED_ITEMS, names.DROPPED_REASONS))
+        for item, reason in zip(items, whys, strict=False):
+            first, _, last = str(item).partition("-")
+            start, end = integer(first), integer(last or first)
+            if start is not None and end is not None and start <= end:
+                reasons[str(reason)] += end - start + 1
+    return reasons
+
+
+def _said(*parts: Any) -> str:
+    return ": ".join(str(part) for part in parts if part)
+
+
+def _number(attributes: Mapping[str, Any], key: str) -> int | None:
+    return integer(attributes.get(key))

@@ -1,0 +1,137 @@
+"""`Context`: what a policy may ask of the run."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from otel_assembly.conversation import Conversation, HaltGuard, conversation_of_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from otel_assembly.tokens import TokenMeter
+
+
+class EventSink(Protocol):
+    """Where events are sent: our `Stream`, or a framework's."""
+
+    async def send(self, event: Any) -> None:
+        """Put the event on the stream."""
+        ...
+
+
+class Context:
+    """What a policy may ask of the run; one object may serve all turns of a conversation.
+
+    Args:
+        conversation_id: The run's real conversation id, if it has one; never made up.
+        agent_name: The agent's name, for telemetry.
+        model: The model that will be called; decides the tokenizer where the `Assembler` names none.
+        framework: The framework that the agent is written on, for telemetry.
+        tools: The schemas of the tools offered to the model; they take tokens of every prompt.
+        dependencies: Objects by type, such as a `KnowledgeStore`.
+        variables: Free values of the application.
+        stream: Where `send` puts events; without one, only a halt has an effect.
+    """
+
+    def __init__(
+        self,
+        *,
+        conversation_id: str | None = None,
+        agent_name: str | None = None,
+        model: str | None = None,
+        framework: str | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+        dependencies: Mapping[Any, Any] | None = None,
+        variables: Mapping[str, Any] | None = None,
+        stream: EventSink | None = None,
+    ) -> None:
+        self.conversation_id = conversation_id
+        self.agent_name = agent_name
+        self.model = model
+        self.framework = framework
+        self.tools = tuple(tools)
+        self.dependencies: dict[Any, Any] = dict(dependencies or {})
+        self.variables: dict[str, Any] = dict(variables or {})
+        self.stream = stream
+        stream_conversation = getattr(stream, "conversation", None)
+        self._conversation: Conversation | None = (
+            stream_conversation if isinstance(stream_conversation, Conversation) else None
+        )
+        self._meter: TokenMeter | None = None
+        self._on_success: list[Callable[[], None]] = []
+        self._on_failure: list[Callable[[], None]] = []
+        self._halts = 0
+
+    @property
+    def conversation(self) -> Conversation:
+        """The state that all turns of this conversation share."""
+        if self._conversation is None:
+            self._conversation = conversation_of_id(self.conversation_id) if self.conversation_id else Conversation()
+        return self._conversation
+
+    @property
+    def guard(self) -> HaltGuard:
+        """Ask it (``guard.check()``) before every model call and every tool call."""
+        return self.conversation.guard
+
+    @property
+    def meter(self) -> TokenMeter:
+        """What counts tokens in this assembly; outside of one, the default tokenizer of `model`."""
+        if self._meter is None:
+            from otel_assembly.tokens import TokenMeter, counter_for  # a vocabulary, only where it is needed
+
+            self._meter = TokenMeter(counter_for(self.model))
+        return self._meter
+
+    async def send(self, event: Any) -> None:
+        """Put an event on the stream; a FATAL alert or a halt closes the guard before anybody else sees it."""
+        halt = self.guard.observe(event)
+        try:
+            if self.stream is not None:
+                await self.stream.send(event)
+        finally:
+            if halt is not None:
+                await self.halt(halt)
+
+    def adopt(self, conversation: Conversation) -> None:
+        """Let a `History` say which conversation this is, where neither a stream nor an id did."""
+        if self._conversation is None and self.conversation_id is None:
+            self._conversation = conversation
+
+    def when_done(
+        self, *, success: Callable[[], None] | None = None, failure: Callable[[], None] | None = None
+    ) -> None:
+        """What to do once this assembly has come to its end: keep what a policy took upon itself, or give it back."""
+        if success is not None:
+            self._on_success.append(success)
+        if failure is not None:
+            self._on_failure.append(failure)
+
+    async def halt(self, event: Any) -> None:
+        """Emit a `HaltEvent` that the guard asked for, and count it in this assembly."""
+        self._halts += 1
+        if self.stream is not None:
+            await self.stream.send(event)
+
+    @property
+    def halts_emitted(self) -> int:
+        """The `HaltEvent`s that were emitted while this assembly ran."""
+        return self._halts
+
+    def for_assembly(self, meter: TokenMeter) -> Self:
+        """This context as one assembly sees it: shared with its conversation, with callbacks and counts of its own."""
+        conversation = self.conversation
+        own = copy.copy(self)
+        own._conversation = conversation  # noqa: SLF001  # a copy of ourselves
+        own._meter = meter  # noqa: SLF001
+        own._on_success, own._on_failure, own._halts = [], [], 0  # noqa: SLF001
+        return own
+
+    def done(self, *, succeeded: bool) -> None:
+        """Run what `when_done` was given."""
+        for callback in self._on_success if succeeded else self._on_failure:
+            callback()
+        self._on_success.clear()
+        self._on_failure.clear()

@@ -1,0 +1,175 @@
+"""What belongs to one conversation, whatever turns, contexts and policies it has: the halt, the alerts delivered.
+
+Nothing here is keyed by a policy object: fifty turns at once, or two agents that share a policy, still deliver an alert
+once and halt once per conversation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Final
+
+from otel_assembly.errors import HaltedError
+from otel_assembly.events import HaltEvent, ObserverAlert, Severity, severity_name
+
+#: How many conversations that are known only by their id are remembered in one process.
+REMEMBERED_CONVERSATIONS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class AlertFacts:
+    """An observer alert of any framework, read by the names that they all use.
+
+    Equal facts are the same alert, whether its severity came as an enum or as a string.
+    """
+
+    source: str
+    severity: str
+    message: str
+
+    @property
+    def fatal(self) -> bool:
+        """Whether this alert halts."""
+        return self.severity == Severity.FATAL.value
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits that are equal for equal alerts, in every process."""
+        text = "\0".join((self.source, self.severity, self.message))
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def is_alert(event: Any) -> bool:
+    """Whether an event of any framework is an observer alert: it has a source, a severity and a message."""
+    return isinstance(event, ObserverAlert) or all(hasattr(event, name) for name in ("severity", "source", "message"))
+
+
+def alert_facts(event: Any) -> AlertFacts:
+    """Read the alert that `event` is."""
+    return AlertFacts(str(event.source), severity_name(event.severity), str(event.message))
+
+
+class HaltGuard:
+    """Closes on a FATAL alert or a `HaltEvent`; any loop can ask it before it calls a model or a tool.
+
+    Closing is synchronous, so a call that starts after the alert was sent finds the guard closed.
+    """
+
+    __slots__ = ("_halt", "_lock")
+
+    def __init__(self) -> None:
+        self._halt: HaltEvent | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def halt(self) -> HaltEvent | None:
+        """What closed the guard; None while it is open."""
+        return self._halt
+
+    @property
+    def halted(self) -> bool:
+        """Whether no more calls may start."""
+        return self._halt is not None
+
+    def check(self) -> None:
+        """Ask before a model call or a tool call.
+
+        Raises:
+            HaltedError: The conversation was halted.
+        """
+        if self._halt is not None:
+            raise HaltedError(self._halt.reason, self._halt.source)
+
+    def observe(self, event: Any) -> HaltEvent | None:
+        """Show the guard an event of the stream.
+
+        Returns:
+            The `HaltEvent` that is to be emitted now, if this event closed the guard and is not one itself: at most
+            once in the guard's life.
+        """
+        if isinstance(event, HaltEvent):
+            self._settle(event)
+        elif type(event).__name__ == "HaltEvent":
+            self._settle(HaltEvent(reason=str(event.reason), source=str(event.source)))
+        elif is_alert(event) and (facts := alert_facts(event)).fatal:
+            return self.close([facts])
+        return None
+
+    def close(self, fatal: list[AlertFacts]) -> HaltEvent | None:
+        """Close on FATAL alerts.
+
+        Returns:
+            The `HaltEvent` to emit, or None if the guard was closed before.
+        """
+        first = fatal[0]
+        halt = HaltEvent(
+            reason=f"FATAL: {first.message}",
+            source=first.source,
+            alerts=tuple(
+                ObserverAlert(source=alert.source, severity=Severity.FATAL, message=alert.message) for alert in fatal
+            ),
+        )
+        return halt if self._settle(halt) else None
+
+    def _settle(self, halt: HaltEvent) -> bool:
+        with self._lock:
+            if self._halt is not None:
+                return False
+            self._halt = halt
+            return True
+
+
+class Conversation:
+    """The state of one conversation that outlives a turn."""
+
+    __slots__ = ("__weakref__", "_delivered", "_lock", "alerts_read", "guard")
+
+    def __init__(self) -> None:
+        self.guard = HaltGuard()
+        #: How many alerts of the conversation's `History` all turns before have dealt with.
+        self.alerts_read = 0
+        self._delivered: set[AlertFacts] = set()
+        self._lock = threading.Lock()
+
+    def claim(self, alert: AlertFacts) -> bool:
+        """Take it upon this turn to deliver the alert; False if another turn did or does."""
+        with self._lock:
+            if alert in self._delivered:
+                return False
+            self._delivered.add(alert)
+            return True
+
+    def release(self, alert: AlertFacts) -> None:
+        """The turn that claimed the alert came to nothing: the next one delivers it."""
+        with self._lock:
+            self._delivered.discard(alert)
+            self.alerts_read = 0
+
+
+class _KnownById:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._known: OrderedDict[str, Conversation] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, conversation_id: str) -> Conversation:
+        with self._lock:
+            known = self._known.get(conversation_id)
+            if known is None:
+                known = self._known[conversation_id] = Conversation()
+                if len(self._known) > self._limit:
+                    self._known.popitem(last=False)
+            else:
+                self._known.move_to_end(conversation_id)
+            return known
+
+
+_BY_ID = _KnownById(REMEMBERED_CONVERSATIONS)
+
+
+def conversation_of_id(conversation_id: str) -> Conversation:
+    """The conversation of this id in this process; the least recently used ones are forgotten past 10,000."""
+    return _BY_ID.get(conversation_id)

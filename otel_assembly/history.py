@@ -1,0 +1,305 @@
+"""`History`: an append-only conversation that remembers, as integers, what the engine learnt of each event once.
+
+A list works wherever a `History` does. What a `History` buys is that a turn costs what is new and what is in the
+window, however long the conversation is: facts are read as events arrive, tokens are counted on demand from the newest
+event backwards, and slices and filters are views.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, overload
+
+from otel_assembly.conversation import Conversation
+from otel_assembly.facts import EventFacts, EventKind, describe
+from otel_assembly.pairing import ECHO, MEDIA, ORPHAN, Pairing
+from otel_assembly.view import Column, PositionColumn, View
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from otel_assembly.tokens import TokenMeter
+
+KINDS: Final = tuple(EventKind)
+_CODES: Final = {kind: code for code, kind in enumerate(KINDS)}
+CONVERSATION_KINDS: Final = frozenset(
+    {
+        EventKind.REQUEST,
+        EventKind.RESPONSE,
+        EventKind.TOOL_CALL,
+        EventKind.TOOL_RESULT,
+        EventKind.SUMMARY,
+        EventKind.SYSTEM,
+    }
+)
+_CONVERSATION_CODES: Final = frozenset(_CODES[kind] for kind in CONVERSATION_KINDS)
+#: Facts of so many newest events are held until they are counted, so that a text is read once.
+_FRESH: Final = 1024
+#: Token tables of so many meters are held: a second assembler with another model is common, a tenth is not.
+_METERS: Final = 4
+
+
+class TokenTable:
+    """What one meter counted of a history: tokens by position, and their sums by column."""
+
+    __slots__ = ("_history", "_known", "_meter", "_tokens", "counted", "order", "totals")
+
+    def __init__(self, history: History, meter: TokenMeter) -> None:
+        self._history = history
+        self._meter = meter
+        self._tokens = array("I")
+        self._known = bytearray()
+        #: Positions in the order in which they were counted.
+        self.order = array("I")
+        self.totals: dict[Column, int] = dict.fromkeys(history.columns, 0)
+        self.counted: dict[Column, int] = dict.fromkeys(history.columns, 0)
+
+    def _reach(self, position: int) -> None:
+        missing = position + 1 - len(self._known)
+        if missing > 0:
+            self._known.extend(bytes(missing))
+            self._tokens.extend(array("I", bytes(4 * missing)))
+
+    def tokens(self, position: int) -> int:
+        """The tokens of an item; counted now if they were not."""
+        if position < len(self._known) and self._known[position]:
+            return self._tokens[position]
+        return self._count(position)
+
+    def known(self, position: int) -> int:
+        """The tokens of an item, or −1 if nobody has counted it."""
+        if position < len(self._known) and self._known[position]:
+            return self._tokens[position]
+        return -1
+
+    def _count(self, position: int) -> int:
+        history = self._history
+        if history.flags(position) & ECHO:
+            tokens = 0
+        else:
+            tokens = self._meter.event(history.facts(position, last=True), remember=history.passing)
+        with history.lock:
+            self._reach(len(history) - 1)
+            if not self._known[position]:
+                self._known[position] = 1
+                self._tokens[position] = tokens
+                self.order.append(position)
+                for column in history.columns_of(position):
+                    self.totals[column] += tokens
+                    self.counted[column] += 1
+        return tokens
+
+    def sum(self, view: View) -> int:
+        """Tokens of a view, as far as they are counted; the cost is that of the view or of the rest, what is less."""
+        return sum(self._segment(column, start, stop) for column, start, stop in view.segments)
+
+    def _segment(self, column: Column, start: int, stop: int) -> int:
+        length = len(column)
+        if column in self.totals and stop - start > length - (stop - start):
+            return self.totals[column] - self._direct(column, 0, start) - self._direct(column, stop, length)
+        return self._direct(column, start, stop)
+
+    def _direct(self, column: Column, start: int, stop: int) -> int:
+        positions = column.positions(start, stop)
+        if isinstance(positions, range):
+            return sum(self._tokens[positions.start : positions.stop])
+        tokens, end = self._tokens, len(self._tokens)
+        return sum(tokens[position] for position in positions if position < end)
+
+    def complete(self, view: View) -> bool:
+        """Whether every item of the view is counted."""
+        known, end = self._known, len(self._known)
+        for column, start, stop in view.segments:
+            if column in self.counted and start == 0 and stop == len(column):
+                if self.counted[column] < stop:
+                    return False
+            elif not all(position < end and known[position] for position in column.positions(start, stop)):
+                return False
+        return True
+
+
+class History(Sequence[Any]):
+    """An append-only sequence of events of any described types.
+
+    Args:
+        events: Events to begin with; each is read once.
+
+    Raises:
+        DescribeError: An event's type has no ``describe()`` row; nothing of it is appended.
+    """
+
+    def __init__(self, events: Iterable[Any] = ()) -> None:
+        self.conversation = Conversation()
+        #: Whether this history lives for one assembly only, so that texts are better remembered by the meter.
+        self.passing = False
+        self.lock = threading.RLock()
+        self._events: list[Any] = []
+        self._kinds = bytearray()
+        self._offsets = array("Q", [0])
+        self._digests = array("Q")
+        self._pairing = Pairing()
+        self._fresh: dict[int, EventFacts] = {}
+        self._tables: dict[Hashable, TokenTable] = {}
+        #: The newest response that says what the provider billed, and that number of input tokens.
+        self.billed: tuple[int, int] | None = None
+        self.all = Column(self)
+        self.conversational = PositionColumn(self, array("I"))
+        self.asides = PositionColumn(self, array("I"))
+        self.orphans = PositionColumn(self, array("I"))
+        self.requests = PositionColumn(self, array("I"))
+        self.alerts = PositionColumn(self, array("I"))
+        self.columns: tuple[Column, ...] = (
+            self.all,
+            self.conversational,
+            self.asides,
+            self.orphans,
+            self.requests,
+            self.alerts,
+        )
+        #: How many system messages lead the conversation: prompts that stand among the events.
+        self.leading = 0
+        self.extend(events)
+
+    def append(self, event: Any) -> None:
+        """Add the newest event; it is read now, and counted when a policy asks."""
+        self._add(event, describe(event))
+
+    def _add(self, event: Any, facts: EventFacts) -> None:
+        code = _CODES[EventKind(facts.kind)]
+        with self.lock:
+            position = len(self._events)
+            flags = self._pairing.append(facts)
+            size = 0 if flags & ECHO else sum(map(_utf8_length, facts.texts))
+            self._kinds.append(code)
+            self._offsets.append(self._offsets[-1] + size)
+            self._fresh[position] = facts
+            if len(self._fresh) > _FRESH:
+                del self._fresh[next(iter(self._fresh))]
+            if facts.billed_tokens:
+                self.billed = (position, facts.billed_tokens)
+            if facts.kind == EventKind.SYSTEM and self.leading == position:
+                self.leading += 1
+            self._events.append(event)
+            for column in self.columns_of(position)[1:]:
+                column.held.append(position)  # type: ignore[attr-defined]  # all but the first are arrays
+
+    def extend(self, events: Iterable[Any]) -> None:
+        """Add events in order; all of them, or none if one cannot be read."""
+        for event, facts in [(event, describe(event)) for event in events]:
+            self._add(event, facts)
+
+    def columns_of(self, position: int) -> tuple[Column, ...]:
+        """The columns that list an item."""
+        code = self._kinds[position]
+        kind = KINDS[code]
+        if kind is EventKind.ALERT:
+            return self.all, self.asides, self.alerts
+        if code not in _CONVERSATION_CODES:
+            return self.all, self.asides
+        if self._pairing.flags[position] & ORPHAN:
+            return self.all, self.orphans
+        if kind is EventKind.REQUEST:
+            return self.all, self.conversational, self.requests
+        return self.all, self.conversational
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._events)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        return self.view()[index] if isinstance(index, slice) else self._events[index]
+
+    def __repr__(self) -> str:
+        return f"History({len(self)} events)"
+
+    def view(self) -> View:
+        """All events up to now; what is appended later is not in it."""
+        return View(self, [(self.all, 0, len(self._events))])
+
+    def event(self, position: int) -> Any:
+        """The event at a position."""
+        return self._events[position]
+
+    def facts(self, position: int, *, last: bool = False) -> EventFacts:
+        """What `describe` says of an event; `last` gives up what was remembered of it."""
+        fresh = self._fresh.pop(position, None) if last else self._fresh.get(position)
+        return fresh if fresh is not None else describe(self._events[position])
+
+    def kind(self, position: int) -> EventKind:
+        """The kind of an event."""
+        return KINDS[self._kinds[position]]
+
+    def flags(self, position: int) -> int:
+        """The pairing flags of an event."""
+        return self._pairing.flags[position]
+
+    def atom(self, position: int) -> int:
+        """The position of the first item of the event's atom."""
+        return self._pairing.atoms[position]
+
+    @property
+    def pairing(self) -> Pairing:
+        """Which result answers which call."""
+        return self._pairing
+
+    def offset(self, position: int) -> int:
+        """Bytes of text (UTF-8) in front of an item, from the conversation's start."""
+        return self._offsets[position]
+
+    def size(self, position: int) -> int:
+        """Bytes of an item's text (UTF-8); an echo has none."""
+        return self._offsets[position + 1] - self._offsets[position]
+
+    def has_media(self, position: int) -> bool:
+        """Whether part of an item can only be estimated."""
+        return bool(self._pairing.flags[position] & MEDIA)
+
+    def digest(self, position: int) -> int:
+        """64 bits that stand for an item's rendered texts, equal in every process."""
+        with self.lock:
+            missing = position + 1 - len(self._digests)
+            if missing > 0:
+                self._digests.extend(array("Q", bytes(8 * missing)))
+            if not self._digests[position]:
+                self._digests[position] = text_digest((self.kind(position), *self.facts(position).texts))
+            return self._digests[position]
+
+    def table(self, meter: TokenMeter) -> TokenTable:
+        """What `meter` counted of this history so far."""
+        table = self._tables.get(meter.key)
+        if table is None:
+            with self.lock:
+                table = self._tables.setdefault(meter.key, TokenTable(self, meter))
+                while len(self._tables) > _METERS:
+                    del self._tables[next(iter(self._tables))]
+        return table
+
+    def newest_request(self, view: View) -> int:
+        """The position of the newest user request in a view; −1 where it has none."""
+        if view.whole or all(column is self.conversational and start == 0 for column, start, _ in view.segments):
+            index = self.requests.index(view.end)
+            return self.requests.position(index - 1) if index else -1
+        return next((position for position in view.backward() if self.kind(position) is EventKind.REQUEST), -1)
+
+
+def text_digest(texts: Iterable[str]) -> int:
+    """64 bits (never 0) that stand for these texts."""
+    state = hashlib.blake2b(digest_size=8)
+    for text in texts:
+        raw = text.encode("utf-8", "surrogatepass")
+        state.update(len(raw).to_bytes(8, "big"))
+        state.update(raw)
+    return int.from_bytes(state.digest(), "big") or 1
+
+
+def _utf8_length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

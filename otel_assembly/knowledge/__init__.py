@@ -1,0 +1,33 @@
+"""What an agent keeps between conversations: the stores, and what writes to them.
+
+The stores behave alike; `KnowledgeStore` says how. An aggregate turns a conversation into a
+summary or into an updated working memory, and ``WorkingMemoryPolicy`` and ``EpisodicMemoryPolicy`` read them back.
+"""
+
+from __future__ import annotations
+
+from otel_assembly.knowledge.aggregates import (
+    DEFAULT_CONVERSATION_SUMMARY_PROMPT,
+    DEFAULT_WORKING_MEMORY_PROMPT,
+    AggregateTrigger,
+    ConversationSummaryAggregate,
+    WorkingMemoryAggregate,
+)
+from otel_assembly.knowledge.disk import DiskKnowledgeStore
+from otel_assembly.knowledge.memory import MemoryKnowledgeStore
+from otel_assembly.knowledge.sqlite import SqliteKnowledgeStore
+from otel_assembly.knowledge.store import CONVERSATIONS_PREFIX, WORKING_MEMORY_PATH, KnowledgeStore
+
+__all__ = [
+    "CONVERSATIONS_PREFIX",
+    "DEFAULT_CONVERSATION_SUMMARY_PROMPT",
+    "DEFAULT_WORKING_MEMORY_PROMPT",
+    "WORKING_MEMORY_PATH",
+    "AggregateTrigger",
+    "ConversationSummaryAggregate",
+    "DiskKnowledgeStore",
+    "KnowledgeStore",
+    "MemoryKnowledgeStore",
+    "SqliteKnowledgeStore",
+    "WorkingMemoryAggregate",
+]

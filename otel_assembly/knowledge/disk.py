@@ -1,0 +1,258 @@
+"""A knowledge store in a directory: plain files that a person can read and edit."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import stat
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from otel_assembly.errors import ConfigurationError, KnowledgePathError, KnowledgeStoreError
+from otel_assembly.knowledge import _descriptors as fd
+from otel_assembly.knowledge.paths import (
+    byte_range,
+    decode,
+    encode,
+    range_text,
+    split_file_path,
+    split_path,
+    torn_bytes,
+)
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system; the constructor says so
+    _POSIX = False
+else:
+    _POSIX = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
+
+if TYPE_CHECKING:
+    import builtins
+    from collections.abc import Callable, Iterator
+
+_T = TypeVar("_T")
+
+
+class DiskKnowledgeStore:
+    """A `KnowledgeStore` whose files lie beneath `root`, which is made at the first write.
+
+    Nothing outside `root` is ever read or written: a symbolic link beneath it is refused with `KnowledgePathError`
+    (`list` leaves it out, `delete` removes the link itself), also one that is put there while a call runs. A file with
+    a second hard link is copied before something is appended to it.
+
+    What was written is on the disk when a call returns. A crash in the middle of a write leaves the old content, in the
+    middle of an append the old content and at most a beginning of what was to be added. Any number of stores, tasks,
+    threads and processes may share one `root`: changes wait for each other on a lock file in it, reads do not.
+
+    A file that is replaced keeps its permissions; new ones have those that the umask gives.
+
+    Raises:
+        ConfigurationError: The system has no POSIX directory descriptors; use `SqliteKnowledgeStore` there.
+    """
+
+    __slots__ = ("__weakref__", "_root")
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        if not _POSIX:
+            raise ConfigurationError("DiskKnowledgeStore needs a POSIX system; use SqliteKnowledgeStore here")
+        self._root = os.path.realpath(root)
+
+    @property
+    def root(self) -> str:
+        """The directory, as an absolute path without links."""
+        return self._root
+
+    async def read(self, path: str) -> str | None:
+        """See `KnowledgeStore.read`; a file that is not UTF-8 raises `KnowledgeStoreError`."""
+        names = split_file_path(path)
+
+        def work() -> str | None:
+            data = self._bytes(path, names, 0, None)
+            return None if data is None else decode(data)
+
+        return await _blocking("read", path, work)
+
+    async def write(self, path: str, content: str) -> None:
+        """See `KnowledgeStore.write`."""
+        names, data = split_file_path(path), encode(path, content)
+        await _blocking("write", path, lambda: self._write(path, names, data))
+
+    async def list(self, path: str = "/") -> builtins.list[str]:
+        """See `KnowledgeStore.list`; links, devices and names that no path can have are left out."""
+        names = split_path(path)
+        return await _blocking("list", path, lambda: self._list(path, names))
+
+    async def delete(self, path: str) -> None:
+        """See `KnowledgeStore.delete`."""
+        names = split_path(path)
+        await _blocking("delete", path, lambda: self._delete(path, names))
+
+    async def exists(self, path: str) -> bool:
+        """See `KnowledgeStore.exists`."""
+        names = split_path(path)
+        return await _blocking("look up", path, lambda: self._exists(path, names))
+
+    async def append(self, path: str, content: str) -> int:
+        """See `KnowledgeStore.append`."""
+        names, data = split_file_path(path), encode(path, content)
+        return await _blocking("append to", path, lambda: self._append(path, names, data))
+
+    async def read_range(self, path: str, start: int, end: int | None = None) -> str:
+        """See `KnowledgeStore.read_range`; only the range is read from the disk."""
+        names = split_file_path(path)
+        first, last = byte_range(start, end)
+        return await _blocking(
+            "read", path, lambda: range_text(self._bytes(path, names, first, last) or b"", start, end)
+        )
+
+    def _bytes(self, path: str, names: tuple[str, ...], first: int, last: int | None) -> bytes | None:
+        with ExitStack() as stack:
+            chain = self._chain(stack, path, names[:-1])
+            if chain is None or fd.look(chain[-1], names[-1], path) is None:
+                return None
+            # Opening a pipe that somebody put there must not wait for its writer.
+            file = self._open_file(stack, chain[-1], names[-1], path, os.O_RDONLY | os.O_NONBLOCK)
+            if file is None:
+                return None
+            fcntl.flock(file, fcntl.LOCK_SH)  # an append that runs is seen whole or not at all
+            size = os.fstat(file).st_size
+            return fd.read_at(file, first, size if last is None else min(last, size))
+
+    def _write(self, path: str, names: tuple[str, ...], data: bytes) -> None:
+        with self._locked() as root, ExitStack() as stack:
+            directory = self._made(stack, root, path, names[:-1])
+            existing = self._replaceable(path, directory, names[-1])
+            fd.replace(directory, names[-1], data, stat.S_IMODE(existing.st_mode) if existing else None)
+
+    def _append(self, path: str, names: tuple[str, ...], data: bytes) -> int:
+        with ExitStack() as stack:
+            with self._locked() as root:
+                directory = self._made(stack, root, path, names[:-1])
+                existing = self._replaceable(path, directory, names[-1])
+                if existing is None:
+                    fd.replace(directory, names[-1], data, None)
+                    return 0
+                file = self._open_file(stack, directory, names[-1], path, os.O_RDWR | os.O_NONBLOCK)
+                if file is None:
+                    raise KnowledgeStoreError(f"cannot append to {path!r}: it was removed meanwhile; append again")
+                size = os.fstat(file).st_size
+                offset = size - torn_bytes(fd.read_at(file, max(0, size - 3), size))
+                if existing.st_nlink > 1:
+                    content = fd.read_at(file, 0, offset) + data
+                    fd.replace(directory, names[-1], content, stat.S_IMODE(existing.st_mode))
+                    return offset
+                _extend(file, data, offset)
+            # Outside the lock, so that appends to several files, or by several writers, share a flush.
+            os.fsync(file)
+            return offset
+
+    def _list(self, path: str, names: tuple[str, ...]) -> builtins.list[str]:
+        with ExitStack() as stack:
+            chain = self._chain(stack, path, names)
+            found: list[str] = []
+            for entry in fd.children(chain[-1]) if chain else ():
+                if entry.is_file(follow_symlinks=False):
+                    found.append(entry.name)
+                elif entry.is_dir(follow_symlinks=False) and chain and fd.holds_files(chain[-1], entry.name):
+                    found.append(f"{entry.name}/")
+            return sorted(found)
+
+    def _delete(self, path: str, names: tuple[str, ...]) -> None:
+        if not os.path.isdir(self._root):
+            return
+        with self._locked() as root, ExitStack() as stack:
+            chain = fd.descend(stack, root, names[:-1], path)
+            if chain is None:
+                return
+            for name in names[-1:] or [name for name in os.listdir(root) if name != fd.LOCK_NAME]:
+                fd.remove(chain[-1], name)
+            os.fsync(chain[-1])
+            for parent, name in reversed(list(zip(chain, names[:-1], strict=False))):
+                if not fd.prune(parent, name):
+                    break
+
+    def _exists(self, path: str, names: tuple[str, ...]) -> bool:
+        if not names:
+            return True
+        with ExitStack() as stack:
+            chain = self._chain(stack, path, names[:-1])
+            found = fd.look(chain[-1], names[-1], path) if chain else None
+            if chain is None or found is None:
+                return False
+            if stat.S_ISDIR(found.st_mode):
+                return fd.holds_files(chain[-1], names[-1])
+            return stat.S_ISREG(found.st_mode)
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        """The root's descriptor, while nobody else changes anything."""
+        os.makedirs(self._root, exist_ok=True)
+        with (
+            fd.opened(self._root, fd.DIRECTORY) as root,
+            fd.opened(fd.LOCK_NAME, os.O_RDWR | os.O_CREAT, root) as lock,
+        ):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield root
+
+    def _chain(self, stack: ExitStack, path: str, names: tuple[str, ...]) -> builtins.list[int] | None:
+        try:
+            root = stack.enter_context(fd.opened(self._root, fd.DIRECTORY))
+        except FileNotFoundError:
+            return None
+        return fd.descend(stack, root, names, path)
+
+    @staticmethod
+    def _made(stack: ExitStack, root: int, path: str, names: tuple[str, ...]) -> int:
+        chain = fd.descend(stack, root, names, path, make=True)
+        if chain is None:
+            raise KnowledgeStoreError(f"cannot write {path!r}: its directory was removed meanwhile; write again")
+        return chain[-1]
+
+    @staticmethod
+    def _replaceable(path: str, directory: int, name: str) -> os.stat_result | None:
+        """The file that a write replaces, None where there is none."""
+        existing = fd.look(directory, name, path)
+        if existing is None or stat.S_ISREG(existing.st_mode):
+            return existing
+        if not stat.S_ISDIR(existing.st_mode):
+            raise KnowledgePathError(f"path {path!r} is no regular file, and is left alone")
+        if not fd.prune(directory, name):
+            raise KnowledgePathError(f"path {path!r} is a directory; delete it first, or write to a file beneath it")
+        return None
+
+    @staticmethod
+    def _open_file(stack: ExitStack, directory: int, name: str, path: str, flags: int) -> int | None:
+        """The descriptor of a regular file; None where there is none."""
+        try:
+            file = stack.enter_context(fd.opened(name, flags, directory))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno in {errno.ELOOP, errno.EMLINK}:
+                raise KnowledgePathError(f"path {path!r} is a symbolic link; links are not followed") from error
+            if error.errno in {errno.ENXIO, errno.EISDIR}:
+                return None
+            raise
+        return file if stat.S_ISREG(os.fstat(file).st_mode) else None
+
+
+def _extend(file: int, data: bytes, offset: int) -> None:
+    """Put `data` at `offset`, the end of the file but for a torn character; all of it, or nothing."""
+    fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        os.ftruncate(file, offset)
+        fd.write_at(file, data, offset)
+    except BaseException:
+        os.ftruncate(file, offset)
+        raise
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+async def _blocking(action: str, path: str, work: Callable[[], _T]) -> _T:
+    try:
+        return await asyncio.to_thread(work)
+    except (OSError, UnicodeDecodeError) as error:
+        raise KnowledgeStoreError(f"cannot {action} {path!r}: {error}") from error

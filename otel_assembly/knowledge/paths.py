@@ -1,0 +1,154 @@
+"""Which paths a knowledge store takes, how its texts are encoded: the rules that all stores share.
+
+A path is absolute within its store and says nothing about where the store keeps its data: ``/memory/working.md``. The
+rules are the strictest of all stores, so that what one of them took can be copied into any other.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+from otel_assembly.errors import ConfigurationError, KnowledgePathError, KnowledgeStoreError
+
+#: The longest path, in bytes of UTF-8.
+MAX_PATH_BYTES = 1024
+
+#: The longest segment of a path, in bytes of UTF-8: what common file systems hold.
+MAX_SEGMENT_BYTES = 255
+
+#: How many segments a path may have: a store on disk holds one descriptor open for each.
+MAX_SEGMENTS = 32
+
+#: How the names begin that stores keep for themselves.
+RESERVED_PREFIX = ".otel-assembly."
+
+_DRIVE = re.compile(r"[A-Za-z]:")
+_MAX_CONTINUATION_BYTES = 3
+
+
+def split_file_path(path: str) -> tuple[str, ...]:
+    """The segments of a path that names a file.
+
+    Raises:
+        KnowledgePathError: The path is not absolute, would leave the store, is too long, or names a directory.
+    """
+    if path.endswith("/"):
+        raise KnowledgePathError(
+            f"path {path!r} names a directory; give the path of a file, such as '/memory/working.md'"
+        )
+    return _split(path)
+
+
+def split_path(path: str) -> tuple[str, ...]:
+    """The segments of a path that names a file or a directory; none for the root, ``/``.
+
+    One slash may stand at the end.
+
+    Raises:
+        KnowledgePathError: The path is not absolute, would leave the store, or is too long.
+    """
+    return () if path == "/" else _split(path.removesuffix("/") if len(path) > 1 else path)
+
+
+def is_segment(name: str) -> bool:
+    """Whether `name` can stand in a path."""
+    return _segment_problem(name) is None
+
+
+def encode(path: str, content: str) -> bytes:
+    """The bytes of a content, as every store counts them.
+
+    Raises:
+        KnowledgeStoreError: The content has code points that no UTF-8 text can hold (half of a surrogate pair).
+    """
+    try:
+        return content.encode()
+    except UnicodeEncodeError as error:
+        raise KnowledgeStoreError(
+            f"cannot write {path!r}: its content is no Unicode text, {error.reason} at character {error.start}; "
+            "replace what cannot be encoded"
+        ) from error
+
+
+def decode(data: bytes) -> str:
+    """The text of stored bytes, without a last character whose bytes are not all there.
+
+    Such a rest is what a machine that stopped in the middle of an append leaves.
+
+    Raises:
+        UnicodeDecodeError: The bytes are not UTF-8: something else than a store wrote them.
+    """
+    return codecs.utf_8_decode(data, "strict", False)[0]
+
+
+def torn_bytes(tail: bytes) -> int:
+    """How many bytes at the end of `tail` (its last three are enough) begin a character and do not finish it."""
+    for back, byte in enumerate(reversed(tail[-_MAX_CONTINUATION_BYTES:]), 1):
+        if byte < 0x80:
+            return 0
+        if byte >= 0xC0:
+            needed = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return back if back < needed else 0
+    return 0
+
+
+def byte_range(start: int, end: int | None) -> tuple[int, int | None]:
+    """The bytes that a store must fetch so that `range_text` can cut ``[start, end)`` at whole characters.
+
+    Raises:
+        ConfigurationError: An offset is negative.
+    """
+    if start < 0 or (end is not None and end < 0):
+        raise ConfigurationError(f"read_range takes offsets from 0, not start={start}, end={end}")
+    return start, None if end is None else max(start, end) + _MAX_CONTINUATION_BYTES
+
+
+def range_text(data: bytes, start: int, end: int | None) -> str:
+    """The characters whose first byte lies in ``[start, end)``, of `data` as `byte_range` asked for it."""
+    first = 0
+    while first < len(data) and _continues(data[first]):
+        first += 1
+    last = len(data) if end is None else min(len(data), max(0, end - start))
+    while last < len(data) and _continues(data[last]):
+        last += 1
+    return decode(data[first:last])
+
+
+def _continues(byte: int) -> bool:
+    return byte & 0xC0 == 0x80
+
+
+def _split(path: str) -> tuple[str, ...]:
+    if not path.startswith("/"):
+        raise KnowledgePathError(f"path {path!r} is not absolute within the store; begin it with '/'")
+    if len(path.encode("utf-8", "surrogatepass")) > MAX_PATH_BYTES:
+        raise KnowledgePathError(f"path {path[:80]!r}… is longer than {MAX_PATH_BYTES} bytes; shorten it")
+    names = tuple(path[1:].split("/"))
+    for name in names:
+        if problem := _segment_problem(name):
+            raise KnowledgePathError(f"path {path!r} {problem}")
+    if len(names) > MAX_SEGMENTS:
+        raise KnowledgePathError(f"path {path!r} has {len(names)} segments; at most {MAX_SEGMENTS} are taken")
+    return names
+
+
+def _segment_problem(name: str) -> str | None:
+    problem = None
+    if not name:
+        problem = "has an empty segment; write one '/' between segments"
+    elif name in {".", ".."}:
+        problem = f"has the segment {name!r}; write the path without it"
+    elif "\0" in name:
+        problem = "has a NUL character; leave it out"
+    elif "\\" in name:
+        problem = "has a backslash; separate segments with '/'"
+    elif _DRIVE.match(name):
+        problem = f"has a drive letter in {name!r}; paths are absolute within the store"
+    elif name.startswith(RESERVED_PREFIX):
+        problem = f"has the segment {name!r}; names that begin with {RESERVED_PREFIX!r} are the store's own"
+    elif any("\ud800" <= character <= "\udfff" for character in name):
+        problem = "is no Unicode text; leave out lone surrogates"
+    elif len(name.encode()) > MAX_SEGMENT_BYTES:
+        problem = f"has a segment of more than {MAX_SEGMENT_BYTES} bytes; shorten it"
+    return problem

@@ -1,0 +1,295 @@
+"""A knowledge store in one SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from otel_assembly.errors import ConfigurationError, KnowledgePathError, KnowledgeStoreError
+from otel_assembly.knowledge.paths import byte_range, decode, encode, range_text, split_file_path, split_path
+
+if TYPE_CHECKING:
+    import builtins
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+    from typing import Self
+
+_T = TypeVar("_T")
+
+#: The row of the root directory.
+_ROOT = 0
+
+#: A content is stored in pieces, so that a range of a long one is read without the rest.
+_PIECE_BYTES = 1 << 20
+
+#: An append rewrites the last piece while it is shorter than this, and starts a new one after that.
+_FULL_BYTES = 1 << 16
+
+# A tree, as names are on a disk: listing a directory reads its children and nothing beneath them. A directory has no
+# size. Texts compare byte by byte in SQLite, which is the order of code points.
+_SCHEMA = (
+    """CREATE TABLE IF NOT EXISTS knowledge_entries (
+        id INTEGER PRIMARY KEY,
+        parent INTEGER REFERENCES knowledge_entries (id) ON DELETE CASCADE,
+        name TEXT NOT NULL,
+        size INTEGER,
+        UNIQUE (parent, name))""",
+    """CREATE TABLE IF NOT EXISTS knowledge_pieces (
+        file INTEGER NOT NULL REFERENCES knowledge_entries (id) ON DELETE CASCADE,
+        start INTEGER NOT NULL,
+        content BLOB NOT NULL,
+        PRIMARY KEY (file, start))""",
+    "INSERT OR IGNORE INTO knowledge_entries VALUES (0, NULL, '', NULL)",
+)
+
+
+class SqliteKnowledgeStore:
+    """A `KnowledgeStore` in the SQLite file at `path`, which is made, with its directory, at the first use.
+
+    Any number of stores, tasks, threads and processes may share one file; a change waits for another for at most
+    `busy_timeout` seconds. An append rewrites at most the last 64 KiB of a content. ``":memory:"`` lives as long as
+    the store. Close it with ``close()``, or use it as an async context manager.
+
+    Raises:
+        ConfigurationError: `busy_timeout` is negative.
+    """
+
+    __slots__ = ("__weakref__", "_busy_timeout", "_closed", "_connection", "_lock", "_path")
+
+    def __init__(self, path: str | os.PathLike[str], *, busy_timeout: float = 30.0) -> None:
+        if busy_timeout < 0:
+            raise ConfigurationError(f"busy_timeout is {busy_timeout}; give seconds from 0")
+        self._path = os.fspath(path)
+        self._busy_timeout = busy_timeout
+        self._connection: sqlite3.Connection | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the file; closing twice is no error, any other use after it raises `KnowledgeStoreError`."""
+
+        def work() -> None:
+            with self._lock:
+                self._closed = True
+                connection, self._connection = self._connection, None
+                if connection is not None:
+                    connection.close()
+
+        await _blocking("close", self._path, work)
+
+    async def read(self, path: str) -> str | None:
+        """See `KnowledgeStore.read`."""
+        names = split_file_path(path)
+
+        def work() -> str | None:
+            data = self._bytes(path, names, 0, None)
+            return None if data is None else decode(data)
+
+        return await _blocking("read", path, work)
+
+    async def write(self, path: str, content: str) -> None:
+        """See `KnowledgeStore.write`."""
+        names, data = split_file_path(path), encode(path, content)
+
+        def work() -> None:
+            with self._transaction("write", path, "IMMEDIATE") as db:
+                file, _ = _made(db, path, names)
+                db.execute("DELETE FROM knowledge_pieces WHERE file = ?", (file,))
+                _put(db, file, 0, data)
+
+        await _blocking("write", path, work)
+
+    async def list(self, path: str = "/") -> builtins.list[str]:
+        """See `KnowledgeStore.list`."""
+        names = split_path(path)
+
+        def work() -> builtins.list[str]:
+            with self._transaction("list", path) as db:
+                entry, _ = _found(db, names)
+                rows = db.execute("SELECT name, size IS NULL FROM knowledge_entries WHERE parent = ?", (entry,))
+                return sorted(f"{name}/" if directory else name for name, directory in rows)
+
+        return await _blocking("list", path, work)
+
+    async def delete(self, path: str) -> None:
+        """See `KnowledgeStore.delete`."""
+        names = split_path(path)
+
+        def work() -> None:
+            with self._transaction("delete", path, "IMMEDIATE") as db:
+                if not names:
+                    db.execute("DELETE FROM knowledge_entries WHERE parent = ?", (_ROOT,))
+                chain = [_found(db, names[:depth])[0] for depth in range(len(names), 0, -1)]
+                if chain and chain[0] is not None:
+                    db.execute("DELETE FROM knowledge_entries WHERE id = ?", (chain[0],))
+                    _prune(db, [entry for entry in chain[1:] if entry is not None])
+
+        await _blocking("delete", path, work)
+
+    async def exists(self, path: str) -> bool:
+        """See `KnowledgeStore.exists`."""
+        names = split_path(path)
+
+        def work() -> bool:
+            with self._transaction("look up", path) as db:
+                return _found(db, names)[0] is not None
+
+        return await _blocking("look up", path, work)
+
+    async def append(self, path: str, content: str) -> int:
+        """See `KnowledgeStore.append`."""
+        names, data = split_file_path(path), encode(path, content)
+
+        def work() -> int:
+            with self._transaction("append to", path, "IMMEDIATE") as db:
+                file, size = _made(db, path, names)
+                last = db.execute(
+                    "SELECT start, content FROM knowledge_pieces WHERE file = ? AND ? - start < ?"
+                    " ORDER BY start DESC LIMIT 1",
+                    (file, size, _FULL_BYTES),
+                ).fetchone()
+                _put(db, file, last[0] if last else size, last[1] + data if last else data)
+                return size
+
+        return await _blocking("append to", path, work)
+
+    async def read_range(self, path: str, start: int, end: int | None = None) -> str:
+        """See `KnowledgeStore.read_range`; only the pieces that hold the range are read."""
+        names = split_file_path(path)
+        first, last = byte_range(start, end)
+        return await _blocking(
+            "read", path, lambda: range_text(self._bytes(path, names, first, last) or b"", start, end)
+        )
+
+    def _bytes(self, path: str, names: tuple[str, ...], first: int, last: int | None) -> bytes | None:
+        with self._transaction("read", path) as db:
+            file, size = _found(db, names)
+            if file is None or size is None:
+                return None
+            last = size if last is None else min(last, size)
+            if first >= last:
+                return b""
+            rows = db.execute(
+                "SELECT start, content FROM knowledge_pieces WHERE file = ? AND start < ? AND start >="
+                " (SELECT max(start) FROM knowledge_pieces WHERE file = ? AND start <= ?) ORDER BY start",
+                (file, last, file, first),
+            ).fetchall()
+            return b"".join(content for _, content in rows)[first - rows[0][0] : last - rows[0][0]]
+
+    @contextmanager
+    def _transaction(self, action: str, path: str, mode: str = "DEFERRED") -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            if self._closed:
+                raise KnowledgeStoreError(f"cannot {action} {path!r}: the store is closed")
+            if self._connection is None:
+                self._connection = self._connect()
+            db = self._connection
+            db.execute(f"BEGIN {mode}")
+            try:
+                yield db
+                db.execute("COMMIT")
+            except BaseException:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._path != ":memory:":
+            os.makedirs(os.path.dirname(os.path.abspath(self._path)), exist_ok=True)
+        db = sqlite3.connect(self._path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False)
+        try:
+            self._use_wal(db)
+            db.execute("PRAGMA foreign_keys = ON")
+            db.execute("BEGIN IMMEDIATE")
+            for statement in _SCHEMA:
+                db.execute(statement)
+            db.execute("COMMIT")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _use_wal(self, db: sqlite3.Connection) -> None:
+        """SQLite's busy timeout does not cover the change of the journal mode when two connections make a file."""
+        deadline = time.monotonic() + self._busy_timeout
+        while True:
+            try:
+                db.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.01)
+            else:
+                return
+
+
+def _found(db: sqlite3.Connection, names: tuple[str, ...]) -> tuple[int | None, int | None]:
+    """The id and the size of what is at `names`; a directory has no size, nothing has no id."""
+    entry, size = _ROOT, None
+    for name in names:
+        row = db.execute(
+            "SELECT id, size FROM knowledge_entries WHERE parent = ? AND name = ?", (entry, name)
+        ).fetchone()
+        if row is None:
+            return None, None
+        entry, size = row
+    return entry, size
+
+
+def _made(db: sqlite3.Connection, path: str, names: tuple[str, ...]) -> tuple[int, int]:
+    """The id and the size of the file at `names`, made with its directories if it is missing."""
+    parent = _ROOT
+    for depth in range(1, len(names) + 1):
+        entry, size = _found(db, names[:depth])
+        is_file = depth == len(names)
+        if entry is None:
+            size = 0 if is_file else None
+            db.execute(
+                "INSERT INTO knowledge_entries (parent, name, size) VALUES (?, ?, ?)", (parent, names[depth - 1], size)
+            )
+            (entry,) = db.execute("SELECT last_insert_rowid()").fetchone()
+        if size is not None and not is_file:
+            raise KnowledgePathError(f"path {path!r} lies beneath '/{'/'.join(names[:depth])}', which is a file")
+        if size is None and is_file:
+            raise KnowledgePathError(f"path {path!r} is a directory; delete it first, or write to a file beneath it")
+        parent = entry
+    return parent, size or 0
+
+
+def _put(db: sqlite3.Connection, file: int, start: int, data: bytes) -> None:
+    """Make `data` what the file holds from `start` to its end; nothing else is stored there but a piece at `start`."""
+    db.executemany(
+        "INSERT OR REPLACE INTO knowledge_pieces VALUES (?, ?, ?)",
+        [(file, start + at, data[at : at + _PIECE_BYTES]) for at in range(0, len(data), _PIECE_BYTES)],
+    )
+    db.execute("UPDATE knowledge_entries SET size = ? WHERE id = ?", (start + len(data), file))
+
+
+def _prune(db: sqlite3.Connection, directories: list[int]) -> None:
+    """Remove the directories that hold nothing, from the innermost outwards."""
+    for directory in directories:
+        db.execute(
+            "DELETE FROM knowledge_entries WHERE id = ? AND NOT EXISTS"
+            " (SELECT 1 FROM knowledge_entries WHERE parent = ?)",
+            (directory, directory),
+        )
+
+
+async def _blocking(action: str, path: str, work: Callable[[], _T]) -> _T:
+    try:
+        return await asyncio.to_thread(work)
+    except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
+        raise KnowledgeStoreError(f"cannot {action} {path!r}: {error}") from error

@@ -1,0 +1,282 @@
+"""The ledger of a conversation: who its items are, and what the last assembly did with them.
+
+Items have an *ordinal*, counted from 0 at first sight, that stays theirs however the caller rearranges a list. What a
+policy took out in an assembly is held as intervals, so that remembering it, and finding what changed since, cost what
+changed, and not what the conversation has grown to.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from bisect import bisect_right
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from operator import is_
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from otel_assembly.history import History
+from otel_assembly.matching import Matcher
+from otel_assembly.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from otel_assembly.context import Context
+    from otel_assembly.decision import DecisionOutcome, DecisionReason
+    from otel_assembly.tokens import TokenMeter
+
+#: Ledgers that are known only by a conversation id; the least recently used are forgotten beyond it.
+LEDGERS_BY_ID: Final = 1_000
+
+
+class Ordinals:
+    """The ordinals of a history's positions, as runs of consecutive ones."""
+
+    __slots__ = ("_ordinals", "_positions", "_upto")
+
+    def __init__(self) -> None:
+        self._positions: list[int] = []
+        self._ordinals: list[int] = []
+        self._upto = 0
+
+    def extend(self, count: int, first: int) -> None:
+        """The next `count` positions have the ordinals from `first` on."""
+        if count <= 0:
+            return
+        if not self._positions or self._ordinals[-1] + self._upto - self._positions[-1] != first:
+            self._positions.append(self._upto)
+            self._ordinals.append(first)
+        self._upto += count
+
+    def of(self, position: int) -> int:
+        """The ordinal of a position."""
+        run = bisect_right(self._positions, position) - 1
+        return self._ordinals[run] + position - self._positions[run]
+
+    def spans(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """The ordinals of positions ``[start, stop)``, as runs ``[first, last]``."""
+        run = bisect_right(self._positions, start) - 1
+        while start < stop:
+            upto = min(stop, self._positions[run + 1] if run + 1 < len(self._positions) else self._upto)
+            first = self._ordinals[run] + start - self._positions[run]
+            yield first, first + upto - start - 1
+            start, run = upto, run + 1
+
+    def __len__(self) -> int:
+        return self._upto
+
+    def all(self) -> Iterator[int]:
+        """Every ordinal, by position."""
+        bounds = [*self._positions[1:], self._upto]
+        for start, first, stop in zip(self._positions, self._ordinals, bounds, strict=True):
+            yield from range(first, first + stop - start)
+
+
+@dataclass(slots=True)
+class Frame:
+    """A history together with the ordinals that a ledger gave its positions."""
+
+    history: History
+    ordinals: Ordinals
+    #: Tokens by ordinal that were announced while the item stood in an earlier frame.
+    announced: dict[int, int] = field(default_factory=dict)
+
+    def of(self, view: View) -> Iterator[int]:
+        """The ordinals of a view's items, in order."""
+        ordinal = self.ordinals.of
+        return (ordinal(position) for position in view.positions())
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Some items with one outcome and one reason."""
+
+    view: View
+    frame: Frame
+    outcome: DecisionOutcome
+    reason: DecisionReason
+
+    @property
+    def tag(self) -> tuple[DecisionOutcome, DecisionReason]:
+        """What makes two groups the same to a reader."""
+        return self.outcome, self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What one assembly did, as far as the next one needs it."""
+
+    assembly_id: str
+    groups: tuple[tuple[Group, ...], ...]
+    injected: tuple[tuple[int, ...], ...]
+    prompts: tuple[str, ...]
+    kept: View
+    frame: Frame
+    #: The input's frame and how many of its positions were there.
+    source: Frame
+    seen: int
+    next_ordinal: int
+    #: How many counts of the source's token table were made by then.
+    counted: int
+    meter: TokenMeter
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What was counted for a prompt, until the provider says what it billed."""
+
+    frame: Frame
+    #: A response at this position or later is the answer to that prompt.
+    seen: int
+    tokens: int
+    generation: int
+
+
+@dataclass(slots=True)
+class Opening:
+    """The input of one assembly, read into the ledger."""
+
+    frame: Frame
+    view: View
+    #: Ordinals that an earlier input of the conversation had and this one has not.
+    withdrawn: list[int]
+
+
+class Ledger:
+    """One conversation under one assembler in one process."""
+
+    def __init__(self) -> None:
+        self.id = uuid.uuid4().hex
+        self.lock = threading.RLock()
+        self.turns = 0
+        self.last: Snapshot | None = None
+        #: The last assembly whose span was recorded: what a reader of the traces knows.
+        self.recorded: Snapshot | None = None
+        #: Events that policies injected, by the policy's index, with their ordinals.
+        self.injected: dict[int, list[tuple[Any, int]]] = {}
+        self.awaits_bill: Bill | None = None
+        #: What was withdrawn since the last recorded assembly.
+        self.withdrawn: list[int] = []
+        self._next = 0
+        self._frame: Frame | None = None
+        self._contents: list[tuple[Any, Any]] = []
+
+    @property
+    def next_ordinal(self) -> int:
+        """The ordinal of the next item at first sight."""
+        return self._next
+
+    def take(self, count: int) -> int:
+        """Give `count` new items their ordinals; the first is returned."""
+        first = self._next
+        self._next += count
+        return first
+
+    def turn(self) -> int:
+        """Count an assembly; its number, from 0, is returned."""
+        with self.lock:
+            self.turns += 1
+            return self.turns - 1
+
+    def open(self, events: Sequence[Any]) -> Opening:
+        """Read an assembly's input.
+
+        Raises:
+            DescribeError: An event of a list cannot be read; the ledger stays as it was.
+        """
+        with self.lock:
+            if isinstance(events, History):
+                return self._open_history(events)
+            return self._open_list(list(events))
+
+    def _open_history(self, history: History) -> Opening:
+        if self._frame is None:
+            self._frame = Frame(history, Ordinals())
+        frame = self._frame
+        view = history.view()
+        new = len(view) - len(frame.ordinals)
+        if new > 0:
+            frame.ordinals.extend(new, self.take(new))
+        return Opening(frame, view, [])
+
+    def _open_list(self, events: list[Any]) -> Opening:
+        frame = self._frame
+        if frame is None:
+            frame = self._frame = Frame(History(), Ordinals())
+            frame.history.passing = True
+        known = len(frame.history)
+        if len(events) >= known and all(map(is_, frame.history, events)) and self._unchanged(events, known):
+            new = events[known:]
+            if new:
+                frame.history.extend(new)
+                frame.ordinals.extend(len(new), self.take(len(new)))
+                self._contents += map(_content, new)
+            return Opening(frame, frame.history.view(), [])
+        return self._rearranged(frame, events)
+
+    def _unchanged(self, events: list[Any], known: int) -> bool:
+        """Whether chat messages that were seen before still say what they said; a dict can be changed in place."""
+        return all(
+            type(event) is not dict or (event.get("content") is content and event.get("tool_calls") is calls)
+            for event, (content, calls) in zip(events[:known], self._contents, strict=True)
+        )
+
+    def _rearranged(self, old: Frame, events: list[Any]) -> Opening:
+        history = History(events)
+        history.passing = True
+        matched = Matcher(old.history).match(events)
+        frame = Frame(history, Ordinals())
+        for index in matched:
+            if index is None:
+                frame.ordinals.extend(1, self.take(1))
+            else:
+                frame.ordinals.extend(1, old.ordinals.of(index))
+        if self.last is not None:
+            frame.announced = _announced(old, self.last.meter)
+        now = set(frame.ordinals.all())
+        withdrawn = [ordinal for ordinal in old.ordinals.all() if ordinal not in now]
+        self._frame = frame
+        self._contents = list(map(_content, events))
+        return Opening(frame, history.view(), withdrawn)
+
+
+def _content(event: Any) -> tuple[Any, Any]:
+    return (event.get("content"), event.get("tool_calls")) if type(event) is dict else (None, None)
+
+
+def _announced(frame: Frame, meter: TokenMeter) -> dict[int, int]:
+    table = frame.history.table(meter)
+    known = {frame.ordinals.of(position): table.known(position) for position in range(len(frame.history))}
+    return {**frame.announced, **{ordinal: tokens for ordinal, tokens in known.items() if tokens >= 0}}
+
+
+class Ledgers:
+    """The ledgers of one assembler: by `History`, else by conversation id, else by `Context` object."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_object: WeakKeyDictionary[Any, Ledger] = WeakKeyDictionary()
+        self._by_id: OrderedDict[str, Ledger] = OrderedDict()
+
+    def of(self, events: Sequence[Any], context: Context) -> Ledger:
+        """The ledger of the conversation that these events belong to."""
+        with self._lock:
+            if not isinstance(events, History) and context.conversation_id is not None:
+                return self._of_id(context.conversation_id)
+            key = events if isinstance(events, History) else context
+            ledger = self._by_object.get(key)
+            if ledger is None:
+                ledger = self._by_object[key] = Ledger()
+            return ledger
+
+    def _of_id(self, conversation_id: str) -> Ledger:
+        ledger = self._by_id.get(conversation_id)
+        if ledger is None:
+            ledger = self._by_id[conversation_id] = Ledger()
+            if len(self._by_id) > LEDGERS_BY_ID:
+                self._by_id.popitem(last=False)
+        else:
+            self._by_id.move_to_end(conversation_id)
+        return ledger

@@ -1,0 +1,70 @@
+"""`AlertPolicy`: what observers say reaches the model, once; what is FATAL ends the run."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from otel_assembly.conversation import AlertFacts, alert_facts
+from otel_assembly.decision import Outcome
+from otel_assembly.facts import EventKind
+from otel_assembly.policies.base import INJECTION, DecidingPolicy, as_view
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from otel_assembly.context import Context
+    from otel_assembly.view import View
+
+
+class AlertPolicy(DecidingPolicy):
+    """Appends each new observer alert to the prompts once; for a FATAL one it also emits a `HaltEvent` (seed 000).
+
+    An alert is known by its source, severity and message, in one conversation; an enum and a string severity are the
+    same. What was delivered is remembered by the conversation, so that one policy object may serve many agents. Where
+    the assembly fails after all, the alert is delivered by the next one. A `HaltEvent` is emitted only if the guard has
+    not closed before: one in a conversation.
+
+    Place it after other injections and before every filter or reduction, which would take alerts out of its sight.
+    """
+
+    name: ClassVar[str] = "alert"
+    kind: ClassVar[str] = INJECTION
+
+    async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
+        """Return the prompts with the new alerts."""
+        conversation = context.conversation
+        new: list[AlertFacts] = []
+        for alert in self._alerts(as_view(events), context):
+            if conversation.claim(alert):
+                context.when_done(failure=partial(conversation.release, alert))
+                new.append(alert)
+        if not new:
+            return Outcome(prompts, events)
+        fatal = [alert for alert in new if alert.fatal]
+        warnings = [alert for alert in new if not alert.fatal]
+        injected = list(prompts)
+        if warnings:
+            lines = (f"- [{alert.severity.upper()}] ({alert.source}): {alert.message}" for alert in warnings)
+            injected.append("\n".join(("[OBSERVER MONITORING ALERTS]", *lines)))
+        if fatal:
+            halt = context.guard.close(fatal)
+            if halt is not None:
+                await context.halt(halt)
+            injected.append(f"[FATAL ALERT] ({fatal[0].source}): {fatal[0].message}. Execution halting.")
+        return Outcome(injected, events, alerts=tuple(new))
+
+    def _alerts(self, view: View, context: Context) -> Iterator[AlertFacts]:
+        history, conversation = view.history, context.conversation
+        if not view.whole:
+            for position in view.positions():
+                if history.kind(position) is EventKind.ALERT:
+                    yield alert_facts(history.event(position))
+            return
+        end = history.alerts.index(view.end)
+        start = 0
+        if history.conversation is conversation:
+            start = conversation.alerts_read
+            context.when_done(success=partial(setattr, conversation, "alerts_read", end))
+        for position in history.alerts.positions(start, end):
+            yield alert_facts(history.event(position))

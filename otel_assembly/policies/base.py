@@ -1,0 +1,163 @@
+"""What a policy is, and what ours share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, runtime_checkable
+
+from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
+from otel_assembly.errors import ConfigurationError
+from otel_assembly.facts import EventKind
+from otel_assembly.history import History
+from otel_assembly.pairing import ASKS, ECHO, unpaired
+from otel_assembly.view import Run, View, without
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from otel_assembly.context import Context
+
+INJECTION: Final = "injection"
+REDUCTION: Final = "reduction"
+
+
+@runtime_checkable
+class AssemblyPolicy(Protocol):
+    """Transforms what the model gets to see (seed 000): pure, and idempotent where it can be.
+
+    A policy returns modified copies; it never changes the lists or the events it was given. Beside `apply` it may have
+    a ``kind`` (``injection`` or ``reduction``), a ``config`` (a mapping of numbers and enum strings, for its span), and
+    ``async decide(prompts, events, context) -> Outcome``, which says why. `decide` is given an immutable `View`.
+    """
+
+    @property
+    def name(self) -> str:
+        """What the policy is called: a plain attribute does."""
+        ...
+
+    async def apply(self, prompts: list[str], events: list[Any], context: Any) -> tuple[list[str], list[Any]]:
+        """Return the prompts and the events that go on to the next policy."""
+        ...
+
+
+class DecidingPolicy:
+    """The base of our policies: they decide, and `apply` follows from it."""
+
+    name: ClassVar[str] = ""
+    kind: ClassVar[str] = REDUCTION
+
+    @property
+    def config(self) -> Mapping[str, int | float | bool | str | None]:
+        """The settings as given, for spans and configuration files."""
+        return {}
+
+    async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
+        """Return what goes on, and why the rest does not."""
+        raise AssertionError(f"{type(self).__name__} decides nothing")
+
+    async def apply(self, prompts: list[str], events: list[Any], context: Context) -> tuple[list[str], list[Any]]:
+        """Return the prompts and the events that go on to the next policy."""
+        outcome = await self.decide(prompts, events, context)
+        return list(outcome.prompts), list(outcome.events)
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{name}={value!r}" for name, value in self.config.items())
+        return f"{type(self).__name__}({settings})"
+
+
+def as_view(events: Sequence[Any]) -> View:
+    """The events as a `View`; a list is read into a history that lives as long as the view."""
+    if isinstance(events, View):
+        return events
+    if isinstance(events, History):
+        return events.view()
+    history = History(events)
+    history.passing = True
+    return history.view()
+
+
+def at_least(policy: str, parameter: str, value: int, least: int = 1) -> int:
+    """A limit that a policy can work with.
+
+    Raises:
+        ConfigurationError: It is no whole number, or too small.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigurationError(f"{policy}: {parameter} must be a whole number, got {value!r}")
+    if value < least:
+        raise ConfigurationError(f"{policy}: {parameter} must be at least {least}, got {value}")
+    return value
+
+
+def leading(view: View) -> int:
+    """How many system messages lead the view: they are prompts, and no reducer removes them."""
+    count = 0
+    most = view.history.leading
+    for position in view.positions():
+        if count >= most or position >= most:
+            break
+        count += 1
+    return count
+
+
+def newest_atom(view: View) -> list[int]:
+    """The positions of the view's newest atom, newest first; alerts and lifecycle notes are no part of any."""
+    history = view.history
+    members: list[int] = []
+    atom = -1
+    for position in view.backward():
+        if atom < 0:
+            if history.kind(position) in _ASIDES:
+                continue
+            atom = history.atom(position)
+        if history.atom(position) == atom:
+            members.append(position)
+        if position <= atom:
+            break
+    return members
+
+
+_ASIDES: Final = frozenset({EventKind.ALERT, EventKind.OTHER})
+
+
+def orphan_verdicts(view: View, lost: Iterable[int]) -> list[Verdict]:
+    """Verdicts on items that have lost the other half of their pair."""
+    history = view.history
+    calls: list[int] = []
+    results: list[int] = []
+    for position in sorted(lost):
+        flags = history.flags(position)
+        asks = flags & ASKS or (flags & ECHO and history.kind(position) is EventKind.TOOL_CALL)
+        (calls if asks else results).append(position)
+    return [
+        Verdict(view.pick_positions(positions), DecisionOutcome.DROPPED, reason)
+        for positions, reason in (
+            (calls, DecisionReason.ORPHANED_TOOL_CALL),
+            (results, DecisionReason.ORPHANED_TOOL_RESULT),
+        )
+        if positions
+    ]
+
+
+def keep(view: View, runs: Sequence[Run], reason: DecisionReason) -> tuple[View, list[Verdict]]:
+    """Keep runs of a view's indexes, and mend the pairs that this parts.
+
+    Returns:
+        What is kept, and verdicts: `reason` for what the runs leave out, an orphan's reason for what the mend took.
+    """
+    kept = view.pick(runs)
+    verdicts: list[Verdict] = []
+    outside = view.pick(without(len(view), runs)) if len(kept) < len(view) else None
+    if outside:
+        verdicts.append(Verdict(outside, DecisionOutcome.DROPPED, reason))
+    lost = unpaired(view.history.pairing, kept.backward())
+    if lost:
+        verdicts += orphan_verdicts(kept, lost)
+        indexes = sorted(kept.index_of(position) for position in lost)
+        kept = kept.pick(without(len(kept), ((index, index + 1) for index in indexes)))
+    return kept, verdicts
+
+
+def keep_verdicts(view: View, kept: View, pinned: Iterable[int], reason: DecisionReason) -> list[Verdict]:
+    """A verdict on items that stay although the rule would have taken them."""
+    held = view.pick_positions(position for position in pinned if kept.holds(position))
+    return [Verdict(held, DecisionOutcome.KEPT, reason)] if held else []

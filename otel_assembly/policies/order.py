@@ -1,0 +1,61 @@
+"""`validate_order`: what is wrong with the order of a chain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from otel_assembly.policies.base import INJECTION, REDUCTION
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from otel_assembly.policies.base import AssemblyPolicy
+
+#: Names that say what they are, for policies of other libraries that have no ``kind``.
+_KNOWN_KINDS: Final = {
+    "conversation": REDUCTION,
+    "sliding_window": REDUCTION,
+    "token_budget": REDUCTION,
+    "budget": REDUCTION,
+    "episodic_memory": INJECTION,
+    "working_memory": INJECTION,
+    "topic_inbox": INJECTION,
+    "network_context": INJECTION,
+    "alert": INJECTION,
+}
+#: A filter takes nothing for room, so that an injection behind it is counted all the same.
+_FILTERS: Final = frozenset({"conversation"})
+
+
+def policy_kind(policy: AssemblyPolicy) -> str | None:
+    """``injection``, ``reduction``, or None where neither the policy nor its name says."""
+    kind = getattr(policy, "kind", None)
+    return kind if kind in {INJECTION, REDUCTION} else _KNOWN_KINDS.get(policy.name)
+
+
+def validate_order(policies: Sequence[AssemblyPolicy]) -> list[str]:
+    """Warnings about an order that loses something; an empty list where there is none.
+
+    Injection before reduction (seed 000): what is injected later is missing from the reduction's budget. And a filter
+    in front of `AlertPolicy` takes the alerts away that it should deliver.
+    """
+    names = [policy.name for policy in policies]
+    kinds = [policy_kind(policy) for policy in policies]
+    warnings: list[str] = []
+    for i, kind in enumerate(kinds):
+        if kind != REDUCTION:
+            continue
+        for j in range(i + 1, len(names)):
+            if kinds[j] != INJECTION:
+                continue
+            if names[i] not in _FILTERS:
+                warnings.append(
+                    f"Policy '{names[i]}' (index {i}) runs before '{names[j]}' (index {j}). Injection policies should "
+                    "generally run before reduction policies so injected context is included in the reduction budget."
+                )
+            elif names[j] == "alert":
+                warnings.append(
+                    f"Policy '{names[i]}' (index {i}) runs before '{names[j]}' (index {j}). The filter drops observer "
+                    "alerts, so that none is delivered and a FATAL one does not halt; place 'alert' first."
+                )
+    return warnings

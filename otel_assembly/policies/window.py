@@ -1,0 +1,98 @@
+"""`SlidingWindowPolicy`: a limit by count."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from otel_assembly.decision import DecisionReason, Outcome, Overflow, OverflowCause
+from otel_assembly.errors import ConfigurationError
+from otel_assembly.policies.base import DecidingPolicy, as_view, at_least, keep, keep_verdicts, leading, newest_atom
+from otel_assembly.view import View, to_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from otel_assembly.context import Context
+
+
+class SlidingWindowPolicy(DecidingPolicy):
+    """Keeps the last `max_events` events (seed 000), whole tool calls, and the newest user request.
+
+    System messages that lead the events are prompts: they stay and do not count. The newest user request and a call
+    that awaits an approval stay, and take a place of the window. The newest tool call with its results stays even past
+    the limit; the outcome is then overflowed, with no error: a window that cut a call from under its result would make
+    the model call for ever.
+
+    Args:
+        max_events: The most events to keep.
+        transparent: Append a note to the prompts when something was dropped.
+        stride: The cut moves in jumps of so many events, so that the prompt's beginning stays the same, and cached, for
+            most turns; the window then holds between ``max_events - stride + 1`` and `max_events` events.
+
+    Raises:
+        ConfigurationError: A limit below 1, or a stride above the window.
+    """
+
+    name: ClassVar[str] = "sliding_window"
+
+    def __init__(self, max_events: int, transparent: bool = False, stride: int = 1) -> None:
+        self.max_events = at_least(self.name, "max_events", max_events)
+        self.stride = at_least(self.name, "stride", stride)
+        if stride > max_events:
+            raise ConfigurationError(
+                f"{self.name}: stride must be at most max_events ({max_events}), got {stride}: "
+                "a longer jump would leave nothing"
+            )
+        self.transparent = bool(transparent)
+
+    @property
+    def config(self) -> Mapping[str, int | float | bool | str | None]:
+        """The settings as given."""
+        return {"max_events": self.max_events, "transparent": self.transparent, "stride": self.stride}
+
+    async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
+        """Return the window."""
+        view = as_view(events)
+        first, total = leading(view), len(view)
+        if total - first <= self.max_events:
+            kept, verdicts = keep(view, [(0, total)], DecisionReason.OUTSIDE_WINDOW)
+            return Outcome(prompts, kept, verdicts)
+        history = view.history
+        request = history.newest_request(view)
+        awaiting = [position for position in history.pairing.awaiting() if view.holds(position)]
+        pinned = {view.index_of(position) for position in (request, *awaiting) if position >= 0}
+        newest = [view.index_of(position) for position in newest_atom(view)]
+        cut = self._cut(total, first, pinned)
+        stays = sorted({index for index in (*pinned, *newest) if first <= index < cut})
+        runs = to_runs([*range(first), *stays])
+        if cut < total:
+            runs.append((cut, total))
+        kept, verdicts = keep(view, runs, DecisionReason.OUTSIDE_WINDOW)
+        outside = {view.position(index) for index in stays}
+        verdicts += keep_verdicts(view, kept, outside & {request}, DecisionReason.PINNED)
+        verdicts += keep_verdicts(view, kept, outside & set(awaiting), DecisionReason.PENDING_TOOL_CALL)
+        count = len(kept) - first
+        overflow = Overflow(self.max_events, count, OverflowCause.NEWEST_ATOM, "items")
+        return Outcome(
+            self._with_note(prompts, kept, view),
+            kept,
+            verdicts,
+            overflow=overflow if count > self.max_events else None,
+        )
+
+    def _cut(self, total: int, first: int, pinned: set[int]) -> int:
+        """The index of the window's oldest event; what is pinned in front of it takes places of the window."""
+        held = 0
+        while True:
+            room = max(0, self.max_events - held)
+            jumps = -(-(total - first - room) // self.stride)
+            cut = min(total, first + jumps * self.stride)
+            before = sum(first <= index < cut for index in pinned)
+            if before <= held:
+                return cut
+            held = before
+
+    def _with_note(self, prompts: Sequence[str], kept: View, view: View) -> Sequence[str]:
+        if not self.transparent or len(kept) == len(view):
+            return prompts
+        return [*prompts, f"[{self.name}] Showing last {len(kept)} of {len(view)} events."]

@@ -1,0 +1,149 @@
+"""The record of one assembly: what each step took in and let out. `Assembly`, spans and metrics are read from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.ledger import Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from otel_assembly.context import Context
+    from otel_assembly.conversation import AlertFacts
+    from otel_assembly.decision import DecisionOutcome, Overflow
+    from otel_assembly.ledger import Frame, Group, Ledger, Opening
+    from otel_assembly.tokens import TokenMeter
+    from otel_assembly.view import View
+
+CALLER = "caller"
+
+
+@dataclass(slots=True)
+class Step:
+    """One policy's application; what it changed nothing of is as it came in."""
+
+    policy: str
+    index: int
+    kind: str | None
+    config: Mapping[str, Any]
+    prompts_in: tuple[str, ...]
+    prompts_out: tuple[str, ...]
+    #: Where each outgoing prompt is from: ``caller`` or a policy's name.
+    sources: tuple[str, ...]
+    frame_in: Frame
+    view_in: View
+    frame_out: Frame
+    view_out: View
+    #: What left, and why.
+    groups: tuple[Group, ...] = ()
+    #: What stayed although the rule would have taken it, and why.
+    held: tuple[Group, ...] = ()
+    #: Ordinals of the events in the output that were not in the input.
+    injected: tuple[int, ...] = ()
+    #: Ordinals of the events that stand in another order than before.
+    moved: tuple[int, ...] = ()
+    budget: int | None = None
+    fixed: int | None = None
+    overflow: Overflow | None = None
+    alerts: tuple[AlertFacts, ...] = ()
+    halts: int = 0
+    #: What the policy raised.
+    error: BaseException | None = None
+
+    def count(self, outcome: DecisionOutcome) -> int:
+        """How many items left by this outcome."""
+        return sum(len(group.view) for group in self.groups if group.outcome is outcome)
+
+
+@dataclass(slots=True)
+class Record:
+    """One assembly, whole."""
+
+    assembly_id: str
+    name: str | None
+    model: str | None
+    turn: int
+    ledger: Ledger
+    opening: Opening
+    context: Context
+    meter: TokenMeter
+    prompts_in: tuple[str, ...]
+    #: The assembly before this one in the ledger.
+    last: Snapshot | None = None
+    #: The last assembly before this one whose span was recorded.
+    baseline: Snapshot | None = None
+    steps: list[Step] = field(default_factory=list)
+    #: What went wrong, where nothing is sent.
+    error: BaseException | None = None
+    overflow: Overflow | None = None
+    #: Ordinals that the caller no longer offers, since the baseline.
+    withdrawn: list[int] = field(default_factory=list)
+
+    @property
+    def prompts_out(self) -> tuple[str, ...]:
+        """The prompts to send."""
+        if self.error is not None:
+            return ()
+        return self.steps[-1].prompts_out if self.steps else self.prompts_in
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Where each prompt to send is from."""
+        if self.error is not None:
+            return ()
+        return self.steps[-1].sources if self.steps else (CALLER,) * len(self.prompts_in)
+
+    @property
+    def view_out(self) -> View:
+        """The events to send."""
+        view = self.steps[-1].view_out if self.steps else self.opening.view
+        return view if self.error is None else view.pick([])
+
+    @property
+    def frame_out(self) -> Frame:
+        """The frame of the events to send."""
+        return self.steps[-1].frame_out if self.steps else self.opening.frame
+
+    @property
+    def pure(self) -> bool:
+        """Whether no step made events: every item in the output stood in the input."""
+        return not any(step.injected for step in self.steps)
+
+    def items_tokens(self, view: View) -> int:
+        """Tokens of a view's items, as far as they are counted."""
+        return view.history.table(self.meter).sum(view)
+
+    def tokens(self, prompts: Sequence[str], view: View) -> int:
+        """Tokens of a rendered prompt, as far as its items are counted."""
+        return (
+            sum(map(self.meter.prompt, prompts))
+            + self.meter.tools(self.context.tools)
+            + self.meter.priming
+            + self.items_tokens(view)
+        )
+
+    def count_output(self) -> None:
+        """Count what will be sent, down to the last item."""
+        view = self.view_out
+        table = view.history.table(self.meter)
+        for position in view.positions():
+            table.tokens(position)
+
+    def snapshot(self) -> Snapshot:
+        """What the next assembly needs of this one."""
+        source = self.opening.frame
+        return Snapshot(
+            assembly_id=self.assembly_id,
+            groups=tuple(step.groups for step in self.steps),
+            injected=tuple(step.injected for step in self.steps),
+            prompts=self.prompts_out,
+            kept=self.view_out,
+            frame=self.frame_out,
+            source=source,
+            seen=self.opening.view.end,
+            next_ordinal=self.ledger.next_ordinal,
+            counted=len(source.history.table(self.meter).order),
+            meter=self.meter,
+        )

@@ -1,0 +1,76 @@
+"""The one small interface by which the engine reaches telemetry; the engine itself knows of no OpenTelemetry."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otel_assembly.record import Record
+
+
+class Recording(Protocol):
+    """One assembly while it runs. No method raises: what fails in telemetry is logged there and goes no further."""
+
+    #: Whether the assembly's span records, so that a reader of the traces will know of it.
+    recorded: bool
+
+    def policy(self, name: str, index: int) -> AbstractContextManager[None]:
+        """The time in which a policy runs; what it does inside belongs to its span."""
+        ...
+
+    def finish(self, record: Record) -> None:
+        """The assembly came to its end, well (``record.error`` is None) or not."""
+        ...
+
+
+class Recorder(Protocol):
+    """Turns records into telemetry."""
+
+    def begin(self, name: str | None, model: str | None, context: Any, started_ns: int) -> Recording | None:
+        """An assembly begins; None when nobody listens, which must cost one check."""
+        ...
+
+    def calibrated(self, model: str | None, counted: int, billed: int) -> None:
+        """The provider billed `billed` tokens for a prompt that was counted as `counted`."""
+        ...
+
+
+class NullRecorder:
+    """Records nothing."""
+
+    def begin(self, name: str | None, model: str | None, context: Any, started_ns: int) -> Recording | None:
+        """Nobody listens."""
+        return None
+
+    def calibrated(self, model: str | None, counted: int, billed: int) -> None:
+        """Nobody listens."""
+
+
+class _Default:
+    def __init__(self) -> None:
+        self.make: Callable[[], Recorder] = NullRecorder
+        self.recorder: Recorder | None = None
+
+
+_DEFAULT = _Default()
+
+
+def set_default_recorder(make: Callable[[], Recorder]) -> None:
+    """What makes the recorder of assemblers that are given none; it is made when the first one needs it."""
+    _DEFAULT.make = make
+    _DEFAULT.recorder = None
+
+
+def default_recorder() -> Recorder:
+    """The recorder of assemblers that are given none."""
+    if _DEFAULT.recorder is None:
+        _DEFAULT.recorder = _DEFAULT.make()
+    return _DEFAULT.recorder
+
+
+def policy_span(recording: Recording | None, name: str, index: int) -> AbstractContextManager[Any]:
+    """The recording's time for a policy, if there is a recording."""
+    return nullcontext() if recording is None else recording.policy(name, index)

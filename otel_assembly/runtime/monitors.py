@@ -1,0 +1,319 @@
+"""The observers that come with the library: tokens spent, loops of tool calls, budgets that fill up."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from otel_assembly.conversation import REMEMBERED_CONVERSATIONS
+from otel_assembly.errors import ConfigurationError, UnknownNameError
+from otel_assembly.events import (
+    AssemblyCompleted,
+    ModelResponse,
+    ObserverAlert,
+    Severity,
+    ToolCallEvent,
+    UsageEvent,
+    severity_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from otel_assembly.context import Context
+    from otel_assembly.conversation import Conversation
+
+S = TypeVar("S")
+
+#: Something told in one way is awaited in the other for so many others.
+_AWAITED: Final = 64
+#: Characters of a tool's name in a message: the model writes it, and it may write anything.
+_NAME_LENGTH: Final = 64
+_GRAVITY: Final = list(Severity)
+
+
+class TokenMonitor:
+    """Adds up the tokens that a conversation's model calls were billed for, input and output.
+
+    It reads `UsageEvent` and ``ModelResponse.usage``. Where a call is told in both ways it counts once: one of each,
+    with the same two numbers and fewer than 64 others in between, are one call. Each threshold alerts once; where one
+    call crosses both, the alert's alone is raised.
+
+    Args:
+        warn_threshold: Tokens from which `warn_severity` is raised.
+        alert_threshold: Tokens from which `alert_severity` is raised.
+        name: The source of its alerts.
+        warn_severity: As `Severity` or its name.
+        alert_severity: As `Severity` or its name; ``"fatal"`` halts the conversation.
+
+    Raises:
+        ConfigurationError: A threshold is not positive, or the warning is above the alert or graver than it.
+    """
+
+    watches = (UsageEvent, ModelResponse)
+
+    def __init__(
+        self,
+        warn_threshold: int = 50_000,
+        alert_threshold: int = 100_000,
+        *,
+        name: str = "token_monitor",
+        warn_severity: Severity | str = Severity.WARNING,
+        alert_severity: Severity | str = Severity.CRITICAL,
+    ) -> None:
+        for parameter, threshold in (("warn_threshold", warn_threshold), ("alert_threshold", alert_threshold)):
+            if not threshold > 0:
+                raise ConfigurationError(f"{parameter} must be above 0 tokens, not {threshold}")
+        if warn_threshold > alert_threshold:
+            raise ConfigurationError(
+                f"warn_threshold {warn_threshold} is above alert_threshold {alert_threshold}: it would never warn first"
+            )
+        self.name = name
+        self.warn_threshold = warn_threshold
+        self.alert_threshold = alert_threshold
+        self.warn_severity = _severity(warn_severity)
+        self.alert_severity = _severity(alert_severity)
+        if _GRAVITY.index(self.warn_severity) > _GRAVITY.index(self.alert_severity):
+            raise ConfigurationError(
+                f"warn_severity {self.warn_severity.value} is graver than alert_severity {self.alert_severity.value}"
+            )
+        self._states = _PerConversation(_Spent)
+
+    async def process(self, event: Any, context: Context) -> ObserverAlert | None:
+        """Add what the event was billed for."""
+        usage = event.usage
+        if usage is None:
+            return None
+        spent = self._states[context.conversation]
+        if not spent.calls.first(isinstance(event, UsageEvent), (usage.input_tokens, usage.output_tokens)):
+            return None
+        before = spent.tokens
+        spent.tokens += usage.input_tokens + usage.output_tokens
+        for what, threshold, severity in (
+            ("alert", self.alert_threshold, self.alert_severity),
+            ("warning", self.warn_threshold, self.warn_severity),
+        ):
+            if before < threshold <= spent.tokens:
+                return ObserverAlert(
+                    source=self.name,
+                    severity=severity,
+                    message=f"{spent.tokens} tokens used in this conversation; the {what} threshold is {threshold}",
+                    data={"tokens": spent.tokens, "threshold": threshold},
+                )
+        return None
+
+
+class LoopDetector:
+    """Notices a tool that is called again and again with the same arguments.
+
+    Arguments are compared as canonical JSON and remembered as hashes; they never stand in an alert. It reads
+    ``ModelResponse.tool_calls`` and `ToolCallEvent`; a call that is told in both ways counts once. A loop alerts once,
+    until fewer than `repeat_threshold` of its calls are in the window.
+
+    Args:
+        window_size: How many of the newest tool calls are looked at.
+        repeat_threshold: How many equal calls among them are a loop.
+        name: The source of its alerts.
+        severity: As `Severity` or its name; ``"fatal"`` halts the conversation.
+
+    Raises:
+        ConfigurationError: The threshold is below 2 or above the window.
+    """
+
+    watches = (ModelResponse, ToolCallEvent)
+
+    def __init__(
+        self,
+        window_size: int = 10,
+        repeat_threshold: int = 3,
+        *,
+        name: str = "loop_detector",
+        severity: Severity | str = Severity.WARNING,
+    ) -> None:
+        if not 2 <= repeat_threshold <= window_size:
+            raise ConfigurationError(
+                f"repeat_threshold must be between 2 and window_size ({window_size}), not {repeat_threshold}"
+            )
+        self.name = name
+        self.window_size = window_size
+        self.repeat_threshold = repeat_threshold
+        self.severity = _severity(severity)
+        self._states = _PerConversation(_Calls)
+
+    async def process(self, event: Any, context: Context) -> ObserverAlert | None:
+        """Put the event's tool calls into the window and look for new loops."""
+        calls = event.tool_calls if isinstance(event, ModelResponse) else (event,)
+        if not calls:
+            return None
+        state = self._states[context.conversation]
+        begun: dict[tuple[str, bytes], int] = {}
+        for call in calls:
+            key = (call.name, _arguments_hash(call.arguments))
+            if not state.told.first(isinstance(event, ToolCallEvent), (call.id, key)):
+                continue
+            state.window.append(key)
+            if len(state.window) > self.window_size:
+                state.window.popleft()
+            state.loops = {loop for loop in state.loops if state.window.count(loop) >= self.repeat_threshold}
+            count = state.window.count(key)
+            if count >= self.repeat_threshold and (key in begun or key not in state.loops):
+                state.loops.add(key)
+                begun[key] = count
+        if not begun:
+            return None
+        state.found += 1
+        loops = [{"tool": tool[:_NAME_LENGTH], "count": count} for (tool, _), count in begun.items()]
+        which = " and ".join(f"tool {loop['tool']!r} was called {loop['count']} times" for loop in loops)
+        # The ordinal keeps a later loop of the same tool from being taken for this alert again.
+        return ObserverAlert(
+            source=self.name,
+            severity=self.severity,
+            message=f"loop {state.found}: {which} with the same arguments within the last {self.window_size} calls",
+            data={"loops": loops, "window_size": self.window_size},
+        )
+
+
+class BudgetMonitor:
+    """Watches how full the context is after every assembly (`AssemblyCompleted`).
+
+    Every overflow alerts. Utilisation is fixed content ÷ budget, for a reducer fills any budget; where the fixed
+    content is not known, tokens ÷ budget. Reaching the threshold alerts once, until it was below again.
+
+    Args:
+        utilization_threshold: The part of the budget from which it alerts, above 0 and at most 1.
+        name: The source of its alerts.
+        utilization_severity: As `Severity` or its name.
+        overflow_severity: As `Severity` or its name; ``"fatal"`` halts the conversation.
+
+    Raises:
+        ConfigurationError: The threshold is not above 0 and at most 1.
+    """
+
+    watches = (AssemblyCompleted,)
+
+    def __init__(
+        self,
+        utilization_threshold: float = 0.9,
+        *,
+        name: str = "budget_monitor",
+        utilization_severity: Severity | str = Severity.WARNING,
+        overflow_severity: Severity | str = Severity.CRITICAL,
+    ) -> None:
+        if not 0 < utilization_threshold <= 1:
+            raise ConfigurationError(
+                f"utilization_threshold must be above 0 and at most 1, not {utilization_threshold}"
+            )
+        self.name = name
+        self.utilization_threshold = utilization_threshold
+        self.utilization_severity = _severity(utilization_severity)
+        self.overflow_severity = _severity(overflow_severity)
+        self._states = _PerConversation(_Fill)
+
+    async def process(self, event: Any, context: Context) -> ObserverAlert | None:
+        """Compare the assembly with its budget."""
+        state = self._states[context.conversation]
+        if event.overflow_tokens > 0:
+            # What was sent says nothing of the fill here: it may be nothing.
+            return self._overflow(event)
+        if not event.budget:
+            return None
+        what, tokens = ("content", event.tokens) if event.fixed is None else ("fixed content", event.fixed)
+        above, state.above = state.above, tokens / event.budget >= self.utilization_threshold
+        if above or not state.above:
+            return None
+        return ObserverAlert(
+            source=self.name,
+            severity=self.utilization_severity,
+            message=f"turn {event.turn}: {what} takes {tokens} of {event.budget} tokens, "
+            f"{tokens / event.budget:.0%} of the budget",
+            data={"turn": event.turn, "tokens": tokens, "budget": event.budget},
+        )
+
+    def _overflow(self, event: AssemblyCompleted) -> ObserverAlert:
+        over = event.overflow_tokens
+        data: dict[str, Any] = {"turn": event.turn, "overflow_tokens": over, "cause": event.overflow_cause}
+        message = f"turn {event.turn}: the context overflows its budget by {over} tokens"
+        if event.budget is not None:
+            message += f", it needs {event.budget + over} of {event.budget}"
+            data |= {"tokens": event.budget + over, "budget": event.budget}
+        return ObserverAlert(source=self.name, severity=self.overflow_severity, message=message, data=data)
+
+
+class _Once:
+    """What may be told in two ways, by itself (`alone`) or with the response, counts once; whichever comes first."""
+
+    __slots__ = ("_awaited",)
+
+    def __init__(self) -> None:
+        self._awaited: deque[tuple[bool, Hashable]] = deque(maxlen=_AWAITED)
+
+    def first(self, alone: bool, what: Hashable) -> bool:
+        try:
+            self._awaited.remove((not alone, what))
+        except ValueError:
+            self._awaited.append((alone, what))
+            return True
+        return False
+
+
+@dataclass(slots=True)
+class _Spent:
+    tokens: int = 0
+    calls: _Once = field(default_factory=_Once)
+
+
+@dataclass(slots=True)
+class _Calls:
+    window: deque[tuple[str, bytes]] = field(default_factory=deque)
+    loops: set[tuple[str, bytes]] = field(default_factory=set)
+    found: int = 0
+    told: _Once = field(default_factory=_Once)
+
+
+@dataclass(slots=True)
+class _Fill:
+    above: bool = False
+
+
+class _PerConversation(Generic[S]):
+    """A state for each conversation; that of the least recently watched one is forgotten past 10,000."""
+
+    __slots__ = ("_new", "_states")
+
+    def __init__(self, new: Callable[[], S]) -> None:
+        self._new = new
+        self._states: OrderedDict[Conversation, S] = OrderedDict()
+
+    def __getitem__(self, conversation: Conversation) -> S:
+        state = self._states.get(conversation)
+        if state is None:
+            state = self._states[conversation] = self._new()
+            if len(self._states) > REMEMBERED_CONVERSATIONS:
+                self._states.popitem(last=False)
+        else:
+            self._states.move_to_end(conversation)
+        return state
+
+
+def _severity(value: Severity | str) -> Severity:
+    name = severity_name(value)
+    if name not in _GRAVITY:
+        raise UnknownNameError("severity", name, [each.value for each in Severity])
+    return Severity(name)
+
+
+def _arguments_hash(arguments: str) -> bytes:
+    try:
+        text = json.dumps(json.loads(arguments, parse_float=_number), sort_keys=True)
+    except (ValueError, RecursionError):
+        text = arguments
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _number(text: str) -> float:
+    # 2.0 and 2 are one number in JSON.
+    number = float(text)
+    return int(number) if number.is_integer() else number

@@ -1,0 +1,314 @@
+"""The registry of the telemetry contract: every name that we export, once.
+
+A constant is the attribute's name, a plain ``str``, and the call that makes it is its registration: neither can be had
+without the other. Which span, event and metric carries what is in `conventions_spans` and `conventions_metrics`;
+`conventions_check` compares what was emitted with all of it, and ``docs/semantic-conventions.md`` is generated from it.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, get_args
+
+from otel_assembly.decision import DecisionReason, OverflowCause
+from otel_assembly.events import Severity
+from otel_assembly.facts import EventKind
+from otel_assembly.policies.base import INJECTION, REDUCTION
+from otel_assembly.telemetry.conventions_model import Attribute, DiffQuality, PrefixBreak, PromptPart
+from otel_assembly.tokens.counters import CountMethod
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from otel_assembly.telemetry.conventions_model import AttributeType
+
+SCOPE: Final = "otel_assembly"
+"""The instrumentation scope of all our spans, events and metrics."""
+
+MAX_ARRAY_BYTES: Final = 16 * 1024
+"""What the arrays of one span may hold together; the rest stands on `SPAN_LIST_ITEMS`."""
+
+MAX_ALERT_MESSAGE: Final = 256
+"""Characters of an alert's message, and of a halt's reason, that are exported."""
+
+MAX_METRIC_NAMES: Final = 100
+"""Different values of one open attribute on metrics; all later ones are `OTHER`."""
+
+OTHER: Final = "_OTHER"
+
+ERROR_CONTEXT_OVERFLOW: Final = "context_overflow"
+ERROR_ASSEMBLY_HALT: Final = "assembly_halt"
+
+STATUS_CONTEXT_OVERFLOW: Final = "the context does not fit its budget"
+STATUS_ASSEMBLY_HALT: Final = "the conversation was halted"
+STATUS_POLICY_FAILED: Final = "a policy failed"
+STATUS_DESCRIPTIONS: Final = (STATUS_CONTEXT_OVERFLOW, STATUS_ASSEMBLY_HALT, STATUS_POLICY_FAILED)
+"""The only status descriptions we set: an exception's own message could quote a conversation."""
+
+SPAN_ASSEMBLE_CONTEXT: Final = "assemble_context"
+SPAN_APPLY_POLICY: Final = "apply_policy"
+SPAN_LIST_ITEMS: Final = "list_items"
+SPAN_INVOKE_AGENT: Final = "invoke_agent"
+
+EVENT_OVERFLOW: Final = "assembly.overflow"
+EVENT_ALERT: Final = "assembly.alert"
+EVENT_HALT: Final = "assembly.halt"
+
+_registered: dict[str, Attribute] = {}
+
+ATTRIBUTES: Final[Mapping[str, Attribute]] = MappingProxyType(_registered)
+"""Every registered attribute by its name, in the order of this module."""
+
+
+def _attribute(
+    name: str,
+    kind: AttributeType,
+    brief: str,
+    note: str = "",
+    values: tuple[str, ...] = (),
+    *,
+    opt_in: bool = False,
+    parallel_to: str = "",
+) -> str:
+    if name in _registered:
+        raise AssertionError(f"{name} is registered twice")
+    _registered[name] = Attribute(name, kind, brief, note, values, opt_in, parallel_to)
+    return name
+
+
+# Whose assembly it is
+
+ID: Final = _attribute("assembly.id", "string", "This assembly; random.")
+NAME: Final = _attribute("assembly.name", "string", "The assembler's name, as its author gave it.")
+LEDGER_ID: Final = _attribute(
+    "assembly.ledger.id",
+    "string",
+    "The ledger that ordinals and turns are counted in; random.",
+    "One conversation under one assembler in one process. Ordinals of two ledgers are not comparable.",
+)
+TURN: Final = _attribute("assembly.turn", "int", "Assemblies of this ledger before this one, from 0.")
+PREVIOUS_ID: Final = _attribute(
+    "assembly.previous.id",
+    "string",
+    "The `assembly.id` that the changes on these spans are against.",
+    "The ledger's last assembly whose span was recorded. A reader that does not have it (its export was lost) keeps"
+    " the sets that this turn states and does not know the reasons of exits it missed.",
+)
+GEN_AI_CONVERSATION_ID: Final = _attribute(
+    "gen_ai.conversation.id", "string", "The conversation, as GenAI defines it; only a real one, never made up."
+)
+FRAMEWORK: Final = _attribute(
+    "assembly.framework", "string", "The agent framework whose assembly this is, such as `ag2` or `langchain`."
+)
+GEN_AI_AGENT_NAME: Final = _attribute("gen_ai.agent.name", "string", "The agent, as GenAI defines it.")
+GEN_AI_OPERATION_NAME: Final = _attribute(
+    "gen_ai.operation.name", "string", "The operation, as GenAI defines it.", values=("invoke_agent",)
+)
+MODEL: Final = _attribute(
+    "assembly.model",
+    "string",
+    "The model that the prompt is assembled and counted for.",
+    "Not GenAI's attribute for the requested model: a backend would count the span as a model call.",
+)
+
+# What went in and what came out
+
+TOKENS_IN: Final = _attribute("assembly.tokens.in", "int", "Tokens of the input, rendered.")
+TOKENS_OUT: Final = _attribute("assembly.tokens.out", "int", "Tokens of the output, rendered.")
+TOKENS_METHOD: Final = _attribute(
+    "assembly.tokens.method",
+    "string",
+    "How tokens were counted.",
+    "`exact`: by the model's own tokenizer. `calibrated`: by another one, corrected by what the provider billed."
+    " `estimated`: neither; also where a message holds images, audio or files.",
+    values=get_args(CountMethod),
+)
+TOKENS_ENCODING: Final = _attribute("assembly.tokens.encoding", "string", "What counted, such as `o200k_base`.")
+TOKENS_IN_ESTIMATED: Final = _attribute(
+    "assembly.tokens.in_estimated",
+    "boolean",
+    "True while old items are not counted yet.",
+    "`assembly.tokens.in` and `assembly.dropped.tokens` are then lower bounds.",
+)
+EVENTS_IN: Final = _attribute("assembly.events.in", "int", "Events of the input.")
+EVENTS_OUT: Final = _attribute("assembly.events.out", "int", "Events of the output.")
+EVENTS_INJECTED: Final = _attribute(
+    "assembly.events.injected",
+    "int",
+    "Events of the output that were not in the input, summaries and replacements included.",
+)
+PROMPTS_IN: Final = _attribute("assembly.prompts.in", "int", "Prompts (system-level texts) of the input.")
+PROMPTS_OUT: Final = _attribute("assembly.prompts.out", "int", "Prompts of the output.")
+PROMPT_SOURCES: Final = _attribute(
+    "assembly.prompt.sources", "string[]", "Who gave each prompt of the output, in order: `caller`, or a policy's name."
+)
+PROMPT_TOKENS: Final = _attribute(
+    "assembly.prompt.tokens", "int[]", "Tokens of each prompt of the output.", parallel_to=PROMPT_SOURCES
+)
+KIND_NAMES: Final = _attribute(
+    "assembly.kind.names",
+    "string[]",
+    "What fills the prompt, by kind.",
+    values=(*EventKind, *PromptPart),
+)
+KIND_TOKENS: Final = _attribute(
+    "assembly.kind.tokens",
+    "int[]",
+    "Tokens of each kind.",
+    "They sum to `assembly.tokens.out`.",
+    parallel_to=KIND_NAMES,
+)
+DIFF: Final = _attribute(
+    "assembly.diff",
+    "string",
+    "Set where the input could not be known.",
+    "What came in and what left are then not on the span: no number rather than a false one.",
+    values=tuple(DiffQuality),
+)
+
+# Budget, overflow, prefix
+
+BUDGET_TOKENS: Final = _attribute("assembly.budget.tokens", "int", "The tightest token limit that a policy held.")
+BUDGET_FIXED: Final = _attribute(
+    "assembly.budget.fixed",
+    "int",
+    "Tokens of what may not be dropped.",
+    "Prompts, tool schemas, the reply's priming, pinned items, the newest user request.",
+)
+BUDGET_UTILIZATION: Final = _attribute(
+    "assembly.budget.utilization", "double", "`assembly.tokens.out` ÷ `assembly.budget.tokens`."
+)
+OVERFLOWED: Final = _attribute("assembly.overflowed", "boolean", "Whether a limit could not hold, raised or not.")
+OVERFLOW_TOKENS: Final = _attribute("assembly.overflow.tokens", "int", "Tokens needed − tokens of the budget.")
+OVERFLOW_CAUSE: Final = _attribute(
+    "assembly.overflow.cause",
+    "string",
+    "Why the limit could not hold.",
+    "`fixed`: what may not be dropped is alone over it. `newest_atom`: the newest tool call with its results, or the"
+    " newest message, does not fit beside that. `framework`: the framework's own limit.",
+    values=tuple(OverflowCause),
+)
+PREFIX_TOKENS: Final = _attribute(
+    "assembly.prefix.tokens", "int", "Tokens of the stable prefix: what equals the start of the ledger's last prompt."
+)
+PREFIX_HASH: Final = _attribute("assembly.prefix.hash", "string", "A digest of the stable prefix.")
+PREFIX_BREAK: Final = _attribute(
+    "assembly.prefix.break",
+    "string",
+    "Why the prompt does not begin with the whole of the last one.",
+    values=tuple(PrefixBreak),
+)
+
+# The ledger: arrivals, state, changes
+
+ARRIVED_ITEMS: Final = _attribute(
+    "assembly.arrived.items",
+    "string[]",
+    "Ordinals of the items seen for the first time, one entry an item.",
+    "Those that policies made are among them.",
+)
+ARRIVED_KINDS: Final = _attribute(
+    "assembly.arrived.kinds", "string[]", "Their kinds.", values=tuple(EventKind), parallel_to=ARRIVED_ITEMS
+)
+ARRIVED_TOKENS: Final = _attribute(
+    "assembly.arrived.tokens", "int[]", "Their tokens; −1 where not counted yet.", parallel_to=ARRIVED_ITEMS
+)
+ARRIVED_BYTES: Final = _attribute(
+    "assembly.arrived.bytes", "int[]", "Bytes of their texts, as UTF-8.", parallel_to=ARRIVED_ITEMS
+)
+ARRIVED_ATOMS: Final = _attribute(
+    "assembly.arrived.atoms",
+    "string[]",
+    "The ordinal of the first item of each one's atom.",
+    "A tool-calling response and all its results are one atom: kept or dropped together.",
+    parallel_to=ARRIVED_ITEMS,
+)
+ARRIVED_CONTENTS: Final = _attribute(
+    "assembly.arrived.contents", "string[]", "Their texts, redacted.", opt_in=True, parallel_to=ARRIVED_ITEMS
+)
+COUNTED_ITEMS: Final = _attribute(
+    "assembly.counted.items", "string[]", "Earlier items whose tokens were counted, or counted anew, since then."
+)
+COUNTED_TOKENS: Final = _attribute("assembly.counted.tokens", "int[]", "Their tokens, each.", parallel_to=COUNTED_ITEMS)
+KEPT_ITEMS: Final = _attribute("assembly.kept.items", "string[]", "The whole output, in prompt order.")
+DROPPED_COUNT: Final = _attribute("assembly.dropped.count", "int", "Events of the input that are not in the output.")
+DROPPED_TOKENS: Final = _attribute("assembly.dropped.tokens", "int", "Their tokens.")
+DROPPED_ITEMS: Final = _attribute("assembly.dropped.items", "string[]", "Items whose exit, or its cause, is new.")
+DROPPED_REASONS: Final = _attribute(
+    "assembly.dropped.reasons",
+    "string[]",
+    "The rule that took each.",
+    values=tuple(DecisionReason),
+    parallel_to=DROPPED_ITEMS,
+)
+COMPACTED_COUNT: Final = _attribute(
+    "assembly.compacted.count", "int", "Events of the input for which another one stands in the output."
+)
+COMPACTED_TOKENS: Final = _attribute("assembly.compacted.tokens", "int", "Their tokens.")
+COMPACTED_ITEMS: Final = _attribute("assembly.compacted.items", "string[]", "Items that were newly compacted.")
+RETURNED_ITEMS: Final = _attribute(
+    "assembly.returned.items", "string[]", "Items that had left before and are in the output again."
+)
+INJECTED_TOKENS: Final = _attribute("assembly.injected.tokens", "int", "Tokens of the injected events.")
+INJECTED_ITEMS: Final = _attribute("assembly.injected.items", "string[]", "Items that were newly injected.")
+WITHDRAWN_ITEMS: Final = _attribute("assembly.withdrawn.items", "string[]", "Items that their source no longer offers.")
+
+# The policy
+
+POLICY_NAME: Final = _attribute(
+    "assembly.policy.name",
+    "string",
+    "The policy.",
+    "Its `name`, else its class; for a framework's own reducer a fixed name, such as `trim_messages`.",
+)
+POLICY_KIND: Final = _attribute(
+    "assembly.policy.kind", "string", "Whether it adds or takes away.", values=(INJECTION, REDUCTION)
+)
+POLICY_INDEX: Final = _attribute("assembly.policy.index", "int", "Its place in the chain, from 0.")
+POLICY_CONFIG: Final = _attribute(
+    "assembly.policy.config", "string", "Its settings as JSON: numbers, booleans and enum values, never a text."
+)
+
+# Alerts, halts, errors
+
+ALERTS_DELIVERED: Final = _attribute("assembly.alerts.delivered", "int", "Observer alerts shown to the model here.")
+HALTS_EMITTED: Final = _attribute("assembly.halts.emitted", "int", "Halts that this span's work brought about.")
+ALERT_SOURCE: Final = _attribute("assembly.alert.source", "string", "The observer that raised the alert.")
+ALERT_SEVERITY: Final = _attribute(
+    "assembly.alert.severity", "string", "How bad it is; `fatal` halts.", values=tuple(Severity)
+)
+ALERT_MESSAGE: Final = _attribute(
+    "assembly.alert.message", "string", f"The observer's words, cut at {MAX_ALERT_MESSAGE} characters."
+)
+ALERT_FINGERPRINT: Final = _attribute(
+    "assembly.alert.fingerprint", "string", "A digest of source, severity and message: the same for the same alert."
+)
+HALT_REASON: Final = _attribute(
+    "assembly.halt.reason", "string", f"Why, as whoever halted says it, cut at {MAX_ALERT_MESSAGE} characters."
+)
+HALT_SOURCE: Final = _attribute("assembly.halt.source", "string", "Who halted.")
+ERROR_TYPE: Final = _attribute(
+    "error.type",
+    "string",
+    f"`{ERROR_CONTEXT_OVERFLOW}`, `{ERROR_ASSEMBLY_HALT}`, or the class of the exception that was raised.",
+)
+EXCEPTION_TYPE: Final = _attribute("exception.type", "string", "The class of the exception that was raised.")
+EXCEPTION_STACKTRACE: Final = _attribute(
+    "exception.stacktrace",
+    "string",
+    "The frames of its stack: files, lines, functions.",
+    "Never its message, nor those of its causes: they quote what the policy was given.",
+)
+
+# Content
+
+GEN_AI_SYSTEM_INSTRUCTIONS: Final = _attribute(
+    "gen_ai.system_instructions", "string", "The prompts of the output, as GenAI's JSON, redacted.", opt_in=True
+)
+
+# On metrics alone
+
+DECISION_REASON: Final = _attribute(
+    "assembly.decision.reason", "string", "The rule that decided.", values=tuple(DecisionReason)
+)
+COMPONENT: Final = _attribute("assembly.component", "string", "The part of the telemetry that failed.")

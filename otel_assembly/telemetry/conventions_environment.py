@@ -1,0 +1,64 @@
+"""The environment variables that change what is exported: ours, and the standard ones that matter here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.conventions_model import EnvironmentVariable
+
+ALERT_SIGNAL: Final = EnvironmentVariable(
+    "OTEL_ASSEMBLY_ALERT_SIGNAL",
+    ("span_event", "log_event", "both"),
+    "span_event",
+    f"What carries `{names.EVENT_OVERFLOW}`, `{names.EVENT_ALERT}` and `{names.EVENT_HALT}`: events on the span, log"
+    " records with that event name, or both. Jaeger shows span events only; log records do not depend on sampling.",
+)
+CAPTURE_ALERT_MESSAGE: Final = EnvironmentVariable(
+    "OTEL_ASSEMBLY_CAPTURE_ALERT_MESSAGE",
+    ("true", "false"),
+    "true",
+    f"Whether `{names.ALERT_MESSAGE}` is exported, and `{names.HALT_REASON}`, which quotes it.",
+)
+CAPTURE_MESSAGE_CONTENT: Final = EnvironmentVariable(
+    "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT",
+    ("NO_CONTENT", "SPAN_ONLY", "EVENT_ONLY", "SPAN_AND_EVENT"),
+    "NO_CONTENT",
+    "Whether content is exported, and where. `SPAN_ONLY` and `SPAN_AND_EVENT` add the opt-in attributes below to"
+    " our spans; no event of ours carries content.",
+    standard=True,
+)
+
+ENVIRONMENT: Final = (
+    ALERT_SIGNAL,
+    CAPTURE_ALERT_MESSAGE,
+    CAPTURE_MESSAGE_CONTENT,
+    EnvironmentVariable(
+        "OTEL_SDK_DISABLED",
+        ("true", "false"),
+        "false",
+        "`true`: nothing is exported. Assembly itself is the same.",
+        standard=True,
+    ),
+    EnvironmentVariable(
+        "OTEL_TRACES_SAMPLER",
+        (),
+        "parentbased_always_on",
+        "Spans that are not sampled carry nothing; metrics and log records stay whole.",
+        standard=True,
+    ),
+    EnvironmentVariable(
+        "OTEL_SPAN_EVENT_COUNT_LIMIT",
+        (),
+        "128",
+        f"A span keeps its newest events only; `{names.ALERTS_DELIVERED}` counts all of them.",
+        standard=True,
+    ),
+    EnvironmentVariable(
+        "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+        (),
+        "none",
+        f"Cuts every string; below a few hundred characters `{names.POLICY_CONFIG}` is no JSON any more.",
+        standard=True,
+    ),
+)

@@ -1,0 +1,182 @@
+"""Which spans and events there are, and what each of them carries."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.conventions_model import EventType, SpanType, conditional, opt_in, required
+
+_MEASURES = (
+    *required(names.TOKENS_IN, unless=names.DIFF),
+    *required(names.TOKENS_OUT),
+    *required(names.EVENTS_IN, unless=names.DIFF),
+    *required(names.EVENTS_OUT),
+    *required(names.EVENTS_INJECTED, unless=names.DIFF),
+    *required(names.PROMPTS_IN, unless=names.DIFF),
+    *required(names.PROMPTS_OUT),
+    *conditional(names.DIFF, when="the input could not be known"),
+    *conditional(names.TOKENS_IN_ESTIMATED, when="items of the input are not counted yet"),
+)
+
+_LEDGER_STEP = required(
+    names.DROPPED_COUNT,
+    names.DROPPED_TOKENS,
+    names.COMPACTED_COUNT,
+    names.COMPACTED_TOKENS,
+    names.INJECTED_TOKENS,
+    unless=names.DIFF,
+)
+
+_ARRIVALS = (
+    *conditional(names.ARRIVED_ITEMS, when="items were seen for the first time"),
+    *conditional(
+        names.ARRIVED_KINDS,
+        names.ARRIVED_TOKENS,
+        names.ARRIVED_BYTES,
+        names.ARRIVED_ATOMS,
+        given=names.ARRIVED_ITEMS,
+    ),
+    *conditional(names.COUNTED_ITEMS, when="earlier items were counted"),
+    *conditional(names.COUNTED_TOKENS, given=names.COUNTED_ITEMS),
+    *opt_in(names.ARRIVED_CONTENTS),
+)
+
+_STATE = conditional(names.KEPT_ITEMS, when="the output has events")
+
+_CHANGES = (
+    *conditional(names.DROPPED_ITEMS, when="an item left, or the cause of its absence changed"),
+    *conditional(names.DROPPED_REASONS, given=names.DROPPED_ITEMS),
+    *conditional(names.COMPACTED_ITEMS, when="items were newly compacted"),
+    *conditional(names.RETURNED_ITEMS, when="items are back"),
+    *conditional(names.INJECTED_ITEMS, when="items were newly injected"),
+    *conditional(names.WITHDRAWN_ITEMS, when="items are no longer offered by their source"),
+)
+
+_SIGNALS = required(names.ALERTS_DELIVERED, names.HALTS_EMITTED)
+
+_OVERFLOW = (
+    *required(names.OVERFLOWED),
+    *conditional(names.OVERFLOW_CAUSE, given=names.OVERFLOWED),
+    *conditional(names.OVERFLOW_TOKENS, when="overflowed, and the limit is one of tokens"),
+)
+
+_ERROR = conditional(names.ERROR_TYPE, when="the status is ERROR")
+
+_FAILURE = (
+    *_ERROR,
+    *conditional(names.EXCEPTION_TYPE, names.EXCEPTION_STACKTRACE, when="an exception was raised"),
+)
+
+_PROMPTS = (
+    *conditional(names.PROMPT_SOURCES, when="the output has prompts"),
+    *conditional(names.PROMPT_TOKENS, given=names.PROMPT_SOURCES),
+)
+
+_WHOSE = (
+    *conditional(names.GEN_AI_CONVERSATION_ID, when="the caller or the framework has one"),
+    *conditional(names.FRAMEWORK, when="a framework's hook made it"),
+    *conditional(names.GEN_AI_AGENT_NAME, when="it is known"),
+)
+
+_EVENTS = (names.EVENT_OVERFLOW, names.EVENT_ALERT, names.EVENT_HALT)
+
+ASSEMBLE_CONTEXT: Final = SpanType(
+    name_pattern=names.SPAN_ASSEMBLE_CONTEXT,
+    parent="the caller's span",
+    brief="One assembly: the whole chain before one model call. It ends before the model is called.",
+    attributes=(
+        *required(names.ID),
+        *conditional(names.NAME, when="the assembler has one"),
+        *required(names.LEDGER_ID, names.TURN),
+        *conditional(names.PREVIOUS_ID, when="an earlier assembly of the ledger was recorded"),
+        *_WHOSE,
+        *conditional(names.MODEL, when="it is known"),
+        *_MEASURES,
+        *required(names.TOKENS_METHOD, names.TOKENS_ENCODING),
+        *_PROMPTS,
+        *conditional(names.KIND_NAMES, when="the output is not empty"),
+        *conditional(names.KIND_TOKENS, given=names.KIND_NAMES),
+        *conditional(names.BUDGET_TOKENS, when="a policy held one"),
+        *conditional(names.BUDGET_UTILIZATION, given=names.BUDGET_TOKENS),
+        *conditional(names.BUDGET_FIXED, when="the policy that held the limit knows it"),
+        *_OVERFLOW,
+        *_SIGNALS,
+        *conditional(names.PREFIX_TOKENS, names.PREFIX_HASH, when="a prompt is sent"),
+        *conditional(names.PREFIX_BREAK, when="it is broken, or this is the ledger's first prompt"),
+        *_LEDGER_STEP,
+        *_STATE,
+        *_ARRIVALS,
+        *_CHANGES,
+        *_FAILURE,
+        *opt_in(names.GEN_AI_SYSTEM_INSTRUCTIONS),
+    ),
+    events=_EVENTS,
+)
+
+APPLY_POLICY: Final = SpanType(
+    name_pattern=f"{names.SPAN_APPLY_POLICY} {{policy}}",
+    named_by=names.POLICY_NAME,
+    parent=f"`{names.SPAN_ASSEMBLE_CONTEXT}`",
+    brief="One policy of the chain, or one reducer of a framework. Its numbers are those of its own step.",
+    attributes=(
+        *required(names.POLICY_NAME, names.POLICY_INDEX),
+        *conditional(names.POLICY_KIND, when="it is known"),
+        *conditional(names.POLICY_CONFIG, when="the policy has settings"),
+        *_MEASURES,
+        *_OVERFLOW,
+        *_SIGNALS,
+        *_LEDGER_STEP,
+        *_CHANGES,
+        *_FAILURE,
+    ),
+    events=_EVENTS,
+)
+
+LIST_ITEMS: Final = SpanType(
+    name_pattern=names.SPAN_LIST_ITEMS,
+    parent="the span whose arrays did not fit",
+    brief="The rest of its parent's arrays: to be read as if it stood behind them.",
+    attributes=(*_STATE, *_ARRIVALS, *_CHANGES, *_PROMPTS),
+)
+
+INVOKE_AGENT: Final = SpanType(
+    name_pattern=f"{names.SPAN_INVOKE_AGENT} {{agent}}",
+    named_by=names.GEN_AI_AGENT_NAME,
+    parent="none",
+    brief="One request to an agent, where a run would otherwise have no span at all, so that it is one trace.",
+    attributes=(*required(names.GEN_AI_OPERATION_NAME), *_WHOSE, *_ERROR),
+    events=(names.EVENT_HALT,),
+)
+
+SPANS: Final = (ASSEMBLE_CONTEXT, APPLY_POLICY, LIST_ITEMS, INVOKE_AGENT)
+
+OVERFLOW: Final = EventType(
+    names.EVENT_OVERFLOW,
+    (
+        *required(names.OVERFLOW_CAUSE),
+        *conditional(names.OVERFLOW_TOKENS, when="the limit is one of tokens"),
+    ),
+    "A limit could not hold. On the policy's span and on the assembly's.",
+)
+
+ALERT: Final = EventType(
+    names.EVENT_ALERT,
+    (
+        *required(names.ALERT_SOURCE, names.ALERT_SEVERITY, names.ALERT_FINGERPRINT),
+        *conditional(names.ALERT_MESSAGE, when="alert messages are exported"),
+    ),
+    "An observer's alert was shown to the model. On the policy's span, one for each alert.",
+)
+
+HALT: Final = EventType(
+    names.EVENT_HALT,
+    (
+        *required(names.HALT_SOURCE),
+        *conditional(names.HALT_REASON, when="alert messages are exported"),
+    ),
+    "The conversation was halted: no model call and no tool call starts after it. On the open assembly, else on the"
+    " span that is running, and on the run's span.",
+)
+
+EVENTS: Final = (OVERFLOW, ALERT, HALT)

@@ -1,0 +1,187 @@
+"""Writes the page of the telemetry contract from the registry.
+
+``python -m otel_assembly.telemetry.document [--check] FILE``: writes FILE, or, with ``--check``, says whether it is
+still what the registry says. The words around the tables are in ``document.md`` beside this module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from otel_assembly.telemetry import conventions
+from otel_assembly.telemetry.conventions import ATTRIBUTES
+from otel_assembly.telemetry.conventions_environment import ENVIRONMENT
+from otel_assembly.telemetry.conventions_metrics import METRICS
+from otel_assembly.telemetry.conventions_model import Level
+from otel_assembly.telemetry.conventions_spans import EVENTS, SPANS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from otel_assembly.telemetry.conventions_model import Attribute, SpanType, Use
+
+_TEMPLATE: Final = Path(__file__).with_name("document.md")
+_PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
+
+
+def render() -> str:
+    """The whole page, as Markdown."""
+    parts = {
+        **{name: value for name, value in vars(conventions).items() if name.isupper() and isinstance(value, str)},
+        "scope": conventions.SCOPE,
+        "shared": _list(metric.name for metric in METRICS if metric.name in ATTRIBUTES),
+        "spans": "\n\n".join(_span(span) for span in SPANS),
+        "array_limit": f"{conventions.MAX_ARRAY_BYTES // 1024} KiB",
+        "alert_limit": str(conventions.MAX_ALERT_MESSAGE),
+        "span_events": next(v.default for v in ENVIRONMENT if v.name == "OTEL_SPAN_EVENT_COUNT_LIMIT"),
+        "events": "\n\n".join(f"### `{event.name}`\n\n{event.brief}\n\n{_uses(event.attributes)}" for event in EVENTS),
+        "statuses": _list((f'"{phrase}"' for phrase in conventions.STATUS_DESCRIPTIONS), code=False),
+        "attributes": _details(),
+        "metrics": _metrics(),
+        "buckets": _buckets(),
+        "labels": _labels(),
+        "environment": _environment(),
+        "content": _list(attribute.name for attribute in ATTRIBUTES.values() if attribute.opt_in),
+    }
+    return _PLACEHOLDER.sub(lambda match: parts[match[1]], _TEMPLATE.read_text(encoding="utf-8"))
+
+
+def _span(span: SpanType) -> str:
+    events = _list(span.events) if span.events else "none"
+    variable = span.name_pattern.removeprefix(span.verb).strip()
+    name = f" `{variable}` is `{span.named_by}`." if span.named_by else ""
+    intro = f"{span.brief}{name} Parent: {span.parent}. Events: {events}."
+    return f"### `{span.name_pattern}`\n\n{intro}\n\n{_uses(span.attributes)}"
+
+
+def _uses(uses: Iterable[Use]) -> str:
+    return _table(
+        ("attribute", "type", "when", "meaning"),
+        ((f"`{use.name}`", ATTRIBUTES[use.name].type, _when(use), ATTRIBUTES[use.name].brief) for use in uses),
+    )
+
+
+def _when(use: Use) -> str:
+    if use.level is Level.OPT_IN:
+        return "opt-in"
+    if use.given:
+        return f"where `{use.given}` is" + (" true" if ATTRIBUTES[use.given].type == "boolean" else " there")
+    if use.level is Level.REQUIRED:
+        return f"always, unless `{use.unless}`" if use.unless else "always"
+    return use.when
+
+
+def _details() -> str:
+    return _table(
+        ("attribute", "values", "note"),
+        (
+            (f"`{attribute.name}`", _values(attribute), _note(attribute))
+            for attribute in ATTRIBUTES.values()
+            if attribute.values or attribute.note or attribute.parallel_to
+        ),
+    )
+
+
+def _values(attribute: Attribute) -> str:
+    return ", ".join(f"`{value}`" for value in attribute.values)
+
+
+def _note(attribute: Attribute) -> str:
+    beside = f"Parallel to `{attribute.parallel_to}`." if attribute.parallel_to else ""
+    return " ".join(filter(None, (attribute.note, beside)))
+
+
+def _metrics() -> str:
+    return _table(
+        ("metric", "instrument", "unit", "attributes", "in Prometheus", "meaning"),
+        (
+            (
+                f"`{metric.name}`",
+                metric.instrument,
+                f"`{metric.unit}`",
+                ", ".join(f"`{use.name}`" for use in metric.attributes),
+                f"`{metric.prometheus_name}`",
+                metric.brief,
+            )
+            for metric in METRICS
+        ),
+    )
+
+
+def _buckets() -> str:
+    sharing: dict[tuple[float, ...], list[str]] = {}
+    for metric in METRICS:
+        if metric.buckets:
+            sharing.setdefault(metric.buckets, []).append(metric.name)
+    return _table(
+        ("metrics", "boundaries"),
+        ((_list(names), ", ".join(_number(edge) for edge in buckets)) for buckets, names in sharing.items()),
+    )
+
+
+def _labels() -> str:
+    used = dict.fromkeys(use.name for metric in METRICS for use in metric.attributes)
+    open_bound = f"the first {conventions.MAX_METRIC_NAMES} in a process; every other is `{conventions.OTHER}`"
+    return _table(
+        ("attribute", "bound"),
+        (
+            (f"`{name}`", f"{len(values)} values" if (values := ATTRIBUTES[name].values) else open_bound)
+            for name in used
+        ),
+    )
+
+
+def _environment() -> str:
+    return _table(
+        ("variable", "values", "default", "meaning"),
+        (
+            (
+                f"`{variable.name}`" + (" (OpenTelemetry's)" if variable.standard else ""),
+                ", ".join(f"`{value}`" for value in variable.values) or "as OpenTelemetry defines it",
+                f"`{variable.default}`",
+                variable.brief,
+            )
+            for variable in ENVIRONMENT
+        ),
+    )
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _list(items: Iterable[str], *, code: bool = True) -> str:
+    *most, last = (f"`{item}`" if code else item for item in items)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _number(value: float) -> str:
+    return f"{value:.6f}".rstrip("0").rstrip(".")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write or check the page; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m otel_assembly.telemetry.document",
+        description="Write the page of the telemetry contract from the registry.",
+    )
+    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if FILE is not up to date")
+    options = parser.parse_args(arguments)
+    page = render()
+    if not options.check:
+        options.file.write_text(page, encoding="utf-8")
+        return 0
+    if options.file.is_file() and options.file.read_text(encoding="utf-8") == page:
+        return 0
+    sys.stderr.write(f"{options.file} is not what the registry says; write it anew: {parser.prog} {options.file}\n")
+    return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

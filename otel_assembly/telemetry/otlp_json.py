@@ -1,0 +1,243 @@
+"""What a line of OTLP JSON says of spans, read without the OpenTelemetry SDK.
+
+Two spellings of ids are in use: hex, as OTLP/JSON has it, and base64, as plain protobuf JSON has it. Integers of 64
+bits come as strings or as numbers.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["Line", "StatusName", "StoredEvent", "StoredLink", "StoredSpan", "read_line"]
+
+StatusName: TypeAlias = Literal["UNSET", "OK", "ERROR"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """An event on a span; `time_ns` is in nanoseconds since 1970."""
+
+    name: str
+    time_ns: int = 0
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+
+class StoredLink(NamedTuple):
+    """A link from a span to another one; the ids are lower-case hex."""
+
+    trace_id: str
+    span_id: str
+    attributes: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSpan:
+    """A finished span.
+
+    Attributes:
+        trace_id: 32 lower-case hex digits.
+        span_id: 16 lower-case hex digits.
+        parent_id: The parent's span id; None for the root of a trace.
+        name: The span's name.
+        start_ns: Nanoseconds since 1970.
+        end_ns: Nanoseconds since 1970; 0 where the writer gave none.
+        attributes: Numbers as numbers, arrays as lists, key-value lists as dicts.
+        events: Its events, as recorded.
+        links: Its links, as recorded.
+        status: The span's status.
+        status_message: The status's description.
+        resource: The attributes of the resource that the span came from.
+        scope: The name of the instrumentation scope.
+        scope_version: Its version.
+        dropped_attributes: How many attributes the SDK's limits cost the span.
+        dropped_events: How many events they cost it.
+    """
+
+    trace_id: str
+    span_id: str
+    parent_id: str | None
+    name: str
+    start_ns: int
+    end_ns: int
+    attributes: dict[str, Any] = field(default_factory=dict)
+    events: list[StoredEvent] = field(default_factory=list)
+    links: list[StoredLink] = field(default_factory=list)
+    status: StatusName = "UNSET"
+    status_message: str = ""
+    resource: dict[str, Any] = field(default_factory=dict)
+    scope: str = ""
+    scope_version: str = ""
+    dropped_attributes: int = 0
+    dropped_events: int = 0
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from start to end; 0 where the clock went backwards or no end was written."""
+        return max(0, self.end_ns - self.start_ns) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What was found in one line.
+
+    Attributes:
+        spans: The spans that could be read.
+        problem: What could not, in words that quote nothing of the line; None where all could.
+        other_signal: True for logs, metrics or profiles, which hold no spans and are no problem.
+    """
+
+    spans: list[StoredSpan] = field(default_factory=list)
+    problem: str | None = None
+    other_signal: bool = False
+
+
+def read_line(line: bytes) -> Line:
+    """Read one line; whatever it holds, nothing is raised. A span that cannot be read costs no other one."""
+    try:
+        request = json.loads(line)
+    except json.JSONDecodeError as error:
+        return Line(problem=f"not JSON (column {error.colno})")
+    except (ValueError, RecursionError):
+        return Line(problem="not JSON in UTF-8")
+    if not isinstance(request, dict):
+        return Line(problem="not a JSON object")
+    if "resourceSpans" not in request:
+        other = bool(request.keys() & {"resourceLogs", "resourceMetrics", "resourceProfiles"})
+        return Line(problem=None if other else "no resourceSpans", other_signal=other)
+    spans: list[StoredSpan] = []
+    problem = None
+    try:
+        for raw, resource, scope in _raw_spans(request):
+            try:
+                spans.append(_span(raw, resource, scope))
+            except _UNREADABLE:
+                problem = "a span with a field of the wrong form"
+    except _UNREADABLE:
+        problem = "a resource or scope of the wrong form"
+    return Line(spans, problem)
+
+
+_UNREADABLE = (TypeError, ValueError, OverflowError, RecursionError)
+
+
+def _raw_spans(request: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
+    for resource_spans in _objects(request, "resourceSpans"):
+        resource = _attributes(_object(resource_spans, "resource"))
+        for scope_spans in _objects(resource_spans, "scopeSpans"):
+            scope = _object(scope_spans, "scope")
+            for raw in _objects(scope_spans, "spans"):
+                yield raw, resource, scope
+
+
+def _span(raw: dict[str, Any], resource: dict[str, Any], scope: dict[str, Any]) -> StoredSpan:
+    status = _object(raw, "status")
+    parent = raw.get("parentSpanId")
+    return StoredSpan(
+        trace_id=_id(raw.get("traceId"), 16),
+        span_id=_id(raw.get("spanId"), 8),
+        parent_id=None if parent in (None, "", "0" * 16) else _id(parent, 8),
+        name=_text(raw.get("name", "")),
+        start_ns=int(raw.get("startTimeUnixNano") or 0),
+        end_ns=int(raw.get("endTimeUnixNano") or 0),
+        attributes=_attributes(raw),
+        events=[
+            StoredEvent(_text(event.get("name", "")), int(event.get("timeUnixNano") or 0), _attributes(event))
+            for event in _objects(raw, "events")
+        ],
+        links=[
+            StoredLink(_id(link.get("traceId"), 16), _id(link.get("spanId"), 8), _attributes(link))
+            for link in _objects(raw, "links")
+        ],
+        status=_STATUS.get(status.get("code") or 0, "UNSET"),
+        status_message=_text(status.get("message") or ""),
+        resource=resource,
+        scope=_text(scope.get("name") or ""),
+        scope_version=_text(scope.get("version") or ""),
+        dropped_attributes=int(raw.get("droppedAttributesCount") or 0),
+        dropped_events=int(raw.get("droppedEventsCount") or 0),
+    )
+
+
+_STATUS: dict[Any, StatusName] = {1: "OK", 2: "ERROR", "STATUS_CODE_OK": "OK", "STATUS_CODE_ERROR": "ERROR"}
+
+
+def _id(raw: Any, size: int) -> str:
+    """An id as hex: OTLP/JSON writes hex, plain protobuf JSON writes base64; their lengths tell them apart."""
+    text = _text(raw)
+    octets = bytes.fromhex(text) if len(text) == 2 * size else base64.b64decode(text, validate=True)
+    if len(octets) != size:
+        raise ValueError
+    return octets.hex()
+
+
+def _object(holder: dict[str, Any], key: str) -> dict[str, Any]:
+    value = holder.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise TypeError
+    return value
+
+
+def _objects(holder: Any, key: str) -> list[dict[str, Any]]:
+    if not isinstance(holder, dict):
+        raise TypeError
+    value = holder.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise TypeError
+    return value
+
+
+def _attributes(holder: dict[str, Any]) -> dict[str, Any]:
+    return _pairs(holder, "attributes")
+
+
+def _pairs(holder: Any, key: str) -> dict[str, Any]:
+    return {_text(pair["key"]): _value(pair.get("value")) for pair in _objects(holder, key) if "key" in pair}
+
+
+def _value(raw: Any) -> Any:
+    """One AnyValue; an empty one is None."""
+    if raw is None:
+        return None
+    if not isinstance(raw, dict):
+        raise TypeError
+    for kind, read in _VALUES.items():
+        if raw.get(kind) is not None:
+            return read(raw[kind])
+    return None
+
+
+def _text(raw: Any) -> str:
+    if not isinstance(raw, str):
+        raise TypeError
+    return raw
+
+
+def _bool(raw: Any) -> bool:
+    if not isinstance(raw, bool):
+        raise TypeError
+    return raw
+
+
+def _array(raw: Any) -> list[Any]:
+    return [_value(value) for value in _objects(raw, "values")]
+
+
+_VALUES: dict[str, Callable[[Any], Any]] = {
+    "stringValue": _text,
+    "intValue": int,
+    "boolValue": _bool,
+    "doubleValue": float,
+    "arrayValue": _array,
+    "kvlistValue": lambda raw: _pairs(raw, "values"),
+    "bytesValue": base64.b64decode,
+}

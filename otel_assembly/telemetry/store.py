@@ -1,0 +1,313 @@
+"""The embedded span store: a rotating file of OTLP JSON lines, for machines where no Collector listens.
+
+The lines are written by OpenTelemetry's own OTLP JSON encoder, one export request a line, so the Collector's
+``otlpjsonfile`` receiver reads the same file (``include: [spans.jsonl, spans.jsonl.*]``, ``start_at: beginning``), and
+so does `otel_assembly.telemetry.store_reader`, which needs no SDK.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import stat
+import sys
+import threading
+import weakref
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from otel_assembly.errors import ConfigurationError
+
+if sys.platform != "win32":
+    import fcntl
+
+try:
+    from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportResult
+    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+except ImportError as missing:  # pragma: no cover - every development environment has the SDK
+    raise ConfigurationError(
+        "writing telemetry to a file needs the OpenTelemetry SDK; install it: pip install otel-assembly[cli]"
+    ) from missing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from opentelemetry.sdk._logs import ReadableLogRecord
+    from opentelemetry.sdk.trace import ReadableSpan
+
+__all__ = ["LogFileExporter", "RotatingFile", "SpanFileExporter"]
+
+_logger = logging.getLogger(__name__)
+
+# The Collector's file receivers cut a line at `max_log_size`, 1 MiB by default, and then can read neither half.
+_LONGEST_LINE = 1_000_000
+
+T = TypeVar("T")
+
+
+class RotatingFile:
+    """A file to which whole lines are appended, and which is put aside when it would grow too large.
+
+    ``path`` is the newest file, ``path.1`` the one before it, ``path.N`` the oldest. A line is never parted between two
+    files; one that is longer than ``max_bytes`` gets a file to itself. A last line that a crash tore is closed with a
+    newline, so the next one is whole. Threads may share an instance; on POSIX, several processes may append to one
+    path, each line with a single write. Nothing is opened before the first line; parent folders are not created.
+
+    Args:
+        path: The file; relative to the working directory of this moment.
+        max_bytes: Size at which the file is put aside, in bytes.
+        backups: How many files put aside are kept.
+
+    Raises:
+        ConfigurationError: ``max_bytes`` is under 1 or ``backups`` under 0.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, max_bytes: int, backups: int) -> None:
+        if max_bytes < 1 or backups < 0:
+            raise ConfigurationError(
+                f"max_bytes must be at least 1 and backups at least 0, not {max_bytes} and {backups}"
+            )
+        self.path = os.path.abspath(path)
+        self.max_bytes = max_bytes
+        self.backups = backups
+        self._lock = threading.Lock()
+        self._fd: int | None = None
+        self._torn = False
+
+    def append(self, line: bytes) -> None:
+        """Append one line, which must end with a newline.
+
+        Raises:
+            OSError: It could not be written, or the full file could not be put aside.
+        """
+        with self._lock:
+            fd = self._current()
+            size = _regular_size(fd)
+            if size and size + len(line) > self.max_bytes:
+                fd = self._rotated(fd)
+            data = b"\n" + line if self._torn else line
+            written = 0
+            try:
+                while written < len(data):
+                    written += os.write(fd, data[written:])
+            finally:
+                self._torn = written < len(data) and (written > 0 or self._torn)
+
+    def close(self) -> None:
+        """Close the file; a later `append` opens it again."""
+        with self._lock:
+            self._close()
+
+    def after_fork(self) -> None:
+        """Begin anew in a forked child, with a lock and a descriptor that the parent has no part in."""
+        self._lock = threading.Lock()
+        self._close()
+
+    def _current(self) -> int:
+        """The descriptor of the file that bears the name now: another process, or a person, may have moved ours."""
+        if self._fd is not None and self._same_file(self._fd):
+            return self._fd
+        self._close()
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+        self._fd = fd = os.open(self.path, flags, 0o666)
+        self._torn = False
+        if _regular_size(fd):
+            os.lseek(fd, -1, os.SEEK_END)
+            self._torn = os.read(fd, 1) != b"\n"
+        return fd
+
+    def _same_file(self, fd: int) -> bool:
+        try:
+            named = os.stat(self.path)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(named, os.fstat(fd))
+
+    def _rotated(self, fd: int) -> int:
+        """Put the full file aside, unless another process is doing it or has just done it."""
+        if sys.platform != "win32":
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return fd
+            except OSError:
+                pass  # a file system without locks
+            if not self._same_file(fd):
+                return self._current()
+        else:
+            self._close()  # Windows renames no open file
+        try:
+            self._shift()
+        finally:
+            self._close()
+        return self._current()
+
+    def _shift(self) -> None:
+        names = [self.path, *(f"{self.path}.{number}" for number in range(1, self.backups + 1))]
+        free = next((at for at, name in enumerate(names) if not os.path.lexists(name)), len(names))
+        if free == len(names):
+            os.remove(names[-1])
+            free -= 1
+        for at in range(free, 0, -1):
+            os.replace(names[at - 1], names[at])
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+
+class SpanFileExporter(SpanExporter):
+    """Writes finished spans to a rotating file of OTLP JSON lines.
+
+    A file that cannot be written never raises into the agent: the export is a failure, its spans are lost, and one
+    warning is logged until a write succeeds again. A batch too long for one line that the Collector reads becomes
+    several.
+
+    Args:
+        path: The newest file; see `RotatingFile`.
+        max_bytes: Size at which it is put aside, in bytes.
+        backups: How many files put aside are kept, so at most ``(backups + 1) * max_bytes`` are used.
+
+    Raises:
+        ConfigurationError: The official OTLP JSON exporter is not installed, or a limit cannot work.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, max_bytes: int = 64 * 1024 * 1024, backups: int = 4) -> None:
+        self._writer = _BatchWriter("spans", _span_encoder, RotatingFile(path, max_bytes=max_bytes, backups=backups))
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Write the spans; whatever goes wrong, the answer is ``FAILURE`` and no exception."""
+        return SpanExportResult.SUCCESS if self._writer.write(spans) else SpanExportResult.FAILURE
+
+    def shutdown(self) -> None:
+        """Close the file; later exports fail."""
+        self._writer.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Always True: what was exported has been handed to the operating system."""
+        return True
+
+
+class LogFileExporter(LogRecordExporter):
+    """Writes log records to a rotating file of OTLP JSON lines, as `SpanFileExporter` writes spans."""
+
+    def __init__(self, path: str | os.PathLike[str], *, max_bytes: int = 64 * 1024 * 1024, backups: int = 4) -> None:
+        self._writer = _BatchWriter("logs", _log_encoder, RotatingFile(path, max_bytes=max_bytes, backups=backups))
+
+    def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
+        """Write the records; whatever goes wrong, the answer is ``FAILURE`` and no exception."""
+        return LogRecordExportResult.SUCCESS if self._writer.write(batch) else LogRecordExportResult.FAILURE
+
+    def shutdown(self) -> None:
+        """Close the file; later exports fail."""
+        self._writer.shutdown()
+
+    def force_flush(self, timeout_millis: int = 10_000) -> bool:
+        """Always True: what was exported has been handed to the operating system."""
+        return True
+
+
+class _BatchWriter(Generic[T]):
+    """Encodes batches into lines and keeps every failure to itself."""
+
+    def __init__(self, signal: str, encoder: Callable[[], Callable[[Sequence[T]], bytes]], file: RotatingFile) -> None:
+        self._signal = signal
+        self._encoder = encoder
+        self._encode = encoder()
+        self._file = file
+        self._lock = threading.Lock()
+        self._failing = False
+        self._closed = False
+        if sys.platform != "win32":
+            forked = weakref.WeakMethod(self._after_fork)
+            os.register_at_fork(after_in_child=lambda: (method := forked()) and method())
+
+    def write(self, batch: Sequence[T]) -> bool:
+        if self._closed:
+            return False
+        try:
+            with self._lock:
+                self._write(batch)
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into the agent
+            # Outside the lock, for the warning itself may be exported through this very writer.
+            self._warn(error)
+            return False
+        self._failing = False
+        return True
+
+    def shutdown(self) -> None:
+        self._closed = True
+        with self._lock:
+            self._file.close()
+
+    def _write(self, batch: Sequence[T]) -> None:
+        line = self._encode(batch)
+        if len(line) > _LONGEST_LINE and len(batch) > 1:
+            middle = len(batch) // 2
+            self._write(batch[:middle])
+            self._write(batch[middle:])
+        elif line:
+            self._file.append(line)
+
+    def _warn(self, error: Exception) -> None:
+        if self._failing:
+            return
+        self._failing = True
+        # The text of an error that is not the operating system's could quote what was to be written.
+        problem = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+        _logger.warning(
+            "%s cannot be written to %s (%s); they are lost until it can be written again",
+            self._signal,
+            self._file.path,
+            problem,
+        )
+
+    def _after_fork(self) -> None:
+        """A lock that another thread held while the process forked would stay locked in the child."""
+        self._lock = threading.Lock()
+        self._encode = self._encoder()
+        self._file.after_fork()
+
+
+def _span_encoder() -> Callable[[Sequence[ReadableSpan]], bytes]:
+    try:
+        from opentelemetry.exporter.otlp.json.file import FileSpanExporter
+    except ImportError as missing:
+        raise _no_exporter() from missing
+    stream = io.StringIO()
+    exporter = FileSpanExporter(stream=stream)
+    return lambda spans: _line(stream, exporter.export(spans) is SpanExportResult.SUCCESS)
+
+
+def _log_encoder() -> Callable[[Sequence[ReadableLogRecord]], bytes]:
+    try:
+        from opentelemetry.exporter.otlp.json.file._log_exporter import FileLogExporter
+    except ImportError as missing:
+        raise _no_exporter() from missing
+    stream = io.StringIO()
+    exporter = FileLogExporter(stream=stream)
+    return lambda records: _line(stream, exporter.export(records) is LogRecordExportResult.SUCCESS)
+
+
+def _line(stream: io.StringIO, encoded: bool) -> bytes:
+    """What the official exporter wrote; it takes a text stream, and its lines are measured before they are kept."""
+    line = stream.getvalue()
+    stream.seek(0)
+    stream.truncate()
+    if not encoded:
+        raise ValueError
+    return line.encode()
+
+
+def _no_exporter() -> ConfigurationError:
+    return ConfigurationError(
+        "writing telemetry to a file needs opentelemetry-exporter-otlp-json-file; "
+        "install it: pip install otel-assembly[cli]"
+    )
+
+
+def _regular_size(fd: int) -> int:
+    """Bytes in a regular file; 0 for a device or a pipe, which is never put aside."""
+    status = os.fstat(fd)
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0

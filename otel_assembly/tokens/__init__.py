@@ -1,0 +1,17 @@
+"""Counting tokens: the model's own tokenizer where it is public, a calibrated estimate where it is not."""
+
+from otel_assembly.tokens.calibration import CalibratedCounter, CharacterCounter
+from otel_assembly.tokens.counters import TiktokenCounter, TokenCounter
+from otel_assembly.tokens.framing import MessageFraming
+from otel_assembly.tokens.meter import TokenMeter
+from otel_assembly.tokens.models import counter_for
+
+__all__ = [
+    "CalibratedCounter",
+    "CharacterCounter",
+    "MessageFraming",
+    "TiktokenCounter",
+    "TokenCounter",
+    "TokenMeter",
+    "counter_for",
+]

@@ -1,0 +1,155 @@
+"""Counters for models whose tokenizer is not public: corrected by billed usage, or by characters alone."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+from otel_assembly.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from otel_assembly.tokens.counters import CountMethod, TokenCounter
+
+_LOWEST, _HIGHEST = 0.2, 5.0
+_TOLERANCE = 0.05
+_SAMPLES = 9
+_REMEMBERED_RATIOS = 64
+
+
+class CalibratedCounter:
+    """Counts with another model's tokenizer and corrects by what the provider billed.
+
+    The method is ``estimated`` until the first billed usage was observed, ``calibrated`` afterwards. The ratio is the
+    median of the last nine observations, so a single outlier does not move it once there are others. The ratio in use
+    follows only when the learned one is more than 5 % away, for a new ratio is a new `generation`: everything counted
+    before is counted anew, and a cached prompt prefix may move. Safe to share between threads.
+
+    Args:
+        model: The model's name, for messages and metrics.
+        base: What counts before correction.
+        initial_ratio: Billed ÷ base count until something was observed, from 0.2 to 5.
+
+    Raises:
+        ConfigurationError: `initial_ratio` is not a number from 0.2 to 5.
+    """
+
+    __slots__ = ("_generation", "_learned", "_lock", "_ratios", "_samples", "base", "model", "name", "ratio")
+
+    def __init__(self, model: str, base: TokenCounter, initial_ratio: float = 1.0) -> None:
+        if not _is_number(initial_ratio) or not _LOWEST <= initial_ratio <= _HIGHEST:
+            raise ConfigurationError(
+                f"initial_ratio of the counter for {model!r} is {initial_ratio!r}"
+                f"; it must be a number from {_LOWEST} to {_HIGHEST}"
+            )
+        self.model = model
+        self.base = base
+        self.name = base.name
+        self.ratio = float(initial_ratio)
+        """The ratio in use: a text's count is its base count times this, rounded up."""
+        self._learned = self.ratio
+        self._generation = 0
+        self._ratios = deque([(self.generation, self.ratio)], maxlen=_REMEMBERED_RATIOS)
+        self._samples: deque[float] = deque(maxlen=_SAMPLES)
+        self._lock = threading.Lock()
+
+    @property
+    def method(self) -> CountMethod:
+        """``calibrated`` once billed usage was observed, ``estimated`` before."""
+        return "calibrated" if self._samples else "estimated"
+
+    @property
+    def generation(self) -> int:
+        """Changes with the ratio in use."""
+        return self._generation + self.base.generation
+
+    @property
+    def learned_ratio(self) -> float:
+        """Billed ÷ base count as observed; `ratio` follows it when they are more than 5 % apart."""
+        return self._learned
+
+    def count(self, text: str) -> int:
+        """The tokens by estimate: the base count times the ratio in use, rounded up."""
+        return _ceil(self.base.count(text) * self.ratio)
+
+    def observe(self, counted: int, billed: int, *, generation: int | None = None) -> bool:
+        """Learn from one model call.
+
+        Args:
+            counted: The prompt's tokens as this counter gave them.
+            billed: Its input tokens as the provider billed them, cached ones included.
+            generation: The `generation` under which `counted` was made, where that may be an earlier one (another
+                thread observes too). None: the present one.
+
+        Returns:
+            Whether it was accepted: nonsense (zero, or a ratio to the base count outside 0.2 to 5) is ignored.
+        """
+        if not (_is_number(counted) and _is_number(billed) and counted > 0 and billed > 0):
+            return False
+        with self._lock:
+            sample = self._ratio_of(generation) * billed / counted
+            if not _LOWEST <= sample <= _HIGHEST:
+                return False
+            self._samples.append(sample)
+            self._learned = _median(self._samples, self.ratio)
+            if abs(self._learned - self.ratio) > _TOLERANCE * self.ratio:
+                # The ratio before the generation: who sees the new generation must never count with the old ratio.
+                self.ratio = self._learned
+                self._generation += 1
+                self._ratios.append((self.generation, self.ratio))
+            return True
+
+    def _ratio_of(self, generation: int | None) -> float:
+        if generation is None:
+            return self.ratio
+        return next((ratio for since, ratio in reversed(self._ratios) if since <= generation), self._ratios[0][1])
+
+    def __repr__(self) -> str:
+        return f"CalibratedCounter({self.model!r}, {self.base!r}, ratio={self.ratio:.3f}, method={self.method!r})"
+
+
+class CharacterCounter:
+    """Counts characters and divides; for those who ask for it, never chosen silently.
+
+    Args:
+        chars_per_token: Characters that make one token, greater than 0.
+
+    Raises:
+        ConfigurationError: `chars_per_token` is not a finite number greater than 0.
+    """
+
+    __slots__ = ("chars_per_token", "name")
+
+    method: CountMethod = "estimated"
+    generation: int = 0
+
+    def __init__(self, chars_per_token: float) -> None:
+        if not _is_number(chars_per_token) or chars_per_token <= 0:
+            raise ConfigurationError(f"chars_per_token is {chars_per_token!r}; it must be a number greater than 0")
+        self.chars_per_token = chars_per_token
+        self.name = f"characters/{chars_per_token:g}"
+
+    def count(self, text: str) -> int:
+        """Characters ÷ `chars_per_token`, rounded up."""
+        return math.ceil(len(text) / self.chars_per_token)
+
+    def __repr__(self) -> str:
+        return f"CharacterCounter({self.chars_per_token!r})"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _ceil(product: float) -> int:
+    # 100 × 1.1 is 110.00000000000001 in binary; that is 110 tokens, not 111.
+    return math.ceil(product - 1e-9)
+
+
+def _median(samples: deque[float], current: float) -> float:
+    ordered = sorted(samples)
+    middle = len(ordered) // 2
+    if len(ordered) % 2:
+        return ordered[middle]
+    return min(ordered[middle - 1 : middle + 1], key=lambda sample: abs(sample - current))

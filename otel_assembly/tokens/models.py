@@ -1,0 +1,97 @@
+"""Which counter a model gets."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import tiktoken.model
+
+from otel_assembly.tokens.calibration import CalibratedCounter
+from otel_assembly.tokens.counters import TiktokenCounter
+
+if TYPE_CHECKING:
+    from otel_assembly.tokens.counters import TokenCounter
+
+#: What stands before an OpenAI model's name where several providers are reached through one interface.
+_OPENAI_PREFIXES = frozenset(
+    {
+        "azure",
+        "azure_ai",
+        "azure_openai",
+        "azure_text",
+        "bedrock",
+        "chat",
+        "github",
+        "groq",
+        "litellm_proxy",
+        "openai",
+        "openrouter",
+        "responses",
+        "text-completion-openai",
+    }
+)
+_DEFAULT_ENCODING = "o200k_base"
+_SAME_RANKS = {"o200k_harmony": "o200k_base"}
+_KEPT_MODELS = 256
+
+_exact: dict[str, TiktokenCounter] = {}
+_calibrated: OrderedDict[str, CalibratedCounter] = OrderedDict()
+_lock = threading.Lock()
+
+
+def counter_for(model: str | None = None) -> TokenCounter:
+    """The counter for a model, the same object for every caller of the process.
+
+    An OpenAI model, bare or behind a provider's prefix (``openai/gpt-4o``, ``azure/gpt-4o``), is counted exactly, by
+    tiktoken's table of models. A model without a public tokenizer (Claude, Gemini, an unknown name) gets a
+    `CalibratedCounter` of its own over ``o200k_base``: labelled ``estimated`` until it has observed billed usage, and
+    shared by all who count for that model, as long as it is among the 256 used last.
+
+    Args:
+        model: The model's name. None: no model is known, count with ``o200k_base``.
+
+    Raises:
+        TokenizerError: The model's vocabulary is public but neither bundled nor in ``TIKTOKEN_CACHE_DIR``.
+    """
+    encoding = _DEFAULT_ENCODING if model is None else _encoding_name(model)
+    with _lock:
+        if encoding is not None:
+            return _exact_counter(encoding)
+        name = str(model)
+        counter = _calibrated.get(name)
+        if counter is None:
+            counter = _calibrated[name] = CalibratedCounter(name, _exact_counter(_DEFAULT_ENCODING))
+            while len(_calibrated) > _KEPT_MODELS:
+                _calibrated.popitem(last=False)
+        _calibrated.move_to_end(name)
+        return counter
+
+
+def _exact_counter(encoding: str) -> TiktokenCounter:
+    if encoding not in _exact:
+        _exact[encoding] = TiktokenCounter(encoding)
+    return _exact[encoding]
+
+
+def _encoding_name(model: str) -> str | None:
+    """The encoding of an OpenAI model, or None."""
+    name = model.strip().lower()
+    while True:
+        # By its bare prefixes tiktoken's table takes ft:gpt-4.1 for a gpt-4; the base model's own row knows better.
+        base_model = name.split(":")[1] if name.startswith("ft:") else name
+        encoding = _in_table(base_model) or _in_table(name)
+        if encoding is not None:
+            return _SAME_RANKS.get(encoding, encoding)
+        cut = min((place for mark in "/:." if (place := name.find(mark)) > 0), default=0)
+        if name[:cut] not in _OPENAI_PREFIXES:
+            return None
+        name = name[cut + 1 :]
+
+
+def _in_table(name: str) -> str | None:
+    try:
+        return tiktoken.model.encoding_name_for_model(name)
+    except KeyError:
+        return None

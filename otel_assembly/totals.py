@@ -1,0 +1,244 @@
+"""An assembly in numbers, and what its prompt begins with in common with the previous one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from otel_assembly.changes import shared_prefix
+from otel_assembly.decision import DecisionOutcome
+from otel_assembly.history import text_digest
+
+if TYPE_CHECKING:
+    from otel_assembly.decision import Overflow
+    from otel_assembly.record import Record
+    from otel_assembly.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """An assembly in numbers; tokens are those of the rendered prompt, framing included.
+
+    ``events_in + events_injected = events_out + dropped + compacted``.
+
+    Attributes:
+        tokens_in: Tokens that came in; a lower bound while `tokens_in_estimated`.
+        tokens_in_estimated: Whether items that came in have not been counted yet.
+        tokens_out: Tokens of the prompt as it would be sent; 0 where nothing is sent.
+        method: ``exact``, ``calibrated`` or ``estimated``.
+        encoding: What counted.
+        prompts_in: Prompts that came in.
+        prompts_out: Prompts to send.
+        events_in: Events that came in.
+        events_out: Events to send.
+        events_injected: Events to send that did not come in.
+        injected_tokens: Their tokens.
+        dropped: Events that came in and left.
+        dropped_tokens: Their tokens, as far as they are counted.
+        compacted: Events that came in and for which another one stands.
+        compacted_tokens: Their tokens, as far as they are counted.
+        alerts_delivered: Observer alerts delivered to the model.
+        halts_emitted: `HaltEvent`s emitted meanwhile.
+        budget: The tightest token limit that a policy held; None where none did.
+        fixed: Tokens of what may not be dropped; None where no policy knew.
+        overflow: The limit that could not hold; None where all did.
+    """
+
+    tokens_in: int
+    tokens_in_estimated: bool
+    tokens_out: int
+    method: str
+    encoding: str
+    prompts_in: int
+    prompts_out: int
+    events_in: int
+    events_out: int
+    events_injected: int
+    injected_tokens: int
+    dropped: int
+    dropped_tokens: int
+    compacted: int
+    compacted_tokens: int
+    alerts_delivered: int
+    halts_emitted: int
+    budget: int | None
+    fixed: int | None
+    overflow: Overflow | None
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether a limit could not hold."""
+        return self.overflow is not None
+
+    @property
+    def utilization(self) -> float | None:
+        """``tokens_out ÷ budget``, a ratio; None where there is no budget."""
+        return self.tokens_out / self.budget if self.budget else None
+
+
+def totals_of(record: Record) -> Totals:
+    """The numbers of an assembly; this counts what will be sent."""
+    record.count_output()
+    view_in, view_out = record.opening.view, record.view_out
+    sent = record.error is None
+    budget, fixed = min(
+        ((step.budget, step.fixed) for step in record.steps if step.budget is not None),
+        key=lambda limits: limits[0],
+        default=(None, None),
+    )
+    if not sent and record.overflow is not None and record.overflow.unit == "tokens":
+        budget = record.overflow.budget
+    injected, injected_tokens, dropped, dropped_tokens, compacted, compacted_tokens = (
+        _flow(record) if sent else (0, 0, len(view_in), record.items_tokens(view_in), 0, 0)
+    )
+    return Totals(
+        tokens_in=record.tokens(record.prompts_in, view_in),
+        tokens_in_estimated=not view_in.history.table(record.meter).complete(view_in),
+        tokens_out=record.tokens(record.prompts_out, view_out) if sent else 0,
+        method=_method(record, view_out),
+        encoding=record.meter.encoding,
+        prompts_in=len(record.prompts_in),
+        prompts_out=len(record.prompts_out),
+        events_in=len(view_in),
+        events_out=len(view_out),
+        events_injected=injected,
+        injected_tokens=injected_tokens,
+        dropped=dropped,
+        dropped_tokens=dropped_tokens,
+        compacted=compacted,
+        compacted_tokens=compacted_tokens,
+        alerts_delivered=sum(len(step.alerts) for step in record.steps) if sent else 0,
+        halts_emitted=sum(step.halts for step in record.steps),
+        budget=budget,
+        fixed=fixed,
+        overflow=record.overflow,
+    )
+
+
+def _method(record: Record, view_out: View) -> str:
+    method: str = record.meter.method
+    if method == "exact" and any(map(view_out.history.has_media, view_out.positions())):
+        return "estimated"
+    return method
+
+
+def _flow(record: Record) -> tuple[int, int, int, int, int, int]:
+    """Injected, dropped and compacted items and their tokens, from the assembly's input to its output."""
+    if record.pure:
+        dropped = [g.view for step in record.steps for g in step.groups if g.outcome is DecisionOutcome.DROPPED]
+        compacted = [g.view for step in record.steps for g in step.groups if g.outcome is DecisionOutcome.COMPACTED]
+        return (
+            0,
+            0,
+            sum(map(len, dropped)),
+            sum(map(record.items_tokens, dropped)),
+            sum(map(len, compacted)),
+            sum(map(record.items_tokens, compacted)),
+        )
+    came = set(record.opening.frame.of(record.opening.view))
+    injected = record.view_out.pick_positions(
+        position for position in record.view_out.positions() if record.frame_out.ordinals.of(position) not in came
+    )
+    left = {outcome: [0, 0] for outcome in (DecisionOutcome.DROPPED, DecisionOutcome.COMPACTED)}
+    for step in record.steps:
+        for group in step.groups:
+            table = group.view.history.table(record.meter)
+            for position in group.view.positions():
+                if group.frame.ordinals.of(position) in came:
+                    left[group.outcome][0] += 1
+                    left[group.outcome][1] += max(0, table.known(position))
+    return (
+        len(injected),
+        record.items_tokens(injected),
+        *left[DecisionOutcome.DROPPED],
+        *left[DecisionOutcome.COMPACTED],
+    )  # type: ignore[return-value]  # two pairs unpacked are four numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What a prompt begins with in common with the previous one of its conversation.
+
+    Attributes:
+        tokens: Tokens of the prompts and events in it, and of the tool schemas.
+        bytes: Bytes of text in it.
+        previous_bytes: Bytes of text of the whole previous prompt.
+        prompts: Whole prompts in it.
+        events: Events in it.
+        cause: Why the previous prompt is not a prefix of this one; None where it is.
+    """
+
+    tokens: int = 0
+    bytes: int = 0
+    previous_bytes: int = 0
+    prompts: int = 0
+    events: int = 0
+    cause: str | None = "first"
+
+    @property
+    def reuse(self) -> float | None:
+        """``bytes ÷ previous_bytes``, a ratio; None on a conversation's first turn."""
+        return self.bytes / self.previous_bytes if self.previous_bytes else None
+
+
+def prefix_of(record: Record) -> Prefix:
+    """Compare the prompt to send with the one before it in the ledger."""
+    last = record.last
+    if last is None or record.error is not None:
+        return Prefix(cause="first" if last is None else None)
+    prompts, before = record.prompts_out, last.prompts
+    whole = 0
+    for one, other in zip(prompts, before, strict=False):
+        if one != other:
+            break
+        whole += 1
+    size = sum(map(_size, prompts[:whole]))
+    tokens = sum(map(record.meter.prompt, prompts[:whole])) + record.meter.tools(record.context.tools)
+    events = 0
+    cause: str | None = None
+    if whole < len(before) or whole < len(prompts):
+        if whole < min(len(before), len(prompts)):
+            size += _size(_common_beginning(prompts[whole], before[whole]))
+        cause = "prompt_changed"
+    else:
+        events = shared_prefix(record.view_out, last.kept, record.frame_out, last.frame)
+        shared = record.view_out.pick([(0, events)])
+        size += _view_size(shared)
+        tokens += record.items_tokens(shared)
+        if events < len(last.kept):
+            cause = _cause(record, last.frame.ordinals.of(last.kept.position(events)))
+    previous = sum(map(_size, before)) + _view_size(last.kept)
+    return Prefix(tokens, size, previous, whole, events, cause)
+
+
+def _cause(record: Record, broken_at: int) -> str:
+    for step in record.steps:
+        for group in step.groups:
+            at = group.frame
+            if any(at.ordinals.of(position) == broken_at for position in group.view.backward()):
+                return "compacted" if group.outcome is DecisionOutcome.COMPACTED else "cut_moved"
+    if any(ordinal == broken_at for ordinal in record.frame_out.of(record.view_out)):
+        return "reordered"
+    return "event_changed"
+
+
+def prefix_hash(record: Record, prefix: Prefix) -> str:
+    """16 hex digits that stand for the text of a prefix, equal in every process."""
+    history = record.view_out.history
+    shared = record.view_out.pick([(0, prefix.events)])
+    parts = [f"{text_digest((prompt,)):016x}" for prompt in record.prompts_out[: prefix.prompts]]
+    parts += (f"{history.digest(position):016x}" for position in shared.positions())
+    return f"{text_digest(parts):016x}"
+
+
+def _common_beginning(one: str, other: str) -> str:
+    length = min(len(one), len(other))
+    return one[: next((i for i in range(length) if one[i] != other[i]), length)]
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _view_size(view: View) -> int:
+    return sum(map(view.history.size, view.positions()))
