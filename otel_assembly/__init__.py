@@ -1,11 +1,183 @@
-"""otel-assembly: see, bound and explain what an agent's model gets to see, through OpenTelemetry."""
+"""otel-assembly: see, bound and explain what an agent's model gets to see, through OpenTelemetry.
 
-from otel_assembly import chat as _chat  # registers how chat messages are read
+The public names, one screen: everything else is private to the package, or has a module of its own
+(`otel_assembly.telemetry`, `otel_assembly.testing`).
+"""
+
+from otel_assembly import chat as _chat  # noqa: F401  # registers how chat messages are read
 from otel_assembly._version import __version__
 from otel_assembly.assembler import Assembler
 from otel_assembly.assembly import Assembly
 from otel_assembly.context import Context
-from otel_assembly.decision import Decision, DecisionOutcome, DecisionReason, Outcome, Overflow, Verdict
-from otel_assembly.events import *  # noqa: F403
+from otel_assembly.conversation import HaltGuard, on_halt
+from otel_assembly.decision import Decision, DecisionOutcome, DecisionReason, Outcome, Overflow, OverflowCause, Verdict
+from otel_assembly.errors import (
+    AssemblyError,
+    ConfigurationError,
+    ContextOverflowError,
+    DescribeError,
+    HaltedError,
+    KnowledgeError,
+    KnowledgePathError,
+    KnowledgeStoreError,
+    PolicyContractError,
+    PolicyError,
+    PolicyFailedError,
+    TokenizerError,
+    TranscriptError,
+    UnknownNameError,
+)
+from otel_assembly.events import (
+    AggregationCompleted,
+    AggregationFailed,
+    AssemblyCompleted,
+    CompactionSummary,
+    Event,
+    HaltEvent,
+    ModelRequest,
+    ModelResponse,
+    ObserverAlert,
+    ObserverCompleted,
+    ObserverStarted,
+    Severity,
+    ToolCallEvent,
+    ToolErrorEvent,
+    ToolResultEvent,
+    ToolResultsEvent,
+    TurnCompleted,
+    TurnStarted,
+    Usage,
+    UsageEvent,
+    event_from_json,
+    event_to_json,
+)
+from otel_assembly.facts import EventFacts, EventKind, describe
 from otel_assembly.history import History
-from otel_assembly.policies import *  # noqa: F403
+from otel_assembly.knowledge import (
+    AggregateTrigger,
+    ConversationSummaryAggregate,
+    DiskKnowledgeStore,
+    KnowledgeStore,
+    MemoryKnowledgeStore,
+    SqliteKnowledgeStore,
+    WorkingMemoryAggregate,
+)
+from otel_assembly.policies import (
+    AlertPolicy,
+    AssemblyPolicy,
+    ConversationPolicy,
+    EpisodicMemoryPolicy,
+    SlidingWindowPolicy,
+    TokenBudgetPolicy,
+    WorkingMemoryPolicy,
+    validate_order,
+)
+from otel_assembly.recorder import set_default_recorder as _set_default_recorder
+from otel_assembly.runtime import BudgetMonitor, LoopDetector, Observer, Stream, TokenMonitor, attach
+from otel_assembly.telemetry import configure, invoke_agent
+from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
+from otel_assembly.telemetry.recorder import halted as _halted
+from otel_assembly.tokens import (
+    CalibratedCounter,
+    CharacterCounter,
+    MessageFraming,
+    TiktokenCounter,
+    TokenCounter,
+    TokenMeter,
+    counter_for,
+)
+from otel_assembly.totals import Prefix, Totals
+from otel_assembly.view import View
+
+__all__ = [
+    "AggregateTrigger",
+    "AggregationCompleted",
+    "AggregationFailed",
+    "AlertPolicy",
+    "Assembler",
+    "Assembly",
+    "AssemblyCompleted",
+    "AssemblyError",
+    "AssemblyPolicy",
+    "BudgetMonitor",
+    "CalibratedCounter",
+    "CharacterCounter",
+    "CompactionSummary",
+    "ConfigurationError",
+    "Context",
+    "ContextOverflowError",
+    "ConversationPolicy",
+    "ConversationSummaryAggregate",
+    "Decision",
+    "DecisionOutcome",
+    "DecisionReason",
+    "DescribeError",
+    "DiskKnowledgeStore",
+    "EpisodicMemoryPolicy",
+    "Event",
+    "EventFacts",
+    "EventKind",
+    "HaltEvent",
+    "HaltGuard",
+    "HaltedError",
+    "History",
+    "KnowledgeError",
+    "KnowledgePathError",
+    "KnowledgeStore",
+    "KnowledgeStoreError",
+    "LoopDetector",
+    "MemoryKnowledgeStore",
+    "MessageFraming",
+    "ModelRequest",
+    "ModelResponse",
+    "Observer",
+    "ObserverAlert",
+    "ObserverCompleted",
+    "ObserverStarted",
+    "OpenTelemetryRecorder",
+    "Outcome",
+    "Overflow",
+    "OverflowCause",
+    "PolicyContractError",
+    "PolicyError",
+    "PolicyFailedError",
+    "Prefix",
+    "Severity",
+    "SlidingWindowPolicy",
+    "SqliteKnowledgeStore",
+    "Stream",
+    "TiktokenCounter",
+    "TokenBudgetPolicy",
+    "TokenCounter",
+    "TokenMeter",
+    "TokenMonitor",
+    "TokenizerError",
+    "ToolCallEvent",
+    "ToolErrorEvent",
+    "ToolResultEvent",
+    "ToolResultsEvent",
+    "Totals",
+    "TranscriptError",
+    "TurnCompleted",
+    "TurnStarted",
+    "UnknownNameError",
+    "Usage",
+    "UsageEvent",
+    "Verdict",
+    "View",
+    "WorkingMemoryAggregate",
+    "WorkingMemoryPolicy",
+    "__version__",
+    "attach",
+    "configure",
+    "counter_for",
+    "describe",
+    "event_from_json",
+    "event_to_json",
+    "invoke_agent",
+    "on_halt",
+    "validate_order",
+]
+
+_set_default_recorder(OpenTelemetryRecorder)
+on_halt(_halted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from otel_assembly.errors import PolicyContractError
 from otel_assembly.history import History
 from otel_assembly.ledger import Frame, Group, Ordinals
 from otel_assembly.matching import Matcher, moved, replaced
-from otel_assembly.policies.order import policy_kind
+from otel_assembly.policies import POLICIES, policy_kind
 from otel_assembly.record import Step
 from otel_assembly.view import View, to_runs
 
@@ -25,12 +26,11 @@ def begin_step(
     policy: AssemblyPolicy, index: int, prompts: tuple[str, ...], sources: tuple[str, ...], frame: Frame, view: View
 ) -> Step:
     """A step that has changed nothing yet."""
-    config = getattr(policy, "config", None)
     return Step(
         policy=policy.name,
         index=index,
         kind=policy_kind(policy),
-        config=config if isinstance(config, Mapping) else {},
+        config=_settings(policy),
         prompts_in=prompts,
         prompts_out=prompts,
         sources=sources,
@@ -39,6 +39,20 @@ def begin_step(
         frame_out=frame,
         view_out=view,
     )
+
+
+def _settings(policy: AssemblyPolicy) -> Mapping[str, Any]:
+    """A policy's settings: numbers and enum values. Of a foreign policy no free text, which could be content."""
+    config = getattr(policy, "config", None)
+    if not isinstance(config, Mapping):
+        return {}
+    if type(policy) is POLICIES.get(policy.name):
+        return config
+    return {
+        str(name): value
+        for name, value in config.items()
+        if value is None or isinstance(value, bool | int | float | Enum)
+    }
 
 
 async def apply(policy: AssemblyPolicy, step: Step, context: Context, ledger: Ledger) -> None:

@@ -10,10 +10,13 @@ import hashlib
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import HaltedError
 from otel_assembly.events import HaltEvent, ObserverAlert, Severity, severity_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: How many conversations that are known only by their id are remembered in one process.
 REMEMBERED_CONVERSATIONS: Final = 10_000
@@ -50,6 +53,14 @@ def is_alert(event: Any) -> bool:
 def alert_facts(event: Any) -> AlertFacts:
     """Read the alert that `event` is."""
     return AlertFacts(str(event.source), severity_name(event.severity), str(event.message))
+
+
+_halt_listeners: list[Callable[[HaltEvent], None]] = []
+
+
+def on_halt(listener: Callable[[HaltEvent], None]) -> None:
+    """Tell this listener of every guard that closes, at once and in the context in which it closed."""
+    _halt_listeners.append(listener)
 
 
 class HaltGuard:
@@ -119,7 +130,9 @@ class HaltGuard:
             if self._halt is not None:
                 return False
             self._halt = halt
-            return True
+        for listener in _halt_listeners:
+            listener(halt)
+        return True
 
 
 class Conversation:

@@ -306,6 +306,14 @@ GEN_AI_SYSTEM_INSTRUCTIONS: Final = _attribute(
     "gen_ai.system_instructions", "string", "The prompts of the output, as GenAI's JSON, redacted.", opt_in=True
 )
 
+# On the span of the model call that the prompt is sent with, whoever makes it
+
+GEN_AI_CONVERSATION_COMPACTED: Final = _attribute(
+    "gen_ai.conversation.compacted",
+    "boolean",
+    "True where something was dropped or compacted on the way to this call, as GenAI defines it; never false.",
+)
+
 # On metrics alone
 
 DECISION_REASON: Final = _attribute(

@@ -1,8 +1,16 @@
 """The embedded span store: a rotating file of OTLP JSON lines, for machines where no Collector listens.
 
-The lines are written by OpenTelemetry's own OTLP JSON encoder, one export request a line, so the Collector's
-``otlpjsonfile`` receiver reads the same file (``include: [spans.jsonl, spans.jsonl.*]``, ``start_at: beginning``), and
-so does `otel_assembly.telemetry.store_reader`, which needs no SDK.
+The lines are written by OpenTelemetry's own OTLP JSON encoder, one export request a line.
+`otel_assembly.telemetry.store_reader` reads them without an SDK, and the Collector reads the same files::
+
+    receivers:
+      otlp_json_file:  # `otlpjsonfile` in older releases
+        include: [spans.jsonl, spans.jsonl.*]
+        start_at: beginning
+        fingerprint_size: 16kb
+
+It tells files apart by their first bytes, 1,000 by default. Where a resource is longer than that, all files of one
+process begin alike, and without the last line it skips most of them.
 """
 
 from __future__ import annotations
@@ -10,16 +18,13 @@ from __future__ import annotations
 import io
 import logging
 import os
-import stat
 import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from otel_assembly.errors import ConfigurationError
-
-if sys.platform != "win32":
-    import fcntl
+from otel_assembly.telemetry.rotating_file import RotatingFile
 
 try:
     from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportResult
@@ -35,126 +40,14 @@ if TYPE_CHECKING:
     from opentelemetry.sdk._logs import ReadableLogRecord
     from opentelemetry.sdk.trace import ReadableSpan
 
-__all__ = ["LogFileExporter", "RotatingFile", "SpanFileExporter"]
+__all__ = ["LogFileExporter", "SpanFileExporter"]
 
 _logger = logging.getLogger(__name__)
 
-# The Collector's file receivers cut a line at `max_log_size`, 1 MiB by default, and then can read neither half.
+# The Collector cuts a line at its `max_log_size`, 1 MiB by default, and then can read none of the pieces.
 _LONGEST_LINE = 1_000_000
 
 T = TypeVar("T")
-
-
-class RotatingFile:
-    """A file to which whole lines are appended, and which is put aside when it would grow too large.
-
-    ``path`` is the newest file, ``path.1`` the one before it, ``path.N`` the oldest. A line is never parted between two
-    files; one that is longer than ``max_bytes`` gets a file to itself. A last line that a crash tore is closed with a
-    newline, so the next one is whole. Threads may share an instance; on POSIX, several processes may append to one
-    path, each line with a single write. Nothing is opened before the first line; parent folders are not created.
-
-    Args:
-        path: The file; relative to the working directory of this moment.
-        max_bytes: Size at which the file is put aside, in bytes.
-        backups: How many files put aside are kept.
-
-    Raises:
-        ConfigurationError: ``max_bytes`` is under 1 or ``backups`` under 0.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], *, max_bytes: int, backups: int) -> None:
-        if max_bytes < 1 or backups < 0:
-            raise ConfigurationError(
-                f"max_bytes must be at least 1 and backups at least 0, not {max_bytes} and {backups}"
-            )
-        self.path = os.path.abspath(path)
-        self.max_bytes = max_bytes
-        self.backups = backups
-        self._lock = threading.Lock()
-        self._fd: int | None = None
-        self._torn = False
-
-    def append(self, line: bytes) -> None:
-        """Append one line, which must end with a newline.
-
-        Raises:
-            OSError: It could not be written, or the full file could not be put aside.
-        """
-        with self._lock:
-            fd = self._current()
-            size = _regular_size(fd)
-            if size and size + len(line) > self.max_bytes:
-                fd = self._rotated(fd)
-            data = b"\n" + line if self._torn else line
-            written = 0
-            try:
-                while written < len(data):
-                    written += os.write(fd, data[written:])
-            finally:
-                self._torn = written < len(data) and (written > 0 or self._torn)
-
-    def close(self) -> None:
-        """Close the file; a later `append` opens it again."""
-        with self._lock:
-            self._close()
-
-    def after_fork(self) -> None:
-        """Begin anew in a forked child, with a lock and a descriptor that the parent has no part in."""
-        self._lock = threading.Lock()
-        self._close()
-
-    def _current(self) -> int:
-        """The descriptor of the file that bears the name now: another process, or a person, may have moved ours."""
-        if self._fd is not None and self._same_file(self._fd):
-            return self._fd
-        self._close()
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
-        self._fd = fd = os.open(self.path, flags, 0o666)
-        self._torn = False
-        if _regular_size(fd):
-            os.lseek(fd, -1, os.SEEK_END)
-            self._torn = os.read(fd, 1) != b"\n"
-        return fd
-
-    def _same_file(self, fd: int) -> bool:
-        try:
-            named = os.stat(self.path)
-        except FileNotFoundError:
-            return False
-        return os.path.samestat(named, os.fstat(fd))
-
-    def _rotated(self, fd: int) -> int:
-        """Put the full file aside, unless another process is doing it or has just done it."""
-        if sys.platform != "win32":
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return fd
-            except OSError:
-                pass  # a file system without locks
-            if not self._same_file(fd):
-                return self._current()
-        else:
-            self._close()  # Windows renames no open file
-        try:
-            self._shift()
-        finally:
-            self._close()
-        return self._current()
-
-    def _shift(self) -> None:
-        names = [self.path, *(f"{self.path}.{number}" for number in range(1, self.backups + 1))]
-        free = next((at for at, name in enumerate(names) if not os.path.lexists(name)), len(names))
-        if free == len(names):
-            os.remove(names[-1])
-            free -= 1
-        for at in range(free, 0, -1):
-            os.replace(names[at - 1], names[at])
-
-    def _close(self) -> None:
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            os.close(fd)
 
 
 class SpanFileExporter(SpanExporter):
@@ -305,9 +198,3 @@ def _no_exporter() -> ConfigurationError:
         "writing telemetry to a file needs opentelemetry-exporter-otlp-json-file; "
         "install it: pip install otel-assembly[cli]"
     )
-
-
-def _regular_size(fd: int) -> int:
-    """Bytes in a regular file; 0 for a device or a pipe, which is never put aside."""
-    status = os.fstat(fd)
-    return status.st_size if stat.S_ISREG(status.st_mode) else 0

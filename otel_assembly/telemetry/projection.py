@@ -1,0 +1,245 @@
+"""From the record of an assembly to the attributes of its spans."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections import Counter
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.changes import ordinal_runs
+from otel_assembly.decision import DecisionOutcome
+from otel_assembly.delta import arrivals, counted, step_delta
+from otel_assembly.errors import ContextOverflowError, PolicyFailedError
+from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.arrays import Arrays, run_text
+from otel_assembly.telemetry.conventions_model import PromptPart
+from otel_assembly.totals import prefix_hash
+from otel_assembly.view import to_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from otel_assembly.decision import Overflow
+    from otel_assembly.record import Record, Step
+    from otel_assembly.totals import Prefix, Totals
+
+Attributes = dict[str, Any]
+
+
+def assembly_attributes(record: Record, totals: Totals, prefix: Prefix) -> Attributes:
+    """What stands on ``assemble_context`` beside the arrays of the ledger."""
+    attributes: Attributes = {
+        names.ID: record.assembly_id,
+        names.LEDGER_ID: record.ledger.id,
+        names.TURN: record.turn,
+        names.TOKENS_IN: totals.tokens_in,
+        names.TOKENS_OUT: totals.tokens_out,
+        names.TOKENS_METHOD: totals.method,
+        names.TOKENS_ENCODING: totals.encoding,
+        names.EVENTS_IN: totals.events_in,
+        names.EVENTS_OUT: totals.events_out,
+        names.EVENTS_INJECTED: totals.events_injected,
+        names.PROMPTS_IN: totals.prompts_in,
+        names.PROMPTS_OUT: totals.prompts_out,
+        names.DROPPED_COUNT: totals.dropped,
+        names.DROPPED_TOKENS: totals.dropped_tokens,
+        names.COMPACTED_COUNT: totals.compacted,
+        names.COMPACTED_TOKENS: totals.compacted_tokens,
+        names.INJECTED_TOKENS: totals.injected_tokens,
+        names.ALERTS_DELIVERED: totals.alerts_delivered,
+        names.HALTS_EMITTED: totals.halts_emitted,
+        **overflow_attributes(record.overflow),
+    }
+    if totals.tokens_in_estimated:
+        attributes[names.TOKENS_IN_ESTIMATED] = True
+    if record.baseline is not None:
+        attributes[names.PREVIOUS_ID] = record.baseline.assembly_id
+    if totals.budget is not None:
+        attributes[names.BUDGET_TOKENS] = totals.budget
+        attributes[names.BUDGET_UTILIZATION] = float(totals.utilization or 0.0)
+    if totals.fixed is not None:
+        attributes[names.BUDGET_FIXED] = totals.fixed
+    if record.error is None:
+        attributes[names.PREFIX_TOKENS] = prefix.tokens
+        attributes[names.PREFIX_HASH] = prefix_hash(record, prefix)
+        if prefix.cause is not None:
+            attributes[names.PREFIX_BREAK] = prefix.cause
+        kinds = tokens_by_kind(record)
+        if kinds:
+            attributes[names.KIND_NAMES] = list(kinds)
+            attributes[names.KIND_TOKENS] = list(kinds.values())
+        if record.prompts_out:
+            attributes[names.PROMPT_SOURCES] = list(record.sources)
+            attributes[names.PROMPT_TOKENS] = [record.meter.prompt(prompt) for prompt in record.prompts_out]
+    return attributes
+
+
+def tokens_by_kind(record: Record) -> dict[str, int]:
+    """What fills the prompt to send; the numbers sum to its tokens.
+
+    A message's framing is counted with the message; ``framing`` is what belongs to none, the reply's priming.
+    """
+    view = record.view_out
+    table = view.history.table(record.meter)
+    kinds: Counter[str] = Counter()
+    kinds[PromptPart.PROMPT.value] = sum(map(record.meter.prompt, record.prompts_out))
+    kinds[PromptPart.TOOL_SCHEMAS.value] = record.meter.tools(record.context.tools)
+    kinds[PromptPart.FRAMING.value] = record.meter.priming
+    for position in view.positions():
+        kinds[view.history.kind(position).value] += table.tokens(position)
+    return {kind: tokens for kind, tokens in kinds.items() if tokens}
+
+
+def step_attributes(record: Record, step: Step) -> Attributes:
+    """What stands on ``apply_policy`` beside the arrays of the ledger."""
+    sent = step.error is None
+    skipped = step.error is not None and record.error is None
+    out = sent or skipped
+    tokens_in = record.tokens(step.prompts_in, step.view_in)
+    injected = step.view_out.pick_positions(
+        position
+        for position in (step.view_out.positions() if step.injected else ())
+        if step.frame_out.ordinals.of(position) in set(step.injected)
+    )
+    dropped = [group.view for group in step.groups if group.outcome is DecisionOutcome.DROPPED]
+    compacted = [group.view for group in step.groups if group.outcome is DecisionOutcome.COMPACTED]
+    attributes: Attributes = {
+        names.POLICY_NAME: step.policy,
+        names.POLICY_INDEX: step.index,
+        names.TOKENS_IN: tokens_in,
+        names.TOKENS_OUT: record.tokens(step.prompts_out, step.view_out) if out else 0,
+        names.EVENTS_IN: len(step.view_in),
+        names.EVENTS_OUT: len(step.view_out) if out else 0,
+        names.EVENTS_INJECTED: len(injected),
+        names.PROMPTS_IN: len(step.prompts_in),
+        names.PROMPTS_OUT: len(step.prompts_out) if out else 0,
+        names.DROPPED_COUNT: sum(map(len, dropped)) if out else len(step.view_in),
+        names.DROPPED_TOKENS: sum(map(record.items_tokens, dropped)) if out else record.items_tokens(step.view_in),
+        names.COMPACTED_COUNT: sum(map(len, compacted)),
+        names.COMPACTED_TOKENS: sum(map(record.items_tokens, compacted)),
+        names.INJECTED_TOKENS: record.items_tokens(injected),
+        names.ALERTS_DELIVERED: len(step.alerts) if record.error is None else 0,
+        names.HALTS_EMITTED: step.halts,
+        **overflow_attributes(step.overflow),
+    }
+    if not step.view_in.history.table(record.meter).complete(step.view_in):
+        attributes[names.TOKENS_IN_ESTIMATED] = True
+    if step.kind is not None:
+        attributes[names.POLICY_KIND] = step.kind
+    if step.config:
+        attributes[names.POLICY_CONFIG] = config_json(step.config)
+    return attributes
+
+
+def config_json(config: Mapping[str, Any]) -> str:
+    """Settings as JSON; the engine has let nothing through but numbers and enum values."""
+    plain = {name: value.value if isinstance(value, Enum) else value for name, value in config.items()}
+    return json.dumps(plain, separators=(",", ":"), sort_keys=True)
+
+
+def overflow_attributes(overflow: Overflow | None) -> Attributes:
+    """The same on every span, and whether a limit held or not."""
+    if overflow is None:
+        return {names.OVERFLOWED: False}
+    return {names.OVERFLOWED: True, **overflow_event(overflow)}
+
+
+def overflow_event(overflow: Overflow) -> Attributes:
+    """The attributes of the event."""
+    attributes: Attributes = {names.OVERFLOW_CAUSE: overflow.cause.value}
+    if overflow.unit == "tokens":
+        attributes[names.OVERFLOW_TOKENS] = overflow.excess
+    return attributes
+
+
+def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Arrays:
+    """The ledger on ``assemble_context``: the state first, so that the turn stands on its own, then what is new.
+
+    `content` makes a text fit to leave; None where content stays.
+    """
+    arrays = Arrays()
+    if record.error is not None:
+        return arrays
+    arrays.add([names.KEPT_ITEMS], ([run_text(*run)] for run in ordinal_runs(record.view_out, record.frame_out)))
+    arrays.add([names.WITHDRAWN_ITEMS], ([run] for run in _runs(record.withdrawn)))
+    arrived = arrivals(record, record.baseline)
+    columns = [
+        names.ARRIVED_ITEMS,
+        names.ARRIVED_KINDS,
+        names.ARRIVED_TOKENS,
+        names.ARRIVED_BYTES,
+        names.ARRIVED_ATOMS,
+    ]
+    rows: Iterable[tuple[Any, ...]] = (
+        (str(one.item), one.kind, one.tokens, one.bytes, str(one.atom)) for one in arrived
+    )
+    if content is not None:
+        columns.append(names.ARRIVED_CONTENTS)
+        texts = (content("\n".join(one.frame.history.facts(one.position).texts)) for one in arrived)
+        rows = ((*row, text) for row, text in zip(rows, texts, strict=True))
+    arrays.add(columns, rows)
+    again = counted(record, record.baseline, arrived)
+    arrays.add([names.COUNTED_ITEMS, names.COUNTED_TOKENS], ((str(item), tokens) for item, tokens in again))
+    return arrays
+
+
+def step_arrays(record: Record, step: Step) -> Arrays:
+    """The changes that a policy decided."""
+    arrays = Arrays()
+    if record.error is not None:
+        return arrays
+    delta = step_delta(record, step, record.baseline)
+    for outcome, columns in (
+        (DecisionOutcome.DROPPED, (names.DROPPED_ITEMS, names.DROPPED_REASONS)),
+        (DecisionOutcome.COMPACTED, (names.COMPACTED_ITEMS,)),
+    ):
+        arrays.add(
+            columns,
+            (
+                (run_text(*run), group.reason.value)[: len(columns)]
+                for group in delta.exits
+                if group.outcome is outcome
+                for run in ordinal_runs(group.view, group.frame)
+            ),
+        )
+    arrays.add([names.RETURNED_ITEMS], ([run] for run in _runs(delta.returned)))
+    arrays.add([names.INJECTED_ITEMS], ([run] for run in _runs(delta.injected)))
+    arrays.add([names.WITHDRAWN_ITEMS], ([run] for run in _runs(delta.withdrawn)))
+    return arrays
+
+
+def _runs(ordinals: Iterable[int]) -> Iterable[str]:
+    return (run_text(start, stop - 1) for start, stop in to_runs(sorted(set(ordinals))))
+
+
+def instructions_json(prompts: Iterable[str], content: Callable[[str], str]) -> str:
+    """The prompts in the form of GenAI's ``gen_ai.system_instructions``."""
+    return json.dumps([{"type": "text", "content": content(prompt)} for prompt in prompts], ensure_ascii=False)
+
+
+def error_type(error: BaseException) -> str:
+    """What ``error.type`` says of an exception: its class; for a policy that raised, the class of what it raised."""
+    if isinstance(error, ContextOverflowError):
+        return names.ERROR_CONTEXT_OVERFLOW
+    if isinstance(error, PolicyFailedError) and error.__cause__ is not None:
+        error = error.__cause__
+    return class_name(error)
+
+
+def class_name(error: BaseException) -> str:
+    """The class of an exception, with its module unless it is a built-in one."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def error_attributes(error: BaseException) -> Attributes:
+    """What a span says of an exception: never its message, which can quote what the policy was given."""
+    cause = error.__cause__ if isinstance(error, PolicyFailedError) and error.__cause__ is not None else error
+    frames = traceback.extract_tb(cause.__traceback__, limit=-32)
+    return {
+        names.ERROR_TYPE: error_type(error),
+        names.EXCEPTION_TYPE: class_name(cause),
+        names.EXCEPTION_STACKTRACE: "\n".join(f'File "{f.filename}", line {f.lineno}, in {f.name}' for f in frames),
+    }

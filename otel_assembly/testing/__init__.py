@@ -1,0 +1,1 @@
+"""Test doubles and helpers for the tests of programs that use otel-assembly."""

@@ -1,0 +1,1 @@
+"""The pytest plugin: its fixtures are there wherever otel-assembly is installed."""
