@@ -1,0 +1,62 @@
+# Everything here makes its own virtual environment; nothing is presumed but Python 3.11 or later, make and git.
+
+VENV ?= .venv
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo $$p && break; done)
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-long coverage lint format docs bench clean
+
+help:
+	@echo "make demo       a support agent whose context overflows, with its spans, in your terminal"
+	@echo "make test       the tests (under five minutes)"
+	@echo "make test-long  what takes longer: properties with 10,000 cases"
+	@echo "make coverage   the tests, and what they do not reach"
+	@echo "make lint       ruff, mypy --strict, the direction of imports, generated pages"
+	@echo "make docs       write the generated pages anew"
+	@echo "make bench      speed and memory, as ratios"
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or later was found; name one: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cli,otlp]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cli,otlp,dev]'
+	@touch $@
+
+demo: $(VENV)/.runtime
+	@$(BIN)/otel-assembly demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "not slow"
+
+test-long: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow --timeout 1800
+
+coverage: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "not slow" --cov --cov-report=term
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m otel_assembly.telemetry.document --check docs/semantic-conventions.md
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/.dev
+	$(BIN)/python -m otel_assembly.telemetry.document docs/semantic-conventions.md
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .coverage dist build

@@ -1,0 +1,57 @@
+"""The command line: ``otel-assembly demo | replay | doctor``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from otel_assembly._version import __version__
+from otel_assembly.cli import demo as demo
+from otel_assembly.cli import doctor as doctor
+from otel_assembly.cli import replay as replay
+from otel_assembly.cli.terminal import safe_text
+from otel_assembly.errors import AssemblyError, ConfigurationError, TranscriptError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SUCCESS, FAILURE, USAGE = 0, 1, 2
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    root = argparse.ArgumentParser(
+        prog="otel-assembly",
+        description="See, bound and explain what an agent's model gets to see.",
+        epilog="Exit status: 0 success, 1 the answer is no or something failed, 2 wrong usage or bad input.",
+    )
+    root.add_argument("--version", action="version", version=f"otel-assembly {__version__}")
+    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module in (demo, replay, doctor):
+        module.add_parser(commands)
+    return root
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; the exit status is returned."""
+    arguments = parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except (ConfigurationError, TranscriptError) as error:
+        return _say(error, USAGE)
+    except AssemblyError as error:
+        return _say(error, FAILURE)
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; Python would complain once more as it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return SUCCESS
+    except KeyboardInterrupt:
+        print("otel-assembly: interrupted", file=sys.stderr)
+        return 130
+
+
+def _say(error: Exception, status: int) -> int:
+    print(f"otel-assembly: {safe_text(error)}", file=sys.stderr)
+    return status

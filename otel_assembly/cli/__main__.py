@@ -1,0 +1,7 @@
+"""``python -m otel_assembly.cli``."""
+
+import sys
+
+from otel_assembly.cli import main
+
+sys.exit(main())

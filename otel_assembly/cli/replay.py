@@ -1,0 +1,244 @@
+"""``replay``: what a model would have been shown, turn by turn, had a chain assembled a recorded conversation."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.assembler import Assembler
+from otel_assembly.cli.export import Export, file_exporter, otlp_exporter
+from otel_assembly.cli.report import make_report
+from otel_assembly.cli.tally import Tally, Turn, Variant
+from otel_assembly.cli.terminal import safe_text
+from otel_assembly.config import chain_from_config, chain_from_spec
+from otel_assembly.context import Context
+from otel_assembly.errors import AssemblyError, ContextOverflowError, TranscriptError
+from otel_assembly.facts import EventKind, describe
+from otel_assembly.history import History
+from otel_assembly.pairing import broken_pairs
+from otel_assembly.recorder import NullRecorder
+from otel_assembly.telemetry import OpenTelemetryRecorder
+from otel_assembly.tokens import TokenMeter, counter_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from otel_assembly.cli.transcripts import Transcript
+    from otel_assembly.policies import AssemblyPolicy
+    from otel_assembly.recorder import Recorder
+
+#: A budget that cannot hold is counted here, not raised: the other turns are worth seeing.
+_TOLERANT = {"token_budget": {"on_overflow": "drop"}}
+
+
+class _Chosen(argparse.Action):
+    """Chains in the order in which they stand on the command line, whatever option gave them."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        chosen = getattr(namespace, self.dest, None) or []
+        setattr(namespace, self.dest, [*chosen, (str(option_string), values)])
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "replay",
+        help="assemble the context of every turn of recorded conversations, and say what left and why",
+        description="Read recorded conversations (.json, .jsonl: OpenAI chat messages, AutoGen state, OpenTelemetry "
+        "GenAI messages), assemble the context of every assistant turn as it would have been sent, emit the telemetry, "
+        "and say what was dropped, by which policy and why.",
+        epilog="--budget, --policies and --config may be repeated: each is a variant of its own, side by side. Without "
+        "any, the whole conversation is kept.",
+    )
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a .json or .jsonl file")
+    parser.add_argument(
+        "--budget",
+        dest="chosen",
+        action=_Chosen,
+        type=_positive,
+        metavar="N",
+        help="conversation + token budget of N tokens",
+    )
+    parser.add_argument(
+        "--policies",
+        dest="chosen",
+        action=_Chosen,
+        metavar="SPEC",
+        help="a chain: conversation,sliding_window:max_events=50,token_budget:max_tokens=8000",
+    )
+    parser.add_argument("--config", dest="chosen", action=_Chosen, metavar="FILE", help="a chain in YAML or JSON")
+    parser.add_argument("--model", metavar="NAME", help="the model whose tokenizer counts (default: o200k_base)")
+    parser.add_argument("--conversation", metavar="ID", help="only the conversation of this id")
+    parser.add_argument(
+        "--turns", action="store_true", help="show every turn (the default where there is one conversation)"
+    )
+    parser.add_argument(
+        "--export", metavar="otlp|FILE", help="export the spans: over OTLP as OTEL_EXPORTER_OTLP_* say, or to a file"
+    )
+    parser.add_argument("--json", action="store_true", help="print the totals as JSON")
+    parser.set_defaults(run=run, chosen=None)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Replay; 0, 1 where a conversation could not be read or spans were lost, 2 where none could be read."""
+    variants = _variants(arguments)
+    bad: list[TranscriptError] = []
+    with ExitStack() as stack:
+        export = _export(arguments, stack)
+        recorder = NullRecorder() if export is None else OpenTelemetryRecorder(tracer_provider=export.provider)
+        for variant in variants:
+            variant.assembler = _assembler(variant, arguments.model, recorder)
+        report = stack.enter_context(make_report(arguments, variants))
+        for transcript in _transcripts(arguments, bad):
+            turns = [asyncio.run(_replay(transcript, variant, recorder)) for variant in variants]
+            for variant, played in zip(variants, turns, strict=True):
+                tally = Tally(conversations=1)
+                for turn in played:
+                    tally.add_turn(turn)
+                variant.total.add(tally)
+                report.conversation(transcript, variant, tally, played)
+            if export is not None:
+                export.flush()
+        found = variants[0].total.conversations
+        if arguments.conversation is not None and not found:
+            raise AssemblyError(f"no conversation has the id {arguments.conversation!r}")
+        if found:
+            report.totals(variants)
+    return _status(bad, found, export)
+
+
+def _status(bad: list[TranscriptError], found: int, export: Export | None) -> int:
+    for error in bad:
+        print(f"otel-assembly: {safe_text(error)}", file=sys.stderr)
+    if bad and found:
+        noun = "conversation was" if len(bad) == 1 else "conversations were"
+        print(f"otel-assembly: {len(bad)} {noun} not readable, {found} replayed", file=sys.stderr)
+    lost = 0
+    if export is not None:
+        lost = export.lost
+        print(f"otel-assembly: {export.spans} spans exported, {lost} lost", file=sys.stderr)
+    if not found:
+        return 2
+    return 1 if bad or lost else 0
+
+
+def _variants(arguments: argparse.Namespace) -> list[Variant]:
+    chosen: list[tuple[str, Any]] = arguments.chosen or [("--policies", "conversation")]
+    variants: list[Variant] = []
+    for option, value in chosen:
+        policies: Sequence[AssemblyPolicy]
+        if option == "--budget":
+            name = f"budget-{value}"
+            policies = chain_from_spec(f"conversation,token_budget:max_tokens={value}", _TOLERANT)
+        elif option == "--policies":
+            policies = chain_from_spec(value, _TOLERANT)
+            name = "+".join(policy.name for policy in policies)
+        else:
+            chain = chain_from_config(value, _TOLERANT)
+            policies = chain.policies
+            name = chain.settings["name"] or Path(value).stem
+        limits = [limit for policy in policies if (limit := getattr(policy, "max_tokens", None)) is not None]
+        taken = sum(variant.name == name or variant.name.startswith(f"{name}#") for variant in variants)
+        name = f"{name}#{taken + 1}" if taken else name
+        budget = min(limits) if limits else None
+        variants.append(Variant(name, Assembler(policies), budget, counter_for(arguments.model)))
+    return variants
+
+
+def _assembler(variant: Variant, model: str | None, recorder: Recorder) -> Assembler:
+    policies = variant.assembler.policies
+    return Assembler(policies, name=variant.name, model=model, counter=variant.counter, recorder=recorder)
+
+
+def _export(arguments: argparse.Namespace, stack: ExitStack) -> Export | None:
+    if arguments.export is None:
+        return None
+    exporter = otlp_exporter() if arguments.export == "otlp" else file_exporter(arguments.export)
+    return stack.enter_context(Export([exporter], "otel-assembly-replay"))
+
+
+def _transcripts(arguments: argparse.Namespace, bad: list[TranscriptError]) -> Iterator[Transcript]:
+    from otel_assembly.cli.transcripts import read_transcripts
+
+    for transcript in read_transcripts(arguments.paths):
+        if isinstance(transcript, TranscriptError):
+            bad.append(transcript)
+        elif arguments.conversation is None or transcript.id == arguments.conversation:
+            yield transcript
+
+
+async def _replay(transcript: Transcript, variant: Variant, recorder: Recorder) -> list[Turn]:
+    """Assemble before every response; one ask is one trace."""
+    prompts, messages = _split(transcript.messages)
+    history = History()
+    context = Context(
+        conversation_id=transcript.id if transcript.named else None, agent_name="replay", tools=transcript.tools
+    )
+    table = history.table(TokenMeter(variant.counter))
+    turns: list[Turn] = []
+    for ask in _asks(messages):
+        span = (
+            recorder.invoke_agent("replay", conversation_id=context.conversation_id)
+            if isinstance(recorder, OpenTelemetryRecorder)
+            else nullcontext()
+        )
+        with span:
+            for message in ask:
+                if describe(message).kind == EventKind.RESPONSE:
+                    turns.append(await _turn(variant.assembler, prompts, history, context, len(turns)))
+                history.append(message)
+                table.tokens(len(history) - 1)  # so that what came in is exact, also where nothing can be sent
+    return turns
+
+
+def _split(messages: list[dict[str, Any]]) -> tuple[list[str], list[dict[str, Any]]]:
+    """The system messages that lead a conversation are its prompts."""
+    prompts: list[str] = []
+    for index, message in enumerate(messages):
+        facts = describe(message)
+        if facts.kind != EventKind.SYSTEM:
+            return prompts, messages[index:]
+        prompts.append("\n".join(facts.texts))
+    return prompts, []
+
+
+def _asks(messages: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    asks: list[list[dict[str, Any]]] = [[]]
+    for message in messages:
+        if describe(message).kind == EventKind.REQUEST and any(
+            describe(one).kind == EventKind.RESPONSE for one in asks[-1]
+        ):
+            asks.append([])
+        asks[-1].append(message)
+    return asks
+
+
+async def _turn(assembler: Assembler, prompts: list[str], history: History, context: Context, number: int) -> Turn:
+    overflow: ContextOverflowError | None = None
+    try:
+        assembly = await assembler.assemble(prompts, history, context)
+    except ContextOverflowError as error:
+        overflow, assembly = error, error.assembly
+    exits: dict[tuple[str, str], list[int]] = {}
+    for decision in assembly.exits:
+        count = exits.setdefault((decision.policy or "", decision.reason.value), [0, 0])
+        count[0] += 1
+        count[1] += decision.tokens or 0
+    return Turn(
+        number=number,
+        assembly=assembly,
+        sent=overflow is None,
+        exits=[(policy, reason, count, tokens) for (policy, reason), (count, tokens) in exits.items()],
+        orphans=len(broken_pairs([describe(event) for event in assembly.events])),
+    )

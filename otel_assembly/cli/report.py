@@ -1,0 +1,230 @@
+"""What a replay prints: tables a person likes to read, or JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from otel_assembly.cli.terminal import safe_text
+from otel_assembly.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from otel_assembly.cli.tally import Tally, Turn, Variant
+    from otel_assembly.cli.transcripts import Transcript
+
+
+class Report(AbstractContextManager["Report"], Protocol):
+    """Told of each conversation as it was replayed, and of all at the end."""
+
+    def conversation(self, transcript: Transcript, variant: Variant, tally: Tally, turns: Sequence[Turn]) -> None:
+        """One conversation was replayed with one chain."""
+        ...
+
+    def totals(self, variants: Sequence[Variant]) -> None:
+        """All were."""
+        ...
+
+
+def make_report(arguments: argparse.Namespace, variants: Sequence[Variant]) -> Report:
+    """The report that the command line asks for."""
+    if arguments.json:
+        return JsonReport()
+    return TextReport(variants, turns=arguments.turns or arguments.conversation is not None)
+
+
+class JsonReport:
+    """The totals alone."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Nothing is left to do."""
+
+    def conversation(self, transcript: Transcript, variant: Variant, tally: Tally, turns: Sequence[Turn]) -> None:
+        """Only the totals are printed."""
+
+    def totals(self, variants: Sequence[Variant]) -> None:
+        """One object; for several chains an array of objects, each with its name and budget."""
+        if len(variants) == 1:
+            print(json.dumps(variants[0].total.as_json()))
+            return
+        rows = [{"name": one.name, "budget": one.budget, **one.total.as_json()} for one in variants]
+        print(json.dumps(rows))
+
+
+class TextReport:
+    """Tables; the first conversation is held back until it is known whether it is the only one."""
+
+    def __init__(self, variants: Sequence[Variant], *, turns: bool) -> None:
+        try:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        except ImportError as error:
+            raise ConfigurationError(
+                "tables need the package 'rich'; install it: pip install 'otel-assembly[cli]', or use --json"
+            ) from error
+        self._console: Console = Console(highlight=False, soft_wrap=False)
+        self._several = len(variants) > 1
+        self._turns = turns
+        self._held: list[tuple[Transcript, Variant, Tally, Sequence[Turn]]] = []
+        self._conversations = 0
+        self._table: Table | None = None
+        self._progress = Progress(
+            TextColumn("replaying"),
+            BarColumn(pulse_style="cyan"),
+            MofNCompleteColumn(),
+            TextColumn("conversations"),
+            console=Console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self._progress.add_task("replay", total=None)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._progress.stop()
+
+    def conversation(self, transcript: Transcript, variant: Variant, tally: Tally, turns: Sequence[Turn]) -> None:
+        """Take a conversation down."""
+        if not self._held or self._held[-1][0] is not transcript:
+            self._conversations += 1
+            self._progress.advance(self._task)
+        if self._turns:
+            self._print_turns(transcript, variant, turns)
+        elif self._conversations > 1:
+            self._held = [(one, by, sum_, ()) for one, by, sum_, _ in self._held]  # the turns will not be shown
+            turns = ()
+        self._held.append((transcript, variant, tally, () if self._turns else turns))
+
+    def totals(self, variants: Sequence[Variant]) -> None:
+        """Print."""
+        self._progress.stop()
+        for transcript, variant, _, turns in self._held:
+            if turns:
+                self._print_turns(transcript, variant, turns)
+        if not self._turns and self._conversations > 1 and not self._several:
+            self._print_conversations()
+        self._print_totals(variants)
+        if not self._turns and self._conversations > 1:
+            self._console.print(
+                "Each turn by itself: --turns, or --conversation ID for one of them.", style="dim", markup=False
+            )
+
+    def _print_turns(self, transcript: Transcript, variant: Variant, turns: Sequence[Turn]) -> None:
+        from rich.text import Text
+
+        title = f"{safe_text(transcript.id)}  ({variant.name})" if self._several else safe_text(transcript.id)
+        self._console.print(Text(title, style="bold"))
+        table = _table(
+            ("turn", "right"),
+            ("tokens in", "right"),
+            ("out", "right"),
+            ("events in", "right"),
+            ("out", "right"),
+            ("reuse", "right"),
+            ("what left, and why", "left"),
+        )
+        for turn in turns:
+            totals = turn.assembly.totals
+            bound = "≥" if totals.tokens_in_estimated else ""
+            reuse = turn.assembly.prefix.reuse
+            table.add_row(
+                str(turn.number),
+                f"{bound}{totals.tokens_in:,}",
+                f"{totals.tokens_out:,}" if turn.sent else "–",
+                str(totals.events_in),
+                str(totals.events_out) if turn.sent else "–",
+                f"{reuse:.0%}" if turn.sent and reuse is not None else "",
+                self._what_left(turn),
+            )
+        self._console.print(table)
+        self._console.print()
+
+    def _what_left(self, turn: Turn) -> Text:
+        from rich.text import Text
+
+        text = Text()
+        overflow = turn.assembly.totals.overflow
+        if overflow is not None:
+            what = "needs" if turn.sent is False else "newest message left out; all of it needs"
+            text.append(
+                f"✖ overflow: {what} {overflow.needed:,} of {overflow.budget:,} {overflow.unit}", style="bold red"
+            )
+        for policy, reason, items, tokens in turn.exits:
+            if text:
+                text.append("\n")
+            noun = "item" if items == 1 else "items"
+            text.append(f"{policy}: {items} {noun}, {tokens:,} tokens, {reason}")
+        return text
+
+    def _print_conversations(self) -> None:
+        table = _table(
+            ("conversation", "left"),
+            ("turns", "right"),
+            ("tokens in", "right"),
+            ("tokens out", "right"),
+            ("dropped", "right"),
+            ("overflows", "right"),
+            ("orphans", "right"),
+            ("reuse", "right"),
+        )
+        for transcript, _, tally, _ in self._held:
+            table.add_row(
+                safe_text(transcript.id),
+                str(tally.turns),
+                f"{tally.tokens_in:,}",
+                f"{tally.tokens_out:,}",
+                f"{tally.dropped:,}",
+                _loud(tally.overflows),
+                _loud(tally.orphans),
+                f"{tally.prefix_reuse:.1%}",
+            )
+        self._console.print(table)
+
+    def _print_totals(self, variants: Sequence[Variant]) -> None:
+        table = _table(("", "left"), *((safe_text(variant.name), "right") for variant in variants))
+        rows: list[tuple[str, list[Any]]] = [
+            ("budget, tokens", [f"{v.budget:,}" if v.budget else "none" for v in variants]),
+            ("conversations", [f"{v.total.conversations:,}" for v in variants]),
+            ("turns", [f"{v.total.turns:,}" for v in variants]),
+            ("tokens in", [f"{v.total.tokens_in:,}" for v in variants]),
+            ("tokens out", [f"{v.total.tokens_out:,}" for v in variants]),
+            ("largest prompt, tokens", [f"{v.total.max_tokens_out:,}" for v in variants]),
+            ("items dropped", [f"{v.total.dropped:,}" for v in variants]),
+            ("turns that overflow", [_loud(v.total.overflows) for v in variants]),
+            ("broken tool pairs", [_loud(v.total.orphans) for v in variants]),
+            ("prefix reuse, mean", [f"{v.total.prefix_reuse:.1%}" for v in variants]),
+        ]
+        for label, cells in rows:
+            table.add_row(label, *cells)
+        self._console.print(table)
+
+
+def _table(*columns: tuple[str, Any]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for name, justify in columns:
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=justify == "right")
+    return table
+
+
+def _loud(count: int) -> Any:
+    from rich.text import Text
+
+    return Text(f"{count:,}", style="bold red" if count else "")
