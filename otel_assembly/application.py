@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from inspect import isawaitable
 from operator import is_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
-from otel_assembly.errors import PolicyContractError
+from otel_assembly.errors import DescribeError, PolicyContractError
 from otel_assembly.history import History
 from otel_assembly.ledger import Frame, Group, Ordinals
 from otel_assembly.matching import Matcher, moved, replaced
 from otel_assembly.policies import POLICIES, policy_kind
+from otel_assembly.policies.base import as_view
 from otel_assembly.record import Step
 from otel_assembly.view import View, to_runs
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from otel_assembly.context import Context
     from otel_assembly.ledger import Ledger
     from otel_assembly.policies.base import AssemblyPolicy
+
+_OURS: Final = frozenset(POLICIES.values())
 
 
 def begin_step(
@@ -30,7 +34,7 @@ def begin_step(
         policy=policy.name,
         index=index,
         kind=policy_kind(policy),
-        config=_settings(policy),
+        config=_config(policy),
         prompts_in=prompts,
         prompts_out=prompts,
         sources=sources,
@@ -41,75 +45,84 @@ def begin_step(
     )
 
 
-def _settings(policy: AssemblyPolicy) -> Mapping[str, Any]:
-    """A policy's settings: numbers and enum values. Of a foreign policy no free text, which could be content."""
-    config = getattr(policy, "config", None)
-    if not isinstance(config, Mapping):
+def _config(policy: AssemblyPolicy) -> Mapping[str, Any]:
+    """The settings for a span; of a policy that is not ours numbers and enums only: a string could be content."""
+    if type(policy) in _OURS:
+        return policy.config  # type: ignore[attr-defined, no-any-return]  # a DecidingPolicy
+    try:
+        config = getattr(policy, "config", None)
+        settings = dict(config) if isinstance(config, Mapping) else {}
+    except Exception:  # noqa: BLE001  # a span's attribute is no reason to fail
         return {}
-    if type(policy) is POLICIES.get(policy.name):
-        return config
     return {
-        str(name): value
-        for name, value in config.items()
-        if value is None or isinstance(value, bool | int | float | Enum)
+        str(name): value for name, value in settings.items() if value is None or isinstance(value, int | float | Enum)
     }
 
 
 async def apply(policy: AssemblyPolicy, step: Step, context: Context, ledger: Ledger) -> None:
-    """Apply a policy and write down in `step` what it did.
+    """Apply a policy and write down in `step` what it did; where this raises, nothing is written but the halts.
 
     Raises:
         PolicyContractError: It changed its input, or returned something else than two sequences.
     """
     halts = context.halts_emitted
-    decide = getattr(policy, "decide", None)
     try:
-        if decide is not None:
-            outcome = await decide(step.prompts_in, step.view_in, context)
-            if not isinstance(outcome, Outcome):
-                raise PolicyContractError(
-                    policy.name, step.index, f"decided {type(outcome).__name__}, expected an Outcome"
-                )
+        if type(policy) in _OURS:
+            outcome: Outcome = await policy.decide(step.prompts_in, step.view_in, context)  # type: ignore[attr-defined]
         else:
             outcome = await _foreign(policy, step, context)
     finally:
         step.halts = context.halts_emitted - halts
-    step.prompts_out = _prompts(policy, step, outcome.prompts)
+    prompts, alerts = _prompts(policy, step, outcome.prompts), tuple(outcome.alerts)
+    _events(policy, step, outcome, ledger)
+    step.prompts_out, step.alerts = prompts, alerts
     step.sources = _sources(step)
     step.budget, step.fixed, step.overflow = outcome.budget, outcome.fixed, outcome.overflow
-    step.alerts = tuple(outcome.alerts)
-    _events(policy, step, outcome, ledger)
 
 
 async def _foreign(policy: AssemblyPolicy, step: Step, context: Context) -> Outcome:
+    """Apply a policy that is not ours, and make sure that it changed nothing in place."""
     prompts, events = list(step.prompts_in), list(step.view_in)
-    before = [_copy(event) for event in events]
     given = list(events)
-    result: Any = await policy.apply(prompts, events, context)
-    changed = _restore(given, before)
-    if changed is not None:
+    watched = [_containers(event) for event in given]
+    decides = _decides(policy)
+    try:
+        made: Any = (
+            policy.decide(step.prompts_in, step.view_in, context)  # type: ignore[attr-defined]
+            if decides
+            else policy.apply(prompts, events, context)
+        )
+        result = await made if isawaitable(made) else made
+    finally:
+        changed = [index for index, containers in enumerate(watched) if _put_back(containers)]
+    if changed:
         raise PolicyContractError(
             policy.name,
             step.index,
-            f"changed event {changed} of its input in place (it was put back); return a changed copy instead",
+            f"changed event {changed[0]} of its input in place (it was put back); return a changed copy instead",
         )
-    if (
-        prompts != list(step.prompts_in)
-        or len(events) != len(given)
-        or any(a is not b for a, b in zip(events, given, strict=True))
-    ):
+    if prompts != list(step.prompts_in) or len(events) != len(given) or not all(map(is_, events, given)):
         raise PolicyContractError(
             policy.name, step.index, "changed the list that it was given; return a new list instead"
         )
-    if not isinstance(result, tuple) or len(result) != 2 or not all(_is_sequence(part) for part in result):
+    if decides:
+        if isinstance(result, Outcome):
+            return result
+        raise PolicyContractError(policy.name, step.index, f"decided {_shape(result)}, expected an Outcome")
+    if not isinstance(result, tuple) or len(result) != 2 or not all(map(_is_sequence, result)):
         raise PolicyContractError(
             policy.name, step.index, f"returned {_shape(result)}, expected (prompts, events): two sequences"
         )
     return Outcome(result[0], result[1])
 
 
-def _same_objects(one: list[Any], other: list[Any]) -> bool:
-    return len(one) == len(other) and all(map(is_, one, other))
+def _decides(policy: AssemblyPolicy) -> bool:
+    """Whether a policy has a `decide` that its `apply` does not override."""
+    if not callable(getattr(policy, "decide", None)):
+        return False
+    classes = type(policy).__mro__
+    level = {name: next((i for i, one in enumerate(classes) if name in vars(one)), -1) for name in ("decide", "apply")}
+    return level["decide"] <= level["apply"]
 
 
 def _is_sequence(value: Any) -> bool:
@@ -122,24 +135,24 @@ def _shape(value: Any) -> str:
     return type(value).__name__
 
 
-def _copy(value: Any) -> Any:
-    """A chat message with the containers in it copied, so that a change in place shows; other events are frozen."""
-    if type(value) is dict:
-        return {key: _copy(part) for key, part in value.items()}
-    if type(value) is list:
-        return [_copy(part) for part in value]
-    return value
+def _containers(value: Any) -> list[tuple[Any, Any]]:
+    """A chat message and the containers in it, each with a copy; what is in other types of events is not watched."""
+    if isinstance(value, dict):
+        return [(value, dict(value)), *(pair for part in value.values() for pair in _containers(part))]
+    if isinstance(value, list):
+        return [(value, list(value)), *(pair for part in value for pair in _containers(part))]
+    return []
 
 
-def _restore(given: list[Any], before: list[Any]) -> int | None:
-    """Undo changes in place; the index of the first changed event is returned."""
-    first: int | None = None
-    for index, (event, was) in enumerate(zip(given, before, strict=True)):
-        if type(event) is dict and event != was:
-            event.clear()
-            event.update(was)
-            first = index if first is None else first
-    return first
+def _put_back(containers: list[tuple[Any, Any]]) -> bool:
+    """Undo changes in place; whether there were any."""
+    changed = False
+    for container, was in containers:
+        if container != was:
+            container.clear()
+            (container.update if isinstance(container, dict) else container.extend)(was)
+            changed = True
+    return changed
 
 
 def _prompts(policy: AssemblyPolicy, step: Step, prompts: Any) -> tuple[str, ...]:
@@ -158,17 +171,20 @@ def _sources(step: Step) -> tuple[str, ...]:
 
 def _events(policy: AssemblyPolicy, step: Step, outcome: Outcome, ledger: Ledger) -> None:
     events: Any = outcome.events
-    if events is step.view_in:
-        return
-    if isinstance(events, View) and events.history is step.view_in.history:
-        step.view_out = events
-        _take_verdicts(step, outcome.decisions)
-        return
     if not _is_sequence(events):
         raise PolicyContractError(
             policy.name, step.index, f"returned events that are a {type(events).__name__}, expected a sequence"
         )
-    _match(step, list(events), outcome.decisions, ledger)
+    if type(policy) in _OURS and isinstance(events, View) and events.history is step.view_in.history:
+        step.view_out = events
+        _take_verdicts(step, outcome.decisions)
+    elif events is not step.view_in or outcome.decisions:
+        try:
+            _match(step, list(events), outcome.decisions, ledger)
+        except DescribeError as error:
+            raise PolicyContractError(
+                policy.name, step.index, f"returned an event that cannot be read: {error}"
+            ) from error
 
 
 def _group(step: Step, view: View, outcome: DecisionOutcome, reason: DecisionReason) -> Group:
@@ -176,78 +192,69 @@ def _group(step: Step, view: View, outcome: DecisionOutcome, reason: DecisionRea
 
 
 def _take_verdicts(step: Step, verdicts: Sequence[Verdict]) -> None:
-    """Groups from verdicts on views; what left without a verdict left by the policy's own rule."""
-    groups: list[Group] = []
-    held: list[Group] = []
-    for verdict in verdicts:
-        view = verdict.events if isinstance(verdict.events, View) else _find(step.view_in, verdict.events)
-        into = groups if verdict.outcome in {DecisionOutcome.DROPPED, DecisionOutcome.COMPACTED} else held
-        into.append(_group(step, view, verdict.outcome, verdict.reason))
-    missing = len(step.view_in) - len(step.view_out) - sum(len(group.view) for group in groups)
-    if missing:
-        said = {position for group in groups for position in group.view.positions()}
-        rest = [p for p in step.view_in.positions() if p not in said and not step.view_out.holds(p)]
-        groups.append(_group(step, step.view_in.pick_positions(rest), DecisionOutcome.DROPPED, DecisionReason.POLICY))
-    step.groups, step.held = tuple(groups), tuple(held)
+    """Groups from our own policies' verdicts, which are views and name all that left."""
+    groups = [_group(step, as_view(verdict.events), verdict.outcome, verdict.reason) for verdict in verdicts]
+    step.groups = tuple(group for group in groups if group.outcome in _EXITS)
+    step.held = tuple(group for group in groups if group.outcome not in _EXITS)
 
 
-def _find(view: View, events: Sequence[Any]) -> View:
-    wanted = {id(event) for event in events}
-    return view.pick(to_runs(index for index, event in enumerate(view) if id(event) in wanted))
+_EXITS: Final = frozenset({DecisionOutcome.DROPPED, DecisionOutcome.COMPACTED})
 
 
 def _match(step: Step, events: list[Any], verdicts: Sequence[Verdict], ledger: Ledger) -> None:
-    """Find out what a policy did that only returned its events."""
+    """Find out what a policy did that returned events of any making; its verdicts say why, where they are true."""
     view = step.view_in
-    found = Matcher(view).match(events)
-    indexes = [index for index in found if index is not None]
-    gone = set(range(len(view))) - set(indexes)
-    compacted = replaced(len(view), found)
     inputs = list(view)
-    said = {id(event): verdict for verdict in verdicts for event in verdict.events}
-    groups: dict[tuple[DecisionOutcome, DecisionReason], list[int]] = {}
-    for index in sorted(gone):
-        verdict = said.get(id(inputs[index]))
-        if verdict is not None:
-            tag = (verdict.outcome, verdict.reason)
-        elif index in compacted:
-            tag = (DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)
-        else:
-            tag = (DecisionOutcome.DROPPED, DecisionReason.POLICY)
-        groups.setdefault(tag, []).append(index)
-    step.groups = tuple(_group(step, view.pick(to_runs(held)), *tag) for tag, held in groups.items())
-    if (
-        indexes == sorted(indexes)
-        and None not in found
-        and all(event is inputs[index] for event, index in zip(events, indexes, strict=True))
-    ):
+    found = Matcher(inputs).match(events)
+    indexes = [index for index in found if index is not None]
+    kept, compacted = set(indexes), replaced(len(inputs), found)
+    said: dict[int, list[Verdict]] = {}
+    for verdict in verdicts:
+        for event in verdict.events:
+            said.setdefault(id(event), []).append(verdict)
+    tags: dict[tuple[DecisionOutcome, DecisionReason], list[int]] = {}
+    for index, event in enumerate(inputs):
+        exits = index not in kept
+        tag = next(
+            ((one.outcome, one.reason) for one in said.get(id(event), ()) if (one.outcome in _EXITS) is exits), None
+        )
+        if tag is None and exits:
+            tag = _COMPACTED if index in compacted else _DROPPED
+        if tag is not None:
+            tags.setdefault(tag, []).append(index)
+    if None not in found and indexes == sorted(indexes) and all(map(is_, events, (inputs[i] for i in indexes))):
         step.view_out = view.pick(to_runs(indexes))
-        return
-    ordinals = list(step.frame_in.of(view))
-    step.moved = tuple(sorted(ordinals[index] for index in moved(indexes)))
-    step.frame_out, step.view_out, step.injected = _reframed(step, events, found, ordinals, ledger)
+    else:
+        ordinals = list(step.frame_in.of(view))
+        step.frame_out, step.view_out, step.made = _reframed(step, events, found, ordinals, ledger)
+        step.moved = tuple(sorted(ordinals[index] for index in moved(indexes)))
+    groups = [_group(step, view.pick(to_runs(held)), *tag) for tag, held in tags.items()]
+    step.groups = tuple(group for group in groups if group.outcome in _EXITS)
+    step.held = tuple(group for group in groups if group.outcome not in _EXITS)
+
+
+_COMPACTED: Final = (DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)
+_DROPPED: Final = (DecisionOutcome.DROPPED, DecisionReason.POLICY)
 
 
 def _reframed(
     step: Step, events: list[Any], found: list[int | None], ordinals: list[int], ledger: Ledger
-) -> tuple[Frame, View, tuple[int, ...]]:
-    """The policy's output as a history of its own, in which what came in keeps its ordinals."""
+) -> tuple[Frame, View, tuple[tuple[Any, int], ...]]:
+    """The policy's output as a history of its own, in which what came in, or was made before, keeps its ordinal."""
     history = History(events)
     history.passing = True
     frame = Frame(history, Ordinals())
     made: list[tuple[Any, int]] = []
-    with ledger.lock:
-        known = ledger.injected.get(step.index, [])
-        again = iter(
-            Matcher([event for event, _ in known]).match([e for e, i in zip(events, found, strict=True) if i is None])
-        )
-        for event, index in zip(events, found, strict=True):
-            if index is not None:
-                frame.ordinals.extend(1, ordinals[index])
-                continue
-            earlier = next(again)
-            ordinal = known[earlier][1] if earlier is not None else ledger.take(1)
-            frame.ordinals.extend(1, ordinal)
-            made.append((event, ordinal))
-        ledger.injected[step.index] = made
-    return frame, history.view(), tuple(ordinal for _, ordinal in made)
+    last = ledger.last
+    known = last.made[step.index] if last is not None else ()
+    new = [event for event, index in zip(events, found, strict=True) if index is None]
+    again = iter(Matcher([event for event, _ in known]).match(new))
+    for event, index in zip(events, found, strict=True):
+        if index is not None:
+            frame.ordinals.extend(1, ordinals[index])
+            continue
+        earlier = next(again)
+        ordinal = known[earlier][1] if earlier is not None else ledger.take(1)
+        frame.ordinals.extend(1, ordinal)
+        made.append((event, ordinal))
+    return frame, history.view(), tuple(made)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from otel_assembly.application import apply, begin_step
 from otel_assembly.assembly import Assembly
 from otel_assembly.config import chain_from_config, chain_to_config
 from otel_assembly.context import Context
 from otel_assembly.decision import Overflow, OverflowCause
-from otel_assembly.errors import AssemblyError, ConfigurationError, ContextOverflowError, PolicyFailedError
+from otel_assembly.errors import AssemblyError, ConfigurationError, ContextOverflowError, HaltedError, PolicyFailedError
 from otel_assembly.events import AssemblyCompleted
 from otel_assembly.history import History
 from otel_assembly.ledger import Bill, Ledgers
@@ -20,6 +20,7 @@ from otel_assembly.policies.order import validate_order
 from otel_assembly.record import CALLER, Record
 from otel_assembly.recorder import default_recorder, policy_span
 from otel_assembly.tokens import CalibratedCounter, TokenMeter, counter_for
+from otel_assembly.totals import totals_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,8 +31,12 @@ if TYPE_CHECKING:
     from otel_assembly.record import Step
     from otel_assembly.recorder import Recorder, Recording
     from otel_assembly.tokens import TokenCounter
+    from otel_assembly.totals import Totals
 
 logger = logging.getLogger("otel_assembly")
+
+#: Models whose counts are remembered by one assembler.
+_METERS: Final = 32
 
 
 class Assembler:
@@ -149,7 +154,14 @@ class Assembler:
             if isinstance(error, ContextOverflowError):
                 await self._tell(record)
             raise
-        return await self._succeeded(record, recording)
+        self._succeeded(record, recording)
+        try:
+            await self._tell(record)
+        except BaseException:  # cancelled: nobody will send this prompt
+            record.context.done(succeeded=False)
+            raise
+        record.context.done(succeeded=True)
+        return Assembly(record)
 
     def _recorded_by(self) -> Recorder:
         return self._recorder if self._recorder is not None else default_recorder()
@@ -159,6 +171,8 @@ class Assembler:
         meter = self._meters.get(key)
         if meter is None:
             meter = self._meters[key] = TokenMeter(self._counter or counter_for(model))
+            while len(self._meters) > _METERS:
+                self._meters.pop(next(iter(self._meters)), None)
         return meter
 
     async def _run(self, record: Record, recording: Recording | None) -> None:
@@ -171,7 +185,7 @@ class Assembler:
             with policy_span(recording, policy.name, index):
                 await self._apply(policy, step, record)
             prompts, sources, frame, view = step.prompts_out, step.sources, step.frame_out, step.view_out
-            if step.overflow is not None:
+            if step.overflow is not None and (record.overflow is None or step.overflow.unit == "tokens"):
                 record.overflow = step.overflow
 
     async def _apply(self, policy: AssemblyPolicy, step: Step, record: Record) -> None:
@@ -187,7 +201,7 @@ class Assembler:
             raise
         except Exception as error:
             step.error = error
-            if self.on_policy_error == "skip" and policy.name != "alert":
+            if self.on_policy_error == "skip" and not (policy.name == "alert" or isinstance(error, HaltedError)):
                 logger.warning(
                     "policy %r (index %d) was skipped: it raised %s", policy.name, step.index, type(error).__name__
                 )
@@ -203,10 +217,12 @@ class Assembler:
 
     def _calibrate(self, ledger: Ledger, opening: Opening, model: str | None) -> None:
         """Compare what was counted for the last prompt with what the provider billed for it, once it has said so."""
-        bill, billed = ledger.awaits_bill, opening.view.history.billed
-        if bill is None or billed is None or bill.frame is not opening.frame or billed[0] < bill.seen:
-            return
-        ledger.awaits_bill = None
+        billed = opening.view.history.billed
+        with ledger.lock:
+            bill = ledger.awaits_bill
+            if bill is None or billed is None or bill.frame is not opening.frame or billed[0] < bill.seen:
+                return
+            ledger.awaits_bill = None
         self.observe_usage(bill.tokens, billed[1], model=model, generation=bill.generation)
 
     def observe_usage(
@@ -231,38 +247,38 @@ class Assembler:
     def _failed(self, record: Record, recording: Recording | None, error: BaseException) -> None:
         record.error = error
         record.context.done(succeeded=False)
+        if isinstance(error, ContextOverflowError):
+            error.assembly = Assembly(record)
         if recording is not None:
             record.last, record.baseline = record.ledger.last, record.ledger.recorded
             recording.finish(record)
 
-    async def _succeeded(self, record: Record, recording: Recording | None) -> Assembly:
-        record.context.done(succeeded=True)
-        assembly = Assembly(record)
+    def _succeeded(self, record: Record, recording: Recording | None) -> None:
         ledger = record.ledger
         with ledger.lock:
             record.last, record.baseline = ledger.last, ledger.recorded
-            ledger.withdrawn += record.opening.withdrawn
-            record.withdrawn = list(ledger.withdrawn)
+            record.counts = len(record.opening.view.history.table(record.meter).order)
             if recording is not None:
                 recording.finish(record)
-            ledger.last = snapshot = record.snapshot()
+            ledger.last = record.snapshot(record.last)
             if recording is not None and recording.recorded:
-                ledger.recorded = snapshot
-                ledger.withdrawn.clear()
+                same = record.baseline is record.last
+                ledger.recorded = ledger.last if same else record.snapshot(record.baseline)
             counter = record.meter.counter
             if recording is not None or isinstance(counter, CalibratedCounter):
+                totals = _totals(record)
                 frame, seen = record.opening.frame, record.opening.view.end
-                ledger.awaits_bill = Bill(frame, seen, assembly.totals.tokens_out, counter.generation)
-        await self._tell(record)
-        return assembly
+                if totals is not None:
+                    ledger.awaits_bill = Bill(frame, seen, totals.tokens_out, counter.generation)
 
     async def _tell(self, record: Record) -> None:
         """Let observers of budgets know; the tokens are counted only where somebody may listen."""
-        if record.context.stream is None:
+        stream = record.context.stream
+        totals = _totals(record) if stream is not None else None
+        if stream is None or totals is None:
             return
         overflow = record.overflow
         in_tokens = overflow if overflow is not None and overflow.unit == "tokens" else None
-        totals = Assembly(record).totals
         completed = AssemblyCompleted(
             assembly=record.assembly_id,
             turn=record.turn,
@@ -273,6 +289,15 @@ class Assembler:
             overflow_cause=overflow.cause.value if overflow is not None else "",
         )
         try:
-            await record.context.stream.send(completed)
+            await stream.send(completed)
         except Exception as error:  # noqa: BLE001  # the assembly is done; a stream that fails must not undo it
             logger.warning("the stream refused the note on an assembly: %s", type(error).__name__)
+
+
+def _totals(record: Record) -> Totals | None:
+    """The numbers of an assembly that is done; a counter that fails must not undo it."""
+    try:
+        return totals_of(record)
+    except Exception as error:  # noqa: BLE001  # as above
+        logger.warning("the tokens of an assembly could not be counted: %s", type(error).__name__)
+        return None

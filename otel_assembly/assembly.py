@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.decision import Decision, DecisionOutcome
-from otel_assembly.delta import decisions_of
+from otel_assembly.delta import decisions_of, exits_of
 from otel_assembly.totals import Prefix, Totals, prefix_of, totals_of
 
 if TYPE_CHECKING:
@@ -56,8 +56,13 @@ class Assembly:
 
     @property
     def dropped(self) -> list[Decision]:
-        """The decisions by which items left the prompt in this assembly."""
+        """The decisions by which items are out of the prompt that were not, or were for another reason."""
         return [decision for decision in self.decisions if decision.outcome is DecisionOutcome.DROPPED]
+
+    @cached_property
+    def exits(self) -> tuple[Decision, ...]:
+        """The decisions by which items left: they were in the prompt before, or are new, and are not in this one."""
+        return tuple(exits_of(self._record))
 
     @cached_property
     def totals(self) -> Totals:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from bisect import bisect_left, bisect_right
+from itertools import islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
 
 from otel_assembly.ledger import Group
 from otel_assembly.view import Column, Run, View, to_runs, without
@@ -11,9 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from otel_assembly.decision import DecisionOutcome, DecisionReason
+    from otel_assembly.history import History
     from otel_assembly.ledger import Frame
 
     Tag = tuple[DecisionOutcome, DecisionReason]
+
+#: A view of more segments is better searched as a set.
+_FEW: Final = 8
 
 
 def entered(new: Sequence[Group], old: Sequence[Group], *, tagged: bool = True) -> list[Group]:
@@ -41,9 +48,12 @@ def entered(new: Sequence[Group], old: Sequence[Group], *, tagged: bool = True) 
     return found
 
 
-def _outside(run: Run, held: Iterable[Run]) -> list[Run]:
+def _outside(run: Run, held: Sequence[Run]) -> list[Run]:
+    """What ascending, disjoint runs leave of one run; only those that touch it are looked at."""
     start, stop = run
-    inside = [(max(low, start) - start, min(high, stop) - start) for low, high in held if low < stop and high > start]
+    first = bisect_right(held, start, key=itemgetter(1))
+    after = bisect_left(held, stop, key=itemgetter(0))
+    inside = ((max(low, start) - start, min(high, stop) - start) for low, high in held[first:after])
     return [(start + low, start + high) for low, high in without(stop - start, inside)]
 
 
@@ -76,7 +86,7 @@ def still_in(groups: Iterable[Group], view: View, frame: Frame) -> list[int]:
     found: list[int] = []
     kept: set[int] | None = None
     for group in groups:
-        if group.view.history is view.history:
+        if group.view.history is view.history and len(view.segments) <= _FEW:
             found += (group.frame.ordinals.of(p) for p in group.view.positions() if view.holds(p))
             continue
         if kept is None:
@@ -102,20 +112,32 @@ def ordinal_runs(view: View, frame: Frame) -> list[Run]:
     return runs
 
 
-def shared_prefix(new: View, old: View, new_frame: Frame, old_frame: Frame) -> int:
-    """How many items two views begin with in common."""
-    count = 0
-    if new.history is old.history:
-        for (column, start, stop), (other, low, high) in zip(new.segments, old.segments, strict=False):
-            if column is not other or start != low:
-                break
-            count += min(stop, high) - start
-            if stop != high:
-                break
-        if count or (new.segments and old.segments and new.segments[0][0] is old.segments[0][0]):
-            return count
-    for one, other_ordinal in zip(new_frame.of(new), old_frame.of(old), strict=False):
-        if one != other_ordinal:
+def shared_prefix(new: View, old: View) -> int:
+    """How many items two views begin with that read the same: by interval as far as that goes, then by their text."""
+    count = _shared_positions(new, old) if new.history is old.history else 0
+    rest = zip(islice(new.positions(), count, None), islice(old.positions(), count, None), strict=False)
+    for position, other in rest:
+        if not _reads_the_same(new.history, position, old.history, other):
             break
         count += 1
     return count
+
+
+def _shared_positions(new: View, old: View) -> int:
+    count = 0
+    for (column, start, stop), (other, low, high) in zip(new.segments, old.segments, strict=False):
+        if column is not other or start != low:
+            break
+        count += min(stop, high) - start
+        if stop != high:
+            break
+    return count
+
+
+def _reads_the_same(history: History, position: int, other: History, at: int) -> bool:
+    if history is other and position == at:
+        return True
+    if history.digest(position) != other.digest(at):
+        return False
+    # What an image shows is in no text.
+    return not history.has_media(position) or bool(history.event(position) == other.event(at))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -32,39 +32,45 @@ class _Form(BaseModel):
 
     name: str | None = None
     model: str | None = None
-    on_policy_error: str = "raise"
+    on_policy_error: Literal["raise", "skip"] = "raise"
     policies: list[str | dict[str, Any]] = Field(default_factory=list)
 
 
-def chain_from_config(config: Mapping[str, Any] | str | PathLike[str]) -> Chain:
+#: Parameters that a policy gets where its entry does not say otherwise, by the policy's name.
+Defaults = Mapping[str, Mapping[str, Any]]
+
+
+def chain_from_config(config: Mapping[str, Any] | str | PathLike[str], defaults: Defaults | None = None) -> Chain:
     """Read a mapping or a file.
 
     Raises:
         ConfigurationError: What is wrong, where, and the mend.
     """
     if isinstance(config, Mapping):
-        return _chain(config, "config")
+        return _chain(config, "config", defaults or {})
     path = fspath(config)
-    return _chain(_read(path), path)
+    return _chain(_read(path), path, defaults or {})
 
 
 def _read(path: str) -> Any:
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigurationError(f"{path}: cannot be read: {why}") from error
     try:
-        return json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
+        return json.loads(text) if path.lower().endswith(".json") else yaml.safe_load(text)
     except json.JSONDecodeError as error:
         raise ConfigurationError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
-    except (yaml.YAMLError, RecursionError) as error:
+    except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark is not None else path
         raise ConfigurationError(f"{where}: not YAML: {getattr(error, 'problem', None) or 'malformed'}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error}") from error
 
 
-def _chain(form: Any, where: str) -> Chain:
+def _chain(form: Any, where: str, defaults: Defaults) -> Chain:
     if not isinstance(form, Mapping):
         raise ConfigurationError(f"{where}: expected a mapping with 'policies', found {type(form).__name__}")
     for key in form:
@@ -74,19 +80,19 @@ def _chain(form: Any, where: str) -> Chain:
         read = _Form.model_validate(dict(form))
     except ValidationError as error:
         raise ConfigurationError(f"{where}: {_first(error)}") from error
-    policies = [_entry(entry, f"{where}: policies[{index}]") for index, entry in enumerate(read.policies)]
+    policies = [_entry(entry, f"{where}: policies[{index}]", defaults) for index, entry in enumerate(read.policies)]
     return Chain(policies, {"name": read.name, "model": read.model, "on_policy_error": read.on_policy_error})
 
 
-def _entry(entry: str | Mapping[str, Any], where: str) -> AssemblyPolicy:
+def _entry(entry: str | Mapping[str, Any], where: str, defaults: Defaults) -> AssemblyPolicy:
     if isinstance(entry, str):
-        return make_policy(entry, {}, where)
+        return make_policy(entry, defaults.get(entry, {}), where)
     if len(entry) != 1:
         raise ConfigurationError(f"{where}: expected one policy name with its parameters, found {len(entry)} keys")
     ((name, parameters),) = entry.items()
     if parameters is not None and not isinstance(parameters, Mapping):
         raise ConfigurationError(f"{where}.{name}: expected a mapping of parameters, found {parameters!r}")
-    return make_policy(str(name), dict(parameters or {}), where)
+    return make_policy(str(name), {**defaults.get(str(name), {}), **(parameters or {})}, where)
 
 
 def make_policy(name: str, parameters: Mapping[str, Any], where: str) -> AssemblyPolicy:
@@ -134,7 +140,7 @@ def _first(error: ValidationError) -> str:
     return f"{place}: {first['msg']}"
 
 
-def chain_from_spec(spec: str) -> list[AssemblyPolicy]:
+def chain_from_spec(spec: str, defaults: Defaults | None = None) -> list[AssemblyPolicy]:
     """Read a chain on one line: ``conversation,sliding_window:max_events=50:stride=10,token_budget:max_tokens=8000``.
 
     Raises:
@@ -146,12 +152,15 @@ def chain_from_spec(spec: str) -> list[AssemblyPolicy]:
         where = f"policies[{index}]"
         if not name:
             raise ConfigurationError(f"{where}: empty; expected policies by name, separated by commas")
-        parameters: dict[str, Any] = {}
+        parameters: dict[str, Any] = dict((defaults or {}).get(name, {}))
         for setting in settings:
             key, equals, value = setting.partition("=")
             if not equals or not key:
                 raise ConfigurationError(f"{where}.{name}: expected parameter=value, found {setting!r}")
-            parameters[key.strip()] = yaml.safe_load(value) if value.strip() else None
+            try:
+                parameters[key.strip()] = yaml.safe_load(value)
+            except (yaml.YAMLError, ValueError) as error:
+                raise ConfigurationError(f"{where}.{name}.{key.strip()}: cannot be read: {value!r}") from error
         policies.append(make_policy(name, parameters, where))
     return policies
 

@@ -138,12 +138,14 @@ class HaltGuard:
 class Conversation:
     """The state of one conversation that outlives a turn."""
 
-    __slots__ = ("__weakref__", "_delivered", "_lock", "alerts_read", "guard")
+    __slots__ = ("__weakref__", "_delivered", "_lock", "alerts_read", "guard", "releases")
 
     def __init__(self) -> None:
         self.guard = HaltGuard()
         #: How many alerts of the conversation's `History` all turns before have dealt with.
         self.alerts_read = 0
+        #: How often a turn gave an alert back.
+        self.releases = 0
         self._delivered: set[AlertFacts] = set()
         self._lock = threading.Lock()
 
@@ -160,6 +162,16 @@ class Conversation:
         with self._lock:
             self._delivered.discard(alert)
             self.alerts_read = 0
+            self.releases += 1
+
+    def has_read(self, alerts: int, releases: int) -> None:
+        """A turn that saw so many alerts, and began when so many had been given back, has come to a good end.
+
+        What another turn gave back meanwhile, this one did not deliver: all alerts are then read again.
+        """
+        with self._lock:
+            if releases == self.releases:
+                self.alerts_read = max(self.alerts_read, alerts)
 
 
 class _KnownById:

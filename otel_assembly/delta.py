@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from otel_assembly.changes import entered, still_in
 from otel_assembly.decision import Decision, DecisionOutcome, DecisionReason
+from otel_assembly.facts import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from otel_assembly.ledger import Frame, Group, Snapshot
     from otel_assembly.record import Record, Step
+
+Place = tuple["Frame", int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +33,20 @@ class Arrival:
 
 
 def arrivals(record: Record, since: Snapshot | None) -> list[Arrival]:
-    """The items that the ledger has given an ordinal since then: those that came in, and those that policies made."""
-    first = 0 if since is None else since.next_ordinal
-    opening = record.opening
-    frame = opening.frame
-    start = since.seen if since is not None and since.source is frame else 0
-    found = [
-        _arrival(record, frame, position)
-        for position in range(start, opening.view.end)
-        if frame.ordinals.of(position) >= first
-    ]
+    """The items that no assembly up to then had: those that came in, and those that policies made."""
+    frame, end = record.opening.frame, record.opening.view.end
+    if since is not None and since.source is frame:
+        new: Iterable[int] = range(since.seen, end)
+    else:
+        known = set() if since is None else set(islice(since.source.ordinals.all(), since.seen))
+        new = (position for position, item in enumerate(islice(frame.ordinals.all(), end)) if item not in known)
+    found = [_arrival(record, frame, position) for position in new]
     for step in record.steps:
-        made = {ordinal for ordinal in step.injected if ordinal >= first}
-        if made:
-            found += (
-                _arrival(record, step.frame_out, position)
-                for position in step.view_out.positions()
-                if step.frame_out.ordinals.of(position) in made
-            )
+        made = set(_injected(step, since))
+        for position in step.view_out.positions() if made else ():
+            if step.frame_out.ordinals.of(position) in made:
+                step.frame_out.history.table(record.meter).tokens(position)
+                found.append(_arrival(record, step.frame_out, position))
     return found
 
 
@@ -63,21 +63,40 @@ def _arrival(record: Record, frame: Frame, position: int) -> Arrival:
     )
 
 
+def offered_no_more(record: Record, since: Snapshot | None) -> list[Place]:
+    """What came in then and does not come in now, by its place in the input of then."""
+    if since is None:
+        return []
+    frame, end = record.opening.frame, record.opening.view.end
+    if since.source is frame:
+        return [(frame, position) for position in range(end, since.end)]
+    now = set(islice(frame.ordinals.all(), end))
+    then = enumerate(islice(since.source.ordinals.all(), since.end))
+    return [(since.source, position) for position, item in then if item not in now]
+
+
+def _offered_again(record: Record, since: Snapshot | None) -> range:
+    """Positions that came in before then, not then, and now: where an assembly that began earlier ended later."""
+    if since is None or since.source is not record.opening.frame:
+        return range(0)
+    return range(since.end, min(since.seen, record.opening.view.end))
+
+
 def counted(record: Record, since: Snapshot | None, arrived: list[Arrival]) -> list[tuple[int, int]]:
     """Items, with their tokens, that were counted since then and had arrived before it."""
-    frame = record.opening.frame
+    frame, seen = record.opening.frame, record.opening.view.end
     table = frame.history.table(record.meter)
     start = 0
-    if since is not None and since.source is frame and since.meter.key == record.meter.key:
-        start = since.counted
+    if since is not None and since.source is frame:
+        seen = max(seen, since.seen)
+        start = since.counted if since.table is table else 0
     new = {arrival.item for arrival in arrived}
-    end = record.opening.view.end
     return sorted(
         (ordinal, tokens)
-        for position in table.order[start:]
-        if position < end
+        for position in table.order[start : record.counts]
+        if position < seen
         and (ordinal := frame.ordinals.of(position)) not in new
-        and (tokens := table.known(position)) != frame.announced.get(ordinal, -1)
+        and (tokens := table.known(position)) != frame.told.get(ordinal, -1)
     )
 
 
@@ -93,18 +112,22 @@ class StepDelta:
 
 def step_delta(record: Record, step: Step, since: Snapshot | None) -> StepDelta:
     """Compare one step with the same step of an earlier assembly."""
-    if since is None or step.index >= len(since.groups):
+    if since is None:
         return StepDelta(list(step.groups), [], list(step.injected), [])
     before = since.groups[step.index]
     left = entered(before, step.groups, tagged=False)
-    injected_before = set(since.injected[step.index])
     injected = set(step.injected)
     return StepDelta(
         exits=entered(step.groups, before),
         returned=still_in(left, record.view_out, record.frame_out) if left else [],
-        injected=sorted(injected - injected_before),
-        withdrawn=sorted(injected_before - injected),
+        injected=_injected(step, since),
+        withdrawn=sorted(ordinal for _, ordinal in since.made[step.index] if ordinal not in injected),
     )
+
+
+def _injected(step: Step, since: Snapshot | None) -> list[int]:
+    before = set() if since is None else {ordinal for _, ordinal in since.made[step.index]}
+    return sorted(ordinal for ordinal in step.injected if ordinal not in before)
 
 
 def exits_from_the_prompt(record: Record, step: Step) -> list[Group]:
@@ -116,67 +139,81 @@ def exits_from_the_prompt(record: Record, step: Step) -> list[Group]:
     return entered(step.groups, out, tagged=False)
 
 
+def exits_of(record: Record) -> Iterator[Decision]:
+    """One decision for every item that was in the previous prompt, or is new, and left."""
+    if record.error is not None:
+        return
+    for step in record.steps:
+        for group in exits_from_the_prompt(record, step):
+            for position in group.view.positions():
+                yield _decision(record, (group.frame, position), group.outcome, group.reason, step)
+
+
 def decisions_of(record: Record) -> Iterator[Decision]:
     """One decision for every change of an item's state since the assembly before."""
     if record.error is not None:
         return
     since = record.last
     left: set[int] = set()
+    back: dict[int, Step | None] = {
+        record.opening.frame.ordinals.of(position): None for position in _offered_again(record, since)
+    }
     for step in record.steps:
         delta = step_delta(record, step, since)
         for group in delta.exits:
             for position in group.view.positions():
                 left.add(group.frame.ordinals.of(position))
-                yield _decision(record, group.frame, position, group.outcome, group.reason, step)
-        yield from _of_ordinals(record, step, delta.returned, DecisionOutcome.KEPT, DecisionReason.FITS)
-        yield from _of_ordinals(record, step, delta.injected, DecisionOutcome.INJECTED, DecisionReason.POLICY)
-        yield from _of_ordinals(record, step, list(step.moved), DecisionOutcome.REORDERED, DecisionReason.POLICY)
-        for item in delta.withdrawn:
-            yield Decision(
-                item, "other", None, DecisionOutcome.DROPPED, DecisionReason.WITHDRAWN, step.policy, step.index
-            )
-    for item in record.opening.withdrawn:
-        yield Decision(item, "other", None, DecisionOutcome.DROPPED, DecisionReason.WITHDRAWN)
-    yield from _kept(record, left)
+                yield _decision(record, (group.frame, position), group.outcome, group.reason, step)
+        back.update(dict.fromkeys(delta.returned, step))
+        for place in _places(step.frame_out, step.view_out, set(delta.injected)):
+            yield _decision(record, place, DecisionOutcome.INJECTED, DecisionReason.POLICY, step)
+        if since is not None and delta.withdrawn:
+            yield from _withdrawn(step, since.made[step.index], set(delta.withdrawn))
+    for place in offered_no_more(record, since):
+        yield _decision(record, place, DecisionOutcome.DROPPED, DecisionReason.WITHDRAWN, None)
+    yield from _kept(record, left, back)
+    for step in record.steps:
+        moved = set(step.moved).difference(since.moved[step.index] if since is not None else ())
+        for place in _places(record.frame_out, record.view_out, moved):
+            yield _decision(record, place, DecisionOutcome.REORDERED, DecisionReason.POLICY, step)
 
 
-def _kept(record: Record, left: set[int]) -> Iterator[Decision]:
-    made = {ordinal for step in record.steps for ordinal in step.injected}
-    why = {
-        group.frame.ordinals.of(position): (group.reason, step)
-        for step in record.steps
-        for group in step.held
-        for position in group.view.positions()
-    }
-    for arrival in arrivals(record, record.last):
-        if arrival.item in left or arrival.item in made:
-            continue
-        reason, step = why.pop(arrival.item, (DecisionReason.FITS, None))
-        yield _decision(record, arrival.frame, arrival.position, DecisionOutcome.KEPT, reason, step)
+def _withdrawn(step: Step, made: Iterable[tuple[Any, int]], items: set[int]) -> Iterator[Decision]:
+    for event, item in made:
+        if item in items:
+            kind = str(describe(event).kind)
+            outcome, reason = DecisionOutcome.DROPPED, DecisionReason.WITHDRAWN
+            yield Decision(item, kind, None, outcome, reason, step.policy, step.index, event)
 
 
-def _of_ordinals(
-    record: Record, step: Step, ordinals: list[int], outcome: DecisionOutcome, reason: DecisionReason
-) -> Iterator[Decision]:
-    if not ordinals:
-        return
-    wanted = set(ordinals)
-    frame, view = (
-        (step.frame_out, step.view_out)
-        if outcome is not DecisionOutcome.KEPT
-        else (
-            record.frame_out,
-            record.view_out,
-        )
-    )
-    for position in view.positions():
-        if frame.ordinals.of(position) in wanted:
-            yield _decision(record, frame, position, outcome, reason, step)
+def _kept(record: Record, left: set[int], back: dict[int, Step | None]) -> Iterator[Decision]:
+    """What is in the prompt and was not, and what is there by another rule than before."""
+    since = record.last
+    why = {item: (reason, step) for step in record.steps for item, reason in _held(step.held)}
+    was = dict(_held(group for groups in since.held for group in groups)) if since is not None else {}
+    made = {item for step in record.steps for item in step.injected}
+    new = {arrival.item for arrival in arrivals(record, since)} - left - made
+    changed = {item for item in {*why, *was} if (why[item][0] if item in why else None) is not was.get(item)}
+    for place in _places(record.frame_out, record.view_out, new | back.keys() | changed - made):
+        item = place[0].ordinals.of(place[1])
+        reason, step = why.get(item, (DecisionReason.FITS, back.get(item)))
+        yield _decision(record, place, DecisionOutcome.KEPT, reason, step)
+
+
+def _held(groups: Iterable[Group]) -> Iterator[tuple[int, DecisionReason]]:
+    return ((item, group.reason) for group in groups for item in group.frame.of(group.view))
+
+
+def _places(frame: Frame, view: Any, items: set[int]) -> Iterator[Place]:
+    """Where these items stand in a view, in its order."""
+    if items:
+        yield from ((frame, position) for position in view.positions() if frame.ordinals.of(position) in items)
 
 
 def _decision(
-    record: Record, frame: Frame, position: int, outcome: DecisionOutcome, reason: DecisionReason, step: Step | None
+    record: Record, place: Place, outcome: DecisionOutcome, reason: DecisionReason, step: Step | None
 ) -> Decision:
+    frame, position = place
     tokens = frame.history.table(record.meter).known(position)
     return Decision(
         item=frame.ordinals.of(position),

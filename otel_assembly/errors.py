@@ -23,7 +23,7 @@ A message names what was wrong, where (file, line, block, policy), and the mend.
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -114,6 +114,7 @@ class ContextOverflowError(AssemblyError):
         costs: Tokens of each fixed part, by its name, in prompt order.
         cause: ``fixed`` or ``newest_atom``.
         policy: The policy that could not keep its budget; None outside a chain.
+        assembly: The `Assembly` that came to nothing, for its numbers; None outside a chain.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class ContextOverflowError(AssemblyError):
         self.costs = dict(costs)
         self.cause = cause
         self.policy = policy
+        self.assembly: Any = None
         parts = ", ".join(f"{name} {tokens}" for name, tokens in self.costs.items())
         what = (
             "content that may not be dropped"

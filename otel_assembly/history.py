@@ -159,8 +159,10 @@ class History(Sequence[Any]):
             self.requests,
             self.alerts,
         )
-        #: How many system messages lead the conversation: prompts that stand among the events.
+        #: One past the last system message that leads the conversation: a prompt that stands among the events. Alerts
+        #: and lifecycle notes, which the model does not read, may stand before it.
         self.leading = 0
+        self._leads = True
         self.extend(events)
 
     def append(self, event: Any) -> None:
@@ -180,8 +182,11 @@ class History(Sequence[Any]):
                 del self._fresh[next(iter(self._fresh))]
             if facts.billed_tokens:
                 self.billed = (position, facts.billed_tokens)
-            if facts.kind == EventKind.SYSTEM and self.leading == position:
-                self.leading += 1
+            if self._leads:
+                if facts.kind == EventKind.SYSTEM:
+                    self.leading = position + 1
+                elif facts.rendered:
+                    self._leads = False
             self._events.append(event)
             for column in self.columns_of(position)[1:]:
                 column.held.append(position)  # type: ignore[attr-defined]  # all but the first are arrays
@@ -285,10 +290,16 @@ class History(Sequence[Any]):
 
     def newest_request(self, view: View) -> int:
         """The position of the newest user request in a view; −1 where it has none."""
-        if view.whole or all(column is self.conversational and start == 0 for column, start, _ in view.segments):
-            index = self.requests.index(view.end)
-            return self.requests.position(index - 1) if index else -1
-        return next((position for position in view.backward() if self.kind(position) is EventKind.REQUEST), -1)
+        if not len(view):
+            return -1
+        first = view.position(0)
+        for index in range(self.requests.index(view.end) - 1, -1, -1):
+            position = self.requests.position(index)
+            if position < first:
+                break
+            if view.holds(position):
+                return position
+        return -1
 
 
 def text_digest(texts: Iterable[str]) -> int:

@@ -13,19 +13,21 @@ from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from operator import is_
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from otel_assembly.history import History
 from otel_assembly.matching import Matcher
-from otel_assembly.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from otel_assembly.context import Context
     from otel_assembly.decision import DecisionOutcome, DecisionReason
-    from otel_assembly.tokens import TokenMeter
+    from otel_assembly.history import TokenTable
+    from otel_assembly.view import View
+
+Key = TypeVar("Key")
 
 #: Ledgers that are known only by a conversation id; the least recently used are forgotten beyond it.
 LEDGERS_BY_ID: Final = 1_000
@@ -80,8 +82,8 @@ class Frame:
 
     history: History
     ordinals: Ordinals
-    #: Tokens by ordinal that were announced while the item stood in an earlier frame.
-    announced: dict[int, int] = field(default_factory=dict)
+    #: Tokens by ordinal that a reader of the traces was told while the item stood in an earlier frame.
+    told: dict[int, int] = field(default_factory=dict)
 
     def of(self, view: View) -> Iterator[int]:
         """The ordinals of a view's items, in order."""
@@ -109,18 +111,28 @@ class Snapshot:
     """What one assembly did, as far as the next one needs it."""
 
     assembly_id: str
+    #: By step: what left, what was held, what was moved, and the events that were made, with their ordinals.
     groups: tuple[tuple[Group, ...], ...]
-    injected: tuple[tuple[int, ...], ...]
+    held: tuple[tuple[Group, ...], ...]
+    moved: tuple[tuple[int, ...], ...]
+    made: tuple[tuple[tuple[Any, int], ...], ...]
     prompts: tuple[str, ...]
     kept: View
     frame: Frame
-    #: The input's frame and how many of its positions were there.
+    #: The input's frame, how many of its positions came in, and how many some assembly up to this one has announced:
+    #: more than came in where one that began later ended first.
     source: Frame
+    end: int
     seen: int
-    next_ordinal: int
-    #: How many counts of the source's token table were made by then.
+    #: The source's token table, and how many counts were made in it by then.
+    table: TokenTable
     counted: int
-    meter: TokenMeter
+
+    def told(self) -> dict[int, int]:
+        """Tokens by ordinal, of the items that came in, as they were announced up to this assembly."""
+        ordinal = self.source.ordinals.of
+        now = {ordinal(position): self.table.known(position) for position in self.table.order[: self.counted]}
+        return {**self.source.told, **now}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +152,6 @@ class Opening:
 
     frame: Frame
     view: View
-    #: Ordinals that an earlier input of the conversation had and this one has not.
-    withdrawn: list[int]
 
 
 class Ledger:
@@ -154,25 +164,18 @@ class Ledger:
         self.last: Snapshot | None = None
         #: The last assembly whose span was recorded: what a reader of the traces knows.
         self.recorded: Snapshot | None = None
-        #: Events that policies injected, by the policy's index, with their ordinals.
-        self.injected: dict[int, list[tuple[Any, int]]] = {}
         self.awaits_bill: Bill | None = None
-        #: What was withdrawn since the last recorded assembly.
-        self.withdrawn: list[int] = []
         self._next = 0
         self._frame: Frame | None = None
-        self._contents: list[tuple[Any, Any]] = []
-
-    @property
-    def next_ordinal(self) -> int:
-        """The ordinal of the next item at first sight."""
-        return self._next
+        #: Of each chat message of a list, what it said when it was read.
+        self._said: list[_Said | None] = []
 
     def take(self, count: int) -> int:
         """Give `count` new items their ordinals; the first is returned."""
-        first = self._next
-        self._next += count
-        return first
+        with self.lock:
+            first = self._next
+            self._next += count
+            return first
 
     def turn(self) -> int:
         """Count an assembly; its number, from 0, is returned."""
@@ -199,7 +202,7 @@ class Ledger:
         new = len(view) - len(frame.ordinals)
         if new > 0:
             frame.ordinals.extend(new, self.take(new))
-        return Opening(frame, view, [])
+        return Opening(frame, view)
 
     def _open_list(self, events: list[Any]) -> Opening:
         frame = self._frame
@@ -212,15 +215,15 @@ class Ledger:
             if new:
                 frame.history.extend(new)
                 frame.ordinals.extend(len(new), self.take(len(new)))
-                self._contents += map(_content, new)
-            return Opening(frame, frame.history.view(), [])
+                self._said += map(_said, new)
+            return Opening(frame, frame.history.view())
         return self._rearranged(frame, events)
 
     def _unchanged(self, events: list[Any], known: int) -> bool:
         """Whether chat messages that were seen before still say what they said; a dict can be changed in place."""
         return all(
-            type(event) is not dict or (event.get("content") is content and event.get("tool_calls") is calls)
-            for event, (content, calls) in zip(events[:known], self._contents, strict=True)
+            said is None or (event == said.flat and (said.nested is None or _nested(event) == said.nested))
+            for event, said in zip(events[:known], self._said, strict=True)
         )
 
     def _rearranged(self, old: Frame, events: list[Any]) -> Opening:
@@ -233,23 +236,31 @@ class Ledger:
                 frame.ordinals.extend(1, self.take(1))
             else:
                 frame.ordinals.extend(1, old.ordinals.of(index))
-        if self.last is not None:
-            frame.announced = _announced(old, self.last.meter)
-        now = set(frame.ordinals.all())
-        withdrawn = [ordinal for ordinal in old.ordinals.all() if ordinal not in now]
+        if self.recorded is not None:
+            told = self.recorded.told()
+            frame.told = {ordinal: told[ordinal] for ordinal in frame.ordinals.all() if ordinal in told}
         self._frame = frame
-        self._contents = list(map(_content, events))
-        return Opening(frame, history.view(), withdrawn)
+        self._said = list(map(_said, events))
+        return Opening(frame, history.view())
 
 
-def _content(event: Any) -> tuple[Any, Any]:
-    return (event.get("content"), event.get("tool_calls")) if type(event) is dict else (None, None)
+class _Said(NamedTuple):
+    flat: dict[Any, Any]
+    #: Where it holds lists or mappings: what is in them.
+    nested: Any
 
 
-def _announced(frame: Frame, meter: TokenMeter) -> dict[int, int]:
-    table = frame.history.table(meter)
-    known = {frame.ordinals.of(position): table.known(position) for position in range(len(frame.history))}
-    return {**frame.announced, **{ordinal: tokens for ordinal, tokens in known.items() if tokens >= 0}}
+def _said(event: Any) -> _Said | None:
+    if not isinstance(event, dict):
+        return None
+    holds = any(isinstance(value, dict | list) for value in event.values())
+    return _Said(dict(event), _nested(event) if holds else None)
+
+
+def _nested(value: Any) -> Any:
+    if isinstance(value, dict):
+        return [(key, _nested(part)) for key, part in value.items()]
+    return list(map(_nested, value)) if isinstance(value, list) else value
 
 
 class Ledgers:
@@ -257,19 +268,20 @@ class Ledgers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_object: WeakKeyDictionary[Any, Ledger] = WeakKeyDictionary()
+        self._by_context: WeakKeyDictionary[Context, Ledger] = WeakKeyDictionary()
         self._by_id: OrderedDict[str, Ledger] = OrderedDict()
 
     def of(self, events: Sequence[Any], context: Context) -> Ledger:
         """The ledger of the conversation that these events belong to."""
         with self._lock:
-            if not isinstance(events, History) and context.conversation_id is not None:
+            if isinstance(events, History):
+                # A ledger refers to its history, so that a dictionary of ours would keep both for ever: it is held by
+                # the history itself, and goes with it, or with this assembler.
+                held: WeakKeyDictionary[Ledgers, Ledger] = vars(events).setdefault("_ledgers", WeakKeyDictionary())
+                return _at(held, self)
+            if context.conversation_id is not None:
                 return self._of_id(context.conversation_id)
-            key = events if isinstance(events, History) else context
-            ledger = self._by_object.get(key)
-            if ledger is None:
-                ledger = self._by_object[key] = Ledger()
-            return ledger
+            return _at(self._by_context, context)
 
     def _of_id(self, conversation_id: str) -> Ledger:
         ledger = self._by_id.get(conversation_id)
@@ -280,3 +292,10 @@ class Ledgers:
         else:
             self._by_id.move_to_end(conversation_id)
         return ledger
+
+
+def _at(ledgers: WeakKeyDictionary[Key, Ledger], key: Key) -> Ledger:
+    ledger = ledgers.get(key)
+    if ledger is None:
+        ledger = ledgers[key] = Ledger()
+    return ledger

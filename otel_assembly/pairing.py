@@ -3,7 +3,8 @@
 A result pairs with the nearest earlier unanswered call of its id, for ids repeat within conversations. A call with all
 its results is an *atom*, kept or dropped together; so is any other event, alone. A result that finds no open call is an
 orphan for good. A call without a result is *pending* while no later response exists, or while it explicitly awaits an
-approval; else it is an orphan until its result comes, however late.
+approval (its message then waits whole); else it is an orphan until its result comes, however late. What restates a
+call or a result (an *echo*) belongs to the atom that it echoes; if it echoes several, they are one from then on.
 
 `Pairing` reads a conversation once, as it grows. `unpaired` looks at a selection of it, from the newest item backwards.
 """
@@ -11,27 +12,26 @@ approval; else it is an orphan until its result comes, however late.
 from __future__ import annotations
 
 from array import array
-from collections import deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from otel_assembly.facts import EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from otel_assembly.facts import EventFacts
 
 #: Flags of an item.
 ORPHAN: Final = 1
 ECHO: Final = 2
-AWAITING: Final = 4
 MEDIA: Final = 8
 ANSWERS: Final = 16
 ASKS: Final = 32
 RESPONSE: Final = 64
 
-#: An event that restates a result comes soon after it: only so many answered calls are remembered for it.
-_ECHO_MEMORY: Final = 512
+#: An event that restates a result comes soon after it: only so many ids of answered calls are remembered for it.
+_ECHO_MEMORY: Final = 4096
 
 
 class Pairing:
@@ -39,13 +39,25 @@ class Pairing:
 
     Attributes:
         atoms: The position of the first item of each item's atom.
-        flags: `ORPHAN`, `ECHO`, `AWAITING`, `ASKS`, `ANSWERS` of each item.
+        flags: `ORPHAN`, `ECHO`, `ASKS`, `ANSWERS` … of each item.
         links: How many calls an item opens, or how many it closes.
         incomplete: Of each atom with unanswered calls, by its position: all its items so far.
         last_response: The position of the newest response; −1 while there is none.
     """
 
-    __slots__ = ("_answered", "_open", "_unanswered", "atoms", "flags", "incomplete", "last_response", "links")
+    __slots__ = (
+        "_answered",
+        "_awaits",
+        "_joined",
+        "_missing",
+        "_open",
+        "_unanswered",
+        "atoms",
+        "flags",
+        "incomplete",
+        "last_response",
+        "links",
+    )
 
     def __init__(self) -> None:
         self.atoms = array("I")
@@ -53,9 +65,15 @@ class Pairing:
         self.links = array("H")
         self.incomplete: dict[int, list[int]] = {}
         self.last_response = -1
+        # By id, the items that asked and wait, oldest first; by item, how many of its calls wait; by atom, the same.
         self._open: dict[str, list[int]] = {}
         self._unanswered: dict[int, int] = {}
-        self._answered: deque[tuple[str, int]] = deque(maxlen=_ECHO_MEMORY)
+        self._missing: dict[int, int] = {}
+        #: By item, the ids of its unanswered calls that explicitly await an approval.
+        self._awaits: dict[int, list[str]] = {}
+        #: Calls that an atom made of several opens.
+        self._joined: dict[int, int] = {}
+        self._answered: OrderedDict[str, int] = OrderedDict()
 
     def append(self, facts: EventFacts) -> int:
         """Take the next item; its flags are returned."""
@@ -63,7 +81,7 @@ class Pairing:
         atom, flags, links = position, 0, 0
         if facts.opens:
             atom, flags, links = self._call(position, facts)
-        elif facts.closes:
+        elif facts.closes or facts.kind == EventKind.TOOL_RESULT:
             atom, flags, links = self._result(position, facts)
         if facts.kind == EventKind.RESPONSE:
             self.last_response = position
@@ -77,113 +95,158 @@ class Pairing:
 
     def _call(self, position: int, facts: EventFacts) -> tuple[int, int, int]:
         if facts.restates and all(self._open.get(call) for call in facts.opens):
-            atom = self._open[facts.opens[0]][-1]
+            asked = {call: self._open[call][-1] for call in facts.opens}
+            for call in facts.awaiting:
+                awaits = self._awaits.setdefault(asked[call], [])
+                if call not in awaits:
+                    awaits.append(call)
+            atom = self._join({self.atoms[ask] for ask in asked.values()})
             self.incomplete[atom].append(position)
-            return atom, ECHO | (AWAITING if facts.awaiting else 0), 0
+            return atom, ECHO, 0
         for call in facts.opens:
             self._open.setdefault(call, []).append(position)
-        self._unanswered[position] = len(facts.opens)
+        awaiting = [call for call in facts.opens if call in facts.awaiting]
+        if awaiting:
+            self._awaits[position] = awaiting
+        self._unanswered[position] = self._missing[position] = len(facts.opens)
         self.incomplete[position] = [position]
-        return position, ASKS | (AWAITING if facts.awaiting else 0), len(facts.opens)
+        return position, ASKS, len(facts.opens)
 
     def _result(self, position: int, facts: EventFacts) -> tuple[int, int, int]:
         taken: list[tuple[str, int]] = []
-        echoed = -1
+        asks: set[int] = set()
         for call in facts.closes:
             waiting = self._open.get(call)
             if waiting:
                 taken.append((call, waiting.pop()))
-            elif facts.restates and (echoed := self._echoed(call)) >= 0:
-                continue
+                asks.add(taken[-1][1])
+            elif facts.restates and call in self._answered:
+                asks.add(self._answered[call])
             else:
-                for untaken, atom in reversed(taken):
-                    self._open[untaken].append(atom)
-                return position, ORPHAN, 0
-        if not taken:
-            return echoed, ECHO, 0
-        for call, atom in taken:
-            if not self._open.get(call, True):
-                del self._open[call]
-            self._answered.append((call, atom))
-        atoms = [atom for _, atom in taken]
+                asks.clear()
+                break
+        if not asks:
+            for untaken, ask in reversed(taken):
+                self._open[untaken].append(ask)
+            return position, ORPHAN, 0
+        atom = self._join({self.atoms[ask] for ask in asks})
+        for call, ask in taken:
+            self._answer(call, ask, atom)
+        if atom in self.incomplete:
+            self.incomplete[atom].append(position)
+            if not self._missing[atom]:
+                del self._missing[atom], self.incomplete[atom]
+        return atom, ANSWERS if taken else ECHO, len(taken)
+
+    def _answer(self, call: str, ask: int, atom: int) -> None:
+        if not self._open.get(call, True):
+            del self._open[call]
+        self._missing[atom] -= 1
+        self._unanswered[ask] -= 1
+        if not self._unanswered[ask]:
+            del self._unanswered[ask]
+        awaits = self._awaits.get(ask)
+        if awaits and call in awaits:
+            awaits.remove(call)
+            if not awaits:
+                del self._awaits[ask]
+        self._answered[call] = ask
+        self._answered.move_to_end(call)
+        if len(self._answered) > _ECHO_MEMORY:
+            self._answered.popitem(last=False)
+
+    def _join(self, atoms: set[int]) -> int:
+        """The one atom that several become because an item belongs to all of them; its position is returned."""
         first = min(atoms)
-        for atom in set(atoms) - {first}:
-            self._join(atom, first)
-        self.incomplete[first].append(position)
-        self._unanswered[first] -= len(atoms)
-        if self._unanswered[first] == 0:
-            del self._unanswered[first], self.incomplete[first]
-        return first, ANSWERS, len(atoms)
+        if len(atoms) > 1:
+            members = sorted(position for atom in atoms for position in self._members(atom))
+            for position in members:
+                self.atoms[position] = first
+            self._joined[first] = sum(self.links[position] for position in members if self.flags[position] & ASKS)
+            missing = 0
+            for atom in atoms:
+                missing += self._missing.pop(atom, 0)
+                self.incomplete.pop(atom, None)
+            if missing:
+                self._missing[first], self.incomplete[first] = missing, members
+        return first
 
-    def _echoed(self, call: str) -> int:
-        return next((atom for answered, atom in reversed(self._answered) if answered == call), -1)
+    def _members(self, atom: int) -> list[int]:
+        """All items of an atom so far; those of a complete one, which nobody remembers, are looked for."""
+        known = self.incomplete.get(atom)
+        return known or [position for position in range(atom, len(self.atoms)) if self.atoms[position] == atom]
 
-    def _join(self, atom: int, first: int) -> None:
-        """One result answered calls of two responses: they are one atom from now on."""
-        for position in self.incomplete[atom]:
-            self.atoms[position] = first
-        self.incomplete[first] = sorted(self.incomplete[first] + self.incomplete.pop(atom))
-        self._unanswered[first] += self._unanswered.pop(atom)
-        for waiting in self._open.values():
-            waiting[:] = [first if one == atom else one for one in waiting]
+    def is_sendable(self, position: int, newest_response: int) -> bool:
+        """Whether an item may stand in a prompt: it is no orphan, nor in an atom with a call that nobody will answer.
 
-    def awaiting(self) -> list[int]:
+        Args:
+            position: The item.
+            newest_response: The newest response in sight: an unanswered call in front of it has been given up.
+        """
+        if self.flags[position] & ORPHAN:
+            return False
+        return not self._given_up(self.incomplete.get(self.atoms[position], ()), newest_response)
+
+    def _given_up(self, members: Sequence[int], newest_response: int) -> bool:
+        return any(
+            member in self._unanswered and member not in self._awaits for member in members if member < newest_response
+        )
+
+    def awaiting(self, newest_response: int) -> list[int]:
         """Items of the atoms with a call that explicitly awaits an approval and has no result yet, in order."""
+        atoms = {self.atoms[ask] for ask in list(self._awaits)}
         return sorted(
             position
-            for members in self.incomplete.values()
-            if any(self.flags[member] & AWAITING for member in members)
+            for members in [tuple(self.incomplete.get(atom, ())) for atom in atoms]
+            if not self._given_up(members, newest_response)
             for position in members
         )
 
     def orphaned_calls(self, end: int) -> list[int]:
         """Items of the atoms that a call without a result makes unsendable, in a conversation of `end` items."""
-        found: list[int] = []
-        for members in self.incomplete.values():
-            newest_ask = max(member for member in members if self.flags[member] & ASKS)
-            if newest_ask >= self.last_response or any(self.flags[member] & AWAITING for member in members):
-                continue
-            found += (member for member in members if member < end)
-        return sorted(found)
+        return sorted(
+            member
+            for members in list(self.incomplete.values())
+            if self._given_up(members, self.last_response)
+            for member in tuple(members)
+            if member < end
+        )
+
+    def parts(self, atom: int, opened: int, closed: int) -> bool:
+        """Whether a selection with so many of an atom's calls and answers has lost some of it."""
+        return not opened or opened != self._joined.get(atom, opened) or opened - closed != self._missing.get(atom, 0)
 
 
-def unpaired(pairing: Pairing, newest_first: Iterable[int]) -> set[int]:
+def unpaired(pairing: Pairing, newest_first: Iterable[int], newest_response: int) -> set[int]:
     """Positions, of a selection of a conversation, that have lost the other half of their pair in it.
 
-    One pass from the newest item backwards, for results follow their calls; the cost is that of the selection.
+    One pass from the newest item backwards; the cost is that of the selection.
+
+    Args:
+        pairing: The pairs of the conversation.
+        newest_first: The selection.
+        newest_response: The newest response of what was selected from.
     """
     atoms, flags, links = pairing.atoms, pairing.flags, pairing.links
     members: dict[int, list[int]] = {}
     lost: set[int] = set()
-    newest_response = -1
     asked: dict[int, int] = {}
     answered: dict[int, int] = {}
-    newest_ask: dict[int, int] = {}
-    waiting: set[int] = set()
     for position in newest_first:
         flag = flags[position]
-        if newest_response < 0 and flag & RESPONSE:
-            newest_response = position
         if flag & ORPHAN:
             lost.add(position)
-        if not flag & (ASKS | ANSWERS | ECHO):
-            continue
-        atom = atoms[position]
-        members.setdefault(atom, []).append(position)
-        if flag & AWAITING:
-            waiting.add(atom)
-        if flag & ANSWERS:
-            answered[atom] = answered.get(atom, 0) + links[position]
-        elif flag & ASKS:
-            asked[atom] = asked.get(atom, 0) + links[position]
-            newest_ask.setdefault(atom, position)
+        elif flag & (ASKS | ANSWERS | ECHO):
+            atom = atoms[position]
+            members.setdefault(atom, []).append(position)
+            if flag & ANSWERS:
+                answered[atom] = answered.get(atom, 0) + links[position]
+            elif flag & ASKS:
+                asked[atom] = asked.get(atom, 0) + links[position]
     for atom, positions in members.items():
-        opened, closed = asked.get(atom, 0), answered.get(atom, 0)
-        pending = opened and (newest_ask[atom] >= newest_response or atom in waiting)
-        if opened != closed and not (pending and closed < opened):
+        parted = pairing.parts(atom, asked.get(atom, 0), answered.get(atom, 0))
+        if parted or not pairing.is_sendable(positions[0], newest_response):
             lost.update(positions)
-        elif not opened:
-            lost.update(positions)  # echoes alone
     return lost
 
 
@@ -193,19 +256,42 @@ def broken_pairs(facts: Sequence[EventFacts]) -> list[int]:
     An independent check for tests and reports: it reads the facts afresh and goes by positions, never by a set of ids.
     """
     open_calls: dict[str, list[int]] = {}
+    awaiting: dict[int, list[str]] = {}
+    answered: set[str] = set()
     broken: list[int] = []
     last_response = max((i for i, one in enumerate(facts) if one.kind == EventKind.RESPONSE), default=-1)
-    restated: set[str] = set()
     for position, one in enumerate(facts):
-        for call in one.opens:
-            if not (one.restates and open_calls.get(call)):
+        if one.opens:
+            if one.restates and all(open_calls.get(call) for call in one.opens):
+                for call in one.awaiting:
+                    waits = awaiting.setdefault(open_calls[call][-1], [])
+                    waits += [call] if call not in waits else []
+                continue
+            awaiting[position] = [call for call in one.opens if call in one.awaiting]
+            for call in one.opens:
                 open_calls.setdefault(call, []).append(position)
-        for call in one.closes:
-            if open_calls.get(call):
-                open_calls[call].pop()
-                restated.add(call)
-            elif not (one.restates and call in restated):
+        elif one.closes or one.kind == EventKind.TOOL_RESULT:
+            waiting = {call: list(open_calls.get(call, ())) for call in one.closes}
+            taken = [(call, waiting[call].pop()) for call in one.closes if waiting[call]]
+            if not one.closes or not all(
+                waiting_for or (one.restates and call in answered)
+                for call, waiting_for in _with_asks(one.closes, open_calls)
+            ):
                 broken.append(position)
-    for call, positions in open_calls.items():
-        broken += (p for p in positions if p < last_response and call not in facts[p].awaiting)
+                continue
+            open_calls.update(waiting)
+            for call, ask in taken:
+                answered.add(call)
+                if call in awaiting[ask]:
+                    awaiting[ask].remove(call)
+    for positions in open_calls.values():
+        broken += (ask for ask in positions if ask < last_response and not awaiting[ask])
     return sorted(set(broken))
+
+
+def _with_asks(calls: Sequence[str], open_calls: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, bool]]:
+    """Each call with whether a call of its id is still open for it; one id may be asked for several times."""
+    used: dict[str, int] = {}
+    for call in calls:
+        used[call] = used.get(call, 0) + 1
+        yield call, used[call] <= len(open_calls.get(call, ()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from otel_assembly.delta import offered_no_more
 from otel_assembly.ledger import Snapshot
 
 if TYPE_CHECKING:
@@ -12,9 +13,10 @@ if TYPE_CHECKING:
 
     from otel_assembly.context import Context
     from otel_assembly.conversation import AlertFacts
-    from otel_assembly.decision import DecisionOutcome, Overflow
+    from otel_assembly.decision import Overflow
     from otel_assembly.ledger import Frame, Group, Ledger, Opening
     from otel_assembly.tokens import TokenMeter
+    from otel_assembly.totals import Totals
     from otel_assembly.view import View
 
 CALLER = "caller"
@@ -40,8 +42,8 @@ class Step:
     groups: tuple[Group, ...] = ()
     #: What stayed although the rule would have taken it, and why.
     held: tuple[Group, ...] = ()
-    #: Ordinals of the events in the output that were not in the input.
-    injected: tuple[int, ...] = ()
+    #: The events in the output that were not in the input, with their ordinals.
+    made: tuple[tuple[Any, int], ...] = ()
     #: Ordinals of the events that stand in another order than before.
     moved: tuple[int, ...] = ()
     budget: int | None = None
@@ -52,9 +54,10 @@ class Step:
     #: What the policy raised.
     error: BaseException | None = None
 
-    def count(self, outcome: DecisionOutcome) -> int:
-        """How many items left by this outcome."""
-        return sum(len(group.view) for group in self.groups if group.outcome is outcome)
+    @property
+    def injected(self) -> tuple[int, ...]:
+        """Ordinals of the events in the output that were not in the input."""
+        return tuple(ordinal for _, ordinal in self.made)
 
 
 @dataclass(slots=True)
@@ -78,8 +81,15 @@ class Record:
     #: What went wrong, where nothing is sent.
     error: BaseException | None = None
     overflow: Overflow | None = None
-    #: Ordinals that the caller no longer offers, since the baseline.
-    withdrawn: list[int] = field(default_factory=list)
+    #: How many counts had been made in the input's token table when this assembly ended; None while it runs.
+    counts: int | None = None
+    #: Its numbers, once somebody has asked.
+    totals: Totals | None = None
+
+    @property
+    def withdrawn(self) -> list[int]:
+        """Ordinals that the caller no longer offers, since the baseline."""
+        return [frame.ordinals.of(position) for frame, position in offered_no_more(self, self.baseline)]
 
     @property
     def prompts_out(self) -> tuple[str, ...]:
@@ -109,7 +119,7 @@ class Record:
     @property
     def pure(self) -> bool:
         """Whether no step made events: every item in the output stood in the input."""
-        return not any(step.injected for step in self.steps)
+        return not any(step.made for step in self.steps)
 
     def items_tokens(self, view: View) -> int:
         """Tokens of a view's items, as far as they are counted."""
@@ -124,26 +134,28 @@ class Record:
             + self.items_tokens(view)
         )
 
-    def count_output(self) -> None:
-        """Count what will be sent, down to the last item."""
-        view = self.view_out
+    def count(self, view: View) -> None:
+        """Count a view, down to its last item."""
         table = view.history.table(self.meter)
         for position in view.positions():
             table.tokens(position)
 
-    def snapshot(self) -> Snapshot:
-        """What the next assembly needs of this one."""
-        source = self.opening.frame
+    def snapshot(self, since: Snapshot | None) -> Snapshot:
+        """What the next assembly needs of this one, which was compared with `since`."""
+        source, end = self.opening.frame, self.opening.view.end
+        table = source.history.table(self.meter)
         return Snapshot(
             assembly_id=self.assembly_id,
             groups=tuple(step.groups for step in self.steps),
-            injected=tuple(step.injected for step in self.steps),
+            held=tuple(step.held for step in self.steps),
+            moved=tuple(step.moved for step in self.steps),
+            made=tuple(step.made for step in self.steps),
             prompts=self.prompts_out,
             kept=self.view_out,
             frame=self.frame_out,
             source=source,
-            seen=self.opening.view.end,
-            next_ordinal=self.ledger.next_ordinal,
-            counted=len(source.history.table(self.meter).order),
-            meter=self.meter,
+            end=end,
+            seen=max(end, since.seen) if since is not None and since.source is source else end,
+            table=table,
+            counted=self.counts if self.counts is not None else len(table.order),
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from otel_assembly.record import Record
 
@@ -69,6 +69,17 @@ def default_recorder() -> Recorder:
     if _DEFAULT.recorder is None:
         _DEFAULT.recorder = _DEFAULT.make()
     return _DEFAULT.recorder
+
+
+@contextmanager
+def using_recorder(recorder: Recorder) -> Iterator[None]:
+    """Until the block ends, this is the recorder of assemblers that are given none; then it is again what it was."""
+    before = _DEFAULT.make, _DEFAULT.recorder
+    set_default_recorder(lambda: recorder)
+    try:
+        yield
+    finally:
+        _DEFAULT.make, _DEFAULT.recorder = before
 
 
 def policy_span(recording: Recording | None, name: str, index: int) -> AbstractContextManager[Any]:

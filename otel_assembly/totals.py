@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from otel_assembly.changes import shared_prefix
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.history import text_digest
+from otel_assembly.view import Column
 
 if TYPE_CHECKING:
     from otel_assembly.decision import Overflow
+    from otel_assembly.ledger import Group, Snapshot
     from otel_assembly.record import Record
     from otel_assembly.view import View
 
@@ -77,8 +80,14 @@ class Totals:
 
 
 def totals_of(record: Record) -> Totals:
-    """The numbers of an assembly; this counts what will be sent."""
-    record.count_output()
+    """The numbers of an assembly, worked out once; this counts what will be sent."""
+    if record.totals is None:
+        record.totals = _totals(record)
+    return record.totals
+
+
+def _totals(record: Record) -> Totals:
+    record.count(record.view_out)
     view_in, view_out = record.opening.view, record.view_out
     sent = record.error is None
     budget, fixed = min(
@@ -201,25 +210,43 @@ def prefix_of(record: Record) -> Prefix:
             size += _size(_common_beginning(prompts[whole], before[whole]))
         cause = "prompt_changed"
     else:
-        events = shared_prefix(record.view_out, last.kept, record.frame_out, last.frame)
+        events = shared_prefix(record.view_out, last.kept)
         shared = record.view_out.pick([(0, events)])
+        record.count(shared)
         size += _view_size(shared)
         tokens += record.items_tokens(shared)
         if events < len(last.kept):
-            cause = _cause(record, last.frame.ordinals.of(last.kept.position(events)))
+            cause = _cause(record, last, events)
     previous = sum(map(_size, before)) + _view_size(last.kept)
     return Prefix(tokens, size, previous, whole, events, cause)
 
 
-def _cause(record: Record, broken_at: int) -> str:
+def _cause(record: Record, last: Snapshot, at: int) -> str:
+    """Why the item at index `at` of the previous prompt is not there, or is not what is there now."""
+    old = last.kept.position(at)
+    item = last.frame.ordinals.of(old)
+    entrant = next((record.frame_out.ordinals.of(p) for p in islice(record.view_out.positions(), at, None)), -1)
+    if entrant == item:
+        return "event_changed"
     for step in record.steps:
         for group in step.groups:
-            at = group.frame
-            if any(at.ordinals.of(position) == broken_at for position in group.view.backward()):
+            if _holds(group, last.kept, old, item):
                 return "compacted" if group.outcome is DecisionOutcome.COMPACTED else "cut_moved"
-    if any(ordinal == broken_at for ordinal in record.frame_out.of(record.view_out)):
+        summarises = any(group.outcome is DecisionOutcome.COMPACTED for group in step.groups)
+        if summarises and (item in {ordinal for _, ordinal in last.made[step.index]} or entrant in step.injected):
+            return "compacted"
+    if all(ordinal != item for ordinal in record.frame_out.of(record.view_out)):
+        return "event_changed"
+    if any(ordinal == entrant for ordinal in last.frame.of(last.kept)):
         return "reordered"
-    return "event_changed"
+    out_before = any(entrant in group.frame.of(group.view) for groups in last.groups for group in groups)
+    return "cut_moved" if out_before else "event_changed"
+
+
+def _holds(group: Group, kept: View, position: int, item: int) -> bool:
+    if group.view.history is kept.history:
+        return group.view.holds(position)
+    return any(ordinal == item for ordinal in group.frame.of(group.view))
 
 
 def prefix_hash(record: Record, prefix: Prefix) -> str:
@@ -241,4 +268,10 @@ def _size(text: str) -> int:
 
 
 def _view_size(view: View) -> int:
-    return sum(map(view.history.size, view.positions()))
+    history = view.history
+    return sum(
+        history.offset(stop) - history.offset(start)
+        if type(column) is Column
+        else sum(map(history.size, column.positions(start, stop)))
+        for column, start, stop in view.segments
+    )

@@ -6,14 +6,17 @@ filter over a hundred thousand events is therefore one interval, and what it lef
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, overload
 
 if TYPE_CHECKING:
     from otel_assembly.history import History
 
 Run = tuple[int, int]
+#: Positions of a column are copied so many at a time, so that who stops early has not copied them all.
+_CHUNK = 256
 
 
 class Column:
@@ -66,14 +69,25 @@ Segment = tuple[Column, int, int]
 
 
 class View(Sequence[Any]):
-    """An immutable sequence of a history's events, in order; the very objects."""
+    """An immutable sequence of a history's events, in their order there; the very objects."""
 
-    __slots__ = ("_length", "history", "segments")
+    __slots__ = ("_length", "_places", "history", "is_slice", "segments")
 
-    def __init__(self, history: History, segments: Iterable[Segment]) -> None:
+    def __init__(self, history: History, segments: Iterable[Segment], *, is_slice: bool = False) -> None:
         self.history = history
+        #: Whether it was cut out with no regard to what belongs together: a call may be in it, and its result not.
+        self.is_slice = is_slice
         self.segments = tuple(segment for segment in segments if segment[1] < segment[2])
         self._length = sum(stop - start for _, start, stop in self.segments)
+        self._places: tuple[list[int], list[int]] | None = None
+
+    def _starts(self) -> tuple[list[int], list[int]]:
+        """Of each segment, the index and the position of its first item."""
+        if self._places is None:
+            lengths = (stop - start for _, start, stop in self.segments)
+            firsts = [column.position(start) for column, start, _ in self.segments]
+            self._places = [0, *accumulate(lengths)][:-1], firsts
+        return self._places
 
     def __len__(self) -> int:
         return self._length
@@ -91,7 +105,8 @@ class View(Sequence[Any]):
             start, stop, step = index.indices(self._length)
             if step != 1:
                 return [self[i] for i in range(start, stop, step)]
-            return self.pick([(start, stop)])
+            is_slice = self.is_slice or stop - start < self._length
+            return View(self.history, self.pick([(start, stop)]).segments, is_slice=is_slice)
         if index < 0:
             index += self._length
         return self.history.event(self.position(index))
@@ -108,23 +123,24 @@ class View(Sequence[Any]):
 
     def position(self, index: int) -> int:
         """The position in the history of the view's item at `index`."""
-        if 0 <= index < self._length:
-            for column, start, stop in self.segments:
-                if index < stop - start:
-                    return column.position(start + index)
-                index -= stop - start
-        raise IndexError(index)
+        if not 0 <= index < self._length:
+            raise IndexError(index)
+        indexes, _ = self._starts()
+        place = bisect_right(indexes, index) - 1
+        column, start, _ = self.segments[place]
+        return column.position(start + index - indexes[place])
 
     def positions(self) -> Iterator[int]:
         """Positions of all items, in order."""
         for column, start, stop in self.segments:
-            yield from column.positions(start, stop)
+            for lower in range(start, stop, _CHUNK):
+                yield from column.positions(lower, min(lower + _CHUNK, stop))
 
     def backward(self) -> Iterator[int]:
         """Positions from the newest item, on demand."""
         for column, start, stop in reversed(self.segments):
-            for upper in range(stop, start, -256):
-                yield from reversed(column.positions(max(start, upper - 256), upper))
+            for upper in range(stop, start, -_CHUNK):
+                yield from reversed(column.positions(max(start, upper - _CHUNK), upper))
 
     def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
         """The index of the first item that is, or else equals, `value`."""
@@ -132,13 +148,14 @@ class View(Sequence[Any]):
 
     def index_of(self, position: int) -> int:
         """The view's index of a position of the history; −1 where it is not in the view."""
-        before = 0
-        for column, start, stop in self.segments:
-            index = column.index(position)
-            if start <= index < stop and column.position(index) == position:
-                return before + index - start
-            before += stop - start
-        return -1
+        indexes, firsts = self._starts()
+        place = bisect_right(firsts, position) - 1
+        if place < 0:
+            return -1
+        column, start, stop = self.segments[place]
+        index = column.index(position)
+        held = index < stop and column.position(index) == position
+        return indexes[place] + index - start if held else -1
 
     def holds(self, position: int) -> bool:
         """Whether a position of the history is in this view."""
@@ -159,21 +176,17 @@ class View(Sequence[Any]):
     def pick(self, runs: Iterable[Run]) -> View:
         """The part of this view that runs ``[start, stop)`` of its own indexes name, ascending and disjoint."""
         segments: list[Segment] = []
-        pieces = iter(self.segments)
-        piece = next(pieces, None)
-        before = 0
+        indexes, _ = self._starts()
         for start, stop in runs:
-            while piece is not None and start < stop:
-                column, low, high = piece
-                length = high - low
-                if start >= before + length:
-                    before += length
-                    piece = next(pieces, None)
-                    continue
-                upto = min(stop, before + length)
-                _extend(segments, (column, low + start - before, low + upto - before))
-                start = upto
-        return View(self.history, segments)
+            place = bisect_right(indexes, start) - 1
+            while start < min(stop, self._length):
+                column, low, high = self.segments[place]
+                first = low + start - indexes[place]
+                last = min(high, first + stop - start)
+                _extend(segments, (column, first, last))
+                start += last - first
+                place += 1
+        return View(self.history, segments, is_slice=self.is_slice)
 
     def pick_positions(self, positions: Iterable[int]) -> View:
         """The part of this view at these positions of its history, in the view's order."""

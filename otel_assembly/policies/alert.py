@@ -65,6 +65,6 @@ class AlertPolicy(DecidingPolicy):
         start = 0
         if history.conversation is conversation:
             start = conversation.alerts_read
-            context.when_done(success=partial(setattr, conversation, "alerts_read", end))
+            context.when_done(success=partial(conversation.has_read, end, conversation.releases))
         for position in history.alerts.positions(start, end):
             yield alert_facts(history.event(position))

@@ -8,7 +8,7 @@ from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Ver
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.facts import EventKind
 from otel_assembly.history import History
-from otel_assembly.pairing import ASKS, ECHO, unpaired
+from otel_assembly.pairing import ANSWERS, ASKS, ECHO, RESPONSE, unpaired
 from otel_assembly.view import Run, View, without
 
 if TYPE_CHECKING:
@@ -65,14 +65,26 @@ class DecidingPolicy:
 
 
 def as_view(events: Sequence[Any]) -> View:
-    """The events as a `View`; a list is read into a history that lives as long as the view."""
-    if isinstance(events, View):
-        return events
+    """The events as a `View`; a list is read into a history that lives as long as the view.
+
+    So is a view that may part what belongs together: a slice, or one whose calls were answered after it was made. What
+    pairs with what is then another matter than in its history.
+    """
     if isinstance(events, History):
         return events.view()
+    if isinstance(events, View) and not events.is_slice and not _answered_since(events):
+        return events
     history = History(events)
     history.passing = True
     return history.view()
+
+
+def _answered_since(view: View) -> bool:
+    history = view.history
+    return any(
+        history.flags(position) & ANSWERS and view.holds(history.atom(position))
+        for position in range(view.end, len(history))
+    )
 
 
 def at_least(policy: str, parameter: str, value: int, least: int = 1) -> int:
@@ -89,24 +101,36 @@ def at_least(policy: str, parameter: str, value: int, least: int = 1) -> int:
 
 
 def leading(view: View) -> int:
-    """How many system messages lead the view: they are prompts, and no reducer removes them."""
-    count = 0
-    most = view.history.leading
-    for position in view.positions():
-        if count >= most or position >= most:
-            break
+    """How many items lead the view up to its last leading system message: they are prompts, and no reducer takes one.
+
+    Alerts and lifecycle notes in front of one count with it.
+    """
+    count, most = 0, min(view.history.leading, len(view))
+    while count < most and view.position(count) < view.history.leading:
         count += 1
     return count
 
 
-def newest_atom(view: View) -> list[int]:
-    """The positions of the view's newest atom, newest first; alerts and lifecycle notes are no part of any."""
+def newest_response(view: View) -> int:
+    """The position of the view's newest response; −1 where it has none."""
+    pairing = view.history.pairing
+    newest = pairing.last_response
+    if newest < 0 or view.holds(newest):
+        return newest
+    return next((position for position in view.backward() if pairing.flags[position] & RESPONSE), -1)
+
+
+def newest_atom(view: View, response: int) -> list[int]:
+    """The positions of the view's newest atom, newest first.
+
+    Alerts and lifecycle notes are no part of any, and what cannot be sent (see `Pairing.is_sendable`) is passed over.
+    """
     history = view.history
     members: list[int] = []
     atom = -1
     for position in view.backward():
         if atom < 0:
-            if history.kind(position) in _ASIDES:
+            if history.kind(position) in _ASIDES or not history.pairing.is_sendable(position, response):
                 continue
             atom = history.atom(position)
         if history.atom(position) == atom:
@@ -149,7 +173,7 @@ def keep(view: View, runs: Sequence[Run], reason: DecisionReason) -> tuple[View,
     outside = view.pick(without(len(view), runs)) if len(kept) < len(view) else None
     if outside:
         verdicts.append(Verdict(outside, DecisionOutcome.DROPPED, reason))
-    lost = unpaired(view.history.pairing, kept.backward())
+    lost = unpaired(view.history.pairing, kept.backward(), newest_response(view))
     if lost:
         verdicts += orphan_verdicts(kept, lost)
         indexes = sorted(kept.index_of(position) for position in lost)

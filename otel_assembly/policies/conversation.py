@@ -39,17 +39,17 @@ class ConversationPolicy(DecidingPolicy):
 
     def _of_all(self, prompts: Sequence[str], view: View) -> Outcome:
         """The history keeps these classes apart as events arrive, so that a turn touches none of them again."""
-        history = view.history
-        kept = View(history, [(history.conversational, 0, len(history.conversational))])
+        history, end = view.history, view.end
+        kept = View(history, [(history.conversational, 0, history.conversational.index(end))])
         verdicts = [
-            Verdict(View(history, [(column, 0, len(column))]), DecisionOutcome.DROPPED, reason)
+            Verdict(left, DecisionOutcome.DROPPED, reason)
             for column, reason in (
                 (history.asides, DecisionReason.NOT_CONVERSATION),
                 (history.orphans, DecisionReason.ORPHANED_TOOL_RESULT),
             )
-            if len(column)
+            if (left := View(history, [(column, 0, column.index(end))]))
         ]
-        lost = history.pairing.orphaned_calls(view.end)
+        lost = history.pairing.orphaned_calls(end)
         if lost:
             verdicts += orphan_verdicts(kept, lost)
             indexes = sorted(index for position in lost if (index := kept.index_of(position)) >= 0)

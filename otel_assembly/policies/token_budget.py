@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from otel_assembly.decision import DecisionReason, Outcome, Overflow, OverflowCause
 from otel_assembly.errors import ConfigurationError, ContextOverflowError
-from otel_assembly.pairing import ASKS, AWAITING, ORPHAN
-from otel_assembly.policies.base import DecidingPolicy, as_view, at_least, keep, keep_verdicts, leading, newest_atom
+from otel_assembly.policies.base import (
+    DecidingPolicy,
+    as_view,
+    at_least,
+    keep,
+    keep_verdicts,
+    leading,
+    newest_atom,
+    newest_response,
+)
 from otel_assembly.tokens import CharacterCounter, TokenMeter
 from otel_assembly.view import View, to_runs
 
@@ -55,7 +64,7 @@ class TokenBudgetPolicy(DecidingPolicy):
         self.chars_per_token = chars_per_token
         self._meter = None if chars_per_token is None else TokenMeter(CharacterCounter(chars_per_token))
         self.transparent = bool(transparent)
-        if on_overflow not in {"raise", "drop"}:
+        if on_overflow not in ("raise", "drop"):
             raise ConfigurationError(f"{self.name}: on_overflow must be 'raise' or 'drop', got {on_overflow!r}")
         self.on_overflow = on_overflow
 
@@ -83,17 +92,16 @@ class TokenBudgetPolicy(DecidingPolicy):
             raise ContextOverflowError(self.max_tokens, fill.fixed, fill.costs, policy=self.name)
         overflow = self._place_newest_atom(fill)
         cut = fill.cut(self.max_tokens, self.step_tokens)
-        note_tokens = 0
+        reserved = 0
         if self.transparent and cut > fill.first:
-            note_tokens = fill.meter.prompt(self._note(len(view), len(view)))
-            if fill.taken + note_tokens <= self.max_tokens:
-                cut = fill.cut(self.max_tokens - note_tokens, self.step_tokens)
-            else:
-                note_tokens = 0
+            # The note comes before any older item, also where there is no room for it: with a larger budget it would
+            # else take the place of one.
+            reserved = fill.meter.prompt(self._note(len(view), len(view)))
+            cut = fill.cut(max(fill.taken, self.max_tokens - reserved), self.step_tokens)
         outcome = self._outcome(prompts, view, fill, cut, overflow)
-        if note_tokens and len(outcome.events) < len(view):
-            noted = [*outcome.prompts, self._note(len(outcome.events), len(view))]
-            return Outcome(noted, outcome.events, outcome.decisions, outcome.budget, outcome.fixed, outcome.overflow)
+        kept = len(outcome.events)
+        if 0 < reserved <= self.max_tokens - fill.taken and kept < len(view):
+            return replace(outcome, prompts=[*prompts, self._note(kept, len(view))])
         return outcome
 
     def _place_newest_atom(self, fill: _Fill) -> Overflow | None:
@@ -146,6 +154,7 @@ class _Fill:
         "newest_tokens",
         "pinned",
         "request",
+        "response",
         "taken",
     )
 
@@ -155,8 +164,9 @@ class _Fill:
         self._table = table = history.table(meter)
         self.meter = meter
         self.first = leading(view)
+        self.response = newest_response(view)
         self.request = history.newest_request(view)
-        self.awaiting = [position for position in history.pairing.awaiting() if view.holds(position)]
+        self.awaiting = [position for position in history.pairing.awaiting(self.response) if view.holds(position)]
         self.costs = {
             **{f"prompt[{index}]": meter.prompt(prompt) for index, prompt in enumerate(prompts)},
             "tool_schemas": meter.tools(context.tools),
@@ -169,7 +179,9 @@ class _Fill:
         self.fixed = sum(self.costs.values())
         self.pinned = {*self.awaiting, self.request} - {-1}
         self.newest = [
-            position for position in newest_atom(view) if position not in self.pinned and position >= history.leading
+            position
+            for position in newest_atom(view, self.response)
+            if position not in self.pinned and position >= history.leading
         ]
         self.newest_tokens = sum(table.tokens(position) for position in self.newest)
         self.left_out: set[int] = set()
@@ -178,6 +190,7 @@ class _Fill:
     def cut(self, budget: int, step_tokens: int) -> int:
         """The view's index of the oldest atom to keep; the number of items where none fits."""
         history, view, table = self._view.history, self._view, self._table
+        pairing, response = history.pairing, self.response
         paid = self.pinned | set(self.newest)
         cell = BYTES_PER_TOKEN * step_tokens
         room = budget - self.taken
@@ -188,7 +201,7 @@ class _Fill:
             index -= 1
             if index < self.first:
                 break
-            if position in self.left_out or self._unsendable(position):
+            if position in self.left_out or not pairing.is_sendable(position, response):
                 continue
             tokens = 0 if position in paid else table.tokens(position)
             atom = history.atom(position)
@@ -202,18 +215,3 @@ class _Fill:
                 return step_cut if step_cut >= 0 else oldest
             oldest, previous = index, position
         return self.first
-
-    def _unsendable(self, position: int) -> bool:
-        """Whether an item is an orphan that will be dropped whatever the cut is, so that it takes no room."""
-        history = self._view.history
-        pairing = history.pairing
-        flags = history.flags(position)
-        if flags & ORPHAN:
-            return True
-        members = pairing.incomplete.get(history.atom(position))
-        if members is None or self.left_out or not self._view.holds(pairing.last_response):
-            return False
-        return not any(
-            history.flags(member) & AWAITING or (history.flags(member) & ASKS and member >= pairing.last_response)
-            for member in members
-        )

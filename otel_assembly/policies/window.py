@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from otel_assembly.decision import DecisionReason, Outcome, Overflow, OverflowCause
 from otel_assembly.errors import ConfigurationError
-from otel_assembly.policies.base import DecidingPolicy, as_view, at_least, keep, keep_verdicts, leading, newest_atom
+from otel_assembly.policies.base import (
+    DecidingPolicy,
+    as_view,
+    at_least,
+    keep,
+    keep_verdicts,
+    leading,
+    newest_atom,
+    newest_response,
+)
 from otel_assembly.view import View, to_runs
 
 if TYPE_CHECKING:
@@ -57,13 +66,12 @@ class SlidingWindowPolicy(DecidingPolicy):
         if total - first <= self.max_events:
             kept, verdicts = keep(view, [(0, total)], DecisionReason.OUTSIDE_WINDOW)
             return Outcome(prompts, kept, verdicts)
-        history = view.history
+        history, response = view.history, newest_response(view)
         request = history.newest_request(view)
-        awaiting = [position for position in history.pairing.awaiting() if view.holds(position)]
-        pinned = {view.index_of(position) for position in (request, *awaiting) if position >= 0}
-        newest = [view.index_of(position) for position in newest_atom(view)]
+        awaiting = [position for position in history.pairing.awaiting(response) if view.holds(position)]
+        pinned = {view.index_of(p) for p in (request, *awaiting, *newest_atom(view, response)) if p >= 0}
         cut = self._cut(total, first, pinned)
-        stays = sorted({index for index in (*pinned, *newest) if first <= index < cut})
+        stays = sorted(index for index in pinned if first <= index < cut)
         runs = to_runs([*range(first), *stays])
         if cut < total:
             runs.append((cut, total))

@@ -1,60 +1,70 @@
-"""Arrays of a span, cut so that no span holds more than 16 KiB of them; the rest goes on `list_items` spans."""
+"""Arrays of a span, cut so that no span holds more than `MAX_ARRAY_BYTES`; the rest goes on `list_items` spans."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.telemetry.conventions import MAX_ARRAY_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-#: What an element costs beside its text, in OTLP's protobuf; an integer costs no more than this.
+#: What an element costs in OTLP's protobuf, beside its text; a count costs no more than this, a −1 costs 13.
 _OVERHEAD = 8
+_NEGATIVE = 13
 
 
 @dataclass(slots=True)
 class Arrays:
     """Parallel arrays in groups; the arrays of a group are cut at the same entry."""
 
-    _groups: list[dict[str, list[Any]]] = field(default_factory=list)
+    _groups: list[tuple[Sequence[str], Sequence[list[Any]]]] = field(default_factory=list)
 
-    def add(self, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Add a group: one array for each name, one entry of each for a row."""
-        columns: list[list[Any]] = [[] for _ in names]
-        for row in rows:
-            for column, value in zip(columns, row, strict=True):
-                column.append(value)
-        if columns and columns[0]:
-            self._groups.append(dict(zip(names, columns, strict=True)))
+    def add(self, names: Sequence[str], columns: Sequence[list[Any]]) -> None:
+        """Add a group: one array for each name, all of one length; nothing where they are empty."""
+        if columns[0]:
+            self._groups.append((names, columns))
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
 
     def chunks(self, limit: int = MAX_ARRAY_BYTES) -> Iterator[dict[str, list[Any]]]:
         """The attributes of the span itself, then of each `list_items` span that it needs."""
         chunk: dict[str, list[Any]] = {}
         room = limit
-        for group in self._groups:
-            columns = list(group.items())
-            start = 0
-            length = len(columns[0][1])
-            for index in range(length):
-                cost = sum(_cost(column[index]) for _, column in columns)
-                if cost > room and (chunk or index > start):
-                    _take(chunk, columns, start, index)
+        for names, columns in self._groups:
+            costs = list(map(sum, zip(*map(_costs, columns), strict=True)))
+            total = sum(costs)
+            if total <= room:
+                chunk.update(zip(names, columns, strict=True))
+                room -= total
+                continue
+            upto = [0, *accumulate(costs)]
+            start, length = 0, len(costs)
+            while start < length:
+                stop = start
+                while stop < length and upto[stop + 1] - upto[start] <= room:
+                    stop += 1
+                if stop == start and not chunk:
+                    stop += 1  # one entry that is over the limit by itself, such as a captured text
+                if start < stop:
+                    chunk.update((name, column[start:stop]) for name, column in zip(names, columns, strict=True))
+                    room -= upto[stop] - upto[start]
+                if stop < length:
                     yield chunk
-                    chunk, room, start = {}, limit, index
-                room -= cost
-            _take(chunk, columns, start, length)
+                    chunk, room = {}, limit
+                start = stop
         yield chunk
 
 
-def _take(chunk: dict[str, list[Any]], columns: list[tuple[str, list[Any]]], start: int, stop: int) -> None:
-    if start < stop:
-        chunk.update((name, column[start:stop]) for name, column in columns)
-
-
-def _cost(value: Any) -> int:
-    return _OVERHEAD + (len(value.encode("utf-8", "surrogatepass")) if isinstance(value, str) else 0)
+def _costs(column: list[Any]) -> list[int]:
+    if isinstance(column[0], str):
+        return [
+            _OVERHEAD + (len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))) for text in column
+        ]
+    return [_OVERHEAD if number >= 0 else _NEGATIVE for number in column]
 
 
 def run_text(first: int, last: int) -> str:

@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 SCOPE: Final = "otel_assembly"
 """The instrumentation scope of all our spans, events and metrics."""
 
-MAX_ARRAY_BYTES: Final = 16 * 1024
-"""What the arrays of one span may hold together; the rest stands on `SPAN_LIST_ITEMS`."""
+MAX_ARRAY_BYTES: Final = 7 * 1024
+"""What the arrays of one span may hold together; the rest stands on `SPAN_LIST_ITEMS`.
+
+A batch of 512 spans, the SDK's default, then stays under the 4 MiB over which a gRPC receiver refuses all of it.
+"""
 
 MAX_ALERT_MESSAGE: Final = 256
 """Characters of an alert's message, and of a halt's reason, that are exported."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
 logger = logging.getLogger("otel_assembly")
+
+#: Stands for a text that the redaction hook could not make fit to leave.
+NOT_REDACTED: Final = "[redaction failed]"
 
 
 class Failures:
@@ -24,6 +27,17 @@ class Failures:
     def contained(self, component: str) -> _Contained:
         """A block in which an exception is a logged warning; what was being told to telemetry is lost."""
         return _Contained(self, component)
+
+    def redacted(self, redact: Callable[[str], str] | None, text: str) -> str:
+        """The text as it may leave; where the hook fails nothing of it does, and nothing else is lost."""
+        if redact is None:
+            return text
+        with self.contained("redaction"):
+            answer: object = redact(text)
+            if isinstance(answer, str):
+                return answer
+            raise TypeError("a redaction hook returns a str")
+        return NOT_REDACTED
 
     def take(self, component: str, error: BaseException) -> None:
         """Log the first failure of a component, and count every one.

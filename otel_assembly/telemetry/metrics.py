@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import Counter, Histogram, Meter
 
     from otel_assembly.telemetry.conventions_model import Metric
+    from otel_assembly.telemetry.failures import Failures
 
 
 class Bounded:
@@ -36,7 +37,8 @@ class Bounded:
 class Metrics:
     """Every metric of the contract; recorded in a span's context, so that exemplars lead to it."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, failures: Failures) -> None:
+        self._failures = failures
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
         for metric in catalogue.METRICS:
@@ -52,19 +54,30 @@ class Metrics:
         self._agents: set[tuple[str | None, str | None]] = set()
         self.policy_name = Bounded()
         self.agent_name = Bounded()
+        self.framework = Bounded()
         self.model_name = Bounded()
         self.alert_source = Bounded()
         self.error_type = Bounded()
 
     def add(self, metric: Metric, amount: int, attributes: dict[str, Any], context: OtelContext | None = None) -> None:
         """Count."""
-        self._counters[metric.name].add(amount, attributes, context)
+        try:
+            self._counters[metric.name].add(amount, attributes, context)
+        except Exception as error:  # noqa: BLE001  # one broken instrument costs no other
+            self._failures.take("metrics", error)
 
     def record(
         self, metric: Metric, value: float, attributes: dict[str, Any], context: OtelContext | None = None
     ) -> None:
         """Record a value of a distribution."""
-        self._histograms[metric.name].record(value, attributes, context)
+        try:
+            self._histograms[metric.name].record(value, attributes, context)
+        except Exception as error:  # noqa: BLE001
+            self._failures.take("metrics", error)
+
+    def failed(self, component: str) -> None:
+        """Count a failure of telemetry; where even that fails, it raises."""
+        self._counters[catalogue.TELEMETRY_ERRORS.name].add(1, {names.COMPONENT: component})
 
     def agent(self, agent_name: str | None, framework: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
         """The attributes of an agent: without and with its framework.
@@ -73,8 +86,8 @@ class Metrics:
         first seen.
         """
         agent: dict[str, Any] = {} if agent_name is None else {names.GEN_AI_AGENT_NAME: self.agent_name(agent_name)}
-        both = agent if framework is None else {**agent, names.FRAMEWORK: framework}
-        key = (agent.get(names.GEN_AI_AGENT_NAME), framework)
+        both = agent if framework is None else {**agent, names.FRAMEWORK: self.framework(framework)}
+        key = (agent.get(names.GEN_AI_AGENT_NAME), both.get(names.FRAMEWORK))
         if key not in self._agents:
             self._agents.add(key)
             self.add(catalogue.BUDGET_OVERFLOWS, 0, both)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import traceback
-from collections import Counter
 from enum import Enum
+from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.changes import ordinal_runs
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.delta import arrivals, counted, step_delta
-from otel_assembly.errors import ContextOverflowError, PolicyFailedError
+from otel_assembly.errors import ContextOverflowError, HaltedError, PolicyFailedError
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.arrays import Arrays, run_text
 from otel_assembly.telemetry.conventions_model import PromptPart
@@ -22,13 +24,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from otel_assembly.decision import Overflow
+    from otel_assembly.facts import EventKind
     from otel_assembly.record import Record, Step
+    from otel_assembly.telemetry.sums import Sums
     from otel_assembly.totals import Prefix, Totals
 
 Attributes = dict[str, Any]
 
 
-def assembly_attributes(record: Record, totals: Totals, prefix: Prefix) -> Attributes:
+def assembly_attributes(record: Record, totals: Totals, prefix: Prefix, sums: Sums, halts: int) -> Attributes:
     """What stands on ``assemble_context`` beside the arrays of the ledger."""
     attributes: Attributes = {
         names.ID: record.assembly_id,
@@ -49,7 +53,7 @@ def assembly_attributes(record: Record, totals: Totals, prefix: Prefix) -> Attri
         names.COMPACTED_TOKENS: totals.compacted_tokens,
         names.INJECTED_TOKENS: totals.injected_tokens,
         names.ALERTS_DELIVERED: totals.alerts_delivered,
-        names.HALTS_EMITTED: totals.halts_emitted,
+        names.HALTS_EMITTED: halts,
         **overflow_attributes(record.overflow),
     }
     if totals.tokens_in_estimated:
@@ -66,65 +70,69 @@ def assembly_attributes(record: Record, totals: Totals, prefix: Prefix) -> Attri
         attributes[names.PREFIX_HASH] = prefix_hash(record, prefix)
         if prefix.cause is not None:
             attributes[names.PREFIX_BREAK] = prefix.cause
-        kinds = tokens_by_kind(record)
+        kinds = tokens_by_kind(record, sums)
         if kinds:
             attributes[names.KIND_NAMES] = list(kinds)
             attributes[names.KIND_TOKENS] = list(kinds.values())
-        if record.prompts_out:
-            attributes[names.PROMPT_SOURCES] = list(record.sources)
-            attributes[names.PROMPT_TOKENS] = [record.meter.prompt(prompt) for prompt in record.prompts_out]
     return attributes
 
 
-def tokens_by_kind(record: Record) -> dict[str, int]:
+def tokens_by_kind(record: Record, sums: Sums) -> dict[str, int]:
     """What fills the prompt to send; the numbers sum to its tokens.
 
     A message's framing is counted with the message; ``framing`` is what belongs to none, the reply's priming.
     """
     view = record.view_out
-    table = view.history.table(record.meter)
-    kinds: Counter[str] = Counter()
-    kinds[PromptPart.PROMPT.value] = sum(map(record.meter.prompt, record.prompts_out))
-    kinds[PromptPart.TOOL_SCHEMAS.value] = record.meter.tools(record.context.tools)
-    kinds[PromptPart.FRAMING.value] = record.meter.priming
+    kind_of, tokens_of = view.history.kind, sums.table(view).tokens
+    events: dict[EventKind, int] = {}
     for position in view.positions():
-        kinds[view.history.kind(position).value] += table.tokens(position)
+        kind = kind_of(position)
+        events[kind] = events.get(kind, 0) + tokens_of(position)
+    kinds = {
+        _PROMPT: sum(map(record.meter.prompt, record.prompts_out)),
+        _TOOL_SCHEMAS: record.meter.tools(record.context.tools),
+        _FRAMING: record.meter.priming,
+        **{str(kind): tokens for kind, tokens in events.items()},
+    }
     return {kind: tokens for kind, tokens in kinds.items() if tokens}
 
 
-def step_attributes(record: Record, step: Step) -> Attributes:
-    """What stands on ``apply_policy`` beside the arrays of the ledger."""
-    sent = step.error is None
-    skipped = step.error is not None and record.error is None
-    out = sent or skipped
-    tokens_in = record.tokens(step.prompts_in, step.view_in)
-    injected = step.view_out.pick_positions(
-        position
-        for position in (step.view_out.positions() if step.injected else ())
-        if step.frame_out.ordinals.of(position) in set(step.injected)
-    )
-    dropped = [group.view for group in step.groups if group.outcome is DecisionOutcome.DROPPED]
-    compacted = [group.view for group in step.groups if group.outcome is DecisionOutcome.COMPACTED]
+_PROMPT, _TOOL_SCHEMAS, _FRAMING = (
+    part.value for part in (PromptPart.PROMPT, PromptPart.TOOL_SCHEMAS, PromptPart.FRAMING)
+)
+
+
+def step_attributes(record: Record, step: Step, sums: Sums, halts: int) -> Attributes:
+    """What stands on ``apply_policy`` beside the arrays of the ledger, and what it was opened with."""
+    #: A policy that raised and was skipped let everything through.
+    out = step.error is None or record.error is None
+    injected, injected_tokens = sums.injected(step)
+    dropped = dropped_tokens = compacted = compacted_tokens = 0
+    for group in step.groups:
+        if group.outcome is DecisionOutcome.DROPPED:
+            dropped += len(group.view)
+            dropped_tokens += sums.items(group.view)
+        else:
+            compacted += len(group.view)
+            compacted_tokens += sums.items(group.view)
     attributes: Attributes = {
-        names.POLICY_NAME: step.policy,
-        names.POLICY_INDEX: step.index,
-        names.TOKENS_IN: tokens_in,
-        names.TOKENS_OUT: record.tokens(step.prompts_out, step.view_out) if out else 0,
+        names.TOKENS_IN: sums.rendered(step.prompts_in, step.view_in),
+        names.TOKENS_OUT: sums.rendered(step.prompts_out, step.view_out) if out else 0,
         names.EVENTS_IN: len(step.view_in),
         names.EVENTS_OUT: len(step.view_out) if out else 0,
-        names.EVENTS_INJECTED: len(injected),
+        names.EVENTS_INJECTED: injected,
         names.PROMPTS_IN: len(step.prompts_in),
         names.PROMPTS_OUT: len(step.prompts_out) if out else 0,
-        names.DROPPED_COUNT: sum(map(len, dropped)) if out else len(step.view_in),
-        names.DROPPED_TOKENS: sum(map(record.items_tokens, dropped)) if out else record.items_tokens(step.view_in),
-        names.COMPACTED_COUNT: sum(map(len, compacted)),
-        names.COMPACTED_TOKENS: sum(map(record.items_tokens, compacted)),
-        names.INJECTED_TOKENS: record.items_tokens(injected),
+        names.DROPPED_COUNT: dropped if out else len(step.view_in),
+        names.DROPPED_TOKENS: dropped_tokens if out else sums.items(step.view_in),
+        names.COMPACTED_COUNT: compacted,
+        names.COMPACTED_TOKENS: compacted_tokens,
+        names.INJECTED_TOKENS: injected_tokens,
         names.ALERTS_DELIVERED: len(step.alerts) if record.error is None else 0,
-        names.HALTS_EMITTED: step.halts,
+        names.HALTS_EMITTED: halts,
         **overflow_attributes(step.overflow),
     }
-    if not step.view_in.history.table(record.meter).complete(step.view_in):
+    if not sums.table(step.view_in).complete(step.view_in):
         attributes[names.TOKENS_IN_ESTIMATED] = True
     if step.kind is not None:
         attributes[names.POLICY_KIND] = step.kind
@@ -135,8 +143,21 @@ def step_attributes(record: Record, step: Step) -> Attributes:
 
 def config_json(config: Mapping[str, Any]) -> str:
     """Settings as JSON; the engine has let nothing through but numbers and enum values."""
-    plain = {name: value.value if isinstance(value, Enum) else value for name, value in config.items()}
-    return json.dumps(plain, separators=(",", ":"), sort_keys=True)
+    return _config_json(*chain.from_iterable(sorted(config.items())))
+
+
+@lru_cache(maxsize=256, typed=True)
+def _config_json(*flat: Any) -> str:
+    settings = {name: _plain(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
+    return json.dumps(settings, separators=(",", ":"), allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        value = value.value if isinstance(value.value, str | int | float) else value.name
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
 
 
 def overflow_attributes(overflow: Overflow | None) -> Attributes:
@@ -162,26 +183,30 @@ def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Arr
     arrays = Arrays()
     if record.error is not None:
         return arrays
-    arrays.add([names.KEPT_ITEMS], ([run_text(*run)] for run in ordinal_runs(record.view_out, record.frame_out)))
-    arrays.add([names.WITHDRAWN_ITEMS], ([run] for run in _runs(record.withdrawn)))
+    arrays.add([names.KEPT_ITEMS], [[run_text(*run) for run in ordinal_runs(record.view_out, record.frame_out)]])
+    prompts = record.prompts_out
+    tokens = list(map(record.meter.prompt, prompts))
+    arrays.add([names.PROMPT_SOURCES, names.PROMPT_TOKENS], [list(record.sources), tokens])
+    arrays.add([names.WITHDRAWN_ITEMS], [_runs(record.withdrawn)])
     arrived = arrivals(record, record.baseline)
-    columns = [
-        names.ARRIVED_ITEMS,
-        names.ARRIVED_KINDS,
-        names.ARRIVED_TOKENS,
-        names.ARRIVED_BYTES,
-        names.ARRIVED_ATOMS,
-    ]
-    rows: Iterable[tuple[Any, ...]] = (
-        (str(one.item), one.kind, one.tokens, one.bytes, str(one.atom)) for one in arrived
-    )
+    columns: dict[str, list[Any]] = {
+        names.ARRIVED_ITEMS: [str(one.item) for one in arrived],
+        names.ARRIVED_KINDS: [one.kind for one in arrived],
+        names.ARRIVED_TOKENS: [one.tokens for one in arrived],
+        names.ARRIVED_BYTES: [one.bytes for one in arrived],
+        names.ARRIVED_ATOMS: [str(one.atom) for one in arrived],
+    }
     if content is not None:
-        columns.append(names.ARRIVED_CONTENTS)
-        texts = (content("\n".join(one.frame.history.facts(one.position).texts)) for one in arrived)
-        rows = ((*row, text) for row, text in zip(rows, texts, strict=True))
-    arrays.add(columns, rows)
+        columns[names.ARRIVED_CONTENTS] = [
+            content("\n".join(one.frame.history.facts(one.position).texts)) for one in arrived
+        ]
+    arrays.add(list(columns), list(columns.values()))
     again = counted(record, record.baseline, arrived)
-    arrays.add([names.COUNTED_ITEMS, names.COUNTED_TOKENS], ((str(item), tokens) for item, tokens in again))
+    columns = {
+        names.COUNTED_ITEMS: [str(item) for item, _ in again],
+        names.COUNTED_TOKENS: [tokens for _, tokens in again],
+    }
+    arrays.add(list(columns), list(columns.values()))
     return arrays
 
 
@@ -191,27 +216,26 @@ def step_arrays(record: Record, step: Step) -> Arrays:
     if record.error is not None:
         return arrays
     delta = step_delta(record, step, record.baseline)
-    for outcome, columns in (
-        (DecisionOutcome.DROPPED, (names.DROPPED_ITEMS, names.DROPPED_REASONS)),
-        (DecisionOutcome.COMPACTED, (names.COMPACTED_ITEMS,)),
-    ):
-        arrays.add(
-            columns,
-            (
-                (run_text(*run), group.reason.value)[: len(columns)]
-                for group in delta.exits
-                if group.outcome is outcome
-                for run in ordinal_runs(group.view, group.frame)
-            ),
-        )
-    arrays.add([names.RETURNED_ITEMS], ([run] for run in _runs(delta.returned)))
-    arrays.add([names.INJECTED_ITEMS], ([run] for run in _runs(delta.injected)))
-    arrays.add([names.WITHDRAWN_ITEMS], ([run] for run in _runs(delta.withdrawn)))
+    dropped: list[str] = []
+    reasons: list[str] = []
+    compacted: list[str] = []
+    for group in delta.exits:
+        runs = [run_text(*run) for run in ordinal_runs(group.view, group.frame)]
+        if group.outcome is DecisionOutcome.DROPPED:
+            dropped += runs
+            reasons += [group.reason.value] * len(runs)
+        else:
+            compacted += runs
+    arrays.add([names.DROPPED_ITEMS, names.DROPPED_REASONS], [dropped, reasons])
+    arrays.add([names.COMPACTED_ITEMS], [compacted])
+    arrays.add([names.RETURNED_ITEMS], [_runs(delta.returned)])
+    arrays.add([names.INJECTED_ITEMS], [_runs(delta.injected)])
+    arrays.add([names.WITHDRAWN_ITEMS], [_runs(delta.withdrawn)])
     return arrays
 
 
-def _runs(ordinals: Iterable[int]) -> Iterable[str]:
-    return (run_text(start, stop - 1) for start, stop in to_runs(sorted(set(ordinals))))
+def _runs(ordinals: Iterable[int]) -> list[str]:
+    return [run_text(start, stop - 1) for start, stop in to_runs(sorted(set(ordinals)))]
 
 
 def instructions_json(prompts: Iterable[str], content: Callable[[str], str]) -> str:
@@ -223,6 +247,8 @@ def error_type(error: BaseException) -> str:
     """What ``error.type`` says of an exception: its class; for a policy that raised, the class of what it raised."""
     if isinstance(error, ContextOverflowError):
         return names.ERROR_CONTEXT_OVERFLOW
+    if isinstance(error, HaltedError):
+        return names.ERROR_ASSEMBLY_HALT
     if isinstance(error, PolicyFailedError) and error.__cause__ is not None:
         error = error.__cause__
     return class_name(error)

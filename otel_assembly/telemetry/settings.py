@@ -82,10 +82,6 @@ class TelemetrySettings:
         """Whether our spans carry content."""
         return self.content in {ContentCapture.SPAN_ONLY, ContentCapture.SPAN_AND_EVENT}
 
-    def redacted(self, text: str) -> str:
-        """The text as it may leave."""
-        return text if self.redact is None else self.redact(text)
-
 
 def _read(env: Mapping[str, str], name: str, values: type[_E], default: _E, also: Mapping[str, _E] | None = None) -> _E:
     raw = env.get(name, "").strip().lower()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.decision import Overflow
     from otel_assembly.events import HaltEvent
+    from otel_assembly.telemetry.failures import Failures
     from otel_assembly.telemetry.settings import TelemetrySettings
 
 _SEVERITIES = {
@@ -28,55 +29,54 @@ _SEVERITIES = {
 }
 
 
-class Signals:
-    """The one emitter of our events."""
+def severity_of(alert: AlertFacts) -> str:
+    """One of the closed set; a severity that no framework's alerts have is a warning."""
+    return alert.severity if alert.severity in _SEVERITIES else "warning"
 
-    def __init__(self, logger: Logger, settings: TelemetrySettings) -> None:
+
+class Signals:
+    """The one emitter of our events; what goes wrong with one event costs no other."""
+
+    def __init__(self, logger: Logger, settings: TelemetrySettings, failures: Failures) -> None:
         self._logger = logger
         self._settings = settings
+        self._failures = failures
+        self._on_spans = settings.alert_signal is not AlertSignal.LOG_EVENT
+        self._in_logs = settings.alert_signal is not AlertSignal.SPAN_EVENT
 
     def alert(self, span: Span, context: OtelContext, alert: AlertFacts) -> None:
         """An alert was delivered to the model."""
+        severity = severity_of(alert)
         attributes = {
             names.ALERT_SOURCE: alert.source,
-            names.ALERT_SEVERITY: alert.severity,
+            names.ALERT_SEVERITY: severity,
             names.ALERT_FINGERPRINT: alert.fingerprint,
         }
         if self._settings.capture_alert_message:
             attributes[names.ALERT_MESSAGE] = self._operator_text(alert.message)
-        severity = _SEVERITIES.get(alert.severity, SeverityNumber.WARN)
-        self._emit(span, context, names.EVENT_ALERT, attributes, severity)
+        self._emit([span], context, names.EVENT_ALERT, attributes, _SEVERITIES[severity])
 
     def overflow(self, spans: list[Span], context: OtelContext, overflow: Overflow) -> None:
         """A limit could not hold."""
-        attributes = overflow_event(overflow)
-        self._span_events(spans, names.EVENT_OVERFLOW, attributes)
-        self._log(context, names.EVENT_OVERFLOW, attributes, SeverityNumber.ERROR)
+        self._emit(spans, context, names.EVENT_OVERFLOW, overflow_event(overflow), SeverityNumber.ERROR)
 
     def halt(self, spans: list[Span], context: OtelContext, halt: HaltEvent) -> None:
         """The conversation was halted."""
         attributes: dict[str, Any] = {names.HALT_SOURCE: halt.source}
         if self._settings.capture_alert_message:
             attributes[names.HALT_REASON] = self._operator_text(halt.reason)
-        self._span_events(spans, names.EVENT_HALT, attributes)
-        self._log(context, names.EVENT_HALT, attributes, SeverityNumber.FATAL)
+        self._emit(spans, context, names.EVENT_HALT, attributes, SeverityNumber.FATAL)
 
     def _operator_text(self, text: str) -> str:
-        return self._settings.redacted(text)[: names.MAX_ALERT_MESSAGE]
+        return self._failures.redacted(self._settings.redact, text)[: names.MAX_ALERT_MESSAGE]
 
     def _emit(
-        self, span: Span, context: OtelContext, name: str, attributes: dict[str, Any], severity: SeverityNumber
+        self, spans: list[Span], context: OtelContext, name: str, attributes: dict[str, Any], severity: SeverityNumber
     ) -> None:
-        self._span_events([span], name, attributes)
-        self._log(context, name, attributes, severity)
-
-    def _span_events(self, spans: list[Span], name: str, attributes: dict[str, Any]) -> None:
-        if self._settings.alert_signal is AlertSignal.LOG_EVENT:
-            return
-        for span in spans:
-            span.add_event(name, attributes)
-
-    def _log(self, context: OtelContext, name: str, attributes: dict[str, Any], severity: SeverityNumber) -> None:
-        if self._settings.alert_signal is AlertSignal.SPAN_EVENT:
-            return
-        self._logger.emit(event_name=name, context=context, attributes=attributes, severity_number=severity)
+        for span in spans if self._on_spans else ():
+            with self._failures.contained("events"):
+                if span.is_recording():
+                    span.add_event(name, attributes)
+        if self._in_logs:
+            with self._failures.contained("events"):
+                self._logger.emit(event_name=name, context=context, attributes=attributes, severity_number=severity)

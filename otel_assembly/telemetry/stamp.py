@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import Span, SpanContext
 
+    from otel_assembly.telemetry.failures import Failures
+
 MODEL_CALLS: Final = frozenset({"chat", "generate_content", "text_completion"})
 #: Assemblies that wait for their model call; the oldest give up.
 _WAITING: Final = 1_024
@@ -37,7 +39,7 @@ class Stamp:
         span.set_attribute(names.ID, self.assembly_id)
         if self.reduced:
             span.set_attribute(names.GEN_AI_CONVERSATION_COMPACTED, True)
-        if self.span.is_valid:
+        if self.span.is_valid and self.span.trace_flags.sampled:
             span.add_link(self.span)
 
 
@@ -50,7 +52,8 @@ def is_model_call(span: Any) -> bool:
 class StampingProcessor:
     """A span processor of the SDK, by its shape: it only looks at spans as they start."""
 
-    def __init__(self) -> None:
+    def __init__(self, failures: Failures) -> None:
+        self._failures = failures
         self._lock = threading.Lock()
         self._waiting: OrderedDict[tuple[int, int], Stamp] = OrderedDict()
 
@@ -64,12 +67,14 @@ class StampingProcessor:
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
         """Stamp a model call that an assembly waits for."""
-        if not self._waiting or span.parent is None or not is_model_call(span):
+        if not self._waiting or span.parent is None:
             return
-        with self._lock:
-            stamp = self._waiting.pop((span.parent.trace_id, span.parent.span_id), None)
-        if stamp is not None:
-            stamp.put_on(span)
+        with self._failures.contained("stamp"):
+            if is_model_call(span):
+                with self._lock:
+                    stamp = self._waiting.pop((span.parent.trace_id, span.parent.span_id), None)
+                if stamp is not None:
+                    stamp.put_on(span)
 
     def _on_ending(self, span: Any) -> None:
         """Nothing is done as a span ends."""

@@ -1,1 +1,25 @@
-"""Test doubles and helpers for the tests of programs that use otel-assembly."""
+"""For your own tests: telemetry recorded in memory, and conversations written in words.
+
+Importing this needs no OpenTelemetry SDK; `RecordedTelemetry` does when it is made. With pytest, the fixture
+``assembly_telemetry`` is there as soon as this package is installed::
+
+    async def test_the_window_says_what_it_took(assembly_telemetry):
+        await Assembler([SlidingWindowPolicy(1)]).assemble([], conversation("ask", "answer", "ask"), Context())
+        span = assembly_telemetry.span("apply_policy sliding_window")
+        assert span.dropped_reasons == {0: "outside_window", 1: "outside_window"}
+"""
+
+from otel_assembly.testing.conversations import assert_paired, conversation, said
+from otel_assembly.testing.recorded import Arrived, Distribution, Point, RecordedLog, RecordedSpan, RecordedTelemetry
+
+__all__ = [
+    "Arrived",
+    "Distribution",
+    "Point",
+    "RecordedLog",
+    "RecordedSpan",
+    "RecordedTelemetry",
+    "assert_paired",
+    "conversation",
+    "said",
+]

@@ -1,0 +1,200 @@
+"""Which conversations a parsed record holds: the forms that recorders write, told apart by their keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.cli.transcript_json import MalformedError, excerpt, kind_of, parse
+from otel_assembly.cli.transcript_messages import AUTOGEN_TYPES, Converter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["EXPECTED", "Conversation", "conversations", "is_conversation", "is_message"]
+
+#: What a reader of an error is told to bring.
+EXPECTED = "a conversation: a list of messages, or an object with 'messages', 'traj', 'history' or 'llm_context'"
+
+_LISTS = ("messages", "traj", "history")
+_INPUTS = ("gen_ai.input.messages", "input_messages")
+_OUTPUTS = ("gen_ai.output.messages", "output_messages")
+_INSTRUCTIONS = ("gen_ai.system_instructions", "system_instructions")
+_TOOLS = ("tools", "gen_ai.tool.definitions", "tool_definitions")
+_STATES = ("agent_states", "agent_state", "inner_team_state", "llm_context")
+_IDS = ("id", "conversation_id", "gen_ai.conversation.id", "session_id", "thread_id")
+_HOLDERS = frozenset((*_LISTS, *_INPUTS, *_OUTPUTS, *_STATES))
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One conversation of a record.
+
+    Attributes:
+        id: What the record calls it; None where it has no name.
+        agent: Whose context it is, in the state of a team; else empty.
+        messages: OpenAI-style chat messages.
+        tools: The schemas of the tools that the record lists.
+    """
+
+    id: str | None
+    agent: str
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+
+
+def is_message(value: Any) -> bool:
+    """Whether a value is one message, and not a record that holds messages."""
+    return (
+        isinstance(value, dict)
+        and ("role" in value or value.get("type") in AUTOGEN_TYPES)
+        and _HOLDERS.isdisjoint(value)
+    )
+
+
+def is_conversation(value: Any) -> bool:
+    """Whether a value has the outline of a conversation; that it can be read is another matter."""
+    return isinstance(value, list) or (isinstance(value, dict) and bool(_holders(value)))
+
+
+def conversations(record: Any) -> Iterator[Conversation | MalformedError]:
+    """Every conversation of a record, and in the place of each unreadable one what is wrong with it.
+
+    A message is named by its index in the list that holds it, from 0.
+    """
+    no_tools: list[dict[str, Any]] = []
+    try:
+        holder = record if isinstance(record, list) else _holder(record)
+        objects = [each for each in (record, holder) if isinstance(each, dict)]
+        name = next(filter(None, map(_id, objects)), None)
+        tools = next(filter(None, map(_tools, reversed(objects))), no_tools)
+        contexts = [] if isinstance(holder, list) else list(_contexts(holder))
+        if not contexts:
+            yield Conversation(name, "", _convert(_labelled(holder)), tools)
+            return
+    except MalformedError as error:
+        yield error
+        return
+    for agent, messages in contexts:
+        try:
+            yield Conversation(name, agent, _convert(_messages(messages, "messages", "message")), tools)
+        except MalformedError as error:
+            yield MalformedError(f"agent {excerpt(agent)}: {error}" if agent else str(error))
+
+
+def _holder(record: Any) -> dict[str, Any]:
+    """The object that has the messages: the record, or an object right inside it."""
+    if not isinstance(record, dict):
+        raise MalformedError(f"{kind_of(record)}, expected {EXPECTED}")
+    match _holders(record):
+        case []:
+            keys = ", ".join(excerpt(key) for key in list(record)[:4]) or "no keys"
+            raise MalformedError(f"an object with {keys}{', …' if len(record) > 4 else ''}, expected {EXPECTED}")
+        case [holder]:
+            return holder
+    keys = " and ".join(excerpt(key) for key in [key for key, each in record.items() if _holds(each)][:2])
+    raise MalformedError(f"messages under {keys}, expected them in one place")
+
+
+def _holders(record: dict[str, Any]) -> list[dict[str, Any]]:
+    return [record] if _holds(record) else [each for each in record.values() if _holds(each)]
+
+
+def _holds(value: Any) -> bool:
+    return isinstance(value, dict) and not _HOLDERS.isdisjoint(value)
+
+
+def _contexts(state: Any, agent: str = "") -> Iterator[tuple[str, Any]]:
+    """AutoGen's state: the context of each agent; a manager has none, and that of an agent that never ran is empty."""
+    if not isinstance(state, dict):
+        return
+    if isinstance(team := state.get("agent_states"), dict):
+        for name, member in team.items():
+            path = f"{agent}/{name}" if agent else name
+            yield from (found for found in _contexts(member, path) if found[1] not in (None, []))
+        return
+    for key in ("agent_state", "inner_team_state"):
+        if isinstance(inner := state.get(key), dict):
+            yield from _contexts(inner, agent)
+            return
+    if isinstance(context := state.get("llm_context"), dict):
+        yield agent, context.get("messages")
+
+
+def _labelled(holder: Any) -> Iterator[tuple[str, Any]]:
+    """The messages of a record, each with the words that name it in an error."""
+    if isinstance(holder, list):
+        yield from _messages(holder, "", "message")
+        return
+    key = next((key for key in _LISTS if isinstance(holder.get(key), list)), None)
+    key = key or next((key for key in (*_LISTS, *_INPUTS) if key in holder), None)
+    output = next((each for each in _OUTPUTS if each in holder), None) if key not in _LISTS else None
+    if key is None and output is None:
+        state = next(each for each in _STATES if each in holder)
+        raise MalformedError(f"no agent's messages under '{state}', expected 'llm_context' with 'messages'")
+    instructions = next((each for each in _INSTRUCTIONS if holder.get(each)), None)
+    if instructions is not None:
+        parts = _unpacked(holder[instructions], instructions)
+        yield f"'{instructions}'", {"role": "system", "parts": parts if isinstance(parts, list) else [parts]}
+    if key is not None:
+        yield from _messages(holder[key], key, "message")
+    if output is not None:
+        yield from _messages(holder[output], output, "output message")
+
+
+def _messages(value: Any, key: str, noun: str) -> Iterator[tuple[str, Any]]:
+    # Attributes of a span cannot hold lists of objects, so that exporters write them as JSON in a string.
+    messages = _unpacked(value, key) if key in (*_INPUTS, *_OUTPUTS) else value
+    if not isinstance(messages, list):
+        raise MalformedError(f"'{key}' is {kind_of(messages)}, expected a list of messages")
+    for index, message in enumerate(messages):
+        yield f"{noun} {index}", message
+
+
+def _unpacked(value: Any, key: str) -> Any:
+    if not isinstance(value, str) or not value.lstrip().startswith(("[", "{")):
+        return value
+    try:
+        return parse(value)
+    except MalformedError as error:
+        raise MalformedError(f"'{key}': {error}") from None
+
+
+def _convert(labelled: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
+    converter = Converter()
+    messages: list[dict[str, Any]] = []
+    for label, message in labelled:
+        try:
+            messages += converter.convert(message)
+        except MalformedError as error:
+            raise MalformedError(f"{label}: {error}") from None
+    if not messages:
+        raise MalformedError("a conversation without messages, expected at least one")
+    return messages
+
+
+def _id(record: dict[str, Any]) -> str | None:
+    for key in _IDS:
+        if (found := _named(record.get(key))) is not None:
+            return found
+    task, trial = _named(record.get("task_id")), _named(record.get("trial"))
+    return task if task is None or trial is None else f"{task}-{trial}"
+
+
+def _named(value: Any) -> str | None:
+    if isinstance(value, str):
+        return value or None
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _tools(record: dict[str, Any]) -> list[dict[str, Any]]:
+    key = next((key for key in _TOOLS if record.get(key)), None)
+    if key is None:
+        return []
+    tools = _unpacked(record[key], key)
+    if not isinstance(tools, list):
+        raise MalformedError(f"'{key}' is {kind_of(tools)}, expected a list of tool schemas")
+    for tool in tools:
+        if not isinstance(tool, dict):
+            raise MalformedError(f"'{key}' holds {kind_of(tool)}, expected objects")
+    return tools

@@ -1,0 +1,216 @@
+"""How a recorded message of any known form becomes OpenAI-style chat messages.
+
+Forms: OpenAI chat messages (handed through, the very objects), AutoGen's ``LLMMessage`` as its state holds it, and the
+messages of OpenTelemetry's GenAI conventions (``role`` and ``parts``). What a form holds that was never sent to the
+model (AutoGen's ``thought`` beside a text, its ``is_error``) is left out, so that tokens are those of the request.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from typing import Any
+
+from otel_assembly.chat import ROLES
+from otel_assembly.cli.transcript_json import MalformedError, excerpt, kind_of
+from otel_assembly.errors import DescribeError
+from otel_assembly.facts import describe
+
+__all__ = ["AUTOGEN_TYPES", "Converter"]
+
+AUTOGEN_TYPES = ("SystemMessage", "UserMessage", "AssistantMessage", "FunctionExecutionResultMessage")
+
+_MEDIA_TYPES = frozenset({"blob", "uri", "file"})
+
+
+class Converter:
+    """Converts the messages of one conversation, in their order.
+
+    It lives as long as the conversation because recorders of providers without call ids (Gemini) leave them out: such a
+    result answers the oldest such call that is still waiting.
+    """
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._waiting: deque[str] = deque()
+
+    def convert(self, message: Any) -> list[dict[str, Any]]:
+        """One recorded message as chat messages: one, or one per tool result, or none where it holds nothing.
+
+        Raises:
+            MalformedError: It is of no known form, or a field of it is not of the type that its form has there.
+        """
+        if not isinstance(message, dict):
+            raise MalformedError(f"is {kind_of(message)}, expected an object with a 'role'")
+        if "role" not in message and message.get("type") in AUTOGEN_TYPES:
+            converted = _from_autogen(message)
+        elif "parts" in message and message.get("content") is None:
+            converted = self._from_parts(message)
+        else:
+            converted = [message]
+        for each in converted:
+            _check(each)
+        return converted
+
+    def _from_parts(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        role = message.get("role")
+        parts = _field(message, "parts", list, "a list")
+        if role != "assistant":
+            # A result has to follow its call directly, and what the user adds comes after it.
+            parts = sorted(parts, key=lambda part: not _is_result(part))
+        converted: list[dict[str, Any]] = []
+        content: list[dict[str, Any]] = []
+        calls: list[dict[str, Any]] = []
+
+        def flush() -> None:
+            if role == "tool" and converted and content and not calls:
+                converted[-1]["content"] = [_text(converted[-1]["content"]), *content]
+            elif content or calls or not converted:
+                said = {"role": role, "content": _joined(content, calls)}
+                name = {"name": message["name"]} if isinstance(message.get("name"), str) else {}
+                converted.append(said | name | ({"tool_calls": calls[:]} if calls else {}))
+            content.clear()
+            calls.clear()
+
+        for part in parts:
+            if _is_result(part):
+                if content or calls:
+                    flush()
+                converted.append(self._result(part))
+            elif isinstance(part, dict) and part.get("type") == "tool_call":
+                calls.append(self._call(part))
+            else:
+                content.append(_part(part))
+        flush()
+        return converted
+
+    def _call(self, part: dict[str, Any]) -> dict[str, Any]:
+        call_id = _id(part.get("id"))
+        if call_id is None:
+            self._calls += 1
+            call_id = f"unnamed_call_{self._calls}"
+            self._waiting.append(call_id)
+        return _call(call_id, _field(part, "name", str, "a string"), part.get("arguments"))
+
+    def _result(self, part: dict[str, Any]) -> dict[str, Any]:
+        key = "response" if "response" in part else "result"
+        if key not in part:
+            raise MalformedError("a tool_call_response part has neither a 'response' nor a 'result'")
+        answered = _id(part.get("id"))
+        if answered is None and self._waiting:
+            answered = self._waiting.popleft()
+        call = {} if answered is None else {"tool_call_id": answered}
+        return {"role": "tool", **call, "content": _spelled(part[key])}
+
+
+def _check(message: dict[str, Any]) -> None:
+    role = message.get("role")
+    if not isinstance(role, str) or role not in ROLES:
+        found = f"its 'role' is {excerpt(role) if isinstance(role, str) else kind_of(role)}"
+        raise MalformedError(f"{found if 'role' in message else 'it has no role'}, expected one of {', '.join(ROLES)}")
+    try:
+        describe(message)
+    except DescribeError as error:
+        # Only the middle of it speaks of the message; the rest tells a programmer which row to register.
+        raise MalformedError(str(error).partition(": ")[2].partition("; register it")[0]) from None
+
+
+def _from_autogen(message: dict[str, Any]) -> list[dict[str, Any]]:
+    content = message.get("content")
+    match message["type"]:
+        case "SystemMessage":
+            return [{"role": "system", "content": _field(message, "content", str, "a string")}]
+        case "UserMessage":
+            name = {"name": message["source"]} if isinstance(message.get("source"), str) else {}
+            if isinstance(content, list):
+                content = [_autogen_part(part) for part in content]
+            elif not isinstance(content, str):
+                raise MalformedError(f"its 'content' is {kind_of(content)}, expected a string or a list")
+            return [{"role": "user", **name, "content": content}]
+        case "AssistantMessage" if isinstance(content, list):
+            calls = [
+                _call(
+                    _field(call, "id", str, "a string"),
+                    _field(call, "name", str, "a string"),
+                    _field(call, "arguments", str, "a string"),
+                )
+                for call in content
+            ]
+            thought = message.get("thought")
+            if thought is not None and not isinstance(thought, str):
+                raise MalformedError(f"its 'thought' is {kind_of(thought)}, expected a string or null")
+            return [{"role": "assistant", "content": thought, "tool_calls": calls}]
+        case "AssistantMessage":
+            if not isinstance(content, str):
+                raise MalformedError(f"its 'content' is {kind_of(content)}, expected a string or a list of calls")
+            return [{"role": "assistant", "content": content}]
+    return [
+        {
+            "role": "tool",
+            "tool_call_id": _field(result, "call_id", str, "a string"),
+            "content": _field(result, "content", str, "a string"),
+        }
+        for result in _field(message, "content", list, "a list of results")
+    ]
+
+
+def _autogen_part(part: Any) -> dict[str, Any]:
+    if isinstance(part, str):
+        return _text(part)
+    data = _field(part, "data", str, "a string")
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+
+
+def _is_result(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "tool_call_response"
+
+
+def _part(part: Any) -> dict[str, Any]:
+    if isinstance(part, str):
+        return _text(part)
+    kind = _field(part, "type", str, "a string")
+    if kind in ("text", "reasoning"):
+        return _text(_field(part, "content", str, "a string"), kind)
+    if kind in _MEDIA_TYPES:
+        # Without its bytes: they are no text, and what they cost is an estimate.
+        return {key: value for key, value in part.items() if key not in ("content", "text", "refusal")}
+    content = part.get("content")
+    return _text(content if isinstance(content, str) else _spelled(part), kind)
+
+
+def _joined(content: list[dict[str, Any]], calls: list[dict[str, Any]]) -> str | list[dict[str, Any]] | None:
+    if not content:
+        return None if calls else ""
+    if len(content) == 1 and content[0]["type"] == "text":
+        text = content[0]["text"]
+        return text if isinstance(text, str) else None
+    return content[:]
+
+
+def _text(text: str, kind: str = "text") -> dict[str, Any]:
+    return {"type": kind, "text": text}
+
+
+def _call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
+    spelled = "" if arguments is None else _spelled(arguments)
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": spelled}}
+
+
+def _spelled(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _id(value: Any) -> str | None:
+    if isinstance(value, str):
+        return value or None
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _field(holder: Any, key: str, kind: type, expected: str) -> Any:
+    if not isinstance(holder, dict):
+        raise MalformedError(f"a part of it is {kind_of(holder)}, expected an object")
+    value = holder.get(key)
+    if not isinstance(value, kind):
+        found = f"is {kind_of(value)}" if key in holder else "is missing"
+        raise MalformedError(f"its '{key}' {found}, expected {expected}")
+    return value

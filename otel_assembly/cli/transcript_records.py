@@ -1,0 +1,201 @@
+"""The JSON values of a file, one at a time: line by line, or item by item of one document.
+
+A ``.jsonl`` is read line by line, however long it is; any other file too when its first line is a whole JSON value and
+more follows. Else it is one JSON document, whose list gives up its items one by one.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+from otel_assembly.cli.transcript_json import MalformedError, parse, skip_space, value_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["MAX_DOCUMENT_BYTES", "MAX_LINE_BYTES", "Record", "records"]
+
+#: The longest line that is read; a longer one is an error, and the next one is read on.
+MAX_LINE_BYTES = 32 * 1024 * 1024
+
+#: The longest file that is read whole, because it is not one conversation a line.
+MAX_DOCUMENT_BYTES = 512 * 1024 * 1024
+
+_LINE_SUFFIXES = frozenset({".jsonl", ".ndjson"})
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One value of a file.
+
+    Attributes:
+        line: The line where it begins, from 1; None where the whole file is meant.
+        place: What tells it from the others of the file: its line, or its number among the items of a list, from 1.
+        value: The parsed value, or the `MalformedError` that says why there is none.
+    """
+
+    line: int | None
+    place: str
+    value: Any
+
+
+def records(stream: IO[bytes], path: str) -> Iterator[Record]:
+    """Every value of a seekable file, and in the place of each unreadable one what is wrong with it."""
+    lines = _lines(stream)
+    first = next(lines, None)
+    if first is None:
+        return
+    _, head = first
+    problem = _no_text(head) if head is not None else None
+    if problem is not None:
+        yield Record(None, "1", MalformedError(problem))
+        return
+    by_line = _is_by_line(path, head, lines)
+    stream.seek(0)
+    yield from _from_lines(stream) if by_line else _from_document(stream)
+
+
+def _no_text(head: bytes) -> str | None:
+    if head.startswith(b"\x1f\x8b"):
+        return "is compressed, expected plain JSON: unpack it first"
+    if b"\0" in head[:4]:
+        return "is binary or UTF-16, expected JSON in UTF-8"
+    if head.lstrip()[:1] in (b"{", b"["):
+        return None
+    try:
+        head.decode()
+    except UnicodeDecodeError:
+        return "is not UTF-8, expected JSON in UTF-8"
+    return None
+
+
+def _is_by_line(path: str, head: bytes | None, following: Iterator[tuple[int, bytes | None]]) -> bool:
+    _, second = next(following, (0, None))
+    if os.path.splitext(path)[1].lower() in _LINE_SUFFIXES:
+        # A document that was spread over lines and misnamed would else be an error on each of them.
+        is_spread = head is not None and (head.strip() == b"[" or (head.strip() == b"{" and not _opens(second)))
+        return not is_spread
+    if not _opens(head) or second is None or head is None:
+        return False
+    try:
+        parse(head.decode())
+    except MalformedError as error:
+        return error.end is not None
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _opens(line: bytes | None) -> bool:
+    return line is not None and line.lstrip().startswith((b"{", b"["))
+
+
+def _lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
+    """The lines that are not blank, with their numbers; None for one that is too long."""
+    number = 0
+    while line := stream.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if number == 1:
+            line = line.removeprefix(_BOM)
+        if len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):
+            while (rest := stream.readline(1 << 20)) and not rest.endswith(b"\n"):
+                pass
+            yield number, None
+        elif line.strip():
+            yield number, line
+
+
+def _from_lines(stream: IO[bytes]) -> Iterator[Record]:
+    for number, line in _lines(stream):
+        value: Any
+        try:
+            if line is None:
+                raise MalformedError(f"longer than {MAX_LINE_BYTES >> 20} MiB, expected one conversation a line")
+            value = parse(_decoded(line.rstrip()))
+        except MalformedError as error:
+            value = error
+        yield Record(number, str(number), value)
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        at = error.start - data.rfind(b"\n", 0, error.start)
+        raise MalformedError(f"not UTF-8: byte 0x{data[error.start]:02x} at column {at}", at=error.start) from None
+
+
+def _from_document(stream: IO[bytes]) -> Iterator[Record]:
+    data = stream.read(MAX_DOCUMENT_BYTES + 1).removeprefix(_BOM)
+    if len(data) > MAX_DOCUMENT_BYTES:
+        problem = f"longer than {MAX_DOCUMENT_BYTES >> 20} MiB: write one conversation a line (.jsonl)"
+        yield Record(None, "1", MalformedError(problem))
+        return
+    try:
+        text = _decoded(data)
+    except MalformedError as error:
+        yield Record(data.count(b"\n", 0, error.at) + 1, "1", error)
+        return
+    del data
+    yield from _Document(text).records()
+
+
+class _Document:
+    """One JSON text; the items of a list come one at a time, so that those before a fault are not lost."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._counted = 0
+        self._line = 1
+
+    def records(self) -> Iterator[Record]:
+        number = 0
+        try:
+            start = skip_space(self._text, 0)
+            values = self._items(start + 1) if self._text.startswith("[", start) else self._one(start)
+            for number, (at, value) in enumerate(values, 1):
+                yield Record(self._line_of(at), str(number), value)
+        except MalformedError as error:
+            yield Record(self._line_of(error.at or 0), str(number + 1), error)
+
+    def _one(self, at: int) -> Iterator[tuple[int, Any]]:
+        value, end = self._value(at)
+        yield at, value
+        self._expect_end(end)
+
+    def _items(self, at: int) -> Iterator[tuple[int, Any]]:
+        at = skip_space(self._text, at)
+        following = not self._text.startswith("]", at)
+        while following:
+            value, end = self._value(at)
+            yield at, value
+            at = skip_space(self._text, end)
+            following = self._text.startswith(",", at)
+            if following:
+                at = skip_space(self._text, at + 1)
+            elif not self._text.startswith("]", at):
+                raise MalformedError("not JSON: the list does not go on, expected ',' or ']'", at=at)
+        self._expect_end(at + 1)
+
+    def _value(self, at: int) -> tuple[Any, int]:
+        try:
+            return value_at(self._text, at)
+        except MalformedError as error:
+            if error.end is None:
+                raise
+            return error, error.end
+
+    def _expect_end(self, at: int) -> None:
+        rest = skip_space(self._text, at)
+        if rest != len(self._text):
+            raise MalformedError("more follows the JSON value, expected the end of the file", at=rest)
+
+    def _line_of(self, at: int) -> int:
+        if at < self._counted:
+            return self._text.count("\n", 0, at) + 1
+        self._line += self._text.count("\n", self._counted, at)
+        self._counted = at
+        return self._line

@@ -1,0 +1,75 @@
+"""The ledger's arrays as they stand on spans: runs of ordinals, cut over a span and its `list_items` spans."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.store_reader import as_list
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+class SpanLike(Protocol):
+    """What is read of a span; a `StoredSpan` has it."""
+
+    @property
+    def trace_id(self) -> str: ...
+    @property
+    def span_id(self) -> str: ...
+    @property
+    def parent_id(self) -> str | None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def start_ns(self) -> int: ...
+    @property
+    def end_ns(self) -> int: ...
+    @property
+    def attributes(self) -> Mapping[str, Any]: ...
+
+
+S = TypeVar("S", bound=SpanLike)
+
+_ARRAYS: Final = tuple(name for name, attribute in names.ATTRIBUTES.items() if attribute.type.endswith("[]"))
+
+
+def children_of(spans: Iterable[S]) -> dict[tuple[str, str | None], list[S]]:
+    """Spans by their trace and parent, by start; of spans that were delivered twice only one."""
+    held: dict[tuple[str, str | None], dict[str, S]] = {}
+    for span in spans:
+        held.setdefault((span.trace_id, span.parent_id), {}).setdefault(span.span_id, span)
+    return {key: sorted(found.values(), key=attrgetter("start_ns")) for key, found in held.items()}
+
+
+def whole(span: SpanLike, children: Iterable[SpanLike]) -> dict[str, Any]:
+    """A span's attributes, each array with what stands of it on the `list_items` spans among its children."""
+    attributes = dict(span.attributes)
+    rest = [child for child in children if child.name == names.SPAN_LIST_ITEMS]
+    for name in _ARRAYS:
+        entries = as_list(attributes.get(name))
+        for child in rest:
+            entries += as_list(child.attributes.get(name))
+        if entries:
+            attributes[name] = entries
+    return attributes
+
+
+def ordinals(runs: Any) -> list[int]:
+    """Every ordinal that these runs (``7``, ``7-9``) name, in their order."""
+    return [item for run in as_list(runs) for item in _run(str(run))]
+
+
+def by_ordinal(runs: Any, values: Any) -> dict[int, Any]:
+    """The entry of a parallel array for every ordinal that the runs name."""
+    found: dict[int, Any] = {}
+    for run, value in zip(as_list(runs), as_list(values), strict=False):
+        found.update(dict.fromkeys(_run(str(run)), value))
+    return found
+
+
+def _run(text: str) -> range:
+    first, dash, last = text.partition("-")
+    return range(int(first), int(last if dash else first) + 1)

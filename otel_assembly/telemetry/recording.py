@@ -1,0 +1,331 @@
+"""One assembly while it runs, and what is told of it at its end."""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.trace import INVALID_SPAN, SpanKind, Status, StatusCode
+
+from otel_assembly.decision import DecisionOutcome
+from otel_assembly.delta import exits_from_the_prompt
+from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry import conventions_metrics as catalogue
+from otel_assembly.telemetry.projection import (
+    assembly_arrays,
+    assembly_attributes,
+    class_name,
+    error_attributes,
+    instructions_json,
+    step_arrays,
+    step_attributes,
+)
+from otel_assembly.telemetry.run import HALTED, RUN, mark_halted
+from otel_assembly.telemetry.signals import severity_of
+from otel_assembly.telemetry.stamp import Stamp, is_model_call
+from otel_assembly.telemetry.sums import Sums
+from otel_assembly.totals import prefix_of, totals_of
+
+if TYPE_CHECKING:
+    from contextvars import Token
+    from types import TracebackType
+
+    from opentelemetry.context import Context as OtelContext
+    from opentelemetry.trace import Span
+
+    from otel_assembly.context import Context
+    from otel_assembly.events import HaltEvent
+    from otel_assembly.record import Record, Step
+    from otel_assembly.telemetry.arrays import Arrays
+    from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
+    from otel_assembly.totals import Prefix, Totals
+
+_OVERFLOW: Final = Status(StatusCode.ERROR, names.STATUS_CONTEXT_OVERFLOW)
+_FAILED: Final = Status(StatusCode.ERROR, names.STATUS_POLICY_FAILED)
+_CANCELLED: Final = Status(StatusCode.ERROR)
+#: Between the starts of `list_items` spans, so that their order survives a backend that keeps microseconds.
+_APART_NS: Final = 1_000
+
+OPEN: Final[ContextVar[OpenRecording | None]] = ContextVar("otel_assembly_open", default=None)
+
+
+class _PolicyTime:
+    """The time in which a policy runs; what it does inside belongs to its span."""
+
+    __slots__ = ("_open", "_recording", "_started", "_token", "context", "ended_ns", "halts", "seconds", "span")
+
+    def __init__(self, recording: OpenRecording, span: Span, context: OtelContext) -> None:
+        self._recording = recording
+        self.span = span
+        self.context = context
+        self.seconds = 0.0
+        self.ended_ns = 0
+        self.halts = 0
+        self._started = 0
+        self._open: Token[OpenRecording | None] | None = None
+        self._token: Token[OtelContext] | None = None
+
+    def __enter__(self) -> None:
+        self.halts = len(self._recording.halts)
+        self._open = OPEN.set(self._recording)
+        self._token = otel_context.attach(self.context)
+        self._started = time.perf_counter_ns()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.seconds = (time.perf_counter_ns() - self._started) / 1e9
+        self.ended_ns = time.time_ns()
+        self.halts = len(self._recording.halts) - self.halts
+        if self._open is not None and self._token is not None:
+            try:
+                OPEN.reset(self._open)
+            except ValueError:  # a coroutine that nobody awaited to its end is closed in another context
+                return
+            otel_context.detach(self._token)
+
+
+class OpenRecording:
+    """One assembly while it runs."""
+
+    __slots__ = (
+        "_caller",
+        "_context",
+        "_policies",
+        "_recorder",
+        "_run",
+        "_span",
+        "_started_ns",
+        "agent_name",
+        "finished",
+        "framework",
+        "halts",
+        "recorded",
+    )
+
+    def __init__(
+        self,
+        recorder: OpenTelemetryRecorder,
+        name: str | None,
+        model: str | None,
+        context: Context,
+        started_ns: int,
+    ) -> None:
+        self._recorder = recorder
+        self._started_ns = started_ns
+        self._run = run = RUN.get()
+        self.agent_name, self.framework, conversation_id = (
+            context.agent_name,
+            context.framework,
+            context.conversation_id,
+        )
+        if run is not None:
+            self.agent_name = self.agent_name or run.agent_name
+            self.framework = self.framework or run.framework
+            conversation_id = conversation_id or run.conversation_id
+        self.halts: list[HaltEvent] = []
+        self.finished = False
+        self._policies: dict[int, _PolicyTime] = {}
+        self._context = otel_context.get_current()
+        self._caller = trace.get_current_span(self._context)
+        self._span: Span = INVALID_SPAN
+        attributes = {
+            names.NAME: name,
+            names.MODEL: model,
+            names.GEN_AI_CONVERSATION_ID: conversation_id,
+            names.GEN_AI_AGENT_NAME: self.agent_name,
+            names.FRAMEWORK: self.framework,
+        }
+        with recorder.failures.contained("span"):
+            given = {name: value for name, value in attributes.items() if value is not None}
+            self._span = self._start(names.SPAN_ASSEMBLE_CONTEXT, self._context, started_ns, given)
+            self._context = trace.set_span_in_context(self._span, self._context)
+        #: Whether a reader of the traces will know of this assembly.
+        self.recorded = self._span.is_recording()
+
+    def _start(self, name: str, parent: OtelContext, start_ns: int, attributes: dict[str, Any]) -> Span:
+        return self._recorder.tracer.start_span(
+            name,
+            context=parent,
+            kind=SpanKind.INTERNAL,
+            attributes=attributes,
+            start_time=start_ns,
+            record_exception=False,
+            set_status_on_exception=False,
+        )
+
+    def policy(self, name: str, index: int) -> _PolicyTime:
+        """The time in which a policy runs."""
+        span: Span = INVALID_SPAN
+        context = self._context
+        with self._recorder.failures.contained("span"):
+            attributes = {names.POLICY_NAME: name, names.POLICY_INDEX: index}
+            span = self._start(f"{names.SPAN_APPLY_POLICY} {name}", self._context, time.time_ns(), attributes)
+            context = trace.set_span_in_context(span, self._context)
+        timing = self._policies[index] = _PolicyTime(self, span, context)
+        return timing
+
+    def finish(self, record: Record) -> None:
+        """The assembly came to its end: everything is told now, and the spans end."""
+        ended_ns = time.time_ns()
+        self.finished = True
+        contained = self._recorder.failures.contained
+        with contained("totals"):
+            self._tell(record, totals_of(record), prefix_of(record), ended_ns)
+        for timing in self._policies.values():
+            with contained("span"):
+                timing.span.end(timing.ended_ns)
+        with contained("span"):
+            self._span.end(ended_ns)
+
+    def _tell(self, record: Record, totals: Totals, prefix: Prefix, ended_ns: int) -> None:
+        contained = self._recorder.failures.contained
+        with contained("metrics"):
+            self._measure(record, totals, prefix, max(0, ended_ns - self._started_ns) / 1e9)
+        with contained("events"):
+            self._signal(record)
+        if self.recorded:
+            self.recorded = False
+            with contained("span"):
+                sums = Sums(record)
+                self._describe(record, totals, prefix, sums, ended_ns)
+                # What stands on no span is told again by the next assembly of the ledger.
+                self.recorded = True
+                self._describe_steps(record, sums)
+        if record.error is None:
+            with contained("stamp"):
+                self._stamp(record, reduced=bool(totals.dropped or totals.compacted))
+
+    def _measure(self, record: Record, totals: Totals, prefix: Prefix, seconds: float) -> None:
+        metrics = self._recorder.metrics
+        context = self._context
+        agent, both = metrics.agent(self.agent_name, self.framework)
+        metrics.record(catalogue.DURATION, seconds, both, context)
+        metrics.record(catalogue.INPUT_TOKENS, totals.tokens_in, both, context)
+        if record.error is None:
+            metrics.record(catalogue.OUTPUT_TOKENS, totals.tokens_out, both, context)
+            if totals.utilization is not None:
+                metrics.record(catalogue.BUDGET_UTILIZATION, totals.utilization, agent, context)
+            if prefix.reuse is not None:
+                metrics.record(catalogue.PREFIX_REUSE, prefix.reuse, agent, context)
+            if prefix.cause is not None and prefix.cause != "first":
+                metrics.add(catalogue.PREFIX_BREAKS, 1, {names.PREFIX_BREAK: prefix.cause}, context)
+        fixed = _fixed_share(record, totals)
+        if fixed is not None:
+            metrics.record(catalogue.BUDGET_FIXED_UTILIZATION, fixed, agent, context)
+        if totals.overflowed:
+            metrics.add(catalogue.BUDGET_OVERFLOWS, 1, both, context)
+        if self.halts:
+            metrics.add(catalogue.HALTS, len(self.halts), both, context)
+        for step in record.steps:
+            timing = self._policies.get(step.index)
+            if timing is not None:
+                self._measure_step(record, step, timing)
+
+    def _measure_step(self, record: Record, step: Step, timing: _PolicyTime) -> None:
+        metrics = self._recorder.metrics
+        context = timing.context
+        policy = {names.POLICY_NAME: metrics.policy_name(step.policy)}
+        metrics.record(catalogue.POLICY_DURATION, timing.seconds, policy, context)
+        if step.error is not None:
+            if step.overflow is None:
+                attributes = {**policy, names.ERROR_TYPE: metrics.error_type(class_name(step.error))}
+                metrics.add(catalogue.POLICY_ERRORS, 1, attributes, context)
+            return
+        if record.error is not None:
+            return
+        for alert in step.alerts:
+            attributes = {
+                names.ALERT_SEVERITY: severity_of(alert),
+                names.ALERT_SOURCE: metrics.alert_source(alert.source),
+            }
+            metrics.add(catalogue.ALERTS_DELIVERED, 1, attributes, context)
+        for group in exits_from_the_prompt(record, step) if step.groups else ():
+            if group.outcome is DecisionOutcome.DROPPED:
+                attributes = {**policy, names.DECISION_REASON: group.reason.value}
+                metrics.add(catalogue.ITEMS_DROPPED, len(group.view), attributes, context)
+                metrics.add(catalogue.TOKENS_DROPPED, record.items_tokens(group.view), attributes, context)
+
+    def _signal(self, record: Record) -> None:
+        signals = self._recorder.signals
+        for step in record.steps:
+            timing = self._policies.get(step.index)
+            if timing is None:
+                continue
+            for alert in step.alerts if record.error is None else ():
+                signals.alert(timing.span, timing.context, alert)
+            if step.overflow is not None:
+                signals.overflow([timing.span, self._span], self._context, step.overflow)
+        if not self.halts:
+            return
+        run = self._run
+        for halt in self.halts:
+            signals.halt([self._span] if run is None else [self._span, run.span], self._context, halt)
+        if run is not None:
+            run.halted = True
+            mark_halted(run.span)
+
+    def _describe_steps(self, record: Record, sums: Sums) -> None:
+        for step in record.steps:
+            timing = self._policies.get(step.index)
+            if timing is None or not timing.span.is_recording():
+                continue
+            with self._recorder.failures.contained("span"):
+                halts = max(step.halts, timing.halts)
+                attributes = step_attributes(record, step, sums, halts)
+                self._put(timing.span, timing.context, attributes, step_arrays(record, step), timing.ended_ns)
+                _set_status(timing.span, step.error, overflowed=step.overflow is not None, halted=bool(halts))
+
+    def _describe(self, record: Record, totals: Totals, prefix: Prefix, sums: Sums, ended_ns: int) -> None:
+        halts = max(totals.halts_emitted, len(self.halts))
+        settings = self._recorder.settings
+        content = self._redacted if settings.content_on_spans else None
+        arrays = assembly_arrays(record, content)
+        attributes = assembly_attributes(record, totals, prefix, sums, halts)
+        if content is not None and record.prompts_out:
+            attributes[names.GEN_AI_SYSTEM_INSTRUCTIONS] = instructions_json(record.prompts_out, content)
+        _set_status(self._span, record.error, overflowed=record.overflow is not None, halted=bool(halts))
+        self._put(self._span, self._context, attributes, arrays, ended_ns)
+
+    def _redacted(self, text: str) -> str:
+        return self._recorder.failures.redacted(self._recorder.settings.redact, text)
+
+    def _put(self, span: Span, context: OtelContext, attributes: dict[str, Any], arrays: Arrays, at_ns: int) -> None:
+        for index, chunk in enumerate(arrays.chunks()):
+            if index == 0:
+                span.set_attributes({**attributes, **chunk})
+                continue
+            start_ns = at_ns + index * _APART_NS
+            self._start(names.SPAN_LIST_ITEMS, context, start_ns, chunk).end(start_ns)
+
+    def _stamp(self, record: Record, *, reduced: bool) -> None:
+        stamp = Stamp(record.assembly_id, self._span.get_span_context(), reduced)
+        caller = self._caller
+        if caller.is_recording() and is_model_call(caller):
+            stamp.put_on(caller)
+            return
+        parent = caller.get_span_context()
+        processor = self._recorder.stamping() if parent.is_valid else None
+        if processor is not None:
+            processor.await_call(parent, stamp)
+
+
+def _fixed_share(record: Record, totals: Totals) -> float | None:
+    overflow = record.overflow
+    if record.error is not None and overflow is not None and overflow.cause.value == "fixed":
+        return overflow.needed / overflow.budget if overflow.budget > 0 else None
+    return totals.fixed / totals.budget if totals.fixed is not None and totals.budget else None
+
+
+def _set_status(span: Span, error: BaseException | None, *, overflowed: bool, halted: bool) -> None:
+    if error is not None:
+        span.set_attributes(error_attributes(error))
+    if halted:
+        span.set_attribute(names.ERROR_TYPE, names.ERROR_ASSEMBLY_HALT)
+        span.set_status(HALTED)
+    elif overflowed:
+        span.set_attribute(names.ERROR_TYPE, names.ERROR_CONTEXT_OVERFLOW)
+        span.set_status(_OVERFLOW)
+    elif error is not None:
+        span.set_status(_FAILED if isinstance(error, Exception) else _CANCELLED)

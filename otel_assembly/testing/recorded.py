@@ -1,0 +1,411 @@
+"""`RecordedTelemetry`: an SDK of one's own whose spans, metrics and log records stay in memory, to be asked about."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from otel_assembly.errors import ConfigurationError
+from otel_assembly.recorder import using_recorder
+from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.conventions_check import event_violations, metric_violations, violations
+from otel_assembly.telemetry.ledger_lists import by_ordinal, children_of, ordinals, whole
+from otel_assembly.telemetry.otlp_json import StatusName, StoredEvent, StoredLink, StoredSpan
+from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
+from otel_assembly.telemetry.settings import TelemetrySettings
+from otel_assembly.telemetry.store_reader import SpanNode, span_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.sampling import Sampler
+    from opentelemetry.trace import Tracer
+
+
+class Arrived(NamedTuple):
+    """What a span says of an item at first sight; `tokens` is None while nobody has counted it."""
+
+    kind: str
+    tokens: int | None
+    bytes: int
+    atom: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSpan(StoredSpan):
+    """A finished span, and what it says of the items of its ledger; what stands on `list_items` spans is included."""
+
+    _among: dict[tuple[str, str | None], list[RecordedSpan]] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def parent(self) -> RecordedSpan | None:
+        """The span above it, if that has ended."""
+        everything = (span for spans in self._among.values() for span in spans)
+        return next((s for s in everything if (s.trace_id, s.span_id) == (self.trace_id, self.parent_id)), None)
+
+    @property
+    def children(self) -> list[RecordedSpan]:
+        """The spans right below it, by start."""
+        return self._among.get((self.trace_id, self.span_id), [])
+
+    @property
+    def whole(self) -> dict[str, Any]:
+        """Its attributes; each array with the rest of it, where that stands on `list_items` spans."""
+        return whole(self, self.children)
+
+    def events_named(self, name: str) -> list[StoredEvent]:
+        """Its events of this name, in order."""
+        return [event for event in self.events if event.name == name]
+
+    @property
+    def kept(self) -> list[int]:
+        """The ordinals of the whole output, in prompt order."""
+        return ordinals(self.whole.get(names.KEPT_ITEMS))
+
+    @property
+    def arrived(self) -> dict[int, Arrived]:
+        """What it says of each item that was seen for the first time."""
+        held = self.whole
+        columns = (names.ARRIVED_ITEMS, names.ARRIVED_KINDS, names.ARRIVED_TOKENS, names.ARRIVED_BYTES)
+        rows = zip(*(held.get(name, ()) for name in (*columns, names.ARRIVED_ATOMS)), strict=True)
+        return {
+            int(item): Arrived(kind, tokens if tokens >= 0 else None, size, int(atom))
+            for item, kind, tokens, size, atom in rows
+        }
+
+    @property
+    def contents(self) -> dict[int, str]:
+        """The captured text of each item that arrived; empty where content is not captured."""
+        held = self.whole
+        return by_ordinal(held.get(names.ARRIVED_ITEMS), held.get(names.ARRIVED_CONTENTS))
+
+    @property
+    def counted(self) -> dict[int, int]:
+        """Tokens of earlier items that were counted now."""
+        held = self.whole
+        return by_ordinal(held.get(names.COUNTED_ITEMS), held.get(names.COUNTED_TOKENS))
+
+    @property
+    def dropped_reasons(self) -> dict[int, str]:
+        """The reason of each item whose exit, or the cause of it, is new."""
+        held = self.whole
+        return by_ordinal(held.get(names.DROPPED_ITEMS), held.get(names.DROPPED_REASONS))
+
+    @property
+    def compacted(self) -> list[int]:
+        """The items that were newly compacted."""
+        return ordinals(self.whole.get(names.COMPACTED_ITEMS))
+
+    @property
+    def returned(self) -> list[int]:
+        """The items that are in the output again."""
+        return ordinals(self.whole.get(names.RETURNED_ITEMS))
+
+    @property
+    def injected(self) -> list[int]:
+        """The items that were newly injected."""
+        return ordinals(self.whole.get(names.INJECTED_ITEMS))
+
+    @property
+    def withdrawn(self) -> list[int]:
+        """The items that their source no longer offers."""
+        return ordinals(self.whole.get(names.WITHDRAWN_ITEMS))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedLog:
+    """A log record with an event's name."""
+
+    name: str
+    attributes: dict[str, Any]
+    severity: str
+    trace_id: str
+    span_id: str
+    body: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """What a histogram holds: a value is counted in the bucket of the first bound that it is not above."""
+
+    count: int
+    sum: float
+    min: float
+    max: float
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One series of a metric."""
+
+    attributes: dict[str, Any]
+    value: float | Distribution
+    #: Trace and span ids of its exemplars.
+    exemplars: tuple[tuple[str, str], ...] = ()
+
+
+class RecordedTelemetry:
+    """OpenTelemetry for a test: nothing leaves the process, ids are counted, the environment has no say.
+
+    Give `recorder` to an `Assembler`, or make it the one of all assemblers that are given none, with `as_default`.
+
+    Args:
+        sampler: The SDK's sampler; by default every span is recorded.
+        settings: What is exported beside numbers; the defaults of `TelemetrySettings`, whatever the environment says.
+
+    Raises:
+        ConfigurationError: The OpenTelemetry SDK is not installed.
+    """
+
+    def __init__(self, *, sampler: Sampler | None = None, settings: TelemetrySettings | None = None) -> None:
+        try:
+            from opentelemetry.sdk._logs import LoggerProvider
+            from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+            from opentelemetry.sdk.metrics import MeterProvider
+            from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+            from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+            from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+        except ImportError as missing:
+            raise ConfigurationError(
+                "recording telemetry in a test needs the OpenTelemetry SDK; install it: pip install otel-assembly[otlp]"
+            ) from missing
+
+        self._spans = InMemorySpanExporter()
+        self._logs: InMemoryLogRecordExporter = InMemoryLogRecordExporter()  # type: ignore[no-untyped-call]
+        self._metrics = InMemoryMetricReader()
+        with _no_variables():
+            self.tracer_provider = TracerProvider(
+                sampler=sampler or ALWAYS_ON,
+                resource=Resource.get_empty(),
+                shutdown_on_exit=False,
+                id_generator=_counted_ids(),
+            )
+            self.meter_provider = MeterProvider([self._metrics], resource=Resource.get_empty(), shutdown_on_exit=False)
+            self.logger_provider = LoggerProvider(resource=Resource.get_empty(), shutdown_on_exit=False)
+        self.tracer_provider.add_span_processor(SimpleSpanProcessor(self._spans))
+        self.logger_provider.add_log_record_processor(SimpleLogRecordProcessor(self._logs))
+        self.recorder = OpenTelemetryRecorder(
+            tracer_provider=self.tracer_provider,
+            meter_provider=self.meter_provider,
+            logger_provider=self.logger_provider,
+            settings=settings or TelemetrySettings(),
+        )
+
+    @contextmanager
+    def as_default(self) -> Iterator[RecordedTelemetry]:
+        """The recorder of assemblers that are given none, until the block ends; then it is again what it was."""
+        with using_recorder(self.recorder):
+            yield self
+
+    def tracer(self, name: str = "test") -> Tracer:
+        """A tracer for spans of the test's own, around and beside ours."""
+        return self.tracer_provider.get_tracer(name)
+
+    def clear(self) -> None:
+        """Forget spans and log records; metrics go on."""
+        self._spans.clear()
+        self._logs.clear()
+
+    def shutdown(self) -> None:
+        """Let go of what the SDK holds; what was recorded can still be asked about, but for metrics."""
+        self.tracer_provider.shutdown()
+        self.meter_provider.shutdown()
+        self.logger_provider.shutdown()
+
+    @property
+    def spans(self) -> list[RecordedSpan]:
+        """Every span that has ended, in that order."""
+        among: dict[tuple[str, str | None], list[RecordedSpan]] = {}
+        spans = [_span(span, among) for span in self._spans.get_finished_spans()]
+        among.update(children_of(spans))
+        return spans
+
+    def spans_named(self, name: str) -> list[RecordedSpan]:
+        """The spans of this name, in the order in which they ended."""
+        return [span for span in self.spans if span.name == name]
+
+    def span(self, name: str) -> RecordedSpan:
+        """The last span of this name to end.
+
+        Raises:
+            AssertionError: There is none; it lists the names there are.
+        """
+        spans = self.spans
+        found = [span for span in spans if span.name == name]
+        if not found:
+            counted = Counter(span.name for span in spans)
+            there = ", ".join(f"{one!r}" + (f" × {n}" if n > 1 else "") for one, n in counted.items())
+            raise AssertionError(f"no span is named {name!r}; there are: {there or 'none at all'}")
+        return found[-1]
+
+    def tree(self) -> str:
+        """The names of all spans, each indented under its parent."""
+        return "\n".join(line for node in span_tree(self.spans) for line in _branch(node, 0))
+
+    @property
+    def logs(self) -> list[RecordedLog]:
+        """Every log record, in order."""
+        found: list[RecordedLog] = []
+        for data in self._logs.get_finished_logs():
+            record = data.log_record
+            found.append(
+                RecordedLog(
+                    name=record.event_name or "",
+                    attributes=_plain(record.attributes),
+                    severity=record.severity_number.name if record.severity_number is not None else "UNSPECIFIED",
+                    trace_id=f"{record.trace_id or 0:032x}",
+                    span_id=f"{record.span_id or 0:016x}",
+                    body=record.body,
+                )
+            )
+        return found
+
+    def logs_named(self, name: str) -> list[RecordedLog]:
+        """The log records with this event name, in order."""
+        return [log for log in self.logs if log.name == name]
+
+    @property
+    def metrics(self) -> dict[str, list[Point]]:
+        """Every metric of ours by its name, one `Point` a series."""
+        data = self._metrics.get_metrics_data()
+        found: dict[str, list[Point]] = {}
+        for resource in data.resource_metrics if data is not None else ():
+            for scope in resource.scope_metrics:
+                if scope.scope.name == names.SCOPE:
+                    for metric in scope.metrics:
+                        found[metric.name] = [_point(point) for point in metric.data.data_points]
+        return found
+
+    def metric(self, name: str, **attributes: Any) -> Any:
+        """What a metric says: the sum of a counter, the `Distribution` of a histogram.
+
+        Args:
+            name: Such as ``assembly.items.dropped``.
+            attributes: Narrow it down; ``policy_name`` stands for ``assembly.policy.name``, ``agent_name`` for
+                ``gen_ai.agent.name``, ``error_type`` for ``error.type``.
+
+        Raises:
+            AssertionError: There is nothing of that name, or with those attributes; or there are several histograms.
+        """
+        metrics = self.metrics
+        points = metrics.get(name)
+        if points is None:
+            raise AssertionError(f"no metric is named {name!r}; there are: {', '.join(sorted(metrics)) or 'none'}")
+        found = [point for point in points if attributes.items() <= _short(point.attributes).items()]
+        if not found:
+            there = "; ".join(str(_short(point.attributes)) for point in points)
+            raise AssertionError(f"{name} has no series with {attributes}; there are: {there}")
+        if not isinstance(found[0].value, Distribution):
+            return sum(point.value for point in found if not isinstance(point.value, Distribution))
+        if len(found) > 1:
+            there = "; ".join(str(_short(point.attributes)) for point in found)
+            raise AssertionError(f"{name} has several series with {attributes}: {there}")
+        return found[0].value
+
+    def violations(self) -> list[str]:
+        """What was told against the contract (``docs/semantic-conventions.md``), a sentence each."""
+        found: list[str] = []
+        for span in self.spans:
+            if span.scope == names.SCOPE:
+                found += violations(span.name, span.attributes, [(e.name, e.attributes) for e in span.events])
+        for log in self.logs:
+            found += event_violations(log.name, log.attributes)
+        for name, points in self.metrics.items():
+            for point in points:
+                kind = "histogram" if isinstance(point.value, Distribution) else "counter"
+                found += metric_violations(name, kind, point.attributes)
+        return found
+
+
+def _branch(node: SpanNode, depth: int) -> Iterable[str]:
+    yield "  " * depth + node.span.name
+    for child in node.children:
+        yield from _branch(child, depth + 1)
+
+
+def _span(span: ReadableSpan, among: dict[tuple[str, str | None], list[RecordedSpan]]) -> RecordedSpan:
+    context = span.get_span_context()
+    if context is None:  # pragma: no cover - the SDK's type allows it, its spans never are
+        raise AssertionError("a span without a context")
+    status = cast("StatusName", span.status.status_code.name)
+    scope = span.instrumentation_scope
+    return RecordedSpan(
+        trace_id=f"{context.trace_id:032x}",
+        span_id=f"{context.span_id:016x}",
+        parent_id=f"{span.parent.span_id:016x}" if span.parent is not None else None,
+        name=span.name,
+        start_ns=span.start_time or 0,
+        end_ns=span.end_time or 0,
+        attributes=_plain(span.attributes),
+        events=[StoredEvent(event.name, event.timestamp, _plain(event.attributes)) for event in span.events],
+        links=[
+            StoredLink(f"{link.context.trace_id:032x}", f"{link.context.span_id:016x}", _plain(link.attributes))
+            for link in span.links
+        ],
+        status=status,
+        status_message=span.status.description or "",
+        scope=scope.name if scope is not None else "",
+        scope_version=(scope.version or "") if scope is not None else "",
+        dropped_attributes=span.dropped_attributes,
+        dropped_events=span.dropped_events,
+        _among=among,
+    )
+
+
+def _plain(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in (attributes or {}).items()}
+
+
+def _point(point: Any) -> Point:
+    attributes = _plain(point.attributes)
+    exemplars = tuple((f"{one.trace_id or 0:032x}", f"{one.span_id or 0:016x}") for one in point.exemplars)
+    if not hasattr(point, "bucket_counts"):
+        return Point(attributes, point.value, exemplars)
+    counts, bounds = tuple(point.bucket_counts), tuple(point.explicit_bounds)
+    return Point(attributes, Distribution(point.count, point.sum, point.min, point.max, bounds, counts), exemplars)
+
+
+def _short(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes as keywords: without our prefix or GenAI's, dots as underscores."""
+    return {
+        name.removeprefix("assembly.").removeprefix("gen_ai.").replace(".", "_"): value
+        for name, value in attributes.items()
+    }
+
+
+@contextmanager
+def _no_variables() -> Iterator[None]:
+    """A test asserts the same on every machine: no ``OTEL_*`` variable decides how the double's SDK is made."""
+    held = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OTEL_")}
+    try:
+        yield
+    finally:
+        os.environ.update(held)
+
+
+def _counted_ids() -> Any:
+    """Ids that count from 1, so that a test sees the same ones on every run."""
+    from itertools import count
+
+    from opentelemetry.sdk.trace.id_generator import IdGenerator
+
+    class CountedIds(IdGenerator):
+        def __init__(self) -> None:
+            self._traces, self._spans = count(1), count(1)
+
+        def generate_trace_id(self) -> int:
+            return next(self._traces)
+
+        def generate_span_id(self) -> int:
+            return next(self._spans)
+
+    return CountedIds()

@@ -1,0 +1,537 @@
+"""What a reader makes of the decisions alone, turn by turn, is what the prompt really was; in any chain, for any input."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from otel_assembly import (
+    AlertPolicy,
+    Assembler,
+    CompactionSummary,
+    Context,
+    ConversationPolicy,
+    DecisionOutcome,
+    DecisionReason,
+    History,
+    ModelRequest,
+    ModelResponse,
+    ObserverAlert,
+    Outcome,
+    SlidingWindowPolicy,
+    TokenBudgetPolicy,
+    ToolCallEvent,
+    ToolResultEvent,
+    TurnStarted,
+    Verdict,
+)
+from otel_assembly.changes import ordinal_runs
+from otel_assembly.delta import arrivals, counted, exits_from_the_prompt, step_delta
+from otel_assembly.errors import ContextOverflowError
+from otel_assembly.tokens import CharacterCounter
+
+OUT = {DecisionOutcome.DROPPED, DecisionOutcome.COMPACTED}
+COUNTER = CharacterCounter(4)
+
+
+# --- Events -----------------------------------------------------------------------------------------------------------
+
+
+def text_of(one):
+    if isinstance(one, dict):
+        return str(one.get("content"))
+    for name in ("content", "summary", "message"):
+        if hasattr(one, name):
+            return getattr(one, name)
+    return ""
+
+
+def said(one):
+    """A number by which policies choose, the same whatever copies are made."""
+    return hashlib.blake2b(text_of(one).encode(), digest_size=2).digest()[0]
+
+
+def _block(draw, number, chat):
+    text = draw(st.sampled_from(["yes", "go on", f"remark {number}", f"long {number} " * 9]))
+    what = draw(st.sampled_from(["user", "say", "call", "call", "open", "stray", "alert", "note"]))
+    call = f"c{number % 3}"
+    if chat:
+        spelled = [{"id": call, "type": "function", "function": {"name": "f", "arguments": f'{{"n":{number}}}'}}]
+        asks = {"role": "assistant", "content": None, "tool_calls": spelled}
+        answers = {"role": "tool", "tool_call_id": call, "content": text}
+        return {
+            "user": [{"role": "user", "content": text}],
+            "say": [{"role": "assistant", "content": text}],
+            "call": [asks, answers],
+            "open": [asks],
+            "stray": [answers],
+            "alert": [{"role": "system", "content": text}],
+            "note": [{"role": "user", "content": [{"type": "text", "text": text}]}],
+        }[what]
+    asks = ModelResponse(tool_calls=(ToolCallEvent(id=call, name="f"),))
+    answers = ToolResultEvent(parent_id=call, content=text)
+    return {
+        "user": [ModelRequest(content=text)],
+        "say": [ModelResponse(content=text)],
+        "call": [asks, answers],
+        "open": [asks],
+        "stray": [answers],
+        "alert": [ObserverAlert(source="monitor", severity="warning", message=text)],
+        "note": [TurnStarted(turn=number)],
+    }[what]
+
+
+# --- Policies of other people -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Filter:
+    """Drops by content; nothing else."""
+
+    rest: int
+    name: str = "filter"
+    pure = True
+
+    async def apply(self, prompts, events, context):
+        return prompts, [one for one in events if said(one) % 3 != self.rest]
+
+
+@dataclass
+class Moody:
+    """Drops another part each turn."""
+
+    turns: int = 0
+    name: str = "moody"
+    pure = False  # applied twice it is of another mood
+
+    async def apply(self, prompts, events, context):
+        self.turns += 1
+        return prompts, [one for one in events if said(one) % 3 != self.turns % 3]
+
+
+@dataclass
+class Reasoner:
+    """Says why, by `decide`; and lies about what it keeps, twice over."""
+
+    rest: int
+    name: str = "reasoner"
+    pure = True
+
+    async def apply(self, prompts, events, context):
+        outcome = await self.decide(prompts, events, context)
+        return list(outcome.prompts), list(outcome.events)
+
+    async def decide(self, prompts, events, context):
+        gone = [one for one in events if said(one) % 4 == self.rest]
+        stays = [one for one in events if said(one) % 4 != self.rest]
+        return Outcome(
+            prompts,
+            stays,
+            [
+                Verdict(gone, DecisionOutcome.DROPPED, DecisionReason.STALE),
+                Verdict(gone[:1], DecisionOutcome.KEPT, DecisionReason.FITS),
+                Verdict(stays[:1], DecisionOutcome.DROPPED, DecisionReason.DUPLICATE),
+                Verdict(stays[-1:], DecisionOutcome.KEPT, DecisionReason.PINNED),
+            ],
+        )
+
+
+@dataclass
+class Slicer:
+    """Decides by slices of the view it is given, and names nothing."""
+
+    most: int
+    name: str = "slicer"
+    pure = True
+
+    async def apply(self, prompts, events, context):
+        return prompts, events[-self.most :]
+
+    async def decide(self, prompts, events, context):
+        return Outcome(prompts, events[-self.most :])
+
+
+@dataclass
+class Injector:
+    """Puts an event in; another one each few events."""
+
+    at: int
+    every: int
+    name: str = "injector"
+    pure = False
+
+    async def apply(self, prompts, events, context):
+        note = ModelRequest(content=f"note {len(events) // self.every}")
+        return [*prompts, "injected"], [*events[: self.at], note, *events[self.at :]]
+
+
+@dataclass
+class Shortener:
+    """Replaces by shorter copies."""
+
+    most: int
+    name: str = "shortener"
+    pure = False
+
+    def _short(self, one):
+        if isinstance(one, dict):
+            return {**one, "content": one["content"][: self.most]} if isinstance(one.get("content"), str) else one
+        if isinstance(one, ModelRequest | ToolResultEvent):
+            return one.model_copy(update={"content": one.content[: self.most]})
+        return one
+
+    async def apply(self, prompts, events, context):
+        return prompts, [self._short(one) for one in events]
+
+
+@dataclass
+class Copier:
+    """Returns equal copies of everything."""
+
+    name: str = "copier"
+    pure = False
+
+    async def apply(self, prompts, events, context):
+        return prompts, copy.deepcopy(events)
+
+
+@dataclass
+class Summariser:
+    """One new event stands for a stretch; its id is a new one each time."""
+
+    keep: int
+    every: int
+    name: str = "summariser"
+    pure = False
+
+    async def apply(self, prompts, events, context):
+        upto = max(0, (len(events) - self.keep) // self.every * self.every)
+        if not upto:
+            return prompts, events
+        return prompts, [CompactionSummary(summary=f"{upto} events, in short"), *events[upto:]]
+
+
+@dataclass
+class Shuffler:
+    """Turns the newest ones round."""
+
+    newest: int
+    name: str = "shuffler"
+    pure = False
+
+    async def apply(self, prompts, events, context):
+        return prompts, [*events[: -self.newest], *reversed(events[-self.newest :])]
+
+
+@dataclass
+class Repeater:
+    """Says the first event again at the end: the very object, a second time."""
+
+    name: str = "repeater"
+    pure = False
+
+    async def apply(self, prompts, events, context):
+        return prompts, [*events, *events[:1]]
+
+
+@dataclass
+class Flaky:
+    """Raises on every other turn, after it has spoiled what it was given."""
+
+    turns: int = 0
+    name: str = "flaky"
+    pure = False
+
+    async def apply(self, prompts, events, context):
+        self.turns += 1
+        if self.turns % 2:
+            for one in events:
+                if isinstance(one, dict):
+                    one.clear()
+            del events[:]
+            raise ValueError("not today")
+        return prompts, [one for one in events if said(one) % 5]
+
+
+@dataclass
+class Careless(Flaky):
+    """Returns what nobody can read, on every other turn."""
+
+    name: str = "careless"
+
+    async def apply(self, prompts, events, context):
+        self.turns += 1
+        return ["changed"], [object(), *events] if self.turns % 2 else events[1:]
+
+
+small = st.integers(1, 6)
+policies = st.one_of(
+    st.builds(ConversationPolicy),
+    st.builds(AlertPolicy),
+    st.builds(SlidingWindowPolicy, small, st.booleans()),
+    st.builds(lambda stride, more: SlidingWindowPolicy(stride + more, stride=stride), st.integers(1, 3), small),
+    st.builds(
+        lambda tokens, step: TokenBudgetPolicy(tokens, step_tokens=step, on_overflow="drop"),
+        st.integers(60, 260),
+        st.sampled_from([0, 8]),
+    ),
+    st.builds(Filter, st.integers(0, 2)),
+    st.builds(Moody),
+    st.builds(Reasoner, st.integers(0, 3)),
+    st.builds(Slicer, small),
+    st.builds(Injector, st.integers(0, 3), small),
+    st.builds(Shortener, st.sampled_from([0, 5, 20])),
+    st.builds(Copier),
+    st.builds(Summariser, small, st.integers(1, 3)),
+    st.builds(Shuffler, st.integers(2, 4)),
+    st.builds(Repeater),
+    st.builds(Flaky),
+    st.builds(Careless),
+)
+chains = st.lists(policies, max_size=4)
+
+
+# --- The reader -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class State:
+    """One item, as far as the decisions tell."""
+
+    inside: bool
+    outcome: DecisionOutcome
+    reason: DecisionReason
+    index: int | None
+
+
+@dataclass
+class Model:
+    """Keeps per-item state from `assembly.decisions` alone."""
+
+    items: dict[int, State] = field(default_factory=dict)
+
+    def turn(self, assembly):
+        told = set()
+        for one in assembly.decisions:
+            assert (one.item, one.outcome) not in told, f"{one} was told twice in one assembly"
+            told.add((one.item, one.outcome))
+            if one.outcome is DecisionOutcome.REORDERED:
+                assert self.items[one.item].inside
+                continue
+            now = State(one.outcome not in OUT, one.outcome, one.reason, one.index)
+            was = self.items.get(one.item)
+            assert was != now, f"{one} is no change"
+            if one.outcome is DecisionOutcome.INJECTED:
+                assert was is None, f"{one} was there before"
+            self.items[one.item] = now
+        inside = sorted(item for item, state in self.items.items() if state.inside)
+        assert inside == sorted(assembly.items)
+
+
+@dataclass
+class Recorded:
+    """What stands in the traces of the turns that were sampled; and who reads only that."""
+
+    sampled: bool
+    reader: Reader
+
+    @property
+    def recorded(self):
+        return self.sampled
+
+    def policy(self, name, index):
+        return nullcontext()
+
+    def finish(self, record):
+        for step in record.steps:
+            # Work that must never raise, on a turn that failed or is not sampled either.
+            exits_from_the_prompt(record, step)
+        if self.sampled and record.error is None:
+            self.reader.read(record)
+
+
+@dataclass
+class Reader:
+    """A recorder for some of the turns, and a reader of its traces."""
+
+    pattern: int
+    turns: int = 0
+    inside: set[int] = field(default_factory=set)
+    arrived: set[int] = field(default_factory=set)
+    tokens: dict[int, int] = field(default_factory=dict)
+    reasons: dict[int, tuple] = field(default_factory=dict)
+    last: str | None = None
+
+    def begin(self, name, model, context, started_ns):
+        self.turns += 1
+        return Recorded(bool(self.pattern >> (self.turns % 6) & 1), self)
+
+    def calibrated(self, model, counted, billed):
+        pass
+
+    def read(self, record):
+        assert (record.baseline.assembly_id if record.baseline else None) == self.last
+        self.last = record.assembly_id
+        new = arrivals(record, record.baseline)
+        for one in new:
+            assert one.item not in self.arrived, f"item {one.item} arrived twice"
+            self.arrived.add(one.item)
+            self.inside.add(one.item)
+            self.tokens[one.item] = one.tokens
+        for item, tokens in counted(record, record.baseline, new):
+            assert item in self.arrived
+            assert self.tokens[item] != tokens, "a count was told again"
+            self.tokens[item] = tokens
+        for step in record.steps:
+            delta = step_delta(record, step, record.baseline)
+            for item in (*delta.returned, *delta.injected):
+                self.inside.add(item)
+                self.reasons.pop(item, None)
+            for item in delta.withdrawn:
+                assert item in self.arrived
+                self.inside.discard(item)
+            for group in delta.exits:
+                for first, last in ordinal_runs(group.view, group.frame):
+                    for item in range(first, last + 1):
+                        why = (step.index, group.outcome, group.reason)
+                        assert self.reasons.get(item) != why, f"item {item} left twice, by {why}"
+                        self.reasons[item] = why
+                        self.inside.discard(item)
+        assert set(record.withdrawn) <= self.arrived
+        self.inside -= set(record.withdrawn)
+        kept = [i for first, last in ordinal_runs(record.view_out, record.frame_out) for i in range(first, last + 1)]
+        assert sorted(kept) == sorted(self.inside)
+        table = record.opening.view.history.table(record.meter)
+        for position in record.opening.view.positions():
+            assert self.tokens[record.opening.frame.ordinals.of(position)] == table.known(position)
+
+
+# --- The truth --------------------------------------------------------------------------------------------------------
+
+
+async def truth(chain, prompts, events, context):
+    """Which policy took each event out, and why, found by applying each on plain lists; None where it cannot be known."""
+    prompts, events = list(prompts), list(events)
+    out = {}
+    for index, policy in enumerate(chain):
+        if not getattr(policy, "pure", True):
+            return None
+        if hasattr(policy, "decide"):
+            outcome = await policy.decide(prompts, events, context)
+            prompts, after, verdicts = list(outcome.prompts), list(outcome.events), outcome.decisions
+        else:
+            (prompts, after), verdicts = await policy.apply(prompts, events, context), ()
+        stays = set(map(id, after))
+        why = {id(one): v.reason for v in verdicts if v.outcome in OUT for one in v.events}
+        out.update({id(one): (index, why.get(id(one), DecisionReason.POLICY)) for one in events if id(one) not in stays})
+        events = after
+    return out
+
+
+def check(assembly, came, expected, model):
+    totals = assembly.totals
+    assert totals.events_in == len(came)
+    assert totals.events_out == len(assembly.events) == len(assembly.items)
+    assert totals.events_in + totals.events_injected == totals.events_out + totals.dropped + totals.compacted
+    assert len(set(assembly.items)) == len(assembly.items)
+    assert assembly.prefix.bytes <= assembly.prefix.previous_bytes or assembly.turn == 0
+    if expected is None:
+        return
+    event("reasons checked against the truth")
+    frame = assembly._record.opening.frame
+    for position, one in enumerate(came):
+        state = model.items[frame.ordinals.of(position)]
+        if id(one) in expected:
+            assert (state.inside, state.index, state.reason) == (False, *expected[id(one)])
+        else:
+            assert state.inside
+    identities = set(map(id, came))
+    assert all(id(one) in identities for one in assembly.events), "what came out is not what came in"
+
+
+RELAXED = settings(deadline=None, max_examples=120, suppress_health_check=list(HealthCheck))
+
+
+async def replay(data, assembler, chain, turns, *, chat, rearrange=None, grow=None):
+    model, context = Model(), Context()
+    events = grow if grow is not None else []
+    number = 0
+    for turn in range(turns):
+        for _ in range(data.draw(st.integers(0, 3))):
+            number += 1
+            for one in _block(data.draw, number, chat):
+                events.append(one)
+        if rearrange is not None:
+            events = rearrange(data.draw, events, number)
+        came = list(events)
+        before = copy.deepcopy(came) if chat else None
+        try:
+            expected = await truth(chain, ["prompt"], came, Context())
+            assembly = await assembler.assemble(["prompt"], events, context)
+        except ContextOverflowError:
+            assert list(events) == came
+            continue
+        assert assembly.turn == turn
+        assert list(events) == came
+        if chat:
+            assert came == before, "an event was changed"
+        assert all(a is b for a, b in zip(events, came, strict=True))
+        if data.draw(st.booleans()):
+            assembly.totals  # noqa: B018  # counting, or not counting yet, must make no difference
+        model.turn(assembly)
+        check(assembly, came, expected, model)
+
+
+def assembler_of(chain, pattern):
+    return Assembler(chain, on_policy_error="skip", counter=COUNTER, recorder=Reader(pattern) if pattern else None)
+
+
+@RELAXED
+@given(st.data(), chains, st.booleans(), st.integers(0, 63))
+async def test_a_history_is_explained_by_its_decisions(data, chain, chat, pattern):
+    await replay(data, assembler_of(chain, pattern), chain, 6, chat=chat, grow=History())
+
+
+@RELAXED
+@given(st.data(), chains, st.booleans(), st.integers(0, 63))
+async def test_a_growing_list_is_explained_by_its_decisions(data, chain, chat, pattern):
+    await replay(data, assembler_of(chain, pattern), chain, 6, chat=chat, grow=[])
+
+
+def _rebuilt(draw, events, number):
+    """What frameworks do to their lists between turns."""
+    how = draw(st.sampled_from(["same", "copies", "same list", "cut", "undo", "summary", "swap", "shorten", "again"]))
+    if not events or how == "same list":
+        return events
+    at = draw(st.integers(0, len(events) - 1))
+    if how == "copies":
+        return copy.deepcopy(events)
+    if how == "cut":
+        return events[at:]
+    if how == "undo":
+        return events[:at]
+    if how == "summary":
+        return [CompactionSummary(summary=f"up to {number}"), *events[at:]]
+    if how == "swap":
+        return [*events[at:], *events[:at]]
+    if how == "again":
+        return [*events, copy.deepcopy(events[at])]
+    if how == "shorten":
+        one = events[at]
+        if isinstance(one, dict) and isinstance(one.get("content"), str):
+            one["content"] = one["content"][:7]
+        elif isinstance(one, ModelRequest):
+            return [*events[:at], one.model_copy(update={"content": one.content[:7]}), *events[at + 1 :]]
+    return list(events)
+
+
+@RELAXED
+@given(st.data(), chains, st.booleans(), st.integers(0, 63))
+async def test_a_list_that_is_rebuilt_is_explained_by_its_decisions(data, chain, chat, pattern):
+    assembler = assembler_of(chain, pattern)
+    await replay(data, assembler, chain, 7, chat=chat, grow=[], rearrange=_rebuilt)

@@ -1,0 +1,79 @@
+"""What the docs say works: every command in them runs, and every Python example too."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "guide.md"]
+
+
+def _blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def _commands() -> list[str]:
+    lines = [line for page in PAGES for block in _blocks(page, "console") for line in block.splitlines()]
+    return sorted({line.split("#")[0].strip() for line in lines} - {""})
+
+
+@pytest.mark.parametrize("command", [line for line in _commands() if line.startswith("otel-assembly")])
+def test_a_command_of_the_docs_runs(command, tmp_path, conversations_file, chain_file):
+    (tmp_path / "conversations.jsonl").write_text(conversations_file)
+    (tmp_path / "chain.yaml").write_text(chain_file)
+    _, *arguments = shlex.split(command)
+    done = subprocess.run(
+        [sys.executable, "-m", "otel_assembly.cli", *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", [line for line in _commands() if line.startswith("make")])
+def test_a_make_target_of_the_docs_exists(command):
+    target = command.split()[1]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert re.search(rf"^{re.escape(target)}:", makefile, re.MULTILINE), target
+
+
+def test_there_is_no_other_kind_of_command_in_the_docs():
+    assert {line.split()[0] for line in _commands()} == {"make", "otel-assembly"}
+
+
+@pytest.fixture
+def conversations_file():
+    return (
+        '{"id": "one", "messages": [{"role": "user", "content": "Where is my order?"}, '
+        '{"role": "assistant", "content": "In the depot."}]}\n'
+    )
+
+
+@pytest.fixture
+def chain_file():
+    (block,) = _blocks(ROOT / "docs" / "guide.md", "yaml")
+    return block
+
+
+def test_the_readme_s_agent_runs(tmp_path):
+    (program,) = (block for block in _blocks(ROOT / "README.md", "python") if "asyncio.run" in block)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "tokens" in done.stdout
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in [*PAGES, *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
