@@ -14,7 +14,6 @@ from otel_assembly.history import History
 from otel_assembly.ledger import Frame, Group, Ordinals
 from otel_assembly.matching import Matcher, moved, replaced
 from otel_assembly.policies import POLICIES, policy_kind
-from otel_assembly.policies.base import as_view
 from otel_assembly.record import Step
 from otel_assembly.view import View, to_runs
 
@@ -193,7 +192,11 @@ def _group(step: Step, view: View, outcome: DecisionOutcome, reason: DecisionRea
 
 def _take_verdicts(step: Step, verdicts: Sequence[Verdict]) -> None:
     """Groups from our own policies' verdicts, which are views and name all that left."""
-    groups = [_group(step, as_view(verdict.events), verdict.outcome, verdict.reason) for verdict in verdicts]
+    groups = [
+        _group(step, verdict.events, verdict.outcome, verdict.reason)
+        for verdict in verdicts
+        if isinstance(verdict.events, View)
+    ]
     step.groups = tuple(group for group in groups if group.outcome in _EXITS)
     step.held = tuple(group for group in groups if group.outcome not in _EXITS)
 
@@ -223,7 +226,8 @@ def _match(step: Step, events: list[Any], verdicts: Sequence[Verdict], ledger: L
         if tag is not None:
             tags.setdefault(tag, []).append(index)
     if None not in found and indexes == sorted(indexes) and all(map(is_, events, (inputs[i] for i in indexes))):
-        step.view_out = view.pick(to_runs(indexes))
+        # What belongs together may have been parted: whoever comes next has to read it anew.
+        step.view_out = View(view.history, view.pick(to_runs(indexes)).segments, is_slice=len(indexes) < len(view))
     else:
         ordinals = list(step.frame_in.of(view))
         step.frame_out, step.view_out, step.made = _reframed(step, events, found, ordinals, ledger)

@@ -71,9 +71,8 @@ class Ordinals:
 
     def all(self) -> Iterator[int]:
         """Every ordinal, by position."""
-        bounds = [*self._positions[1:], self._upto]
-        for start, first, stop in zip(self._positions, self._ordinals, bounds, strict=True):
-            yield from range(first, first + stop - start)
+        for first, last in self.spans(0, self._upto):
+            yield from range(first, last + 1)
 
 
 @dataclass(slots=True)

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 _TOLERANT = {"token_budget": {"on_overflow": "drop"}}
 
 
+#: Unreadable conversations that are named one by one.
+_SHOWN = 20
+
+
 class _Chosen(argparse.Action):
     """Chains in the order in which they stand on the command line, whatever option gave them."""
 
@@ -119,8 +123,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _status(bad: list[TranscriptError], found: int, export: Export | None) -> int:
-    for error in bad:
+    for error in bad[:_SHOWN]:
         print(f"otel-assembly: {safe_text(error)}", file=sys.stderr)
+    if len(bad) > _SHOWN:
+        print(f"otel-assembly: and {len(bad) - _SHOWN} more like these", file=sys.stderr)
     if bad and found:
         noun = "conversation was" if len(bad) == 1 else "conversations were"
         print(f"otel-assembly: {len(bad)} {noun} not readable, {found} replayed", file=sys.stderr)

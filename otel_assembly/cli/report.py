@@ -176,7 +176,7 @@ class TextReport:
             ("conversation", "left"),
             ("turns", "right"),
             ("tokens in", "right"),
-            ("tokens out", "right"),
+            ("out", "right"),
             ("dropped", "right"),
             ("overflows", "right"),
             ("orphans", "right"),
@@ -191,7 +191,7 @@ class TextReport:
                 f"{tally.dropped:,}",
                 _loud(tally.overflows),
                 _loud(tally.orphans),
-                f"{tally.prefix_reuse:.1%}",
+                f"{tally.prefix_reuse:.0%}",
             )
         self._console.print(table)
 
@@ -218,9 +218,16 @@ def _table(*columns: tuple[str, Any]) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for name, justify in columns:
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=justify == "right")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="bold")
+    for index, (name, justify) in enumerate(columns):
+        names = index == 0 and justify == "left"
+        table.add_column(
+            name,
+            justify=justify,
+            no_wrap=names or justify == "right",
+            overflow="ellipsis" if names else "fold",
+            min_width=16 if names else None,
+        )
     return table
 
 

@@ -194,8 +194,6 @@ class _Document:
             raise MalformedError("more follows the JSON value, expected the end of the file", at=rest)
 
     def _line_of(self, at: int) -> int:
-        if at < self._counted:
-            return self._text.count("\n", 0, at) + 1
         self._line += self._text.count("\n", self._counted, at)
         self._counted = at
         return self._line

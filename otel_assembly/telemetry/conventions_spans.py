@@ -149,6 +149,12 @@ INVOKE_AGENT: Final = SpanType(
     events=(names.EVENT_HALT,),
 )
 
+MODEL_CALL_STAMP: Final = (
+    *required(names.ID),
+    *conditional(names.GEN_AI_CONVERSATION_COMPACTED, when="something was dropped or compacted on the way"),
+)
+"""What is put on the span of the model call that an assembly's prompt is sent with, whoever makes that span."""
+
 SPANS: Final = (ASSEMBLE_CONTEXT, APPLY_POLICY, LIST_ITEMS, INVOKE_AGENT)
 
 OVERFLOW: Final = EventType(

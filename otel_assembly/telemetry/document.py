@@ -17,7 +17,7 @@ from otel_assembly.telemetry.conventions import ATTRIBUTES
 from otel_assembly.telemetry.conventions_environment import ENVIRONMENT
 from otel_assembly.telemetry.conventions_metrics import METRICS
 from otel_assembly.telemetry.conventions_model import Level
-from otel_assembly.telemetry.conventions_spans import EVENTS, SPANS
+from otel_assembly.telemetry.conventions_spans import EVENTS, MODEL_CALL_STAMP, SPANS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -35,6 +35,7 @@ def render() -> str:
         "scope": conventions.SCOPE,
         "shared": _list(metric.name for metric in METRICS if metric.name in ATTRIBUTES),
         "spans": "\n\n".join(_span(span) for span in SPANS),
+        "stamp": _uses(MODEL_CALL_STAMP),
         "array_limit": f"{conventions.MAX_ARRAY_BYTES // 1024} KiB",
         "alert_limit": str(conventions.MAX_ALERT_MESSAGE),
         "span_events": next(v.default for v in ENVIRONMENT if v.name == "OTEL_SPAN_EVENT_COUNT_LIMIT"),

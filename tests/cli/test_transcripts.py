@@ -245,6 +245,7 @@ def test_each_agent_of_a_team_has_a_conversation_of_its_own(file):
             "writer": agent(AUTOGEN),
             "broken": agent([{"type": "UserMessage", "content": 1}]),
             "silent": agent([]),
+            "odd": 3,
             "user": {"type": "ChatAgentContainerState", "agent_state": {"type": "BaseState"}},
             "critic": agent([{"type": "UserMessage", "source": "u", "content": "hi"}]),
             "RoundRobinGroupChatManager": {"type": "RoundRobinManagerState", "message_thread": []},
@@ -489,52 +490,16 @@ def test_a_file_is_read_as_far_as_it_is_asked_for(file, monkeypatch):
 
 # Anything at all
 
-WORDS = st.sampled_from(
-    [
-        "role",
-        "content",
-        "parts",
-        "type",
-        "id",
-        "name",
-        "messages",
-        "traj",
-        "history",
-        "tools",
-        "tool_calls",
-        "function",
-        "arguments",
-        "llm_context",
-        "agent_states",
-        "agent_state",
-        "input_messages",
-        "output_messages",
-        "system_instructions",
-        "user",
-        "assistant",
-        "tool",
-        "system",
-        "text",
-        "reasoning",
-        "tool_call",
-        "tool_call_response",
-        "response",
-        "blob",
-        "SystemMessage",
-        "UserMessage",
-        "AssistantMessage",
-        "thought",
-        "FunctionExecutionResultMessage",
-        "call_id",
-        "tool_call_ids",
-        "data",
-        "refusal",
-        "custom",
-        "function_call",
-        "task_id",
-        "trial",
-    ]
-)
+# fmt: off
+WORDS = st.sampled_from([
+    "role", "content", "parts", "type", "id", "name", "messages", "traj", "history", "tools", "tool_calls",
+    "function", "arguments", "llm_context", "agent_states", "agent_state", "input_messages", "output_messages",
+    "system_instructions", "user", "assistant", "tool", "system", "text", "reasoning", "tool_call",
+    "tool_call_response", "response", "blob", "SystemMessage", "UserMessage", "AssistantMessage", "thought",
+    "FunctionExecutionResultMessage", "call_id", "tool_call_ids", "data", "refusal", "custom", "function_call",
+    "task_id", "trial",
+])
+# fmt: on
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | WORDS | st.text(max_size=8)
 VALUES = st.recursive(
     SCALARS,

@@ -23,7 +23,7 @@ from otel_assembly.telemetry.conventions_check import event_violations, metric_v
 from otel_assembly.telemetry.conventions_environment import ENVIRONMENT
 from otel_assembly.telemetry.conventions_metrics import METRICS
 from otel_assembly.telemetry.conventions_model import Level
-from otel_assembly.telemetry.conventions_spans import EVENTS, SPANS
+from otel_assembly.telemetry.conventions_spans import EVENTS, MODEL_CALL_STAMP, SPANS
 
 PAGE = Path(__file__).parents[2] / "docs" / "semantic-conventions.md"
 TYPES = {"string", "int", "double", "boolean", "string[]", "int[]"}
@@ -34,6 +34,7 @@ STANDARD = {
     "gen_ai.agent.name",
     "gen_ai.operation.name",
     "gen_ai.system_instructions",
+    "gen_ai.conversation.compacted",
     "error.type",
     "exception.type",
     "exception.stacktrace",
@@ -182,6 +183,8 @@ def all_uses():
     for signal in (*SPANS, *EVENTS, *METRICS):
         for use in signal.attributes:
             yield getattr(signal, "name", None) or signal.verb, use
+    for use in MODEL_CALL_STAMP:
+        yield "the model call", use
 
 
 def test_what_is_used_is_registered_and_what_is_registered_is_used():

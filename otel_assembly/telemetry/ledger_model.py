@@ -1,0 +1,255 @@
+"""A ledger as its exported spans tell it: what became of every item, turn by turn."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from otel_assembly.decision import DecisionOutcome, DecisionReason
+from otel_assembly.telemetry import conventions as names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An item as it was at first sight.
+
+    Attributes:
+        ordinal: Its number in the ledger.
+        kind: Its kind.
+        bytes: Bytes of its text, as UTF-8.
+        atom: The ordinal of the first item of its atom.
+        turn: The turn that first told of it.
+    """
+
+    ordinal: int
+    kind: str
+    bytes: int
+    atom: int
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """Why an item is not in the prompt.
+
+    Attributes:
+        reason: The rule; None where it is not known.
+        policy: The policy that decided; None where the caller no longer offers the item, or where it is not known.
+        index: That policy's place in the chain.
+        outcome: ``dropped`` or ``compacted``.
+        turn: Since when; where the reason is not known, since when that is so.
+    """
+
+    reason: str | None
+    policy: str | None = None
+    index: int | None = None
+    outcome: str = DecisionOutcome.DROPPED.value
+    turn: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepReading:
+    """One policy's span: its attributes, arrays whole, and what it says of items since the turn before."""
+
+    policy: str
+    index: int
+    attributes: Mapping[str, Any]
+    exits: Mapping[int, Exit]
+    injected: Sequence[int]
+    returned: Sequence[int]
+    withdrawn: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One assembly that was recorded.
+
+    Attributes:
+        number: Assemblies of the ledger before it, the unrecorded ones included.
+        assembly_id: Its id.
+        previous_id: The assembly that its changes are against; None for a ledger's first.
+        sent: Whether a prompt came out of it; where none did, the ledger stays as it was.
+        follows: Whether the assembly that its changes are against was read too.
+        attributes: Those of its span, arrays whole.
+        steps: Its policies' spans, in the chain's order.
+        kept: The prompt's items, in its order.
+        arrived: Items at first sight.
+        counted: Tokens of earlier items that were counted since.
+        withdrawn: Items that the caller no longer offers.
+        trace_id: Its trace.
+        span_id: Its span.
+    """
+
+    number: int
+    assembly_id: str
+    previous_id: str | None
+    sent: bool
+    follows: bool
+    attributes: Mapping[str, Any]
+    steps: Sequence[StepReading]
+    kept: Sequence[int]
+    arrived: Sequence[int]
+    counted: Mapping[int, int]
+    withdrawn: Sequence[int]
+    trace_id: str
+    span_id: str
+
+
+class _Timeline(Generic[T]):
+    """Values with the place in the reading at which each began to hold."""
+
+    __slots__ = ("_places", "_values")
+
+    def __init__(self) -> None:
+        self._places: list[int] = []
+        self._values: list[T] = []
+
+    def put(self, place: int, value: T) -> None:
+        self._places.append(place)
+        self._values.append(value)
+
+    def at(self, place: int) -> T | None:
+        index = bisect_right(self._places, place) - 1
+        return self._values[index] if index >= 0 else None
+
+
+@dataclass(slots=True)
+class Ledger:
+    """One conversation under one assembler, as its spans tell it.
+
+    Attributes:
+        id: The ledger's id.
+        turns: The recorded assemblies, in the order in which they ended.
+        items: What is known of each item that arrived.
+        problems: What does not add up, or is missing, a sentence each; empty for a whole reading.
+    """
+
+    id: str
+    turns: list[Turn] = field(default_factory=list)
+    items: dict[int, Item] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    _exits: dict[int, _Timeline[Exit | None]] = field(default_factory=dict, repr=False)
+    _tokens: dict[int, _Timeline[int]] = field(default_factory=dict, repr=False)
+    _kept: set[int] = field(default_factory=set, repr=False)
+    _absent: set[int] = field(default_factory=set, repr=False)
+    _places: dict[int, int] = field(default_factory=dict, repr=False)
+
+    def turn(self, number: int) -> Turn:
+        """The assembly of this number.
+
+        Raises:
+            KeyError: It was not recorded, or not read.
+        """
+        return self.turns[self._places[number]]
+
+    def exits(self, number: int) -> dict[int, Exit]:
+        """Why each absent item was absent after that turn, by its ordinal."""
+        place = self._places[number]
+        found = ((item, timeline.at(place)) for item, timeline in sorted(self._exits.items()))
+        return {item: exit_ for item, exit_ in found if exit_ is not None}
+
+    def exit(self, number: int, item: int) -> Exit | None:
+        """Why the item was absent after that turn; None where it was in the prompt, or had not arrived."""
+        timeline = self._exits.get(item)
+        return timeline.at(self._places[number]) if timeline is not None else None
+
+    def tokens(self, number: int, item: int) -> int | None:
+        """The item's tokens as counted up to that turn; None while nobody had counted it."""
+        timeline = self._tokens.get(item)
+        return timeline.at(self._places[number]) if timeline is not None else None
+
+    # Reading, one assembly after the other
+
+    def read(self, turn: Turn) -> None:
+        """Go on by one assembly."""
+        place = len(self.turns)
+        self.turns.append(turn)
+        self._places[turn.number] = place
+        self._check(turn)
+        if not turn.follows:
+            self._problem(turn, "the assembly that its changes are against is missing")
+        if not turn.sent:
+            return
+        if not turn.follows:
+            for item in tuple(self._absent):
+                self._leave(place, item, Exit(None, turn=turn.number))
+        self._arrive(turn, place)
+        for step in turn.steps:
+            for item, exit_ in step.exits.items():
+                self._leave(place, item, exit_)
+            for item in step.withdrawn:
+                self._leave(
+                    place, item, Exit(DecisionReason.WITHDRAWN.value, step.policy, step.index, turn=turn.number)
+                )
+        for item in turn.withdrawn:
+            self._leave(place, item, Exit(DecisionReason.WITHDRAWN.value, turn=turn.number))
+        self._keep(turn, place)
+
+    def _arrive(self, turn: Turn, place: int) -> None:
+        held = turn.attributes
+        columns = (names.ARRIVED_KINDS, names.ARRIVED_TOKENS, names.ARRIVED_BYTES, names.ARRIVED_ATOMS)
+        for item, kind, tokens, size, atom in zip(turn.arrived, *(held.get(n, ()) for n in columns), strict=False):
+            if item in self.items:
+                self._problem(turn, f"item {item} arrived a second time")
+            self.items[item] = Item(item, kind, int(size), int(atom), turn.number)
+            if int(tokens) >= 0:
+                self._count(place, item, int(tokens))
+        for item, tokens in turn.counted.items():
+            self._count(place, item, tokens)
+
+    def _count(self, place: int, item: int, tokens: int) -> None:
+        self._tokens.setdefault(item, _Timeline()).put(place, tokens)
+
+    def _leave(self, place: int, item: int, exit_: Exit) -> None:
+        self._absent.add(item)
+        self._exits.setdefault(item, _Timeline()).put(place, exit_)
+
+    def _keep(self, turn: Turn, place: int) -> None:
+        """The state is what the turn says it is, whatever the changes said."""
+        kept = set(turn.kept)
+        for item in kept - self._kept:
+            if item not in self.items:
+                self._problem(turn, f"item {item} is in the prompt, and its arrival is missing")
+        for item in kept & self._absent:
+            self._exits[item].put(place, None)
+        self._absent -= kept
+        for item in sorted((self._kept | set(turn.arrived)) - kept - self._absent):
+            self._leave(place, item, Exit(None, turn=turn.number))
+            self._problem(turn, f"item {item} is not in the prompt, and no span says why")
+        self._kept = kept
+
+    def _check(self, turn: Turn) -> None:
+        """The equation, of the assembly and of each step; and that the lists are as long as the counts say."""
+        for name, held in (("the assembly", turn.attributes), *((step.policy, step.attributes) for step in turn.steps)):
+            numbers = [held.get(key) for key in _EQUATION]
+            if names.DIFF in held or not all(type(number) is int for number in numbers):
+                continue
+            came, injected, left, dropped, compacted = map(int, numbers)  # type: ignore[arg-type]  # ints, just checked
+            if came + injected != left + dropped + compacted:
+                self._problem(
+                    turn,
+                    f"{name}: {came} events in + {injected} injected are not "
+                    f"{left} out + {dropped} dropped + {compacted} compacted",
+                )
+        if turn.sent and turn.attributes.get(names.EVENTS_OUT) != len(turn.kept):
+            self._problem(
+                turn, f"{turn.attributes.get(names.EVENTS_OUT)} events out, of which {len(turn.kept)} are listed"
+            )
+
+    def _problem(self, turn: Turn, what: str) -> None:
+        self.problems.append(f"turn {turn.number}: {what}")
+
+
+_EQUATION: Final = (
+    names.EVENTS_IN,
+    names.EVENTS_INJECTED,
+    names.EVENTS_OUT,
+    names.DROPPED_COUNT,
+    names.COMPACTED_COUNT,
+)

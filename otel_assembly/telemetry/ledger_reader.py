@@ -1,0 +1,100 @@
+"""Reads ledgers back: what became of every item, turn by turn, from exported spans alone; no SDK is needed.
+
+Spans may be missing: not sampled, lost on the way, not yet exported. What is stated is read, what is not is said to be
+unknown, and nothing is guessed: `Exit.reason` is None where the span that gave it is not there.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from otel_assembly.decision import DecisionOutcome, DecisionReason
+from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.ledger_lists import SpanLike, by_ordinal, children_of, ordinals, whole
+from otel_assembly.telemetry.ledger_model import Exit, Item, Ledger, StepReading, Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+__all__ = ["Exit", "Item", "Ledger", "StepReading", "Turn", "read_ledgers"]
+
+
+def read_ledgers(spans: Iterable[SpanLike]) -> dict[str, Ledger]:
+    """Every ledger that the spans tell of, by its id; spans of others are passed over, and so is a second copy."""
+    children = children_of(spans)
+    held: dict[str, dict[str, SpanLike]] = {}
+    for span in (span for found in children.values() for span in found):
+        if span.name == names.SPAN_ASSEMBLE_CONTEXT and names.LEDGER_ID in span.attributes:
+            ledger_id, assembly_id = str(span.attributes[names.LEDGER_ID]), str(span.attributes.get(names.ID))
+            held.setdefault(ledger_id, {}).setdefault(assembly_id, span)
+    ledgers: dict[str, Ledger] = {}
+    for ledger_id, assemblies in held.items():
+        ledger = ledgers[ledger_id] = Ledger(ledger_id)
+        for span in _in_order(assemblies):
+            try:
+                ledger.read(_turn(span, children, assemblies))
+            except (TypeError, ValueError):
+                ledger.problems.append(f"turn {span.attributes.get(names.TURN)}: an attribute of the wrong form")
+    return ledgers
+
+
+def _in_order(assemblies: Mapping[str, SpanLike]) -> Iterator[SpanLike]:
+    """As they ended: each after the one that its changes are against, which the clock alone might not say."""
+    waiting = sorted(assemblies.values(), key=attrgetter("end_ns", "start_ns"))
+    done: set[str] = set()
+    for span in waiting:
+        chain: list[SpanLike] = []
+        on: SpanLike | None = span
+        while on is not None and on.span_id not in done:
+            done.add(on.span_id)
+            chain.append(on)
+            on = assemblies.get(str(on.attributes.get(names.PREVIOUS_ID)))
+        yield from reversed(chain)
+
+
+def _turn(
+    span: SpanLike, children: Mapping[tuple[str, str | None], Sequence[SpanLike]], read: Mapping[str, SpanLike]
+) -> Turn:
+    below = children.get((span.trace_id, span.span_id), ())
+    held = whole(span, below)
+    number = int(held[names.TURN]) if names.TURN in held else 0
+    previous = held.get(names.PREVIOUS_ID)
+    steps = [
+        _step(child, children.get((child.trace_id, child.span_id), ()), number)
+        for child in below
+        if child.name.startswith(names.SPAN_APPLY_POLICY)
+    ]
+    return Turn(
+        number=number,
+        assembly_id=str(held.get(names.ID)),
+        previous_id=previous,
+        sent=names.PREFIX_HASH in held,
+        follows=previous in read if previous is not None else True,
+        attributes=held,
+        steps=sorted(steps, key=attrgetter("index")),
+        kept=ordinals(held.get(names.KEPT_ITEMS)),
+        arrived=ordinals(held.get(names.ARRIVED_ITEMS)),
+        counted=by_ordinal(held.get(names.COUNTED_ITEMS), held.get(names.COUNTED_TOKENS)),
+        withdrawn=ordinals(held.get(names.WITHDRAWN_ITEMS)),
+        trace_id=span.trace_id,
+        span_id=span.span_id,
+    )
+
+
+def _step(span: SpanLike, children: Sequence[SpanLike], turn: int) -> StepReading:
+    held = whole(span, children)
+    policy, index = str(held.get(names.POLICY_NAME)), int(held.get(names.POLICY_INDEX, 0))
+    dropped = by_ordinal(held.get(names.DROPPED_ITEMS), held.get(names.DROPPED_REASONS))
+    exits = {item: Exit(str(reason), policy, index, turn=turn) for item, reason in dropped.items()}
+    compacted = Exit(DecisionReason.COMPACTED.value, policy, index, DecisionOutcome.COMPACTED.value, turn)
+    exits.update(dict.fromkeys(ordinals(held.get(names.COMPACTED_ITEMS)), compacted))
+    return StepReading(
+        policy=policy,
+        index=index,
+        attributes=held,
+        exits=exits,
+        injected=ordinals(held.get(names.INJECTED_ITEMS)),
+        returned=ordinals(held.get(names.RETURNED_ITEMS)),
+        withdrawn=ordinals(held.get(names.WITHDRAWN_ITEMS)),
+    )
