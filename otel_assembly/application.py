@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.errors import DescribeError, PolicyContractError
 from otel_assembly.history import History
-from otel_assembly.ledger import Frame, Group, Ordinals
+from otel_assembly.ledger import Frame, Group
 from otel_assembly.matching import Matcher, moved, replaced
+from otel_assembly.ordinals import Ordinals
+from otel_assembly.pairing import ECHO
 from otel_assembly.policies import POLICIES, policy_kind
 from otel_assembly.record import Step
 from otel_assembly.view import View, to_runs
@@ -206,28 +208,13 @@ _EXITS: Final = frozenset({DecisionOutcome.DROPPED, DecisionOutcome.COMPACTED})
 
 def _match(step: Step, events: list[Any], verdicts: Sequence[Verdict], ledger: Ledger) -> None:
     """Find out what a policy did that returned events of any making; its verdicts say why, where they are true."""
-    view = step.view_in
-    inputs = list(view)
+    view, inputs = step.view_in, list(step.view_in)
     found = Matcher(inputs).match(events)
     indexes = [index for index in found if index is not None]
-    kept, compacted = set(indexes), replaced(len(inputs), found)
-    said: dict[int, list[Verdict]] = {}
-    for verdict in verdicts:
-        for event in verdict.events:
-            said.setdefault(id(event), []).append(verdict)
-    tags: dict[tuple[DecisionOutcome, DecisionReason], list[int]] = {}
-    for index, event in enumerate(inputs):
-        exits = index not in kept
-        tag = next(
-            ((one.outcome, one.reason) for one in said.get(id(event), ()) if (one.outcome in _EXITS) is exits), None
-        )
-        if tag is None and exits:
-            tag = _COMPACTED if index in compacted else _DROPPED
-        if tag is not None:
-            tags.setdefault(tag, []).append(index)
-    if None not in found and indexes == sorted(indexes) and all(map(is_, events, (inputs[i] for i in indexes))):
-        # What belongs together may have been parted: whoever comes next has to read it anew.
-        step.view_out = View(view.history, view.pick(to_runs(indexes)).segments, is_slice=len(indexes) < len(view))
+    tags = _tags(inputs, found, verdicts)
+    part = _part(view, indexes) if None not in found and indexes == sorted(indexes) else None
+    if part is not None and all(map(is_, events, part)):
+        step.view_out = part
     else:
         ordinals = list(step.frame_in.of(view))
         step.frame_out, step.view_out, step.made = _reframed(step, events, found, ordinals, ledger)
@@ -235,6 +222,38 @@ def _match(step: Step, events: list[Any], verdicts: Sequence[Verdict], ledger: L
     groups = [_group(step, view.pick(to_runs(held)), *tag) for tag, held in tags.items()]
     step.groups = tuple(group for group in groups if group.outcome in _EXITS)
     step.held = tuple(group for group in groups if group.outcome not in _EXITS)
+
+
+def _part(view: View, indexes: list[int]) -> View | None:
+    """A part of a view, marked as a slice: what belongs together may be parted, and who comes next reads it anew.
+
+    None where a restatement is in it: what it restates may be gone, and then it is none.
+    """
+    if len(indexes) == len(view):
+        return view
+    part = View(view.history, view.pick(to_runs(indexes)).segments, is_slice=True)
+    return None if any(view.history.flags(position) & ECHO for position in part.positions()) else part
+
+
+def _tags(
+    inputs: list[Any], found: list[int | None], verdicts: Sequence[Verdict]
+) -> dict[tuple[DecisionOutcome, DecisionReason], list[int]]:
+    """The indexes of what left, and of what a verdict says was kept, by outcome and reason."""
+    kept, compacted = set(found), replaced(len(inputs), found)
+    said: dict[int, list[Verdict]] = {}
+    for verdict in verdicts:
+        for event in verdict.events:
+            said.setdefault(id(event), []).append(verdict)
+    tags: dict[tuple[DecisionOutcome, DecisionReason], list[int]] = {}
+    for index, event in enumerate(inputs):
+        exits = index not in kept
+        true = (one for one in said.get(id(event), ()) if (one.outcome in _EXITS) is exits)
+        tag = next(((one.outcome, one.reason) for one in true), None)
+        if tag is None and exits:
+            tag = _COMPACTED if index in compacted else _DROPPED
+        if tag is not None:
+            tags.setdefault(tag, []).append(index)
+    return tags
 
 
 _COMPACTED: Final = (DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)

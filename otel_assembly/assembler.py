@@ -257,6 +257,9 @@ class Assembler:
         ledger = record.ledger
         with ledger.lock:
             record.last, record.baseline = ledger.last, ledger.recorded
+            counter = record.meter.counter
+            # What is sent is counted before it is noted how much has been counted: both are told together.
+            totals = _totals(record) if recording is not None or isinstance(counter, CalibratedCounter) else None
             record.counts = len(record.opening.view.history.table(record.meter).order)
             if recording is not None:
                 recording.finish(record)
@@ -264,12 +267,9 @@ class Assembler:
             if recording is not None and recording.recorded:
                 same = record.baseline is record.last
                 ledger.recorded = ledger.last if same else record.snapshot(record.baseline)
-            counter = record.meter.counter
-            if recording is not None or isinstance(counter, CalibratedCounter):
-                totals = _totals(record)
+            if totals is not None:
                 frame, seen = record.opening.frame, record.opening.view.end
-                if totals is not None:
-                    ledger.awaits_bill = Bill(frame, seen, totals.tokens_out, counter.generation)
+                ledger.awaits_bill = Bill(frame, seen, totals.tokens_out, counter.generation)
 
     async def _tell(self, record: Record) -> None:
         """Let observers of budgets know; the tokens are counted only where somebody may listen."""

@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from otel_assembly.ledger import Group
+from otel_assembly.pairing import ECHO
 from otel_assembly.view import Column, Run, View, to_runs, without
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def _shared_positions(new: View, old: View) -> int:
 def _reads_the_same(history: History, position: int, other: History, at: int) -> bool:
     if history is other and position == at:
         return True
-    if history.digest(position) != other.digest(at):
+    if (history.flags(position) ^ other.flags(at)) & ECHO or history.digest(position) != other.digest(at):
         return False
     # What an image shows is in no text.
     return not history.has_media(position) or bool(history.event(position) == other.event(at))

@@ -6,11 +6,13 @@ exact inverses. How the engine reads an event is its ``describe()`` row, at the 
 
 from __future__ import annotations
 
+import json
 import uuid
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic_core import PydanticSerializationError
 
 from otel_assembly.facts import EventFacts, EventKind, describe
 
@@ -230,8 +232,14 @@ _ADAPTER: TypeAdapter[Event] = TypeAdapter(AnyEvent)
 
 
 def event_to_json(event: Event) -> str:
-    """The event's JSON text; keys stand in the order in which the model declares them."""
-    return event.model_dump_json()
+    """The event's JSON text; keys stand in the order in which the model declares them.
+
+    A lone surrogate, which a model's output may hold and UTF-8 cannot, is written as its escape.
+    """
+    try:
+        return event.model_dump_json()
+    except PydanticSerializationError:
+        return json.dumps(event.model_dump(), separators=(",", ":"))
 
 
 def event_from_json(text: str | bytes) -> Event:
@@ -240,7 +248,16 @@ def event_from_json(text: str | bytes) -> Event:
     Raises:
         pydantic.ValidationError: The text is not the JSON form of one of our events.
     """
-    return _ADAPTER.validate_json(text)
+    try:
+        return _ADAPTER.validate_json(text)
+    except ValidationError as error:
+        if error.errors()[0]["type"] != "json_invalid":
+            raise
+        try:
+            value = json.loads(text)  # reads an escaped lone surrogate, which pydantic's own reader takes for an error
+        except ValueError:
+            raise error from None
+        return _ADAPTER.validate_python(value)
 
 
 def severity_name(severity: Any) -> str:

@@ -230,6 +230,11 @@ class History(Sequence[Any]):
         """All events up to now; what is appended later is not in it."""
         return View(self, [(self.all, 0, len(self._events))])
 
+    @property
+    def events(self) -> Sequence[Any]:
+        """The events by position; not to be changed."""
+        return self._events
+
     def event(self, position: int) -> Any:
         """The event at a position."""
         return self._events[position]

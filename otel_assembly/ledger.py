@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import threading
 import uuid
-from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from operator import is_
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
+from otel_assembly.errors import DescribeError
+from otel_assembly.facts import describe
 from otel_assembly.history import History
 from otel_assembly.matching import Matcher
+from otel_assembly.ordinals import Ordinals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,48 +35,6 @@ Key = TypeVar("Key")
 LEDGERS_BY_ID: Final = 1_000
 
 
-class Ordinals:
-    """The ordinals of a history's positions, as runs of consecutive ones."""
-
-    __slots__ = ("_ordinals", "_positions", "_upto")
-
-    def __init__(self) -> None:
-        self._positions: list[int] = []
-        self._ordinals: list[int] = []
-        self._upto = 0
-
-    def extend(self, count: int, first: int) -> None:
-        """The next `count` positions have the ordinals from `first` on."""
-        if count <= 0:
-            return
-        if not self._positions or self._ordinals[-1] + self._upto - self._positions[-1] != first:
-            self._positions.append(self._upto)
-            self._ordinals.append(first)
-        self._upto += count
-
-    def of(self, position: int) -> int:
-        """The ordinal of a position."""
-        run = bisect_right(self._positions, position) - 1
-        return self._ordinals[run] + position - self._positions[run]
-
-    def spans(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """The ordinals of positions ``[start, stop)``, as runs ``[first, last]``."""
-        run = bisect_right(self._positions, start) - 1
-        while start < stop:
-            upto = min(stop, self._positions[run + 1] if run + 1 < len(self._positions) else self._upto)
-            first = self._ordinals[run] + start - self._positions[run]
-            yield first, first + upto - start - 1
-            start, run = upto, run + 1
-
-    def __len__(self) -> int:
-        return self._upto
-
-    def all(self) -> Iterator[int]:
-        """Every ordinal, by position."""
-        for first, last in self.spans(0, self._upto):
-            yield from range(first, last + 1)
-
-
 @dataclass(slots=True)
 class Frame:
     """A history together with the ordinals that a ledger gave its positions."""
@@ -83,6 +43,8 @@ class Frame:
     ordinals: Ordinals
     #: Tokens by ordinal that a reader of the traces was told while the item stood in an earlier frame.
     told: dict[int, int] = field(default_factory=dict)
+    #: How often the caller had changed an item in place so that it reads differently, by ordinal.
+    changes: dict[int, int] = field(default_factory=dict)
 
     def of(self, view: View) -> Iterator[int]:
         """The ordinals of a view's items, in order."""
@@ -167,7 +129,7 @@ class Ledger:
         self._next = 0
         self._frame: Frame | None = None
         #: Of each chat message of a list, what it said when it was read.
-        self._said: list[_Said | None] = []
+        self._said: list[Any] = []
 
     def take(self, count: int) -> int:
         """Give `count` new items their ordinals; the first is returned."""
@@ -220,10 +182,7 @@ class Ledger:
 
     def _unchanged(self, events: list[Any], known: int) -> bool:
         """Whether chat messages that were seen before still say what they said; a dict can be changed in place."""
-        return all(
-            said is None or (event == said.flat and (said.nested is None or _nested(event) == said.nested))
-            for event, said in zip(events[:known], self._said, strict=True)
-        )
+        return all(said is None or event == said for event, said in zip(events[:known], self._said, strict=True))
 
     def _rearranged(self, old: Frame, events: list[Any]) -> Opening:
         history = History(events)
@@ -235,6 +194,12 @@ class Ledger:
                 frame.ordinals.extend(1, self.take(1))
             else:
                 frame.ordinals.extend(1, old.ordinals.of(index))
+        changes = dict(old.changes)
+        for position, said in enumerate(self._said):
+            if said is not None and _reading(old.history.event(position)) != _reading(said):
+                item = old.ordinals.of(position)
+                changes[item] = changes.get(item, 0) + 1
+        frame.changes = {item: changes[item] for item in frame.ordinals.all() if item in changes} if changes else {}
         if self.recorded is not None:
             told = self.recorded.told()
             frame.told = {ordinal: told[ordinal] for ordinal in frame.ordinals.all() if ordinal in told}
@@ -243,23 +208,24 @@ class Ledger:
         return Opening(frame, history.view())
 
 
-class _Said(NamedTuple):
-    flat: dict[Any, Any]
-    #: Where it holds lists or mappings: what is in them.
-    nested: Any
+def _said(value: Any) -> Any:
+    """A chat message with the containers in it copied; None for an event of another type."""
+    return _copied(value) if isinstance(value, dict) else None
 
 
-def _said(event: Any) -> _Said | None:
-    if not isinstance(event, dict):
-        return None
-    holds = any(isinstance(value, dict | list) for value in event.values())
-    return _Said(dict(event), _nested(event) if holds else None)
-
-
-def _nested(value: Any) -> Any:
+def _copied(value: Any) -> Any:
+    """A value with the mappings and lists in it copied, so that a change in place shows."""
     if isinstance(value, dict):
-        return [(key, _nested(part)) for key, part in value.items()]
-    return list(map(_nested, value)) if isinstance(value, list) else value
+        return {key: _copied(part) for key, part in value.items()}
+    return list(map(_copied, value)) if isinstance(value, list) else value
+
+
+def _reading(message: dict[Any, Any]) -> tuple[Any, ...]:
+    try:
+        facts = describe(message)
+    except DescribeError:
+        return ()
+    return facts.kind, *facts.texts
 
 
 class Ledgers:

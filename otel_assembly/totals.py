@@ -208,9 +208,9 @@ def prefix_of(record: Record) -> Prefix:
     if whole < len(before) or whole < len(prompts):
         if whole < min(len(before), len(prompts)):
             size += _size(_common_beginning(prompts[whole], before[whole]))
-        cause = "prompt_changed"
+        cause = "prompt_changed" if whole < len(before) or last.kept else None
     else:
-        events = shared_prefix(record.view_out, last.kept)
+        events = _unchanged(record, last, shared_prefix(record.view_out, last.kept))
         shared = record.view_out.pick([(0, events)])
         record.count(shared)
         size += _view_size(shared)
@@ -221,30 +221,39 @@ def prefix_of(record: Record) -> Prefix:
     return Prefix(tokens, size, previous, whole, events, cause)
 
 
+def _unchanged(record: Record, last: Snapshot, events: int) -> int:
+    """How many of these events the caller has not changed in place since: their text of then is gone."""
+    then = last.source.changes
+    changed = {item for item, count in record.opening.frame.changes.items() if then.get(item, 0) != count}
+    items = islice(record.frame_out.of(record.view_out), events) if changed else ()
+    return next((index for index, item in enumerate(items) if item in changed), events)
+
+
 def _cause(record: Record, last: Snapshot, at: int) -> str:
     """Why the item at index `at` of the previous prompt is not there, or is not what is there now."""
-    old = last.kept.position(at)
-    item = last.frame.ordinals.of(old)
-    entrant = next((record.frame_out.ordinals.of(p) for p in islice(record.view_out.positions(), at, None)), -1)
+    kept, view = last.kept, record.view_out
+    old, new = kept.position(at), view.position(at) if at < len(view) else -1
+    item, entrant = last.frame.ordinals.of(old), record.frame_out.ordinals.of(new) if new >= 0 else -1
     if entrant == item:
         return "event_changed"
     for step in record.steps:
         for group in step.groups:
-            if _holds(group, last.kept, old, item):
+            if _holds(group, kept, old, item):
                 return "compacted" if group.outcome is DecisionOutcome.COMPACTED else "cut_moved"
         summarises = any(group.outcome is DecisionOutcome.COMPACTED for group in step.groups)
         if summarises and (item in {ordinal for _, ordinal in last.made[step.index]} or entrant in step.injected):
             return "compacted"
-    if all(ordinal != item for ordinal in record.frame_out.of(record.view_out)):
+    if all(ordinal != item for ordinal in record.frame_out.of(view)):
         return "event_changed"
-    if any(ordinal == entrant for ordinal in last.frame.of(last.kept)):
+    if any(ordinal == entrant for ordinal in last.frame.of(kept)):
         return "reordered"
-    out_before = any(entrant in group.frame.of(group.view) for groups in last.groups for group in groups)
+    out_before = any(_holds(group, view, new, entrant) for groups in last.groups for group in groups)
     return "cut_moved" if out_before else "event_changed"
 
 
-def _holds(group: Group, kept: View, position: int, item: int) -> bool:
-    if group.view.history is kept.history:
+def _holds(group: Group, view: View, position: int, item: int) -> bool:
+    """Whether a group has the item that stands at a position of the view's history."""
+    if group.view.history is view.history:
         return group.view.holds(position)
     return any(ordinal == item for ordinal in group.frame.of(group.view))
 

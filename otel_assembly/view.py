@@ -93,8 +93,9 @@ class View(Sequence[Any]):
         return self._length
 
     def __iter__(self) -> Iterator[Any]:
-        event = self.history.event
-        return (event(position) for position in self.positions())
+        events = self.history.events
+        for column, start, stop in self.segments:
+            yield from map(events.__getitem__, column.positions(start, stop))
 
     @overload
     def __getitem__(self, index: int) -> Any: ...

@@ -6,6 +6,7 @@ import os
 import re
 
 import pytest
+from counting import WordCounter
 
 #: The only reasons for which a test may be skipped where CI=true; any other skip fails the run.
 EXPECTED_SKIPS = (re.compile(r"the recorded transcripts are not beside this checkout"),)
@@ -26,3 +27,15 @@ def pytest_sessionfinish(session):
 def pytest_terminal_summary(terminalreporter, config):
     for report in _unexpected_skips(config):
         terminalreporter.line(f"nobody expected this skip: {report.nodeid}: {report.longrepr}")
+
+
+@pytest.fixture
+def recorder(assembly_telemetry):
+    """Everything that the assemblies of a test tell."""
+    return assembly_telemetry
+
+
+@pytest.fixture
+def words():
+    """Counts one token a word."""
+    return WordCounter()

@@ -64,7 +64,9 @@ def read(event) -> Read:
     if isinstance(event, ToolErrorEvent):
         return Read("result", [event.error], name=event.name, closes=[event.parent_id], restates=True)
     if isinstance(event, ToolResultsEvent):
-        said = [t for one in event.results for t in (one.name, getattr(one, "content", None) or getattr(one, "error", ""))]
+        said = [
+            t for one in event.results for t in (one.name, getattr(one, "content", None) or getattr(one, "error", ""))
+        ]
         return Read("result", said, closes=[one.parent_id for one in event.results], restates=True)
     if isinstance(event, CompactionSummary):
         return Read("summary", [event.summary])
@@ -75,8 +77,8 @@ def _read_message(message: dict) -> Read:
     role = message["role"]
     content = message.get("content")
     said = [content] if isinstance(content, str) else []
-    for part in content if isinstance(content, list) else []:
-        said.append(part if isinstance(part, str) else part["text"])
+    if isinstance(content, list):
+        said = [part if isinstance(part, str) else part["text"] for part in content]
     if role == "assistant":
         calls = message.get("tool_calls") or []
         said += [text for call in calls for text in (call["function"]["name"], call["function"]["arguments"])]
@@ -172,7 +174,9 @@ def pair(events) -> Pairs:
 
 
 def _nearest(calls, name, skip=()):
-    return next((c for c in reversed(calls) if c.id == name and c.answered is None and not any(c is s for s in skip)), None)
+    return next(
+        (c for c in reversed(calls) if c.id == name and c.answered is None and not any(c is s for s in skip)), None
+    )
 
 
 def _answers(calls, one):

@@ -105,7 +105,10 @@ def _tool_block(draw, pool, clock, at, echoes):
     else:
         for one in answered:
             delay = draw(st.sampled_from([0, 0, 0, 0, 1, 3]))
-            at(clock + delay, Line(draw(st.sampled_from(["result", "result", "error"])), draw(texts), (one,), names=("",)))
+            at(
+                clock + delay,
+                Line(draw(st.sampled_from(["result", "result", "error"])), draw(texts), (one,), names=("",)),
+            )
     if echo and answered and not joined:
         at(clock + delay, Line("results", draw(texts), tuple(answered), names=names))
     return clock
@@ -180,9 +183,7 @@ def _message(line):
 
 def conversations(**settings):
     """Random conversations in either vocabulary."""
-    return st.one_of(
-        scripts(**settings).map(as_events), scripts(**{**settings, "echoes": False}).map(as_messages)
-    )
+    return st.one_of(scripts(**settings).map(as_events), scripts(**{**settings, "echoes": False}).map(as_messages))
 
 
 prompt_lists = st.lists(texts, max_size=2)

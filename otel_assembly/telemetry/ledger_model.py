@@ -75,7 +75,7 @@ class Turn:
         assembly_id: Its id.
         previous_id: The assembly that its changes are against; None for a ledger's first.
         sent: Whether a prompt came out of it; where none did, the ledger stays as it was.
-        follows: Whether the assembly that its changes are against was read too.
+        follows: Whether the assembly that its changes are against was read too, and the spans of all its policies.
         attributes: Those of its span, arrays whole.
         steps: Its policies' spans, in the chain's order.
         kept: The prompt's items, in its order.
@@ -173,7 +173,7 @@ class Ledger:
         self._places[turn.number] = place
         self._check(turn)
         if not turn.follows:
-            self._problem(turn, "the assembly that its changes are against is missing")
+            self._problem(turn, "a policy's span is missing, or the assembly that its changes are against")
         if not turn.sent:
             return
         if not turn.follows:

@@ -17,6 +17,8 @@ from otel_assembly.telemetry.ledger_model import Exit, Item, Ledger, StepReading
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    _Children = Mapping[tuple[str, str | None], Sequence[SpanLike]]
+
 __all__ = ["Exit", "Item", "Ledger", "StepReading", "Turn", "read_ledgers"]
 
 
@@ -31,9 +33,10 @@ def read_ledgers(spans: Iterable[SpanLike]) -> dict[str, Ledger]:
     ledgers: dict[str, Ledger] = {}
     for ledger_id, assemblies in held.items():
         ledger = ledgers[ledger_id] = Ledger(ledger_id)
+        policies = _policies(assemblies.values(), children)
         for span in _in_order(assemblies):
             try:
-                ledger.read(_turn(span, children, assemblies))
+                ledger.read(_turn(span, children, assemblies, policies))
             except (TypeError, ValueError):
                 ledger.problems.append(f"turn {span.attributes.get(names.TURN)}: an attribute of the wrong form")
     return ledgers
@@ -53,13 +56,22 @@ def _in_order(assemblies: Mapping[str, SpanLike]) -> Iterator[SpanLike]:
         yield from reversed(chain)
 
 
-def _turn(
-    span: SpanLike, children: Mapping[tuple[str, str | None], Sequence[SpanLike]], read: Mapping[str, SpanLike]
-) -> Turn:
+def _policies(assemblies: Iterable[SpanLike], children: _Children) -> set[int]:
+    """The places of the chain's policies; they are the same in each turn, so that a missing one shows."""
+    return {
+        int(child.attributes.get(names.POLICY_INDEX, 0))
+        for span in assemblies
+        for child in children.get((span.trace_id, span.span_id), ())
+        if child.name.startswith(names.SPAN_APPLY_POLICY)
+    }
+
+
+def _turn(span: SpanLike, children: _Children, read: Mapping[str, SpanLike], policies: set[int]) -> Turn:
     below = children.get((span.trace_id, span.span_id), ())
     held = whole(span, below)
     number = int(held[names.TURN]) if names.TURN in held else 0
     previous = held.get(names.PREVIOUS_ID)
+    sent = names.PREFIX_HASH in held
     steps = [
         _step(child, children.get((child.trace_id, child.span_id), ()), number)
         for child in below
@@ -69,8 +81,8 @@ def _turn(
         number=number,
         assembly_id=str(held.get(names.ID)),
         previous_id=previous,
-        sent=names.PREFIX_HASH in held,
-        follows=previous in read if previous is not None else True,
+        sent=sent,
+        follows=(previous is None or previous in read) and (not sent or {step.index for step in steps} == policies),
         attributes=held,
         steps=sorted(steps, key=attrgetter("index")),
         kept=ordinals(held.get(names.KEPT_ITEMS)),
@@ -84,7 +96,7 @@ def _turn(
 
 def _step(span: SpanLike, children: Sequence[SpanLike], turn: int) -> StepReading:
     held = whole(span, children)
-    policy, index = str(held.get(names.POLICY_NAME)), int(held.get(names.POLICY_INDEX, 0))
+    policy, index = str(held.get(names.POLICY_NAME, span.name)), int(held.get(names.POLICY_INDEX, 0))
     dropped = by_ordinal(held.get(names.DROPPED_ITEMS), held.get(names.DROPPED_REASONS))
     exits = {item: Exit(str(reason), policy, index, turn=turn) for item, reason in dropped.items()}
     compacted = Exit(DecisionReason.COMPACTED.value, policy, index, DecisionOutcome.COMPACTED.value, turn)

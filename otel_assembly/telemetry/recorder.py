@@ -88,12 +88,16 @@ class OpenTelemetryRecorder:
 
     def listening(self) -> bool:
         """Whether anybody has configured a provider; once somebody has, it stays so."""
-        if not self._listening:
-            self._listening = not (
-                _is_api_only(trace.get_tracer_provider())
-                and _is_api_only(metrics.get_meter_provider())
-                and _is_api_only(_logs.get_logger_provider())
-            )
+        if not self._listening and not self._silent:
+            try:
+                self._listening = not (
+                    _is_api_only(trace.get_tracer_provider())
+                    and _is_api_only(metrics.get_meter_provider())
+                    and _is_api_only(_logs.get_logger_provider())
+                )
+            except Exception as error:  # noqa: BLE001  # the environment names a provider that cannot be loaded
+                self._silent = True
+                self.failures.take("provider", error)
         return self._listening
 
     def _prepared(self) -> bool:

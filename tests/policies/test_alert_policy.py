@@ -76,9 +76,7 @@ async def test_new_alerts_are_one_prompt_behind_the_others_and_stay_among_the_ev
     prompts, kept = await AlertPolicy().apply(["be brief"], events, Context())
     assert prompts == [
         "be brief",
-        "[OBSERVER MONITORING ALERTS]\n"
-        "- [WARNING] (monitor): the disk is full\n"
-        "- [CRITICAL] (meter): tokens run out",
+        "[OBSERVER MONITORING ALERTS]\n- [WARNING] (monitor): the disk is full\n- [CRITICAL] (meter): tokens run out",
     ]
     assert kept == events
 
@@ -168,7 +166,7 @@ async def test_a_fatal_alert_that_comes_again_does_not_halt_again():
 
 
 async def test_an_alert_is_not_lost_when_its_turn_fails_after_another_turn_looked_for_alerts():
-    """One turn took the alert upon itself, a second one sees that; the first fails, then the second comes to its end."""
+    """One turn took the alert upon itself, a second sees that; the first fails, then the second comes to its end."""
     history, context = History([ask(), alert()]), Context()
     may_fail, may_end = asyncio.Event(), asyncio.Event()
 

@@ -43,10 +43,11 @@ def test_the_realistic_chain_has_nothing_to_warn_of():
 
 
 def test_a_reduction_before_an_injection_is_warned_of_in_ag2s_words():
-    assert validate_order([SlidingWindowPolicy(5), WorkingMemoryPolicy()]) == [
+    (warning,) = validate_order([SlidingWindowPolicy(5), WorkingMemoryPolicy()])
+    assert warning == (
         "Policy 'sliding_window' (index 0) runs before 'working_memory' (index 1). Injection policies should generally "
         "run before reduction policies so injected context is included in the reduction budget."
-    ]
+    )
 
 
 def test_every_pair_in_the_wrong_order_is_named():

@@ -157,6 +157,12 @@ async def test_results_that_come_back_in_another_order_stay_with_their_call():
         assert_sendable(events, assembly.events)
 
 
+async def test_a_late_result_that_does_not_fit_leaves_its_room_to_what_stands_before_it():
+    events = [ask("first"), call("a"), say("still looking"), result("a", "row " * 500), ask()]
+    assembly = await assemble(100, events)
+    assert assembly.events == [events[2], events[4]]
+
+
 async def test_the_newest_request_outlives_sixty_tool_calls():
     work = [event for n in range(60) for event in (call(f"c{n}"), result(f"c{n}", "row " * 20))]
     events = [ask(), *work]
@@ -224,6 +230,15 @@ async def test_a_note_for_which_there_is_no_room_is_left_out():
     assembly = await assemble(fixed + 2, events, transparent=True)
     assert assembly.prompts == PROMPTS
     assert assembly.events == events[-1:]
+
+
+@pytest.mark.parametrize("settings", [{}, {"transparent": True}, {"step_tokens": 3}, {"on_overflow": "drop"}])
+async def test_each_token_more_keeps_at_least_as_many(settings):
+    events = [*[event for _ in range(8) for event in (ask("a"), say("b"))], ask()]
+    least = prompt_tokens(PROMPTS, events[-1:])
+    counts = [len((await assemble(least + more, events, **settings)).events) for more in range(120)]
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (1, len(events))
 
 
 async def test_nothing_is_noted_where_nothing_was_dropped():

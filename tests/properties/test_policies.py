@@ -32,7 +32,7 @@ from otel_assembly.pairing import broken_pairs
 from otel_assembly.tokens import MessageFraming
 
 QUICK = settings(
-    max_examples=250,
+    max_examples=150,
     deadline=None,
     derandomize=True,
     database=None,
@@ -41,9 +41,7 @@ QUICK = settings(
 LONG = settings(QUICK, max_examples=10_000, derandomize=False)
 
 windows = st.integers(1, 12).flatmap(
-    lambda most: st.builds(
-        SlidingWindowPolicy, st.just(most), transparent=st.booleans(), stride=st.integers(1, most)
-    )
+    lambda most: st.builds(SlidingWindowPolicy, st.just(most), transparent=st.booleans(), stride=st.integers(1, most))
 )
 overflow_choices = st.sampled_from(["raise", "drop"])
 steps = st.sampled_from([0, 0, 5, 40])
@@ -62,9 +60,13 @@ async def kept_by(policy, events, prompts=("be brief",)):
     """What a policy keeps; None where it says that its budget cannot hold."""
     try:
         return (await policy.decide(list(prompts), events, Context())).events
-    except ContextOverflowError as error:
-        assert sum(error.costs.values()) == error.needed > error.budget == policy.max_tokens
+    except ContextOverflowError as overflow:
+        explains_itself(overflow, policy.max_tokens)
         return None
+
+
+def explains_itself(overflow, budget):
+    assert sum(overflow.costs.values()) == overflow.needed > overflow.budget == budget
 
 
 def must_stay(events):
@@ -116,7 +118,9 @@ async def chain_output_is_sendable_and_counted(events, policies, prompts, as_his
 
 @QUICK
 @given(conversations(), chains, prompt_lists, st.booleans(), st.booleans())
-async def test_what_a_chain_sends_is_sendable_within_budget_and_as_long_as_it_says(events, chain, prompts, whole, tools):
+async def test_what_a_chain_sends_is_sendable_within_budget_and_as_long_as_it_says(
+    events, chain, prompts, whole, tools
+):
     await chain_output_is_sendable_and_counted(events, chain, prompts, whole, tools)
 
 
@@ -184,6 +188,17 @@ async def test_list_history_and_view_are_cut_at_the_same_place(events, policy, s
 
     assert await ids(history) == await ids(list(events)) == await ids(history[:])
     assert await ids(history[start:stop]) == await ids(events[start:stop])
+
+
+@QUICK
+@given(conversations(), reducers, st.integers(0, 20))
+async def test_what_arrives_after_a_turn_began_changes_nothing_of_it(events, policy, before):
+    history = History(events[:before])
+    view = history.view()
+    history.extend(events[before:])
+    kept, alone = await kept_by(policy, view), await kept_by(policy, events[:before])
+    assert (kept is None) == (alone is None)
+    assert kept is None or list(map(id, kept)) == list(map(id, alone))
 
 
 @QUICK
