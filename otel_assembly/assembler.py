@@ -278,14 +278,13 @@ class Assembler:
         if stream is None or totals is None:
             return
         overflow = record.overflow
-        in_tokens = overflow if overflow is not None and overflow.unit == "tokens" else None
         completed = AssemblyCompleted(
             assembly=record.assembly_id,
             turn=record.turn,
             tokens=totals.tokens_out,
             budget=totals.budget,
             fixed=totals.fixed,
-            overflow_tokens=in_tokens.excess if in_tokens is not None else 0,
+            overflow_tokens=overflow.excess if overflow is not None and overflow.unit == "tokens" else 0,
             overflow_cause=overflow.cause.value if overflow is not None else "",
         )
         try:

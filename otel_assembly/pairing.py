@@ -29,6 +29,7 @@ MEDIA: Final = 8
 ANSWERS: Final = 16
 ASKS: Final = 32
 RESPONSE: Final = 64
+_PAIRED: Final = ORPHAN | ECHO | ANSWERS | ASKS
 
 #: An event that restates a result comes soon after it: only so many ids of answered calls are remembered for it.
 _ECHO_MEMORY: Final = 4096
@@ -185,7 +186,8 @@ class Pairing:
         """
         if self.flags[position] & ORPHAN:
             return False
-        return not self._given_up(self.incomplete.get(self.atoms[position], ()), newest_response)
+        members = self.incomplete.get(self.atoms[position])
+        return members is None or not self._given_up(members, newest_response)
 
     def _given_up(self, members: Sequence[int], newest_response: int) -> bool:
         return any(
@@ -214,7 +216,12 @@ class Pairing:
 
     def parts(self, atom: int, opened: int, closed: int) -> bool:
         """Whether a selection with so many of an atom's calls and answers has lost some of it."""
-        return not opened or opened != self._joined.get(atom, opened) or opened - closed != self._missing.get(atom, 0)
+        return (
+            not opened
+            or ((opened != closed or atom in self._missing)
+            and opened - closed != self._missing.get(atom, 0))
+            or (atom in self._joined and opened != self._joined[atom])
+        )
 
 
 def unpaired(pairing: Pairing, newest_first: Iterable[int], newest_response: int) -> set[int]:
@@ -227,26 +234,31 @@ def unpaired(pairing: Pairing, newest_first: Iterable[int], newest_response: int
         newest_first: The selection.
         newest_response: The newest response of what was selected from.
     """
-    atoms, flags, links = pairing.atoms, pairing.flags, pairing.links
-    members: dict[int, list[int]] = {}
+    atoms, flags, links, incomplete = pairing.atoms, pairing.flags, pairing.links, pairing.incomplete
     lost: set[int] = set()
-    asked: dict[int, int] = {}
-    answered: dict[int, int] = {}
-    for position in newest_first:
+    paired = [position for position in newest_first if flags[position] & _PAIRED]
+    opened: dict[int, int] = {}
+    closed: dict[int, int] = {}
+    for position in paired:
         flag = flags[position]
         if flag & ORPHAN:
             lost.add(position)
-        elif flag & (ASKS | ANSWERS | ECHO):
-            atom = atoms[position]
-            members.setdefault(atom, []).append(position)
-            if flag & ANSWERS:
-                answered[atom] = answered.get(atom, 0) + links[position]
-            elif flag & ASKS:
-                asked[atom] = asked.get(atom, 0) + links[position]
-    for atom, positions in members.items():
-        parted = pairing.parts(atom, asked.get(atom, 0), answered.get(atom, 0))
-        if parted or not pairing.is_sendable(positions[0], newest_response):
-            lost.update(positions)
+            continue
+        atom = atoms[position]
+        if flag & ANSWERS:
+            closed[atom] = closed.get(atom, 0) + links[position]
+        elif flag & ASKS:
+            opened[atom] = opened.get(atom, 0) + links[position]
+        else:
+            closed.setdefault(atom, 0)
+    parted = {
+        atom
+        for atom in opened.keys() | closed.keys()
+        if pairing.parts(atom, opened.get(atom, 0), closed.get(atom, 0))
+        or (atom in incomplete and not pairing.is_sendable(atom, newest_response))
+    }
+    if parted:
+        lost.update(position for position in paired if atoms[position] in parted)
     return lost
 
 

@@ -606,6 +606,18 @@ async def test_lists_are_one_conversation_by_their_id_and_the_least_recently_use
     assert await turn("second") == 0
 
 
+async def test_a_list_that_slides_on_for_ever_is_remembered_no_further_than_it_is_long():
+    assembler, context = Assembler([TokenBudgetPolicy(500)], recorder=Recorder()), Context()
+    events = [user(str(number)) for number in range(5)]
+    for number in range(200):
+        events[2]["content"] += "!"
+        events = [*events[1:], user(f"next {number}")]
+        record = (await assembler.assemble([], events, context))._record
+    frame = record.opening.frame
+    assert [len(kept) <= 5 for kept in (frame.told, frame.changes, frame.history, frame.ordinals)] == [True] * 4
+    assert len(record.ledger._said) == 5
+
+
 async def test_a_list_with_a_fresh_context_is_a_conversation_of_one_assembly():
     assembler, events = Assembler([]), [user("a")]
     assert [(await assembler.assemble([], events)).turn for _ in range(2)] == [0, 0]
@@ -626,26 +638,31 @@ def size(items):
     return sum(len(text.encode("utf-8", "surrogatepass")) for _, texts in items for text in texts)
 
 
+def common_length(one, other):
+    shorter = min(len(one), len(other))
+    return next((index for index in range(shorter) if one[index] != other[index]), shorter)
+
+
 def check_prefix(before, after):
     old, new, prefix = rendered(before), rendered(after), after.prefix
-    same = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-    assert prefix.prompts + prefix.events == (
-        same if prefix.prompts == len(after.prompts) else min(same, prefix.prompts)
-    )
-    assert size(new[:same]) <= prefix.bytes or prefix.prompts < len(after.prompts)
-    joined, other = ("".join(t for _, texts in items for t in texts).encode("utf-8", "replace") for items in (old, new))
-    common = next(
-        (i for i, (a, b) in enumerate(zip(joined, other, strict=False)) if a != b), min(len(joined), len(other))
-    )
-    assert prefix.bytes <= common
+    same = common_length(old, new)
+    assert prefix.prompts + prefix.events == (same if after.prompts == before.prompts else min(same, prefix.prompts))
+    joined, other = ("".join(t for _, texts in items for t in texts).encode() for items in (old, new))
+    assert size(new[: prefix.prompts + prefix.events]) <= prefix.bytes <= common_length(joined, other)
     assert prefix.previous_bytes == size(old)
     assert prefix.reuse == (prefix.bytes / size(old) if size(old) else None)
     return prefix.cause
 
 
-SUMMARIES = Custom(
-    lambda p, e: (p, [CompactionSummary(summary=f"{len(e) // 4}"), *e[len(e) // 4 * 4 - 1 :]] if len(e) > 3 else e)
-)
+def summarise(prompts, events):
+    """One summary stands for the events up to the third, the seventh, the eleventh …"""
+    upto = len(events) // 4 * 4
+    return prompts, [CompactionSummary(summary=f"{upto}"), *events[upto - 1 :]] if upto else events
+
+
+SUMMARIES = Custom(summarise)
+SWAPS = Custom(lambda p, e: (p, e if len(e) == 3 else [e[1], e[0], *e[2:]]))
+COUNTS = Custom(lambda p, e: (p, [{**e[0], "content": f"{len(e)}"}, *e[1:]]))
 
 
 @pytest.mark.parametrize(
@@ -661,21 +678,11 @@ SUMMARIES = Custom(
         ("cut_moved", [Custom(lambda p, e: (p, e[1:] if len(e) > 3 else e))], (["p"], "abc"), (["p"], "abcd")),
         ("compacted", [SUMMARIES], (["p"], "abc"), (["p"], "abcd")),
         ("compacted", [SUMMARIES], (["p"], "abcdefg"), (["p"], "abcdefgh")),
-        (
-            "reordered",
-            [Custom(lambda p, e: (p, e if len(e) == 3 else [e[1], e[0], *e[2:]]))],
-            ([], "abc"),
-            ([], "abcd"),
-        ),
+        ("reordered", [SWAPS], ([], "abc"), ([], "abcd")),
         ("event_changed", [], (["p"], "abc"), (["p"], "aXc")),
         ("event_changed", [], (["p"], "abc"), (["p"], "bc")),
         ("event_changed", [], (["p"], "abc"), (["p"], "aXbc")),
-        (
-            "event_changed",
-            [Custom(lambda p, e: (p, [{**e[0], "content": f"{len(e)}"}, *e[1:]]))],
-            ([], "abc"),
-            ([], "abcd"),
-        ),
+        ("event_changed", [COUNTS], ([], "abc"), ([], "abcd")),
     ],
 )
 async def test_the_prefix_says_how_much_of_the_last_prompt_begins_this_one_and_what_broke_it(
@@ -735,7 +742,8 @@ from otel_assembly import Assembler, Context, History, ModelRequest, SlidingWind
 from otel_assembly.totals import prefix_hash
 
 async def main():
-    history = History([ModelRequest(content=f"{n} \\u00e9") for n in range(5)] + [{"role": "user", "content": "x", "name": "y"}])
+    history = History(ModelRequest(content=f"{n} \\u00e9") for n in range(5))
+    history.append({"role": "user", "content": "x", "name": "y"})
     assembler = Assembler([SlidingWindowPolicy(9)])
     await assembler.assemble(["a", "b"], history)
     history.append(ModelRequest(content="more"))

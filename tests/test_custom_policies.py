@@ -260,7 +260,7 @@ async def test_a_policy_that_changes_a_message_in_place_is_named_and_the_message
         change(events)
         return prompts, events
 
-    with pytest.raises(PolicyContractError, match="'vandal'.*changed event [01] of its input in place") as raised:
+    with pytest.raises(PolicyContractError, match=r"'vandal'.*changed event [01] of its input in place") as raised:
         await Assembler([policy_of(apply, name="vandal")]).assemble([], events)
     assert (raised.value.policy, raised.value.index) == ("vandal", 0)
     assert events == before
@@ -292,7 +292,7 @@ async def test_a_policy_that_decides_may_change_nothing_either():
             return Outcome(prompts, events)
 
     events = [user("hello")]
-    with pytest.raises(PolicyContractError, match="'decides'.*in place"):
+    with pytest.raises(PolicyContractError, match=r"'decides'.*in place"):
         await Assembler([Decides()]).assemble([], events)
     assert events == [user("hello")]
 
@@ -315,7 +315,7 @@ async def test_a_policy_that_changes_the_list_it_was_given_is_named_and_the_call
         change(prompts, events)
         return prompts, events
 
-    with pytest.raises(PolicyContractError, match="'vandal'.*changed the list"):
+    with pytest.raises(PolicyContractError, match=r"'vandal'.*changed the list"):
         await Assembler([policy_of(apply, name="vandal")]).assemble(prompts, events)
     assert (prompts, events) == (["system"], before)
 

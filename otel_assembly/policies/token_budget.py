@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from otel_assembly.decision import DecisionReason, Outcome, Overflow, OverflowCause
 from otel_assembly.errors import ConfigurationError, ContextOverflowError
+from otel_assembly.pairing import ORPHAN
 from otel_assembly.policies.base import (
     DecidingPolicy,
     as_view,
@@ -189,8 +190,11 @@ class _Fill:
 
     def cut(self, budget: int, step_tokens: int) -> int:
         """The view's index of the oldest atom to keep; the number of items where none fits."""
-        history, view, table = self._view.history, self._view, self._table
-        pairing, response = history.pairing, self.response
+        history, view, tokens_of = self._view.history, self._view, self._table.tokens
+        pairing, response, left_out, first = history.pairing, self.response, self.left_out, self.first
+        atoms, flags, incomplete = pairing.atoms, pairing.flags, pairing.incomplete
+        # Where the view is a column's beginning, the call of every result in it is in it too.
+        solid = len(view.segments) == 1 and view.segments[0][1] == 0
         paid = self.pinned | set(self.newest)
         cell = BYTES_PER_TOKEN * step_tokens
         room = budget - self.taken
@@ -199,19 +203,21 @@ class _Fill:
         oldest, step_cut, previous = index, -1, -1
         for position in view.backward():
             index -= 1
-            if index < self.first:
+            if index < first:
                 break
-            if position in self.left_out or not pairing.is_sendable(position, response):
+            atom = atoms[position]
+            if flags[position] & ORPHAN or position in left_out:
                 continue
-            tokens = 0 if position in paid else table.tokens(position)
-            atom = history.atom(position)
-            if atom != position and view.holds(atom):
+            if atom in incomplete and not pairing.is_sendable(position, response):
+                continue
+            tokens = 0 if position in paid else tokens_of(position)
+            if atom != position and (solid or view.holds(atom)):
                 late[atom] = late.get(atom, 0) + tokens
                 continue
             if cell and previous >= 0 and history.offset(previous) // cell != history.offset(position) // cell:
                 step_cut = oldest
-            room -= tokens + late.pop(position, 0)
+            room -= tokens + late.pop(position, 0) if late else tokens
             if room < 0:
                 return step_cut if step_cut >= 0 else oldest
             oldest, previous = index, position
-        return self.first
+        return first

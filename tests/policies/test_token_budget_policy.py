@@ -191,6 +191,27 @@ async def test_a_call_and_its_echoes_cost_once():
     assert (await assemble(once, events)).events == events
 
 
+class OnlyJointResults:
+    """A user's policy that takes out what AG2 carries twice, and leaves the joint results."""
+
+    name = "only_joint_results"
+
+    async def apply(self, prompts, events, context):
+        return prompts, [event for event in events if not isinstance(event, ToolResultEvent)]
+
+
+@pytest.mark.parametrize("make", [list, History])
+async def test_a_restated_result_counts_in_full_where_another_policy_took_the_original(make):
+    answer = result("a", "gate 14 " * 20)
+    events = [ask(), call("a"), answer, ToolResultsEvent(results=(answer,)), ask()]
+    for chain in ([OnlyJointResults()], [OnlyJointResults(), ConversationPolicy(), TokenBudgetPolicy(5_000)]):
+        assembly = await Assembler(chain).assemble(PROMPTS, make(events), Context())
+        assert assembly.events == [*events[:2], *events[3:]]
+        assert assembly.totals.tokens_out == prompt_tokens(PROMPTS, assembly.events)
+    with pytest.raises(ContextOverflowError):
+        await Assembler([OnlyJointResults(), TokenBudgetPolicy(60)]).assemble([], make(events[:-1]), Context())
+
+
 async def test_joint_results_that_restate_results_of_two_calls_never_outlive_either():
     first, second = result("a"), result("b")
     both = ToolResultsEvent(results=(first, second))

@@ -1,4 +1,4 @@
-"""What a reader makes of the decisions alone, turn by turn, is what the prompt really was; in any chain, for any input."""
+"""What a reader makes of the decisions alone, turn by turn, is what the prompt was; for any chain and any input."""
 
 from __future__ import annotations
 

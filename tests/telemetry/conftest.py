@@ -1,10 +1,17 @@
-"""What the tests of telemetry share: an ear for the SDK's complaints."""
+"""What the tests of telemetry share: the contract is kept, and the SDK has no complaints."""
 
 from __future__ import annotations
 
 import logging
 
 import pytest
+
+
+@pytest.fixture
+def recorder(recorder):
+    """What every test of telemetry asserts beside its own: all that was told is within the contract."""
+    yield recorder
+    assert recorder.violations() == []
 
 
 class _Heard(logging.Handler):

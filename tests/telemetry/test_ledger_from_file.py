@@ -15,12 +15,12 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from random_runs import REFRAMING, Coin, Run, played, runs
 
-from otel_assembly.telemetry import OpenTelemetryRecorder, TelemetrySettings
+from otel_assembly.telemetry import AlertSignal, OpenTelemetryRecorder, TelemetrySettings
 from otel_assembly.telemetry.conventions_check import violations
 from otel_assembly.telemetry.ledger_reader import read_ledgers
 from otel_assembly.telemetry.store import SpanFileExporter
 from otel_assembly.telemetry.store_reader import read_spans
-from otel_assembly.testing import conversation
+from otel_assembly.testing import RecordedTelemetry, conversation
 
 MODEST = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
@@ -138,6 +138,16 @@ def test_what_was_counted_late_is_told_by_the_turn_that_counted_it():
     ledger = read(spans)
     assert [[turn.arrived, turn.counted] for turn in ledger.turns] == [[[0, 1, 2], {}], [[3], {}], [[4], {}]]
     assert [ledger.tokens(2, item) for item in (3, 4)] == [6, 6]
+
+
+@MODEST
+@given(run=runs())
+def test_whatever_happens_every_span_metric_and_log_record_is_within_the_contract(run):
+    telemetry = RecordedTelemetry(settings=TelemetrySettings(alert_signal=AlertSignal.BOTH))
+    asyncio.run(played(run, telemetry.recorder))
+    assert telemetry.violations() == []
+    assert "assembly.telemetry.errors" not in telemetry.metrics
+    telemetry.shutdown()
 
 
 def a_run(chain, *turns, **more):
