@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from otel_assembly.application import apply, begin_step
-from otel_assembly.assembly import Assembly
+from otel_assembly.assembly import Assembly, note_on
 from otel_assembly.config import chain_from_config, chain_to_config
 from otel_assembly.context import Context
 from otel_assembly.decision import Overflow, OverflowCause
 from otel_assembly.errors import AssemblyError, ConfigurationError, ContextOverflowError, HaltedError, PolicyFailedError
-from otel_assembly.events import AssemblyCompleted
 from otel_assembly.history import History
 from otel_assembly.ledger import Bill, Ledgers
 from otel_assembly.policies.order import validate_order
@@ -84,6 +84,7 @@ class Assembler:
         self._recorder = recorder
         self._ledgers = Ledgers()
         self._meters: dict[str | None, TokenMeter] = {}
+        self._lock = threading.Lock()
         for warning in validate_order(self.policies):
             logger.warning("assembly policy ordering: %s", warning)
 
@@ -125,7 +126,8 @@ class Assembler:
             DescribeError: An event cannot be read.
         """
         context = context if context is not None else Context()
-        if isinstance(prompts, str) or not all(isinstance(prompt, str) for prompt in prompts):
+        given = () if isinstance(prompts, str) else tuple(prompts)
+        if isinstance(prompts, str) or not all(isinstance(prompt, str) for prompt in given):
             raise ConfigurationError("prompts must be a sequence of strings, one for each system-level text")
         if isinstance(events, History):
             context.adopt(events.conversation)
@@ -145,7 +147,7 @@ class Assembler:
             opening=opening,
             context=context.for_assembly(meter),
             meter=meter,
-            prompts_in=tuple(prompts),
+            prompts_in=given,
         )
         try:
             await self._run(record, recording)
@@ -170,9 +172,10 @@ class Assembler:
         key = None if self._counter is not None else model
         meter = self._meters.get(key)
         if meter is None:
-            meter = self._meters[key] = TokenMeter(self._counter or counter_for(model))
-            while len(self._meters) > _METERS:
-                self._meters.pop(next(iter(self._meters)), None)
+            with self._lock:
+                meter = self._meters.setdefault(key, TokenMeter(self._counter or counter_for(model)))
+                while len(self._meters) > _METERS:
+                    del self._meters[next(iter(self._meters))]
         return meter
 
     async def _run(self, record: Record, recording: Recording | None) -> None:
@@ -277,18 +280,8 @@ class Assembler:
         totals = _totals(record) if stream is not None else None
         if stream is None or totals is None:
             return
-        overflow = record.overflow
-        completed = AssemblyCompleted(
-            assembly=record.assembly_id,
-            turn=record.turn,
-            tokens=totals.tokens_out,
-            budget=totals.budget,
-            fixed=totals.fixed,
-            overflow_tokens=overflow.excess if overflow is not None and overflow.unit == "tokens" else 0,
-            overflow_cause=overflow.cause.value if overflow is not None else "",
-        )
         try:
-            await stream.send(completed)
+            await stream.send(note_on(record, totals))
         except Exception as error:  # noqa: BLE001  # the assembly is done; a stream that fails must not undo it
             logger.warning("the stream refused the note on an assembly: %s", type(error).__name__)
 
@@ -296,6 +289,7 @@ class Assembler:
 def _totals(record: Record) -> Totals | None:
     """The numbers of an assembly that is done; a counter that fails must not undo it."""
     try:
+        record.count_where_it_came_in()
         return totals_of(record)
     except Exception as error:  # noqa: BLE001  # as above
         logger.warning("the tokens of an assembly could not be counted: %s", type(error).__name__)

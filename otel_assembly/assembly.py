@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly.decision import Decision, DecisionOutcome
 from otel_assembly.delta import decisions_of, exits_of
+from otel_assembly.events import AssemblyCompleted
 from otel_assembly.totals import Prefix, Totals, prefix_of, totals_of
 
 if TYPE_CHECKING:
@@ -80,3 +81,17 @@ class Assembly:
 
     def __repr__(self) -> str:
         return f"Assembly(turn={self.turn}, prompts={len(self.prompts)}, events={len(self._record.view_out)})"
+
+
+def note_on(record: Record, totals: Totals) -> AssemblyCompleted:
+    """What observers of budgets are told of an assembly."""
+    overflow = record.overflow
+    return AssemblyCompleted(
+        assembly=record.assembly_id,
+        turn=record.turn,
+        tokens=totals.tokens_out,
+        budget=totals.budget,
+        fixed=totals.fixed,
+        overflow_tokens=overflow.excess if overflow is not None and overflow.unit == "tokens" else 0,
+        overflow_cause=overflow.cause.value if overflow is not None else "",
+    )

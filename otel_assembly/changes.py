@@ -100,17 +100,19 @@ def ordinal_runs(view: View, frame: Frame) -> list[Run]:
     """A view's ordinals, in its order, as runs ``[first, last]``; a run only ever ascends."""
     runs: list[Run] = []
     for column, start, stop in view.segments:
-        pieces: Iterable[Run] = (
-            frame.ordinals.spans(start, stop)
-            if type(column) is Column
-            else ((ordinal, ordinal) for ordinal in map(frame.ordinals.of, column.positions(start, stop)))
-        )
-        for first, last in pieces:
+        for first, last in _spans(column, start, stop, frame):
             if runs and runs[-1][1] + 1 == first:
                 runs[-1] = (runs[-1][0], last)
             else:
                 runs.append((first, last))
     return runs
+
+
+def _spans(column: Column, start: int, stop: int, frame: Frame) -> Iterable[Run]:
+    low, high = column.position(start), column.position(stop - 1)
+    if high - low == stop - start - 1:
+        return frame.ordinals.spans(low, high + 1)
+    return ((ordinal, ordinal) for ordinal in map(frame.ordinals.of, column.positions(start, stop)))
 
 
 def shared_prefix(new: View, old: View) -> int:

@@ -8,6 +8,7 @@ event backwards, and slices and filters are views.
 from __future__ import annotations
 
 import hashlib
+import sys
 import threading
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,35 +46,43 @@ _METERS: Final = 4
 class TokenTable:
     """What one meter counted of a history: tokens by position, and their sums by column."""
 
-    __slots__ = ("_history", "_known", "_meter", "_tokens", "counted", "order", "totals")
+    __slots__ = ("_counts", "_history", "_meter", "counted", "order", "totals")
 
     def __init__(self, history: History, meter: TokenMeter) -> None:
         self._history = history
         self._meter = meter
-        self._tokens = array("I")
-        self._known = bytearray()
+        #: One more than the tokens of each position, and 0 where they are not counted: one look-up tells both.
+        self._counts = array("I")
         #: Positions in the order in which they were counted.
         self.order = array("I")
         self.totals: dict[Column, int] = dict.fromkeys(history.columns, 0)
         self.counted: dict[Column, int] = dict.fromkeys(history.columns, 0)
 
-    def _reach(self, position: int) -> None:
-        missing = position + 1 - len(self._known)
+    def _reach(self) -> array[int]:
+        missing = len(self._history) - len(self._counts)
         if missing > 0:
-            self._known.extend(bytes(missing))
-            self._tokens.extend(array("I", bytes(4 * missing)))
+            with self._history.lock:
+                missing = len(self._history) - len(self._counts)
+                self._counts.extend(array("I", bytes(4 * max(0, missing))))
+        return self._counts
 
     def tokens(self, position: int) -> int:
         """The tokens of an item; counted now if they were not."""
-        if position < len(self._known) and self._known[position]:
-            return self._tokens[position]
-        return self._count(position)
+        counts = self._counts
+        return ((position < len(counts) and counts[position]) or self._count(position)) - 1
 
     def known(self, position: int) -> int:
         """The tokens of an item, or −1 if nobody has counted it."""
-        if position < len(self._known) and self._known[position]:
-            return self._tokens[position]
-        return -1
+        counts = self._counts
+        return counts[position] - 1 if position < len(counts) else -1
+
+    def each(self, view: View) -> list[int]:
+        """The tokens of every item of a view, in its order; counted now where they were not."""
+        positions = list(view.positions())
+        counts = list(map(self._reach().__getitem__, positions))
+        if 0 in counts:
+            return list(map(self.tokens, positions))
+        return [count - 1 for count in counts]
 
     def _count(self, position: int) -> int:
         history = self._history
@@ -82,15 +91,14 @@ class TokenTable:
         else:
             tokens = self._meter.event(history.facts(position, last=True), remember=history.passing)
         with history.lock:
-            self._reach(len(history) - 1)
-            if not self._known[position]:
-                self._known[position] = 1
-                self._tokens[position] = tokens
+            counts = self._reach()
+            if not counts[position]:
+                counts[position] = tokens + 1
                 self.order.append(position)
                 for column in history.columns_of(position):
                     self.totals[column] += tokens
                     self.counted[column] += 1
-        return tokens
+        return counts[position]
 
     def sum(self, view: View) -> int:
         """Tokens of a view, as far as they are counted; the cost is that of the view or of the rest, what is less."""
@@ -103,20 +111,23 @@ class TokenTable:
         return self._direct(column, start, stop)
 
     def _direct(self, column: Column, start: int, stop: int) -> int:
+        counts = self._of(column, start, stop)
+        return sum(counts) - len(counts) + counts.count(0)
+
+    def _of(self, column: Column, start: int, stop: int) -> Sequence[int]:
+        counts = self._reach()
         positions = column.positions(start, stop)
         if isinstance(positions, range):
-            return sum(self._tokens[positions.start : positions.stop])
-        tokens, end = self._tokens, len(self._tokens)
-        return sum(tokens[position] for position in positions if position < end)
+            return counts[positions.start : positions.stop]
+        return list(map(counts.__getitem__, positions))
 
     def complete(self, view: View) -> bool:
         """Whether every item of the view is counted."""
-        known, end = self._known, len(self._known)
         for column, start, stop in view.segments:
             if column in self.counted and start == 0 and stop == len(column):
                 if self.counted[column] < stop:
                     return False
-            elif not all(position < end and known[position] for position in column.positions(start, stop)):
+            elif 0 in self._of(column, start, stop):
                 return False
         return True
 
@@ -139,6 +150,8 @@ class History(Sequence[Any]):
         self._events: list[Any] = []
         self._kinds = bytearray()
         self._offsets = array("Q", [0])
+        self._sizes = array("I")
+        self._media = False
         self._digests = array("Q")
         self._pairing = Pairing()
         self._fresh: dict[int, EventFacts] = {}
@@ -177,6 +190,8 @@ class History(Sequence[Any]):
             size = 0 if flags & ECHO else sum(map(_utf8_length, facts.texts))
             self._kinds.append(code)
             self._offsets.append(self._offsets[-1] + size)
+            self._sizes.append(size)
+            self._media = self._media or bool(flags & MEDIA)
             self._fresh[position] = facts
             if len(self._fresh) > _FRESH:
                 del self._fresh[next(iter(self._fresh))]
@@ -267,11 +282,44 @@ class History(Sequence[Any]):
 
     def size(self, position: int) -> int:
         """Bytes of an item's text (UTF-8); an echo has none."""
-        return self._offsets[position + 1] - self._offsets[position]
+        return self._sizes[position]
 
     def has_media(self, position: int) -> bool:
         """Whether part of an item can only be estimated."""
         return bool(self._pairing.flags[position] & MEDIA)
+
+    def any_media(self, view: View) -> bool:
+        """Whether part of a view can only be estimated."""
+        return self._media and any(map(self.has_media, view.positions()))
+
+    def view_size(self, view: View) -> int:
+        """Bytes of the text (UTF-8) of a view's items."""
+        return sum(
+            self._offsets[stop] - self._offsets[start]
+            if type(column) is Column
+            else sum(map(self._sizes.__getitem__, column.positions(start, stop)))
+            for column, start, stop in view.segments
+        )
+
+    def tokens_by_kind(self, view: View, table: TokenTable) -> dict[EventKind, int]:
+        """The tokens of a view's items, added up by kind."""
+        sums = [0] * len(KINDS)
+        for code, tokens in zip(map(self._kinds.__getitem__, view.positions()), table.each(view), strict=True):
+            sums[code] += tokens
+        return {kind: tokens for kind, tokens in zip(KINDS, sums, strict=True) if tokens}
+
+    def digests(self, view: View) -> bytes:
+        """What stands for the texts of a view's items, 8 bytes each, equal in every process."""
+        positions = list(view.positions())
+        if positions and max(positions) >= len(self._digests):
+            self.digest(max(positions))
+        found = array("Q", map(self._digests.__getitem__, positions))
+        while not all(found):
+            missing = found.index(0)
+            found[missing] = self.digest(positions[missing])
+        if sys.byteorder == "big":
+            found.byteswap()
+        return found.tobytes()
 
     def digest(self, position: int) -> int:
         """64 bits that stand for an item's rendered texts, equal in every process."""

@@ -136,9 +136,16 @@ class Record:
 
     def count(self, view: View) -> None:
         """Count a view, down to its last item."""
-        table = view.history.table(self.meter)
-        for position in view.positions():
-            table.tokens(position)
+        view.history.table(self.meter).each(view)
+
+    def count_where_it_came_in(self) -> None:
+        """Count what is sent in another order or shape than it came in; what arrived is told by these tokens."""
+        source = self.opening.frame
+        if self.frame_out is not source:
+            kept, table = set(self.frame_out.of(self.view_out)), source.history.table(self.meter)
+            for position in self.opening.view.positions():
+                if source.ordinals.of(position) in kept:
+                    table.tokens(position)
 
     def snapshot(self, since: Snapshot | None) -> Snapshot:
         """What the next assembly needs of this one, which was compared with `since`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING
 from otel_assembly.changes import shared_prefix
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.history import text_digest
-from otel_assembly.view import Column
 
 if TYPE_CHECKING:
     from otel_assembly.decision import Overflow
@@ -126,7 +126,7 @@ def _totals(record: Record) -> Totals:
 
 def _method(record: Record, view_out: View) -> str:
     method: str = record.meter.method
-    if method == "exact" and any(map(view_out.history.has_media, view_out.positions())):
+    if method == "exact" and view_out.history.any_media(view_out):
         return "estimated"
     return method
 
@@ -213,11 +213,11 @@ def prefix_of(record: Record) -> Prefix:
         events = _unchanged(record, last, shared_prefix(record.view_out, last.kept))
         shared = record.view_out.pick([(0, events)])
         record.count(shared)
-        size += _view_size(shared)
+        size += shared.history.view_size(shared)
         tokens += record.items_tokens(shared)
         if events < len(last.kept):
             cause = _cause(record, last, events)
-    previous = sum(map(_size, before)) + _view_size(last.kept)
+    previous = sum(map(_size, before)) + last.kept.history.view_size(last.kept)
     return Prefix(tokens, size, previous, whole, events, cause)
 
 
@@ -260,27 +260,24 @@ def _holds(group: Group, view: View, position: int, item: int) -> bool:
 
 def prefix_hash(record: Record, prefix: Prefix) -> str:
     """16 hex digits that stand for the text of a prefix, equal in every process."""
-    history = record.view_out.history
     shared = record.view_out.pick([(0, prefix.events)])
-    parts = [f"{text_digest((prompt,)):016x}" for prompt in record.prompts_out[: prefix.prompts]]
-    parts += (f"{history.digest(position):016x}" for position in shared.positions())
-    return f"{text_digest(parts):016x}"
+    state = hashlib.blake2b(digest_size=8)
+    for prompt in record.prompts_out[: prefix.prompts]:
+        state.update(text_digest((prompt,)).to_bytes(8, "little"))
+    state.update(shared.history.digests(shared))
+    return state.hexdigest()
 
 
 def _common_beginning(one: str, other: str) -> str:
-    length = min(len(one), len(other))
-    return one[: next((i for i in range(length) if one[i] != other[i]), length)]
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return one[:low]
 
 
 def _size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-
-
-def _view_size(view: View) -> int:
-    history = view.history
-    return sum(
-        history.offset(stop) - history.offset(start)
-        if type(column) is Column
-        else sum(map(history.size, column.positions(start, stop)))
-        for column, start, stop in view.segments
-    )

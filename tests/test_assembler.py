@@ -134,6 +134,11 @@ async def test_an_empty_chain_sends_what_came_in():
     assert repr(assembly) == "Assembly(turn=0, prompts=1, events=2)"
 
 
+async def test_prompts_may_come_from_anything_that_can_be_gone_through_once():
+    assembly = await Assembler([]).assemble((text for text in ["a", "b"]), [])
+    assert assembly.prompts == ["a", "b"]
+
+
 async def test_policies_run_left_to_right_each_on_what_the_one_before_let_out():
     chain = [Custom(lambda p, e: ([*p, "one"], e[1:])), Custom(lambda p, e: ([*p, "two"], e[1:]))]
     assembly = await Assembler(chain).assemble([], requests("a", "b", "c"))

@@ -214,6 +214,22 @@ async def test_tokens_that_were_not_counted_at_arrival_are_told_once_when_they_a
     assert (three["counted"], three["arrived"]) == ({}, {4: 5})
 
 
+async def test_what_is_sent_in_another_order_has_its_tokens_at_arrival():
+    class Reverses:
+        name = "reverses"
+
+        async def apply(self, prompts, events, context):
+            return prompts, events[::-1]
+
+    reader, history = Sampled(0, 1), History(requests("a", "bb"))
+    assembler = Assembler([Reverses(), SlidingWindowPolicy(9)], recorder=reader, counter=CharacterCounter(1))
+    await assembler.assemble([], history)
+    history.append(ModelRequest(content="ccc"))
+    await assembler.assemble([], history)
+    assert [turn["arrived"] for turn in reader.told] == [{0: 5, 1: 6}, {2: 7}]
+    assert [turn["counted"] for turn in reader.told] == [{}, {}]
+
+
 async def test_a_list_that_was_rebuilt_between_two_sampled_turns_is_told_as_a_whole():
     reader, context = Sampled(0, 3), Context()
     assembler = Assembler([TokenBudgetPolicy(500)], recorder=reader, counter=CharacterCounter(1))

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from otel_assembly.decision import Overflow
-    from otel_assembly.facts import EventKind
     from otel_assembly.record import Record, Step
     from otel_assembly.telemetry.sums import Sums
     from otel_assembly.totals import Prefix, Totals
@@ -83,16 +82,12 @@ def tokens_by_kind(record: Record, sums: Sums) -> dict[str, int]:
     A message's framing is counted with the message; ``framing`` is what belongs to none, the reply's priming.
     """
     view = record.view_out
-    kind_of, tokens_of = view.history.kind, sums.table(view).tokens
-    events: dict[EventKind, int] = {}
-    for position in view.positions():
-        kind = kind_of(position)
-        events[kind] = events.get(kind, 0) + tokens_of(position)
+    events = view.history.tokens_by_kind(view, sums.table(view))
     kinds = {
         _PROMPT: sum(map(record.meter.prompt, record.prompts_out)),
         _TOOL_SCHEMAS: record.meter.tools(record.context.tools),
         _FRAMING: record.meter.priming,
-        **{str(kind): tokens for kind, tokens in events.items()},
+        **{kind.value: tokens for kind, tokens in events.items()},
     }
     return {kind: tokens for kind, tokens in kinds.items() if tokens}
 

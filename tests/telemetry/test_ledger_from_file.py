@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -108,22 +108,17 @@ def test_what_was_lost_on_the_way_is_said_to_be_unknown_and_nothing_is_guessed(r
     assert not any(turn.previous_id in lost_ids for turn in ledger.turns) or ledger.problems
 
 
-TOLD_LATE = pytest.mark.xfail(
-    reason="what the assembly's totals count, after its policies, is told by the next turn, or not at all", strict=False
-)
-
-
-@TOLD_LATE
-@settings(MODEST, phases=[Phase.generate])
+@MODEST
 @given(run=runs(), sampled=st.booleans())
 def test_every_item_of_a_prompt_has_its_tokens_in_the_file_and_once(run, sampled):
+    assume(not REFRAMING & dict(run.chain).keys())
     spans, truth = exported(run, Coin(run.sampled) if sampled else ALWAYS_ON)
     ledger = read(spans)
     for turn in ledger.turns if ledger is not None else ():
         if turn.sent:
             assert [item for item in turn.kept if ledger.tokens(turn.number, item) is None] == []
-            # A shortened copy has other tokens than what arrived, and so has an echo that lost its call.
-            if turn.number == truth.turns[-1] and run.as_history and not REFRAMING & dict(run.chain).keys():
+            # In a list, an echo whose call was cut off has other tokens than when it arrived.
+            if turn.number == truth.turns[-1] and run.as_history:
                 for item, tokens in truth.tokens.items():
                     assert ledger.tokens(turn.number, item) in ({tokens} if item in turn.kept else {tokens, None})
     known = {}
@@ -132,7 +127,14 @@ def test_every_item_of_a_prompt_has_its_tokens_in_the_file_and_once(run, sampled
         known.update({item: ledger.tokens(turn.number, item) for item in [*turn.arrived, *turn.counted]})
 
 
-@TOLD_LATE
+@pytest.mark.xfail(reason="what stands in another order is counted there, and not where it came in", strict=False)
+def test_what_a_foreign_policy_puts_in_another_order_has_its_tokens_too():
+    spans, truth = exported(a_run([("newest", 1)], ["ask", "ask"]))
+    ledger = read(spans)
+    assert truth.kept[0] == [1, 0]
+    assert [ledger.tokens(0, item) for item in (0, 1)] == [6, 6]
+
+
 def test_what_was_counted_late_is_told_by_the_turn_that_counted_it():
     spans, _ = exported(a_run([("window", 1), ("conversation", 1)], WORDS[:3], WORDS[:4], WORDS[:5]))
     ledger = read(spans)
