@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 
-from otel_assembly import ConversationPolicy, Context, History, TokenBudgetPolicy
+from otel_assembly import Context, ConversationPolicy, History, TokenBudgetPolicy
 from otel_assembly.tokens import CharacterCounter, TokenMeter
 
 

@@ -95,9 +95,7 @@ class LangChain:
 def _recording() -> OpenTelemetryRecorder:
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(_Discard()))
-    return OpenTelemetryRecorder(
-        tracer_provider=provider, meter_provider=MeterProvider([InMemoryMetricReader()])
-    )
+    return OpenTelemetryRecorder(tracer_provider=provider, meter_provider=MeterProvider([InMemoryMetricReader()]))
 
 
 def _sampled_out() -> OpenTelemetryRecorder:

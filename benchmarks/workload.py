@@ -4,10 +4,42 @@ from __future__ import annotations
 
 import random
 
-WORDS = (
-    "the order was shipped from a depot near harbour and will arrive once customs has cleared it please confirm "
-    "address refund ticket invoice chain bicycle carrier window today never again status open closed pending"
-).split()
+WORDS = [
+    "the",
+    "order",
+    "was",
+    "shipped",
+    "from",
+    "a",
+    "depot",
+    "near",
+    "harbour",
+    "and",
+    "will",
+    "arrive",
+    "once",
+    "customs",
+    "has",
+    "cleared",
+    "it",
+    "please",
+    "confirm",
+    "address",
+    "refund",
+    "ticket",
+    "invoice",
+    "chain",
+    "bicycle",
+    "carrier",
+    "window",
+    "today",
+    "never",
+    "again",
+    "status",
+    "open",
+    "closed",
+    "pending",
+]
 
 
 def _text(rng: random.Random, words: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from otel_assembly.decision import Decision, DecisionOutcome
 from otel_assembly.delta import decisions_of, exits_of
 from otel_assembly.events import AssemblyCompleted
-from otel_assembly.totals import Prefix, Totals, prefix_of, totals_of
+from otel_assembly.totals import Prefix, Totals, prefix_of, tokens_by_kind, totals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,6 +69,11 @@ class Assembly:
     def totals(self) -> Totals:
         """The assembly in numbers."""
         return totals_of(self._record)
+
+    @cached_property
+    def kinds(self) -> dict[str, int]:
+        """What fills the prompt, tokens by kind; they sum to ``totals.tokens_out``."""
+        return tokens_by_kind(self._record)
 
     @cached_property
     def prefix(self) -> Prefix:

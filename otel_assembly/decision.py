@@ -50,6 +50,26 @@ class OverflowCause(StrEnum):
     FRAMEWORK = "framework"
 
 
+class PrefixBreak(StrEnum):
+    """Why a prompt did not begin with the whole of the previous one."""
+
+    FIRST = "first"
+    PROMPT_CHANGED = "prompt_changed"
+    CUT_MOVED = "cut_moved"
+    COMPACTED = "compacted"
+    REORDERED = "reordered"
+    EVENT_CHANGED = "event_changed"
+
+
+class PromptPart(StrEnum):
+    """What fills a prompt beside the kinds of events."""
+
+    PROMPT = "prompt"
+    TOOL_SCHEMAS = "tool_schemas"
+    FRAMING = "framing"
+    SEPARATORS = "separators"
+
+
 @dataclass(frozen=True, slots=True)
 class Overflow:
     """A limit that could not hold: by tokens (`unit` ``tokens``) or, for a window, by items (`unit` ``items``)."""

@@ -13,6 +13,7 @@ import threading
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, overload
+from weakref import WeakKeyDictionary
 
 from otel_assembly.conversation import Conversation
 from otel_assembly.facts import EventFacts, EventKind, describe
@@ -144,6 +145,8 @@ class History(Sequence[Any]):
 
     def __init__(self, events: Iterable[Any] = ()) -> None:
         self.conversation = Conversation()
+        #: What assemblers keep of this conversation, by whoever keeps it; it goes with the history.
+        self.kept_for: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         #: Whether this history lives for one assembly only, so that texts are better remembered by the meter.
         self.passing = False
         self.lock = threading.RLock()

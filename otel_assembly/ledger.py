@@ -242,7 +242,7 @@ class Ledgers:
             if isinstance(events, History):
                 # A ledger refers to its history, so that a dictionary of ours would keep both for ever: it is held by
                 # the history itself, and goes with it, or with this assembler.
-                held: WeakKeyDictionary[Ledgers, Ledger] = vars(events).setdefault("_ledgers", WeakKeyDictionary())
+                held: WeakKeyDictionary[Ledgers, Ledger] = events.kept_for
                 return _at(held, self)
             if context.conversation_id is not None:
                 return self._of_id(context.conversation_id)

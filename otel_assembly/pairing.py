@@ -218,8 +218,7 @@ class Pairing:
         """Whether a selection with so many of an atom's calls and answers has lost some of it."""
         return (
             not opened
-            or ((opened != closed or atom in self._missing)
-            and opened - closed != self._missing.get(atom, 0))
+            or ((opened != closed or atom in self._missing) and opened - closed != self._missing.get(atom, 0))
             or (atom in self._joined and opened != self._joined[atom])
         )
 

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from otel_assembly.changes import shared_prefix
-from otel_assembly.decision import DecisionOutcome
+from otel_assembly.decision import DecisionOutcome, PrefixBreak, PromptPart
 from otel_assembly.history import text_digest
 
 if TYPE_CHECKING:
@@ -164,6 +164,24 @@ def _flow(record: Record) -> tuple[int, int, int, int, int, int]:
     )  # type: ignore[return-value]  # two pairs unpacked are four numbers
 
 
+def tokens_by_kind(record: Record) -> dict[str, int]:
+    """What fills the prompt to send; the numbers sum to its tokens.
+
+    A message's framing is counted with the message; ``framing`` is what belongs to none, the reply's priming.
+    """
+    if record.error is not None:
+        return {}
+    view = record.view_out
+    kinds = {
+        PromptPart.PROMPT.value: sum(map(record.meter.prompt, record.prompts_out)),
+        PromptPart.TOOL_SCHEMAS.value: record.meter.tools(record.context.tools),
+        PromptPart.FRAMING.value: record.meter.priming,
+    }
+    for kind, tokens in view.history.tokens_by_kind(view, view.history.table(record.meter)).items():
+        kinds[kind.value] = tokens
+    return {kind: tokens for kind, tokens in kinds.items() if tokens}
+
+
 @dataclass(frozen=True, slots=True)
 class Prefix:
     """What a prompt begins with in common with the previous one of its conversation.
@@ -182,7 +200,7 @@ class Prefix:
     previous_bytes: int = 0
     prompts: int = 0
     events: int = 0
-    cause: str | None = "first"
+    cause: str | None = PrefixBreak.FIRST.value
 
     @property
     def reuse(self) -> float | None:
@@ -194,7 +212,7 @@ def prefix_of(record: Record) -> Prefix:
     """Compare the prompt to send with the one before it in the ledger."""
     last = record.last
     if last is None or record.error is not None:
-        return Prefix(cause="first" if last is None else None)
+        return Prefix(cause=PrefixBreak.FIRST.value if last is None else None)
     prompts, before = record.prompts_out, last.prompts
     whole = 0
     for one, other in zip(prompts, before, strict=False):
@@ -208,7 +226,7 @@ def prefix_of(record: Record) -> Prefix:
     if whole < len(before) or whole < len(prompts):
         if whole < min(len(before), len(prompts)):
             size += _size(_common_beginning(prompts[whole], before[whole]))
-        cause = "prompt_changed" if whole < len(before) or last.kept else None
+        cause = PrefixBreak.PROMPT_CHANGED.value if whole < len(before) or last.kept else None
     else:
         events = _unchanged(record, last, shared_prefix(record.view_out, last.kept))
         shared = record.view_out.pick([(0, events)])
@@ -235,20 +253,24 @@ def _cause(record: Record, last: Snapshot, at: int) -> str:
     old, new = kept.position(at), view.position(at) if at < len(view) else -1
     item, entrant = last.frame.ordinals.of(old), record.frame_out.ordinals.of(new) if new >= 0 else -1
     if entrant == item:
-        return "event_changed"
+        return PrefixBreak.EVENT_CHANGED.value
     for step in record.steps:
         for group in step.groups:
             if _holds(group, kept, old, item):
-                return "compacted" if group.outcome is DecisionOutcome.COMPACTED else "cut_moved"
+                return (
+                    PrefixBreak.COMPACTED.value
+                    if group.outcome is DecisionOutcome.COMPACTED
+                    else PrefixBreak.CUT_MOVED.value
+                )
         summarises = any(group.outcome is DecisionOutcome.COMPACTED for group in step.groups)
         if summarises and (item in {ordinal for _, ordinal in last.made[step.index]} or entrant in step.injected):
-            return "compacted"
+            return PrefixBreak.COMPACTED.value
     if all(ordinal != item for ordinal in record.frame_out.of(view)):
-        return "event_changed"
+        return PrefixBreak.EVENT_CHANGED.value
     if any(ordinal == entrant for ordinal in last.frame.of(kept)):
-        return "reordered"
+        return PrefixBreak.REORDERED.value
     out_before = any(_holds(group, view, new, entrant) for groups in last.groups for group in groups)
-    return "cut_moved" if out_before else "event_changed"
+    return PrefixBreak.CUT_MOVED.value if out_before else PrefixBreak.EVENT_CHANGED.value
 
 
 def _holds(group: Group, view: View, position: int, item: int) -> bool:

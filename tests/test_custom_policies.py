@@ -482,3 +482,23 @@ async def test_a_policys_context_serves_one_assembly_and_shares_its_dependencies
     await Assembler([Looks()]).assemble([], requests("a"), context)
     assert seen[0].dependencies is context.dependencies
     assert seen[0].conversation is context.conversation
+
+
+@pytest.mark.parametrize(
+    ("config", "kept"),
+    [
+        ({"most": 5, "ratio": 0.5, "strict": True, "level": Severity.FATAL}, ["most", "ratio", "strict", "level"]),
+        ({"path": "/home/me", "nested": {"a": 1}, 7: 1}, ["7"]),
+        ("text", []),
+        (None, []),
+    ],
+)
+async def test_of_a_policys_settings_only_numbers_and_enums_go_on_its_span(config, kept):
+    policy = policy_of(lambda p, e: (p, e), config=config)
+    assembly = await Assembler([policy]).assemble([], requests("a"))
+    assert list(assembly._record.steps[0].config) == kept
+
+
+async def test_settings_that_cannot_be_read_stop_nothing():
+    policy = policy_of(lambda p, e: (p, e), config=property(lambda self: 1 / 0))
+    assert (await Assembler([policy]).assemble([], requests("a"))).items == [0]

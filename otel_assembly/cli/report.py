@@ -7,7 +7,8 @@ import sys
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from otel_assembly.cli.terminal import safe_text
+from otel_assembly.cli.bars import fill_bar, legend
+from otel_assembly.cli.terminal import ASCII, UNICODE, safe_text
 from otel_assembly.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 
     from otel_assembly.cli.tally import Tally, Turn, Variant
     from otel_assembly.cli.transcripts import Transcript
+
+
+#: Cells of a turn's bar, and the columns a terminal needs to show one beside the rest.
+_BAR = 24
+_WIDE = 96
 
 
 class Report(AbstractContextManager["Report"], Protocol):
@@ -75,6 +81,9 @@ class TextReport:
                 "tables need the package 'rich'; install it: pip install 'otel-assembly[cli]', or use --json"
             ) from error
         self._console: Console = Console(highlight=False, soft_wrap=False)
+        self._bars = self._console.width >= _WIDE
+        self._glyphs = UNICODE if "utf" in (self._console.encoding or "").lower() else ASCII
+        self._kinds: set[str] = set()
         self._several = len(variants) > 1
         self._turns = turns
         self._held: list[tuple[Transcript, Variant, Tally, Sequence[Turn]]] = []
@@ -136,6 +145,7 @@ class TextReport:
             ("events in", "right"),
             ("out", "right"),
             ("reuse", "right"),
+            *([("what fills the budget", "left")] if self._bars else []),
             ("what left, and why", "left"),
         )
         for turn in turns:
@@ -149,10 +159,20 @@ class TextReport:
                 str(totals.events_in),
                 str(totals.events_out) if turn.sent else "–",
                 f"{reuse:.0%}" if turn.sent and reuse is not None else "",
+                *([self._what_fills(turn)] if self._bars else []),
                 self._what_left(turn),
             )
         self._console.print(table)
+        if self._kinds:
+            self._console.print(Text("  ").join(legend(self._kinds, self._glyphs)))
         self._console.print()
+
+    def _what_fills(self, turn: Turn) -> Text:
+        from rich.text import Text
+
+        kinds = turn.assembly.kinds
+        self._kinds.update(kinds)
+        return fill_bar(kinds, turn.assembly.totals.budget or 0, _BAR, self._glyphs) if kinds else Text()
 
     def _what_left(self, turn: Turn) -> Text:
         from rich.text import Text

@@ -10,8 +10,9 @@ import io
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from otel_assembly.cli.bars import fill_bar, legend
 from otel_assembly.cli.terminal import ASCII, UNICODE, Glyphs
-from otel_assembly.cli.tree_facts import CONTENT, event_line, integer, kind_tokens, share, span_facts
+from otel_assembly.cli.tree_facts import CONTENT, event_line, integer, kind_tokens, span_facts
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.store_reader import SpanNode, as_list
 
@@ -25,29 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["render_tree"]
 
-# The letter tells the kinds apart without colour; the background is one of a terminal's 256.
-_KINDS: dict[str, tuple[str, int]] = {
-    "prompt": ("P", 111),
-    "system": ("S", 75),
-    "tool_schemas": ("D", 147),
-    "schema": ("X", 183),
-    "request": ("U", 114),
-    "query": ("Q", 120),
-    "response": ("R", 180),
-    "tool_call": ("C", 216),
-    "tool_result": ("T", 209),
-    "summary": ("Y", 222),
-    "alert": ("A", 203),
-    "state": ("W", 152),
-    "evidence": ("E", 159),
-    "memory": ("M", 177),
-    "recent": ("N", 150),
-    "older": ("L", 187),
-    "other": ("O", 250),
-    "framing": ("F", 246),
-    "separators": ("=", 242),
-}
-_UNKNOWN_KIND = ("?", 245)
 _NARROWEST = 40
 _BAR_WIDTH = 60
 _DEEPEST_INDENT = 0.4
@@ -113,7 +91,7 @@ class _Page:
             yield from self.tree(node)
         if self.kinds:
             yield self.text("")
-            yield from self.block(self.legend(), "", "")
+            yield from self.block(legend(self.kinds, self.glyphs), "", "")
 
     def tree(self, root: SpanNode) -> Iterator[Text]:
         """Depth first, without recursion: a trace can be deeper than Python's stack."""
@@ -162,29 +140,11 @@ class _Page:
         if not total:
             return None
         budget = max(0, integer(span.attributes.get(names.BUDGET_TOKENS)) or 0)
-        over = 0 < budget < total
         after = f" {100 * total / budget:.1f}%" if budget else ""
         cells = max(8, min(_BAR_WIDTH, room - len(after) - 2))
-        filled = max(1, cells * total // max(total, budget))
-        bar = self.text("")
-        for name, wide in share(tokens, filled).items():
-            self.kinds.add(name)
-            letter, shade = _KINDS.get(name, _UNKNOWN_KIND)
-            bar.append(letter * wide, f"black on color({shade})")
-        bar.append(self.glyphs.free * (cells - filled), "dim")
-        if over:
-            at = cells * budget // total
-            bar = bar[:at].append(self.glyphs.limit, "bold red").append_text(bar[at + 1 :])
-        return self.text("[").append_text(bar).append("]").append(after, "red" if over else "")
-
-    def legend(self) -> list[Text]:
-        entries = []
-        known = [name for name in _KINDS if name in self.kinds]
-        for name in known + sorted(self.kinds - _KINDS.keys()):
-            letter, shade = _KINDS.get(name, _UNKNOWN_KIND)
-            entry = self.text("").append(letter, f"black on color({shade})")
-            entries.append(entry.append(" ").append_text(self.text(name)))
-        return [*entries, self.text(f"{self.glyphs.free} free")]
+        self.kinds.update(tokens)
+        bar = fill_bar(tokens, budget, cells, self.glyphs)
+        return self.text("[").append_text(bar).append("]").append(after, "red" if 0 < budget < total else "")
 
     def duration(self, span: StoredSpan) -> str:
         seconds = span.duration_s

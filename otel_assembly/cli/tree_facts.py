@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from otel_assembly.cli.terminal import Glyphs
     from otel_assembly.telemetry.store_reader import SpanNode, StoredEvent, StoredSpan
 
-__all__ = ["CONTENT", "Fact", "event_line", "integer", "kind_tokens", "share", "span_facts"]
+__all__ = ["CONTENT", "Fact", "event_line", "integer", "kind_tokens", "span_facts"]
 
 CONTENT = (
     *(attribute.name for attribute in names.ATTRIBUTES.values() if attribute.opt_in),
@@ -70,19 +70,6 @@ def kind_tokens(attributes: Mapping[str, Any]) -> Counter[str]:
         if (known := integer(count) or 0) > 0:
             tokens[str(name)] += known
     return tokens
-
-
-def share(tokens: Mapping[str, int], cells: int) -> dict[str, int]:
-    """Cells by kind, in proportion to positive `tokens`; every kind gets one as long as there are enough."""
-    total = sum(tokens.values())
-    least = 1 if cells >= len(tokens) else 0
-    exact = {name: cells * count / total for name, count in tokens.items()}
-    wide = {name: max(least, int(part)) for name, part in exact.items()}
-    while (over := sum(wide.values()) - cells) < 0:
-        wide[max(wide, key=lambda name: exact[name] - wide[name])] += 1
-    for _ in range(over):
-        wide[max((name for name in wide if wide[name] > least), key=lambda name: wide[name] - exact[name])] -= 1
-    return wide
 
 
 def integer(value: Any) -> int | None:

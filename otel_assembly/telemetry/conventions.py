@@ -10,11 +10,11 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, get_args
 
-from otel_assembly.decision import DecisionReason, OverflowCause
+from otel_assembly.decision import DecisionReason, OverflowCause, PrefixBreak, PromptPart
 from otel_assembly.events import Severity
 from otel_assembly.facts import EventKind
 from otel_assembly.policies.base import INJECTION, REDUCTION
-from otel_assembly.telemetry.conventions_model import Attribute, DiffQuality, PrefixBreak, PromptPart
+from otel_assembly.telemetry.conventions_model import Attribute, DiffQuality
 from otel_assembly.tokens.counters import CountMethod
 
 if TYPE_CHECKING:

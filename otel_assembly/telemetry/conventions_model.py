@@ -21,26 +21,6 @@ class Level(StrEnum):
     OPT_IN = "opt_in"
 
 
-class PrefixBreak(StrEnum):
-    """Why a prompt did not begin with the whole of the previous one."""
-
-    FIRST = "first"
-    PROMPT_CHANGED = "prompt_changed"
-    CUT_MOVED = "cut_moved"
-    COMPACTED = "compacted"
-    REORDERED = "reordered"
-    EVENT_CHANGED = "event_changed"
-
-
-class PromptPart(StrEnum):
-    """What fills a prompt beside the kinds of events."""
-
-    PROMPT = "prompt"
-    TOOL_SCHEMAS = "tool_schemas"
-    FRAMING = "framing"
-    SEPARATORS = "separators"
-
-
 class DiffQuality(StrEnum):
     """What a span says of its counts where they are not the plain difference of input and output."""
 

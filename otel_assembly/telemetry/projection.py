@@ -16,8 +16,7 @@ from otel_assembly.delta import arrivals, counted, step_delta
 from otel_assembly.errors import ContextOverflowError, HaltedError, PolicyFailedError
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.arrays import Arrays, run_text
-from otel_assembly.telemetry.conventions_model import PromptPart
-from otel_assembly.totals import prefix_hash
+from otel_assembly.totals import prefix_hash, tokens_by_kind
 from otel_assembly.view import to_runs
 
 if TYPE_CHECKING:
@@ -69,32 +68,11 @@ def assembly_attributes(record: Record, totals: Totals, prefix: Prefix, sums: Su
         attributes[names.PREFIX_HASH] = prefix_hash(record, prefix)
         if prefix.cause is not None:
             attributes[names.PREFIX_BREAK] = prefix.cause
-        kinds = tokens_by_kind(record, sums)
+        kinds = tokens_by_kind(record)
         if kinds:
             attributes[names.KIND_NAMES] = list(kinds)
             attributes[names.KIND_TOKENS] = list(kinds.values())
     return attributes
-
-
-def tokens_by_kind(record: Record, sums: Sums) -> dict[str, int]:
-    """What fills the prompt to send; the numbers sum to its tokens.
-
-    A message's framing is counted with the message; ``framing`` is what belongs to none, the reply's priming.
-    """
-    view = record.view_out
-    events = view.history.tokens_by_kind(view, sums.table(view))
-    kinds = {
-        _PROMPT: sum(map(record.meter.prompt, record.prompts_out)),
-        _TOOL_SCHEMAS: record.meter.tools(record.context.tools),
-        _FRAMING: record.meter.priming,
-        **{kind.value: tokens for kind, tokens in events.items()},
-    }
-    return {kind: tokens for kind, tokens in kinds.items() if tokens}
-
-
-_PROMPT, _TOOL_SCHEMAS, _FRAMING = (
-    part.value for part in (PromptPart.PROMPT, PromptPart.TOOL_SCHEMAS, PromptPart.FRAMING)
-)
 
 
 def step_attributes(record: Record, step: Step, sums: Sums, halts: int) -> Attributes:

@@ -106,9 +106,7 @@ def test_spans_go_to_a_file_one_trace_an_ask_and_none_is_lost(otel_assembly, con
 
 
 def test_a_dead_endpoint_is_one_line_before_any_work(otel_assembly, conversations):
-    ran = otel_assembly(
-        "replay", conversations, "--export", "otlp", OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9"
-    )
+    ran = otel_assembly("replay", conversations, "--export", "otlp", OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")
     assert ran.status == 1
     assert ran.out == ""
     assert "http://127.0.0.1:9" in ran.err
@@ -177,9 +175,7 @@ def test_colours_and_escapes_of_a_transcript_do_not_reach_the_terminal(otel_asse
 
 @pytest.mark.realdata
 def test_real_conversations_at_three_budgets(otel_assembly, real_data):
-    rows = otel_assembly(
-        "replay", real_data, "--budget", 8000, "--budget", 2000, "--budget", 500, "--json"
-    ).json
+    rows = otel_assembly("replay", real_data, "--budget", 8000, "--budget", 2000, "--budget", 500, "--json").json
     assert [row["conversations"] for row in rows] == [100, 100, 100]
     assert [row["turns"] for row in rows] == [1229, 1229, 1229]
     assert [row["orphans"] for row in rows] == [0, 0, 0]

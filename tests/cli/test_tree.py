@@ -116,14 +116,14 @@ def test_no_bar_no_legend():
 
 
 def test_no_two_kinds_share_a_letter():
-    from otel_assembly.cli.tree import _KINDS
+    from otel_assembly.cli.bars import _KINDS
 
     assert len({letter for letter, _ in _KINDS.values()}) == len(_KINDS)
     assert len({shade for _, shade in _KINDS.values()}) == len(_KINDS)
 
 
 def test_every_kind_of_the_registry_has_a_letter():
-    from otel_assembly.cli.tree import _KINDS
+    from otel_assembly.cli.bars import _KINDS
     from otel_assembly.telemetry import conventions
 
     assert set(conventions.ATTRIBUTES[conventions.KIND_NAMES].values) <= set(_KINDS)

@@ -1,0 +1,80 @@
+"""Bars of what fills a prompt, by kind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from rich.text import Text
+
+    from otel_assembly.cli.terminal import Glyphs
+
+# The letter tells the kinds apart without colour; the background is one of a terminal's 256.
+_KINDS: dict[str, tuple[str, int]] = {
+    "prompt": ("P", 111),
+    "system": ("S", 75),
+    "tool_schemas": ("D", 147),
+    "schema": ("X", 183),
+    "request": ("U", 114),
+    "query": ("Q", 120),
+    "response": ("R", 180),
+    "tool_call": ("C", 216),
+    "tool_result": ("T", 209),
+    "summary": ("Y", 222),
+    "alert": ("A", 203),
+    "state": ("W", 152),
+    "evidence": ("E", 159),
+    "memory": ("M", 177),
+    "recent": ("N", 150),
+    "older": ("L", 187),
+    "other": ("O", 250),
+    "framing": ("F", 246),
+    "separators": ("=", 242),
+}
+_UNKNOWN_KIND = ("?", 245)
+
+
+def fill_bar(tokens: Mapping[str, int], budget: int, cells: int, glyphs: Glyphs) -> Text:
+    """What fills a budget; an empty end is budget left, a mark within is where the budget ends; 0 is no budget."""
+    from rich.text import Text
+
+    counts = Counter(tokens)
+    total = counts.total()
+    filled = max(1, cells * total // max(total, budget))
+    bar = Text()
+    for name, wide in share(counts, filled).items():
+        letter, shade = _KINDS.get(name, _UNKNOWN_KIND)
+        bar.append(letter * wide, f"black on color({shade})")
+    bar.append(glyphs.free * (cells - filled), "dim")
+    if 0 < budget < total:
+        at = cells * budget // total
+        bar = bar[:at].append(glyphs.limit, "bold red").append_text(bar[at + 1 :])
+    return bar
+
+
+def legend(kinds: Collection[str], glyphs: Glyphs) -> list[Text]:
+    """What the letters of these kinds mean."""
+    from rich.text import Text
+
+    entries = []
+    for name in [*(name for name in _KINDS if name in kinds), *sorted(set(kinds) - _KINDS.keys())]:
+        letter, shade = _KINDS.get(name, _UNKNOWN_KIND)
+        entry = Text().append(letter, f"black on color({shade})")
+        entries.append(entry.append(f" {glyphs.printable(name, 40)}"))
+    return [*entries, Text(f"{glyphs.free} free")]
+
+
+def share(tokens: Mapping[str, int], cells: int) -> dict[str, int]:
+    """Cells by kind, in proportion to positive `tokens`; every kind gets one as long as there are enough."""
+    total = sum(tokens.values())
+    least = 1 if cells >= len(tokens) else 0
+    exact = {name: cells * count / total for name, count in tokens.items()}
+    wide = {name: max(least, int(part)) for name, part in exact.items()}
+    while (over := sum(wide.values()) - cells) < 0:
+        wide[max(wide, key=lambda name: exact[name] - wide[name])] += 1
+    for _ in range(over):
+        wide[max((name for name in wide if wide[name] > least), key=lambda name: wide[name] - exact[name])] -= 1
+    return wide
