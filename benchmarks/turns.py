@@ -1,8 +1,8 @@
 """What a turn costs that added two messages, against the floor and against a peer, at growing lengths.
 
 The floor is what no exact engine can be without: tokenising the two new messages, and a backward scan over remembered
-integers until the budget is full. Each engine and the floor run in turn, turn by turn, in one process, so that a machine
-that slows down slows all of them; the ratio is the median over turns.
+integers until the budget is full. Each engine and the floor run in turn, turn by turn, in one process, so that a
+machine that slows down slows all of them; the ratio is the median over turns.
 """
 
 from __future__ import annotations

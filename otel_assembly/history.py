@@ -11,6 +11,7 @@ import hashlib
 import sys
 import threading
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, overload
 from weakref import WeakKeyDictionary
@@ -60,12 +61,16 @@ class TokenTable:
         self.counted: dict[Column, int] = dict.fromkeys(history.columns, 0)
 
     def _reach(self) -> array[int]:
-        missing = len(self._history) - len(self._counts)
-        if missing > 0:
-            with self._history.lock:
-                missing = len(self._history) - len(self._counts)
-                self._counts.extend(array("I", bytes(4 * max(0, missing))))
-        return self._counts
+        history, counts = self._history, self._counts
+        if len(history) > len(counts):
+            with history.lock:
+                start = len(counts)
+                counts.extend(array("I", bytes(4 * (len(history) - start))))
+                for position in history.silent[bisect_left(history.silent, start) :]:
+                    counts[position] = 1
+                    for column in history.columns_of(position):
+                        self.counted[column] += 1
+        return counts
 
     def tokens(self, position: int) -> int:
         """The tokens of an item; counted now if they were not."""
@@ -74,8 +79,7 @@ class TokenTable:
 
     def known(self, position: int) -> int:
         """The tokens of an item, or −1 if nobody has counted it."""
-        counts = self._counts
-        return counts[position] - 1 if position < len(counts) else -1
+        return self._reach()[position] - 1
 
     def each(self, view: View) -> list[int]:
         """The tokens of every item of a view, in its order; counted now where they were not."""
@@ -86,13 +90,11 @@ class TokenTable:
         return [count - 1 for count in counts]
 
     def _count(self, position: int) -> int:
-        history = self._history
-        if history.flags(position) & ECHO:
-            tokens = 0
-        else:
-            tokens = self._meter.event(history.facts(position, last=True), remember=history.passing)
+        history, counts = self._history, self._reach()
+        if counts[position]:
+            return counts[position]
+        tokens = self._meter.event(history.facts(position, last=True), remember=history.passing)
         with history.lock:
-            counts = self._reach()
             if not counts[position]:
                 counts[position] = tokens + 1
                 self.order.append(position)
@@ -124,6 +126,7 @@ class TokenTable:
 
     def complete(self, view: View) -> bool:
         """Whether every item of the view is counted."""
+        self._reach()
         for column, start, stop in view.segments:
             if column in self.counted and start == 0 and stop == len(column):
                 if self.counted[column] < stop:
@@ -154,6 +157,8 @@ class History(Sequence[Any]):
         self._kinds = bytearray()
         self._offsets = array("Q", [0])
         self._sizes = array("I")
+        #: Items that take no tokens: what the model does not see as a message, and what restates another event.
+        self.silent = array("I")
         self._media = False
         self._digests = array("Q")
         self._pairing = Pairing()
@@ -194,6 +199,8 @@ class History(Sequence[Any]):
             self._kinds.append(code)
             self._offsets.append(self._offsets[-1] + size)
             self._sizes.append(size)
+            if flags & ECHO or not facts.rendered:
+                self.silent.append(position)
             self._media = self._media or bool(flags & MEDIA)
             self._fresh[position] = facts
             if len(self._fresh) > _FRESH:

@@ -110,7 +110,7 @@ async def test_a_span_says_what_arrived_what_was_kept_and_who_its_family_is(reco
     span = recorder.span("assemble_context")
     assert span.arrived == {
         0: Arrived("request", None, 7, 0),
-        1: Arrived("other", None, 0, 1),
+        1: Arrived("other", 0, 0, 1),
         2: Arrived("request", words.count("three") + 4, 5, 2),
     }
     assert (span.kept, span.status, span.parent, span.events) == ([2], "UNSET", None, [])

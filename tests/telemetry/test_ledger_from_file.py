@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -111,14 +111,13 @@ def test_what_was_lost_on_the_way_is_said_to_be_unknown_and_nothing_is_guessed(r
 @MODEST
 @given(run=runs(), sampled=st.booleans())
 def test_every_item_of_a_prompt_has_its_tokens_in_the_file_and_once(run, sampled):
-    assume(not REFRAMING & dict(run.chain).keys())
     spans, truth = exported(run, Coin(run.sampled) if sampled else ALWAYS_ON)
     ledger = read(spans)
     for turn in ledger.turns if ledger is not None else ():
         if turn.sent:
             assert [item for item in turn.kept if ledger.tokens(turn.number, item) is None] == []
-            # In a list, an echo whose call was cut off has other tokens than when it arrived.
-            if turn.number == truth.turns[-1] and run.as_history:
+            # A shortened copy has other tokens than what arrived, and so has an echo that lost its call.
+            if turn.number == truth.turns[-1] and run.as_history and not REFRAMING & dict(run.chain).keys():
                 for item, tokens in truth.tokens.items():
                     assert ledger.tokens(turn.number, item) in ({tokens} if item in turn.kept else {tokens, None})
     known = {}
@@ -127,7 +126,6 @@ def test_every_item_of_a_prompt_has_its_tokens_in_the_file_and_once(run, sampled
         known.update({item: ledger.tokens(turn.number, item) for item in [*turn.arrived, *turn.counted]})
 
 
-@pytest.mark.xfail(reason="what stands in another order is counted there, and not where it came in", strict=False)
 def test_what_a_foreign_policy_puts_in_another_order_has_its_tokens_too():
     spans, truth = exported(a_run([("newest", 1)], ["ask", "ask"]))
     ledger = read(spans)
