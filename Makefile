@@ -39,7 +39,8 @@ test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow --timeout 1800
 
 coverage: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not slow" --cov --cov-report=term
+	$(BIN)/coverage run -m pytest -m "not slow"
+	$(BIN)/coverage report
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
