@@ -81,10 +81,14 @@ class TokenTable:
         """The tokens of an item, or −1 if nobody has counted it."""
         return self._reach()[position] - 1
 
+    def peek(self, positions: Iterable[int]) -> list[int]:
+        """One more than the tokens of each item, and 0 where nobody has counted it."""
+        return list(map(self._reach().__getitem__, positions))
+
     def each(self, view: View) -> list[int]:
         """The tokens of every item of a view, in its order; counted now where they were not."""
         positions = list(view.positions())
-        counts = list(map(self._reach().__getitem__, positions))
+        counts = self.peek(positions)
         if 0 in counts:
             return list(map(self.tokens, positions))
         return [count - 1 for count in counts]

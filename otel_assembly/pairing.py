@@ -214,6 +214,10 @@ class Pairing:
             if member < end
         )
 
+    def is_joined(self, atom: int) -> bool:
+        """Whether an atom has become one of several."""
+        return atom in self._joined
+
     def parts(self, atom: int, opened: int, closed: int) -> bool:
         """Whether a selection with so many of an atom's calls and answers has lost some of it."""
         return (
@@ -236,29 +240,43 @@ def unpaired(pairing: Pairing, newest_first: Iterable[int], newest_response: int
     atoms, flags, links, incomplete = pairing.atoms, pairing.flags, pairing.links, pairing.incomplete
     lost: set[int] = set()
     paired = [position for position in newest_first if flags[position] & _PAIRED]
+    asked: set[int] = set()
+    balance: dict[int, int] = {}
+    for position in paired:
+        flag, atom = flags[position], atoms[position]
+        if flag & ANSWERS:
+            balance[atom] = balance.get(atom, 0) - links[position]
+        elif flag & ASKS:
+            asked.add(atom)
+            balance[atom] = balance.get(atom, 0) + links[position]
+        elif flag & ORPHAN:
+            lost.add(position)
+        else:
+            balance.setdefault(atom, 0)
+    doubtful = {
+        atom
+        for atom, rest in balance.items()
+        if rest or atom not in asked or atom in incomplete or pairing.is_joined(atom)
+    }
+    if doubtful:
+        of_doubt = [position for position in paired if atoms[position] in doubtful]
+        lost.update(_parted(pairing, of_doubt, newest_response))
+    return lost
+
+
+def _parted(pairing: Pairing, positions: list[int], newest_response: int) -> Iterator[int]:
+    """Of items in atoms that may have lost some of theirs, those in atoms that have."""
+    atoms, flags, links = pairing.atoms, pairing.flags, pairing.links
     opened: dict[int, int] = {}
     closed: dict[int, int] = {}
-    for position in paired:
-        flag = flags[position]
-        if flag & ORPHAN:
-            lost.add(position)
-            continue
+    for position in positions:
+        side = closed if flags[position] & ANSWERS else opened
+        side[atoms[position]] = side.get(atoms[position], 0) + links[position]
+    for position in positions:
         atom = atoms[position]
-        if flag & ANSWERS:
-            closed[atom] = closed.get(atom, 0) + links[position]
-        elif flag & ASKS:
-            opened[atom] = opened.get(atom, 0) + links[position]
-        else:
-            closed.setdefault(atom, 0)
-    parted = {
-        atom
-        for atom in opened.keys() | closed.keys()
-        if pairing.parts(atom, opened.get(atom, 0), closed.get(atom, 0))
-        or (atom in incomplete and not pairing.is_sendable(atom, newest_response))
-    }
-    if parted:
-        lost.update(position for position in paired if atoms[position] in parted)
-    return lost
+        parted = pairing.parts(atom, opened.get(atom, 0), closed.get(atom, 0))
+        if (parted or not pairing.is_sendable(position, newest_response)) and not flags[position] & ORPHAN:
+            yield position
 
 
 def broken_pairs(facts: Sequence[EventFacts]) -> list[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, overload
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Run = tuple[int, int]
 #: Positions of a column are copied so many at a time, so that who stops early has not copied them all.
-_CHUNK = 256
+_CHUNK = 64
 
 
 class Column:
@@ -139,9 +139,13 @@ class View(Sequence[Any]):
 
     def backward(self) -> Iterator[int]:
         """Positions from the newest item, on demand."""
+        return chain.from_iterable(self.chunks_backward())
+
+    def chunks_backward(self) -> Iterator[list[int]]:
+        """Positions from the newest item, some dozens at a time, on demand."""
         for column, start, stop in reversed(self.segments):
             for upper in range(stop, start, -_CHUNK):
-                yield from reversed(column.positions(max(start, upper - _CHUNK), upper))
+                yield list(column.positions(max(start, upper - _CHUNK), upper))[::-1]
 
     def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
         """The index of the first item that is, or else equals, `value`."""

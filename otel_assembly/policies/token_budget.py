@@ -190,7 +190,7 @@ class _Fill:
 
     def cut(self, budget: int, step_tokens: int) -> int:
         """The view's index of the oldest atom to keep; the number of items where none fits."""
-        history, view, tokens_of = self._view.history, self._view, self._table.tokens
+        history, view, table = self._view.history, self._view, self._table
         pairing, response, left_out, first = history.pairing, self.response, self.left_out, self.first
         atoms, flags, incomplete = pairing.atoms, pairing.flags, pairing.incomplete
         # Where the view is a column's beginning, the call of every result in it is in it too.
@@ -201,23 +201,24 @@ class _Fill:
         late: dict[int, int] = {}
         index = len(view)
         oldest, step_cut, previous = index, -1, -1
-        for position in view.backward():
-            index -= 1
-            if index < first:
-                break
-            atom = atoms[position]
-            if flags[position] & ORPHAN or position in left_out:
-                continue
-            if atom in incomplete and not pairing.is_sendable(position, response):
-                continue
-            tokens = 0 if position in paid else tokens_of(position)
-            if atom != position and (solid or view.holds(atom)):
-                late[atom] = late.get(atom, 0) + tokens
-                continue
-            if cell and previous >= 0 and history.offset(previous) // cell != history.offset(position) // cell:
-                step_cut = oldest
-            room -= tokens + late.pop(position, 0) if late else tokens
-            if room < 0:
-                return step_cut if step_cut >= 0 else oldest
-            oldest, previous = index, position
+        for chunk in view.chunks_backward():
+            for position, count in zip(chunk, table.peek(chunk), strict=True):
+                index -= 1
+                if index < first:
+                    return first
+                atom = atoms[position]
+                if flags[position] & ORPHAN or position in left_out:
+                    continue
+                if atom in incomplete and not pairing.is_sendable(position, response):
+                    continue
+                tokens = 0 if position in paid else count - 1 if count else table.tokens(position)
+                if atom != position and (solid or view.holds(atom)):
+                    late[atom] = late.get(atom, 0) + tokens
+                    continue
+                if cell and previous >= 0 and history.offset(previous) // cell != history.offset(position) // cell:
+                    step_cut = oldest
+                room -= tokens + late.pop(position, 0) if late else tokens
+                if room < 0:
+                    return step_cut if step_cut >= 0 else oldest
+                oldest, previous = index, position
         return first
