@@ -118,6 +118,8 @@ class TokenTable:
         return self._direct(column, start, stop)
 
     def _direct(self, column: Column, start: int, stop: int) -> int:
+        if start >= stop:
+            return 0
         counts = self._of(column, start, stop)
         return sum(counts) - len(counts) + counts.count(0)
 

@@ -133,9 +133,11 @@ class View(Sequence[Any]):
 
     def positions(self) -> Iterator[int]:
         """Positions of all items, in order."""
-        for column, start, stop in self.segments:
-            for lower in range(start, stop, _CHUNK):
-                yield from column.positions(lower, min(lower + _CHUNK, stop))
+        return chain.from_iterable(
+            column.positions(lower, min(lower + _CHUNK, stop))
+            for column, start, stop in self.segments
+            for lower in range(start, stop, _CHUNK)
+        )
 
     def backward(self) -> Iterator[int]:
         """Positions from the newest item, on demand."""
