@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from otel_assembly._version import __version__
 from otel_assembly.cli import demo as demo
@@ -20,9 +20,16 @@ if TYPE_CHECKING:
 SUCCESS, FAILURE, USAGE = 0, 1, 2
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the usage: that is what ``--help`` is for."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"{self.prog}: {safe_text(message)}; see {self.prog} --help\n")
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
-    root = argparse.ArgumentParser(
+    root = _Parser(
         prog="otel-assembly",
         description="See, bound and explain what an agent's model gets to see.",
         epilog="Exit status: 0 success, 1 the answer is no or something failed, 2 wrong usage or bad input.",

@@ -129,6 +129,7 @@ def test_wrong_usage_is_status_2_and_says_the_mend(otel_assembly, conversations,
     ran = otel_assembly("replay", conversations, *arguments)
     assert ran.status == 2
     assert said in ran.err
+    assert ran.err.count("\n") == 1
     assert ran.out == ""
 
 

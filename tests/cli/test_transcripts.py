@@ -593,7 +593,7 @@ def test_a_damaged_recording_is_conversations_or_errors(tmp_path, data, suffix):
 
 
 @pytest.mark.realdata
-@pytest.mark.skipif(not REAL_DATA.is_dir(), reason="the recorded transcripts are not beside the checkout")
+@pytest.mark.skipif(not REAL_DATA.is_dir(), reason="the recorded transcripts are not beside this checkout")
 def test_recorded_conversations_are_read_as_they_are():
     path = REAL_DATA / "airline_support_dev.jsonl"
     found = read(path)
