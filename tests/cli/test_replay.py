@@ -117,7 +117,8 @@ def test_a_dead_endpoint_is_one_line_before_any_work(otel_assembly, conversation
     ("arguments", "said"),
     [
         (["--budget", "0"], "at least 1"),
-        (["--budget", "many"], "invalid"),
+        (["--budget", "many"], "whole number of tokens"),
+        (["--budget", "-5"], "at least 1"),
         (["--policies", "sliding_widow:max_events=3"], "sliding_window"),
         (["--policies", "sliding_window:max_event=3"], "max_events"),
         (["--policies", "sliding_window:max_events=-3"], "at least 1"),
