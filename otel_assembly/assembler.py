@@ -262,7 +262,8 @@ class Assembler:
             record.last, record.baseline = ledger.last, ledger.recorded
             counter = record.meter.counter
             # What is sent is counted before it is noted how much has been counted: both are told together.
-            totals = _totals(record) if recording is not None or isinstance(counter, CalibratedCounter) else None
+            measured = recording is not None and recording.measured
+            totals = _totals(record) if measured or isinstance(counter, CalibratedCounter) else None
             record.counts = len(record.opening.view.history.table(record.meter).order)
             if recording is not None:
                 recording.finish(record)

@@ -16,6 +16,8 @@ class Recording(Protocol):
 
     #: Whether the assembly's span records, so that a reader of the traces will know of it.
     recorded: bool
+    #: Whether anybody will be told numbers: a span, or a metric. Where nobody is, none is worked out.
+    measured: bool
 
     def policy(self, name: str, index: int) -> AbstractContextManager[None]:
         """The time in which a policy runs; what it does inside belongs to its span."""

@@ -72,6 +72,7 @@ class Recorder:
 
 class Recording:
     recorded = True
+    measured = True
 
     def __init__(self, recorder):
         self.recorder = recorder

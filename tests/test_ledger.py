@@ -138,7 +138,7 @@ class Sampled:
     """Records some of the turns, and keeps what a reader of their spans would learn."""
 
     def __init__(self, *turns):
-        self.turns, self.told, self.recorded = turns, [], False
+        self.turns, self.told, self.recorded, self.measured = turns, [], False, True
 
     def begin(self, name, model, context, started_ns):
         return self

@@ -100,6 +100,10 @@ class OpenTelemetryRecorder:
                 self.failures.take("provider", error)
         return self._listening
 
+    def measures(self) -> bool:
+        """Whether metrics go anywhere."""
+        return not _is_api_only(self._providers[1] or metrics.get_meter_provider())
+
     def _prepared(self) -> bool:
         """Get what records, once; False where none of it does, as under ``OTEL_SDK_DISABLED``."""
         if not self._ready:

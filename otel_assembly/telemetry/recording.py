@@ -101,6 +101,7 @@ class OpenRecording:
         "finished",
         "framework",
         "halts",
+        "measured",
         "recorded",
     )
 
@@ -143,6 +144,7 @@ class OpenRecording:
             self._context = trace.set_span_in_context(self._span, self._context)
         #: Whether a reader of the traces will know of this assembly.
         self.recorded = self._span.is_recording()
+        self.measured = self.recorded or recorder.measures()
 
     def _start(self, name: str, parent: OtelContext, start_ns: int, attributes: dict[str, Any]) -> Span:
         return self._recorder.tracer.start_span(
@@ -171,8 +173,12 @@ class OpenRecording:
         ended_ns = time.time_ns()
         self.finished = True
         contained = self._recorder.failures.contained
-        with contained("totals"):
-            self._tell(record, totals_of(record), prefix_of(record), ended_ns)
+        if self.measured:
+            with contained("totals"):
+                self._tell(record, totals_of(record), prefix_of(record), ended_ns)
+        else:
+            with contained("events"):
+                self._signal(record)
         for timing in self._policies.values():
             with contained("span"):
                 timing.span.end(timing.ended_ns)

@@ -156,7 +156,7 @@ async def test_a_turn_at_100_000_events_does_what_a_turn_at_1_000_does(chain, no
     for length in (SHORT, LONG):
         turn = Turn(chain, talks[length, notes])
         await turn.warm()
-        # Python 3.12 traces no byte codes in a frame that was compiled before anybody ever asked for them: 0 is no count.
+        # Python 3.12 traces no byte codes where a frame was compiled before anybody asked for them: 0 is no count.
         codes.append(min(filter(None, [await byte_codes(turn) for _ in range(12)])))
         held.append(min([await memory(turn) for _ in range(3)]))
     assert codes[1] <= codes[0] * 1.05, f"{codes[0]} byte codes at 1,000 events, {codes[1]} at 100,000"

@@ -163,3 +163,20 @@ async def test_under_the_disabled_sdk_no_record_is_looked_at(monkeypatch):
     monkeypatch.setattr(recording, "totals_of", lambda record: looked.update(["totals"]))
     await Assembler([ConversationPolicy()], recorder=recorder).assemble([], conversation("ask"), Context())
     assert not looked
+
+
+async def test_sampled_out_and_unmeasured_no_token_is_counted_for_a_window():
+    class Counting(WordCounter):
+        counted = 0
+
+        def count(self, text):
+            self.counted += 1
+            return super().count(text)
+
+    counter = Counting()
+    unsampled = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
+    recorder = OpenTelemetryRecorder(tracer_provider=unsampled)
+    assembler = Assembler([ConversationPolicy(), SlidingWindowPolicy(2)], counter=counter, recorder=recorder)
+    assembly = await assembler.assemble(["p"], conversation("ask", "answer", "ask"), Context())
+    assert (len(assembly.events), counter.counted) == (2, 0)
+    assert assembly.totals.tokens_out > 0
