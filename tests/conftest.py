@@ -39,3 +39,11 @@ def recorder(assembly_telemetry):
 def words():
     """Counts one token a word."""
     return WordCounter()
+
+
+@pytest.fixture
+def receiver():
+    from otlp_receiver import receiving
+
+    with receiving() as receiver:
+        yield receiver

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -31,6 +32,7 @@ def test_a_command_of_the_docs_runs(command, tmp_path, conversations_file, chain
     done = subprocess.run(
         [sys.executable, "-m", "otel_assembly.cli", *arguments],
         cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=100,

@@ -70,7 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
     spans = [span for span in read_spans(path) if (span.trace_id, span.span_id) not in known]
     print(render_tree(span_tree(spans), width=width, color=color, ascii=ascii_only), end="")
     print(f"\n{len(spans)} spans are in {path}" + (f" and were sent to {sent_to}" if sent_to else "") + ".")
-    print("Your own conversations: otel-assembly replay YOUR.jsonl --budget 8000")
+    # As it was called, so that the line can be copied where the program is not on the path.
+    program = sys.argv[0] if Path(sys.argv[0]).name == "otel-assembly" else "otel-assembly"
+    print(f"Your own conversations: {program} replay YOUR.jsonl --budget 8000")
     return 1 if lost else 0
 
 

@@ -31,7 +31,7 @@ def otel_assembly(tmp_path):
 
     def run(*arguments, **environment):
         env = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-        env |= {"COLUMNS": "100", "PYTHONIOENCODING": "utf-8", **environment}
+        env |= {"TMPDIR": str(tmp_path), "COLUMNS": "100", "PYTHONIOENCODING": "utf-8", **environment}
         done = subprocess.run(
             [sys.executable, "-m", "otel_assembly.cli", *map(str, arguments)],
             capture_output=True,

@@ -29,6 +29,21 @@ def test_the_demo_shows_an_overflow_a_warning_and_a_halt(otel_assembly, tmp_path
     assert max(map(len, ran.out.splitlines())) <= 100
 
 
+def test_the_demo_also_sends_its_spans_where_the_environment_says(otel_assembly, receiver):
+    endpoint = f"http://127.0.0.1:{receiver.port}"
+    ran = otel_assembly("demo", OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)
+    assert ran.status == 0, ran.err
+    assert f"sent to {endpoint}" in ran.out
+    sent = [span.name for span in receiver.spans()]
+    assert sent.count("assemble_context") == ran.out.count("assemble_context") > 0
+
+
+def test_doctor_finds_an_endpoint_that_answers(otel_assembly, receiver):
+    ran = otel_assembly("doctor", OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{receiver.port}")
+    assert ran.status == 0
+    assert "answers" in ran.out
+
+
 def test_nothing_starts_after_the_halt(otel_assembly):
     spoken = otel_assembly("demo").out.split("Its spans:")[0].strip().splitlines()
     assert spoken[-1].split()[0] == "halted"

@@ -105,6 +105,18 @@ def test_spans_go_to_a_file_one_trace_an_ask_and_none_is_lost(otel_assembly, con
     assert {span.attributes["assembly.name"] for span in assemblies} == {"budget-400"}
 
 
+def test_spans_go_over_otlp_and_none_is_lost(otel_assembly, conversations, receiver):
+    endpoint = f"http://127.0.0.1:{receiver.port}"
+    ran = otel_assembly(
+        "replay", conversations, "--budget", 400, "--json", "--export", "otlp", OTEL_EXPORTER_OTLP_ENDPOINT=endpoint
+    )
+    assert ran.status == 0, ran.err
+    assert "0 lost" in ran.err
+    names = [span.name for span in receiver.spans()]
+    assert names.count("assemble_context") == 30
+    assert names.count("invoke_agent replay") == 15
+
+
 def test_a_dead_endpoint_is_one_line_before_any_work(otel_assembly, conversations):
     ran = otel_assembly("replay", conversations, "--export", "otlp", OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")
     assert ran.status == 1

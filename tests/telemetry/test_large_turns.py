@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent import futures
 
-import grpc
 import pytest
 from counting import WordCounter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
-    TraceServiceServicer,
-    add_TraceServiceServicer_to_server,
-)
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
@@ -49,34 +42,6 @@ def assemble_once(exporter, events, policies=None):
 
 def asks(count):
     return [ModelRequest(id=str(index), content="hi") for index in range(count)]
-
-
-class Receiver(TraceServiceServicer):
-    """A gRPC receiver as strict as the Collector's: it refuses a message over 4 MiB."""
-
-    def __init__(self):
-        self.requests = []
-
-    def Export(self, request, context):  # noqa: N802  # the name of the method in the protocol
-        self.requests.append(request)
-        return ExportTraceServiceResponse()
-
-    def spans(self):
-        for request in self.requests:
-            for resource in request.resource_spans:
-                for scope in resource.scope_spans:
-                    yield from scope.spans
-
-
-@pytest.fixture
-def receiver():
-    receiver = Receiver()
-    server = grpc.server(futures.ThreadPoolExecutor(2), options=[("grpc.max_receive_message_length", FOUR_MIB)])
-    add_TraceServiceServicer_to_server(receiver, server)
-    receiver.port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield receiver
-    server.stop(None).wait(10)
 
 
 def plain(value):
