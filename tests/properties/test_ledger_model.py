@@ -343,6 +343,7 @@ class Recorded:
 
     sampled: bool
     reader: Reader
+    measured: bool = True
 
     @property
     def recorded(self):
