@@ -13,7 +13,7 @@ from otel_assembly.assembly import Assembly, note_on
 from otel_assembly.config import chain_from_config, chain_to_config
 from otel_assembly.context import Context
 from otel_assembly.decision import Overflow, OverflowCause
-from otel_assembly.errors import AssemblyError, ConfigurationError, ContextOverflowError, HaltedError, PolicyFailedError
+from otel_assembly.errors import ConfigurationError, ContextOverflowError, HaltedError, PolicyError, PolicyFailedError
 from otel_assembly.history import History
 from otel_assembly.ledger import Bill, Ledgers
 from otel_assembly.policies.order import validate_order
@@ -209,7 +209,7 @@ class Assembler:
                     "policy %r (index %d) was skipped: it raised %s", policy.name, step.index, type(error).__name__
                 )
                 return
-            if isinstance(error, AssemblyError):
+            if isinstance(error, PolicyError | HaltedError):
                 raise
             raise PolicyFailedError(
                 policy.name, step.index, f"raised {type(error).__name__}; its own error is the cause of this one"

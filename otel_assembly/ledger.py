@@ -22,7 +22,7 @@ from otel_assembly.matching import Matcher
 from otel_assembly.ordinals import Ordinals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from otel_assembly.context import Context
     from otel_assembly.decision import DecisionOutcome, DecisionReason
@@ -78,6 +78,7 @@ class Snapshot:
     moved: tuple[tuple[int, ...], ...]
     made: tuple[tuple[tuple[Any, int], ...], ...]
     prompts: tuple[str, ...]
+    tools: tuple[Mapping[str, Any], ...]
     kept: View
     frame: Frame
     #: The input's frame, how many of its positions came in, and how many some assembly up to this one has announced:

@@ -158,6 +158,7 @@ class Record:
             moved=tuple(step.moved for step in self.steps),
             made=tuple(step.made for step in self.steps),
             prompts=self.prompts_out,
+            tools=self.context.tools,
             kept=self.view_out,
             frame=self.frame_out,
             source=source,

@@ -214,6 +214,9 @@ def prefix_of(record: Record) -> Prefix:
     if last is None or record.error is not None:
         return Prefix(cause=PrefixBreak.FIRST.value if last is None else None)
     prompts, before = record.prompts_out, last.prompts
+    previous = sum(map(_size, before)) + last.kept.history.view_size(last.kept)
+    if record.context.tools != last.tools:  # providers render the schemas in front of everything else
+        return Prefix(previous_bytes=previous, cause=PrefixBreak.PROMPT_CHANGED.value)
     whole = 0
     for one, other in zip(prompts, before, strict=False):
         if one != other:
@@ -235,7 +238,6 @@ def prefix_of(record: Record) -> Prefix:
         tokens += record.items_tokens(shared)
         if events < len(last.kept):
             cause = _cause(record, last, events)
-    previous = sum(map(_size, before)) + last.kept.history.view_size(last.kept)
     return Prefix(tokens, size, previous, whole, events, cause)
 
 

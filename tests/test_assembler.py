@@ -23,6 +23,8 @@ from otel_assembly import (
     ConversationPolicy,
     DecisionOutcome,
     History,
+    KnowledgeStore,
+    MemoryKnowledgeStore,
     ModelRequest,
     ModelResponse,
     ObserverAlert,
@@ -33,9 +35,16 @@ from otel_assembly import (
     ToolResultEvent,
     TurnStarted,
     Usage,
+    WorkingMemoryPolicy,
 )
 from otel_assembly.delta import arrivals, counted, exits_from_the_prompt, step_delta
-from otel_assembly.errors import ConfigurationError, ContextOverflowError, DescribeError, PolicyFailedError
+from otel_assembly.errors import (
+    ConfigurationError,
+    ContextOverflowError,
+    DescribeError,
+    KnowledgeStoreError,
+    PolicyFailedError,
+)
 from otel_assembly.events import event_to_json
 from otel_assembly.facts import describe
 from otel_assembly.tokens import CalibratedCounter, CharacterCounter
@@ -989,3 +998,24 @@ async def test_nothing_of_a_message_is_logged(caplog):
     with caplog.at_level(logging.DEBUG):
         await Assembler([SlidingWindowPolicy(1)]).assemble(["canary"], requests("canary", "canary"))
     assert "canary" not in caplog.text
+
+
+async def test_other_tools_make_another_prompt_from_its_very_beginning():
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+    assembler, history = Assembler([ConversationPolicy()]), History([ModelRequest(content="one")])
+    await assembler.assemble(["p"], history, Context())
+    same = await assembler.assemble(["p"], history, Context())
+    other = await assembler.assemble(["p"], history, Context(tools=tools))
+    assert (same.prefix.reuse, same.prefix.cause) == (1.0, None)
+    assert (other.prefix.reuse, other.prefix.tokens, other.prefix.cause) == (0.0, 0, "prompt_changed")
+
+
+async def test_a_store_that_cannot_be_read_fails_the_policy_by_its_name():
+    class Broken(MemoryKnowledgeStore):
+        async def read(self, path):
+            raise KnowledgeStoreError("the disk is gone")
+
+    context = Context(dependencies={KnowledgeStore: Broken()})
+    with pytest.raises(PolicyFailedError, match="'working_memory'") as failed:
+        await Assembler([WorkingMemoryPolicy()]).assemble([], [ModelRequest(content="one")], context)
+    assert isinstance(failed.value.__cause__, KnowledgeStoreError)

@@ -388,9 +388,10 @@ async def test_a_policy_that_raises_is_named_and_its_own_error_is_the_cause():
     assert "4711" not in str(raised.value)
 
 
-async def test_an_error_of_ours_says_itself_what_is_wrong():
-    with pytest.raises(KnowledgeStoreError):
+async def test_an_error_of_ours_is_the_cause_of_one_that_names_the_policy():
+    with pytest.raises(PolicyFailedError, match=r"'breaks' \(index 0\)") as failed:
         await Assembler([raising(KnowledgeStoreError("disk full"))]).assemble([], requests("a"))
+    assert isinstance(failed.value.__cause__, KnowledgeStoreError)
 
 
 async def test_skip_goes_on_without_the_policy_and_says_so_once_without_the_errors_message(caplog):

@@ -96,7 +96,8 @@ class BrokenStore(MemoryKnowledgeStore):
 async def test_a_store_that_cannot_be_read_fails_the_turn_unless_policies_may_be_skipped(policy):
     store = BrokenStore()
     await store.write(f"{CONVERSATIONS_PREFIX}a.md", "one")
-    with pytest.raises(KnowledgeStoreError):
+    with pytest.raises(PolicyFailedError, match=policy.name) as failed:
         await Assembler([policy]).assemble([], [], context(store))
+    assert isinstance(failed.value.__cause__, KnowledgeStoreError)
     assembly = await Assembler([policy], on_policy_error="skip").assemble(["be brief"], [], context(store))
     assert assembly.prompts == ["be brief"]
