@@ -15,7 +15,7 @@ from otel_assembly.ledger import Frame, Group
 from otel_assembly.matching import Matcher, moved, replaced
 from otel_assembly.ordinals import Ordinals
 from otel_assembly.pairing import ECHO
-from otel_assembly.policies import POLICIES, policy_kind
+from otel_assembly.policies import POLICIES, DecidingPolicy, policy_kind
 from otel_assembly.record import Step
 from otel_assembly.view import View, to_runs
 
@@ -48,8 +48,8 @@ def begin_step(
 
 def _config(policy: AssemblyPolicy) -> Mapping[str, Any]:
     """The settings for a span; of a policy that is not ours numbers and enums only: a string could be content."""
-    if type(policy) in _OURS:
-        return policy.config  # type: ignore[attr-defined, no-any-return]  # a DecidingPolicy
+    if isinstance(policy, DecidingPolicy) and type(policy) in _OURS:
+        return policy.config
     try:
         config = getattr(policy, "config", None)
         settings = dict(config) if isinstance(config, Mapping) else {}
@@ -68,8 +68,8 @@ async def apply(policy: AssemblyPolicy, step: Step, context: Context, ledger: Le
     """
     halts = context.halts_emitted
     try:
-        if type(policy) in _OURS:
-            outcome: Outcome = await policy.decide(step.prompts_in, step.view_in, context)  # type: ignore[attr-defined]
+        if isinstance(policy, DecidingPolicy) and type(policy) in _OURS:
+            outcome = await policy.decide(step.prompts_in, step.view_in, context)
         else:
             outcome = await _foreign(policy, step, context)
     finally:
@@ -87,11 +87,10 @@ async def _foreign(policy: AssemblyPolicy, step: Step, context: Context) -> Outc
     given = list(events)
     watched = [_containers(event) for event in given]
     decides = _decides(policy)
+    decide: Any = getattr(policy, "decide", None)
     try:
         made: Any = (
-            policy.decide(step.prompts_in, step.view_in, context)  # type: ignore[attr-defined]
-            if decides
-            else policy.apply(prompts, events, context)
+            decide(step.prompts_in, step.view_in, context) if decides else policy.apply(prompts, events, context)
         )
         result = await made if isawaitable(made) else made
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
 import threading
@@ -58,14 +59,9 @@ def otlp_exporter() -> SpanExporter:
         ConfigurationError: The extra that brings it is not installed.
         AssemblyError: Nobody listens at the endpoint.
     """
-    protocol = otlp_protocol()
+    wire = "grpc" if otlp_protocol() == "grpc" else "http"
     try:
-        if protocol == "grpc":
-            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as Exporter
-        else:
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # type: ignore[assignment]
-                OTLPSpanExporter as Exporter,
-            )
+        exporter = importlib.import_module(f"opentelemetry.exporter.otlp.proto.{wire}.trace_exporter")
     except ImportError as error:
         raise ConfigurationError(
             "the OTLP exporter is not installed; install it: pip install 'otel-assembly[otlp]'"
@@ -76,7 +72,8 @@ def otlp_exporter() -> SpanExporter:
         raise AssemblyError(
             f"nobody answers at {endpoint} ({why}); start a collector there, or set {OTEL_EXPORTER_OTLP_ENDPOINT}"
         )
-    return Exporter()
+    made: SpanExporter = exporter.OTLPSpanExporter()
+    return made
 
 
 def file_exporter(path: str) -> SpanExporter:
@@ -85,17 +82,13 @@ def file_exporter(path: str) -> SpanExporter:
     Raises:
         ConfigurationError: The extra that brings it is not installed, or nothing can be written there.
     """
+    if importlib.util.find_spec("opentelemetry.sdk") is None:
+        raise ConfigurationError("the OpenTelemetry SDK is not installed; install it: pip install 'otel-assembly[cli]'")
     try:
         with open(path, "ab"):  # only to find out now, and not after the work, that it cannot be
             pass
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be written: {(error.strerror or 'failed').lower()}") from error
-    try:
-        from opentelemetry import sdk as _  # noqa: F401
-    except ImportError as error:
-        raise ConfigurationError(
-            "the OpenTelemetry SDK is not installed; install it: pip install 'otel-assembly[cli]'"
-        ) from error
     from otel_assembly.telemetry.store import SpanFileExporter
 
     return SpanFileExporter(path)
