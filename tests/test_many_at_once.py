@@ -1,0 +1,166 @@
+"""Many assemblies at once: tasks, threads, conversations, assemblers."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+
+import pytest
+from assembling import Recorder, requests, user
+
+from otel_assembly import (
+    Assembler,
+    Context,
+    ConversationPolicy,
+    DecisionOutcome,
+    History,
+    ModelRequest,
+    SlidingWindowPolicy,
+    TokenBudgetPolicy,
+)
+from otel_assembly.delta import arrivals
+from otel_assembly.tokens import CharacterCounter
+
+
+class Yields:
+    """Gives other tasks the turn, as often as it is told."""
+
+    name = "yields"
+
+    def __init__(self):
+        self.times = iter([3, 0, 7, 1, 5, 2] * 100)
+
+    async def apply(self, prompts, events, context):
+        for _ in range(next(self.times)):
+            await asyncio.sleep(0)
+        return prompts, events
+
+
+@pytest.mark.parametrize("sampled", [lambda turn: True, lambda turn: turn % 3 == 0])
+async def test_fifty_assemblies_at_once_tell_each_arrival_once_and_the_last_one_knows_the_truth(sampled):
+    history = History(requests("a", "b"))
+    recorder = Recorder(sampled)
+    assembler = Assembler([SlidingWindowPolicy(6), Yields()], recorder=recorder)
+    inside, turns = set(), set()
+
+    async def turn(number):
+        for _ in range(number % 4):
+            await asyncio.sleep(0)
+        history.append(ModelRequest(content=f"turn {number}"))
+        return await assembler.assemble([], history)
+
+    assemblies = await asyncio.gather(*(turn(number) for number in range(50)))
+    assert {assembly.turn for assembly in assemblies} == set(range(50))
+    assert all(len(assembly.events) == 6 or assembly.totals.events_in < 6 for assembly in assemblies)
+    last = await assembler.assemble([], history)
+    assert last.items == list(range(46, 52))
+    by_id = {assembly.id: assembly for assembly in (*assemblies, last)}
+    for record in recorder.records:
+        for one in by_id[record.assembly_id].decisions:
+            (inside.discard if one.outcome in {DecisionOutcome.DROPPED} else inside.add)(one.item)
+        assert inside == set(by_id[record.assembly_id].items)
+    recorded = [record for record in recorder.records if sampled(record.turn)]
+    arrived = [one.item for record in recorded for one in arrivals(record, record.baseline)]
+    assert len(arrived) == len(set(arrived))
+    assert set(arrived) == set(range(max(len(record.opening.view) for record in recorded)))
+    assert turns == set()
+
+
+async def test_two_assemblers_on_one_history_have_ledgers_of_their_own():
+    history = History(requests("a", "b", "c"))
+    small, large = Assembler([SlidingWindowPolicy(1)]), Assembler([SlidingWindowPolicy(9)])
+    assert (await small.assemble([], history)).items == [2]
+    assembly = await large.assemble([], history)
+    assert (assembly.items, assembly.turn) == ([0, 1, 2], 0)
+    assert (await small.assemble([], history)).turn == 1
+
+
+def test_threads_share_an_assembler_and_a_history():
+    history, assembler = History(requests("a")), Assembler([ConversationPolicy(), SlidingWindowPolicy(5)])
+    recorder = Recorder()
+    assembler = Assembler([ConversationPolicy(), TokenBudgetPolicy(60)], recorder=recorder, counter=CharacterCounter(4))
+    errors = []
+
+    def work(number):
+        try:
+            for turn in range(20):
+                history.append(ModelRequest(content=f"{number} {turn}"))
+                assembly = asyncio.run(assembler.assemble([], history))
+                assert assembly.totals.tokens_out <= 60
+                totals = assembly.totals
+                assert totals.events_in == totals.events_out + totals.dropped
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    arrived = [one.item for record in recorder.records for one in arrivals(record, record.baseline)]
+    assert sorted(arrived) == list(range(121))
+    assert sorted(record.turn for record in recorder.records) == list(range(120))
+
+
+def test_one_assembler_serves_many_event_loops_and_conversations_and_forgets_those_that_are_gone():
+    assembler = Assembler([SlidingWindowPolicy(3)])
+
+    async def run():
+        history = History(requests("a", "b", "c", "d"))
+        await assembler.assemble([], history)
+        assembly = await assembler.assemble([], history)
+        assert assembly.turn == 1
+        context = Context()
+        await assembler.assemble([], requests("x"), context)
+        return weakref.ref(history), weakref.ref(context), weakref.ref(assembly._record.ledger)
+
+    dead = [ref for _ in range(5) for ref in asyncio.run(run())]
+    gc.collect()
+    assert [ref() for ref in dead] == [None] * 15
+
+
+async def test_a_history_that_lives_on_does_not_keep_assemblers_alive():
+    history = History(requests("a"))
+    assembler = Assembler([])
+    ledger = weakref.ref((await assembler.assemble([], history))._record.ledger)
+    assert ledger() is not None
+    del assembler
+    gc.collect()
+    assert ledger() is None
+
+
+async def test_lists_are_one_conversation_by_their_id_and_the_least_recently_used_of_many_is_forgotten():
+    assembler = Assembler([])
+
+    async def turn(name):
+        return (await assembler.assemble([], [user("a")], Context(conversation_id=name))).turn
+
+    assert [await turn("first"), await turn("first"), await turn("second")] == [0, 1, 0]
+    for number in range(998):
+        await turn(f"other {number}")
+    assert await turn("first") == 2
+    assert await turn("one more") == 0
+    assert await turn("first") == 3
+    assert await turn("second") == 0
+
+
+async def test_a_list_that_slides_on_for_ever_is_remembered_no_further_than_it_is_long():
+    assembler, context = Assembler([TokenBudgetPolicy(500)], recorder=Recorder()), Context()
+    events = [user(str(number)) for number in range(5)]
+    for number in range(200):
+        events[2]["content"] += "!"
+        events = [*events[1:], user(f"next {number}")]
+        record = (await assembler.assemble([], events, context))._record
+    frame = record.opening.frame
+    assert [len(kept) <= 5 for kept in (frame.told, frame.changes, frame.history, frame.ordinals)] == [True] * 4
+    assert len(record.ledger._said) == 5
+
+
+async def test_a_list_with_a_fresh_context_is_a_conversation_of_one_assembly():
+    assembler, events = Assembler([]), [user("a")]
+    assert [(await assembler.assemble([], events)).turn for _ in range(2)] == [0, 0]
+    context = Context()
+    assert [(await assembler.assemble([], events, context)).turn for _ in range(2)] == [0, 1]
