@@ -12,6 +12,7 @@
     │   ├── PolicyFailedError                the policy raised
     │   └── PolicyContractError              the policy changed its input, or did not return two sequences
     ├── ContextOverflowError                 what must be in the prompt does not fit the budget
+    ├── CompactionError                      no attempt to make something shorter came to anything
     ├── HaltedError                          the loop was halted: no model call and no tool call may start
     └── KnowledgeError
         ├── KnowledgePathError (ValueError)  a path that would leave the store
@@ -26,7 +27,7 @@ import difflib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from os import PathLike
 
 
@@ -115,6 +116,7 @@ class ContextOverflowError(AssemblyError):
         cause: ``fixed`` or ``newest_atom``.
         policy: The policy that could not keep its budget; None outside a chain.
         assembly: The `Assembly` that came to nothing, for its numbers; None outside a chain.
+        sheet: How far the budget was given out; None where no allocator held it.
     """
 
     def __init__(
@@ -126,6 +128,7 @@ class ContextOverflowError(AssemblyError):
         self.cause = cause
         self.policy = policy
         self.assembly: Any = None
+        self.sheet: Any = None
         parts = ", ".join(f"{name} {tokens}" for name, tokens in self.costs.items())
         what = (
             "content that may not be dropped"
@@ -140,6 +143,26 @@ class ContextOverflowError(AssemblyError):
                 if cause == "fixed"
                 else "raise the budget, shorten the tool's result, or choose on_overflow='drop'"
             )
+        )
+
+
+class CompactionError(AssemblyError):
+    """No attempt to compact came to anything; what was to be compacted is as it was.
+
+    Attributes:
+        target: The tokens that the summary was allowed.
+        attempts: Every attempt, in order.
+    """
+
+    def __init__(self, turns: int, target: int, attempts: Sequence[Any]) -> None:
+        self.target = target
+        self.attempts = tuple(attempts)
+        tried = ", ".join(
+            f"{one.compactor} {one.outcome}" + (f" ({one.error_type})" if one.error_type else "") for one in attempts
+        )
+        super().__init__(
+            f"compact_history: {turns} turns could not be summarised in {target} tokens: {tried}; keep the turns, mend "
+            "the summariser, or raise target_tokens"
         )
 
 

@@ -92,12 +92,16 @@ class ToolResultsEvent(Event):
 
 
 class CompactionSummary(Event):
-    """A summary that stands for earlier events; ``provenance`` has the ids of what it was made from."""
+    """A summary that stands for earlier events.
+
+    ``provenance`` has the ids of what it was made from; ``lossy`` says that it tells less than they did.
+    """
 
     type: Literal["compaction_summary"] = "compaction_summary"
     summary: str
     event_count: int = Field(default=0, ge=0)
     provenance: tuple[str, ...] = ()
+    lossy: bool = True
 
 
 class Severity(StrEnum):

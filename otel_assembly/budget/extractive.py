@@ -1,0 +1,168 @@
+"""`ExtractiveCompactor`: shortens a text to its most telling sentences and lines, without a model."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from typing import TYPE_CHECKING, Final
+
+from otel_assembly.budget.extractive_pieces import Span, grapheme_start, pieces_of, render
+from otel_assembly.budget.extractive_rank import ranked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Characters of the longest piece: as many as the target has tokens, so about a quarter of it, within these bounds.
+_LONGEST_PIECES: Final = (40, 400)
+#: Counts that one search may take: for how many pieces fit, and for where to cut the last one.
+_MOST_COUNTS: Final = 8
+#: A result is full enough from this part of the target.
+_FULL: Final = 0.98
+#: The bytes that a token is taken for until the first count says better.
+_BYTES_PER_TOKEN: Final = 4.0
+#: Below this target the mark of what is left out would take a good part of it, so there is none.
+_MARKED_FROM: Final = 12
+#: The room in tokens that a part of a piece is worth.
+_WORTH_CUTTING: Final = 4
+_LONGEST_WORD: Final = 24
+
+
+class ExtractiveCompactor:
+    """Keeps the sentences and lines that say most, in their order, and ``[…]`` where something was left out.
+
+    For any text, in any language: prose, JSON, logs, code, one endless line. No word is its own, but for the mark,
+    which is left out below 12 tokens. The last piece is cut between two words, or between two characters, so that the
+    result comes close to the target; it is never over it, by the exact count of what is returned. The result depends on
+    the text, the target and the counter alone, so it is the same in every process. A text of n characters costs
+    O(n log n), and at most 24 counts of texts that are about as long as the result, however long the text is.
+
+    Args:
+        count: Counts the tokens of a text; by default the caller's counter, and without one ``counter_for(None)``.
+    """
+
+    __slots__ = ("_count",)
+
+    #: It asks nobody, so it needs neither a thread nor a deadline.
+    never_waits: Final = True
+
+    def __init__(self, count: Callable[[str], int] | None = None) -> None:
+        self._count = count
+
+    def __call__(self, text: str, target_tokens: int, *, count: Callable[[str], int] | None = None) -> str:
+        """At most `target_tokens` of `text`; "" if it is blank, or if not even one character fits."""
+        if target_tokens < 1 or not text or text.isspace():
+            return ""
+        fitting = _Fitting(text, target_tokens, self._count or count or default_count())
+        marked = fitting.fill(marked=True) if target_tokens >= _MARKED_FROM else ""
+        return marked or fitting.fill(marked=False)
+
+
+class _Fitting:
+    """Fills a target with pieces of one text."""
+
+    def __init__(self, text: str, target: int, count: Callable[[str], int]) -> None:
+        self._text = text
+        self._target = target
+        self._count = count
+        low, high = _LONGEST_PIECES
+        self._pieces = pieces_of(text, max(low, min(high, target)))
+        self._ranked = ranked(text, self._pieces)
+        #: The pieces in the order of their rank, as far as they were asked for, and their bytes added up.
+        self._chosen: list[Span] = []
+        self._bytes: list[int] = [0]
+        self._marked = True
+        self._best = "", 0
+
+    def fill(self, *, marked: bool) -> str:
+        self._marked = marked
+        self._best = "", 0
+        kept, bytes_per_token = self._whole_pieces()
+        if self._target - self._best[1] >= _WORTH_CUTTING or not kept:
+            self._part_of_next(kept, bytes_per_token)
+        return self._best[0]
+
+    def _whole_pieces(self) -> tuple[list[Span], float]:
+        """The pieces of the highest rank that fit together, and the bytes that a token was found to have."""
+        fits, too_many = 0, math.inf
+        bytes_per_token = _BYTES_PER_TOKEN
+        for turn in range(_MOST_COUNTS):
+            number = self._number_within(self._target * bytes_per_token)
+            if turn % 2 and too_many < math.inf:
+                # An estimate that keeps falling on one side would creep up to the other.
+                number = (fits + int(too_many)) // 2
+            number = int(max(fits + 1, min(number, too_many - 1)))
+            if self._choose(number) < number:
+                number = len(self._chosen)
+                if number == fits:
+                    break
+            tokens = self._try(self._chosen[:number])
+            bytes_per_token = self._bytes[number] / max(tokens, 1)
+            if tokens > self._target:
+                too_many = number
+            else:
+                fits = number
+                if tokens >= _FULL * self._target:
+                    break
+            if too_many - fits <= 1:
+                break
+        return self._chosen[:fits], bytes_per_token
+
+    def _part_of_next(self, kept: list[Span], bytes_per_token: float) -> None:
+        """Add as much of the beginning of the next piece as fits."""
+        if self._choose(len(kept) + 1) <= len(kept):
+            return
+        start, end = self._chosen[len(kept)]
+        per_byte = (end - start) / (self._bytes[len(kept) + 1] - self._bytes[len(kept)])
+        room = int((self._target - self._best[1]) * bytes_per_token * per_byte)
+        low, high, cut_before = start, end, start
+        for turn in range(_MOST_COUNTS):
+            if high - low <= 1:
+                break
+            at = (low + high) // 2 if turn else max(low + 1, min(start + room, high - 1))
+            cut = self._cut_at(at, cut_before)
+            if cut > cut_before:
+                tokens = self._try([*kept, (start, cut)])
+                if tokens > self._target:
+                    high = cut
+                    continue
+                cut_before = cut
+                if tokens >= _FULL * self._target:
+                    break
+            low = at
+
+    def _cut_at(self, at: int, low: int) -> int:
+        """The last place up to `at` to cut at: behind a word, or else behind a visible character; `low` if none."""
+        for place in range(at, max(low, at - _LONGEST_WORD), -1):
+            if self._text[place].isspace():
+                return place
+        return grapheme_start(self._text, at, low)
+
+    def _try(self, spans: list[Span]) -> int:
+        rendered = render(self._text, spans, marked=self._marked)
+        tokens = self._count(rendered) if rendered else 0
+        if self._best[1] < tokens <= self._target:
+            self._best = rendered, tokens
+        return tokens
+
+    def _number_within(self, total: float) -> int:
+        known = -1
+        while self._bytes[-1] <= total and len(self._chosen) > known:
+            known = len(self._chosen)
+            self._choose(known + 1)
+        return bisect.bisect_right(self._bytes, total) - 1
+
+    def _choose(self, number: int) -> int:
+        """Have so many pieces chosen; the number there are, if the text has fewer."""
+        for index in itertools.islice(self._ranked, max(0, number - len(self._chosen))):
+            start, end = self._pieces[index]
+            self._chosen.append((start, end))
+            self._bytes.append(self._bytes[-1] + len(self._text[start:end].encode("utf-8", "surrogatepass")))
+        return len(self._chosen)
+
+
+def default_count() -> Callable[[str], int]:
+    """The exact count where no model is known."""
+    from otel_assembly.tokens import counter_for  # a vocabulary, only where it is needed
+
+    return counter_for().count
