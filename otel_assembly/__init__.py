@@ -8,11 +8,20 @@ from otel_assembly import chat as _chat  # noqa: F401  # registers how chat mess
 from otel_assembly._version import __version__
 from otel_assembly.assembler import Assembler
 from otel_assembly.assembly import Assembly
+from otel_assembly.budget.allocation import Allocation, BlockDecision, ItemDecision
+from otel_assembly.budget.allocator import allocate, allocate_async
+from otel_assembly.budget.block import Block, BlockItem, Cut
+from otel_assembly.budget.compact_model import ModelCompactor
+from otel_assembly.budget.compact_turns import compact_history, compact_history_async
+from otel_assembly.budget.compacted_block import CompactedBlock
+from otel_assembly.budget.compaction import Attempt, CompactionOutcome, Compactors
+from otel_assembly.budget.extractive import ExtractiveCompactor
 from otel_assembly.context import Context
 from otel_assembly.conversation import HaltGuard, on_halt
 from otel_assembly.decision import Decision, DecisionOutcome, DecisionReason, Outcome, Overflow, OverflowCause, Verdict
 from otel_assembly.errors import (
     AssemblyError,
+    CompactionError,
     ConfigurationError,
     ContextOverflowError,
     DescribeError,
@@ -94,20 +103,30 @@ __all__ = [
     "AggregationCompleted",
     "AggregationFailed",
     "AlertPolicy",
+    "Allocation",
     "Assembler",
     "Assembly",
     "AssemblyCompleted",
     "AssemblyError",
     "AssemblyPolicy",
+    "Attempt",
+    "Block",
+    "BlockDecision",
+    "BlockItem",
     "BudgetMonitor",
     "CalibratedCounter",
     "CharacterCounter",
+    "CompactedBlock",
+    "CompactionError",
+    "CompactionOutcome",
     "CompactionSummary",
+    "Compactors",
     "ConfigurationError",
     "Context",
     "ContextOverflowError",
     "ConversationPolicy",
     "ConversationSummaryAggregate",
+    "Cut",
     "Decision",
     "DecisionOutcome",
     "DecisionReason",
@@ -117,10 +136,12 @@ __all__ = [
     "Event",
     "EventFacts",
     "EventKind",
+    "ExtractiveCompactor",
     "HaltEvent",
     "HaltGuard",
     "HaltedError",
     "History",
+    "ItemDecision",
     "KnowledgeError",
     "KnowledgePathError",
     "KnowledgeStore",
@@ -128,6 +149,7 @@ __all__ = [
     "LoopDetector",
     "MemoryKnowledgeStore",
     "MessageFraming",
+    "ModelCompactor",
     "ModelRequest",
     "ModelResponse",
     "Observer",
@@ -168,7 +190,11 @@ __all__ = [
     "WorkingMemoryAggregate",
     "WorkingMemoryPolicy",
     "__version__",
+    "allocate",
+    "allocate_async",
     "attach",
+    "compact_history",
+    "compact_history_async",
     "configure",
     "counter_for",
     "describe",

@@ -16,11 +16,14 @@ from otel_assembly.matching import Matcher, moved, replaced
 from otel_assembly.ordinals import Ordinals
 from otel_assembly.pairing import ECHO
 from otel_assembly.policies import POLICIES, DecidingPolicy, policy_kind
-from otel_assembly.record import Step
+from otel_assembly.record import Step, StepCompaction
 from otel_assembly.view import View, to_runs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from otel_assembly.context import Context
+    from otel_assembly.decision import Compaction
     from otel_assembly.ledger import Ledger
     from otel_assembly.policies.base import AssemblyPolicy
 
@@ -79,6 +82,9 @@ async def apply(policy: AssemblyPolicy, step: Step, context: Context, ledger: Le
     step.prompts_out, step.alerts = prompts, alerts
     step.sources = _sources(step)
     step.budget, step.fixed, step.overflow = outcome.budget, outcome.fixed, outcome.overflow
+    step.sheet = outcome.sheet
+    step.framing, step.separators, step.around_in = outcome.framing, outcome.separators, outcome.around_in
+    step.compactions = tuple(_compactions(step, outcome.compactions))
 
 
 async def _foreign(policy: AssemblyPolicy, step: Step, context: Context) -> Outcome:
@@ -185,6 +191,23 @@ def _events(policy: AssemblyPolicy, step: Step, outcome: Outcome, ledger: Ledger
             raise PolicyContractError(
                 policy.name, step.index, f"returned an event that cannot be read: {error}"
             ) from error
+
+
+def _compactions(step: Step, compactions: Sequence[Compaction]) -> Iterator[StepCompaction]:
+    """Compactions by ordinal; one that came to nothing stands for nothing."""
+    made = {id(event): ordinal for event, ordinal in step.made}
+    for compaction in compactions:
+        result = made.get(id(compaction.into))
+        if result is not None:
+            yield StepCompaction(_ordinals(step, compaction.events), result, tuple(compaction.attempts))
+
+
+def _ordinals(step: Step, events: Sequence[Any]) -> tuple[int, ...]:
+    if isinstance(events, View) and events.history is step.view_in.history:
+        return tuple(step.frame_in.of(events))
+    wanted = set(map(id, events))
+    places = zip(step.view_in, step.frame_in.of(step.view_in), strict=True)
+    return tuple(ordinal for event, ordinal in places if id(event) in wanted)
 
 
 def _group(step: Step, view: View, outcome: DecisionOutcome, reason: DecisionReason) -> Group:

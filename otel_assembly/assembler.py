@@ -145,7 +145,7 @@ class Assembler:
             turn=ledger.turn(),
             ledger=ledger,
             opening=opening,
-            context=context.for_assembly(meter),
+            context=context.for_assembly(meter, recording.watch if recording is not None else None),
             meter=meter,
             prompts_in=given,
         )
@@ -198,6 +198,7 @@ class Assembler:
             step.error = error
             step.budget = error.budget
             step.overflow = Overflow(error.budget, error.needed, OverflowCause(error.cause))
+            step.sheet = error.sheet
             record.overflow = step.overflow
             if error.policy is None:
                 error.policy = policy.name

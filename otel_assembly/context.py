@@ -10,6 +10,7 @@ from otel_assembly.conversation import Conversation, HaltGuard, conversation_of_
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from otel_assembly.budget.compaction import Watch
     from otel_assembly.tokens import TokenMeter
 
 
@@ -63,6 +64,7 @@ class Context:
         self._on_success: list[Callable[[], None]] = []
         self._on_failure: list[Callable[[], None]] = []
         self._halts = 0
+        self._watch: Callable[[str], Watch] | None = None
 
     @property
     def conversation(self) -> Conversation:
@@ -115,18 +117,23 @@ class Context:
         if self.stream is not None:
             await self.stream.send(event)
 
+    def watch(self, kind: str) -> Watch | None:
+        """What a policy puts around its attempts to compact something of this kind; None where nobody listens."""
+        return self._watch(kind) if self._watch is not None else None
+
     @property
     def halts_emitted(self) -> int:
         """The `HaltEvent`s that were emitted while this assembly ran."""
         return self._halts
 
-    def for_assembly(self, meter: TokenMeter) -> Self:
+    def for_assembly(self, meter: TokenMeter, watch: Callable[[str], Watch] | None = None) -> Self:
         """This context as one assembly sees it: shared with its conversation, with callbacks and counts of its own."""
         conversation = self.conversation
         own = copy.copy(self)
         own._conversation = conversation  # noqa: SLF001  # a copy of ourselves
         own._meter = meter  # noqa: SLF001
         own._on_success, own._on_failure, own._halts = [], [], 0  # noqa: SLF001
+        own._watch = watch  # noqa: SLF001
         return own
 
     def done(self, *, succeeded: bool) -> None:

@@ -86,6 +86,74 @@ class Overflow:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetLine:
+    """What a budget had to do with one block.
+
+    Attributes:
+        name: The block's name.
+        kind: Its kind.
+        priority: 1 for what is never optional, up to 9.
+        cuttable: Whether it may be cut, compacted or dropped.
+        min_tokens: Its floor.
+        tokens_in: Tokens that it takes whole, what joining its items adds included.
+        tokens_out: Tokens that it takes in the prompt.
+        outcome: ``kept`` (whole, or with some items cut), ``compacted`` or ``dropped``.
+        reason: The rule.
+        room: Tokens that were left for it when it was decided.
+        items_in: Items that it holds.
+        items_out: Items of it in the prompt, those that compaction made included.
+        items_injected: Those that compaction made.
+        compacted: Items for which those stand.
+    """
+
+    name: str
+    kind: str
+    priority: int
+    cuttable: bool
+    min_tokens: int
+    tokens_in: int
+    tokens_out: int
+    outcome: DecisionOutcome
+    reason: DecisionReason
+    room: int
+    items_in: int
+    items_out: int
+    items_injected: int = 0
+    compacted: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it was simply kept."""
+        return self.outcome is DecisionOutcome.KEPT and self.items_in == self.items_out
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSheet:
+    """How a budget was given out, block by block, in the order in which they were decided.
+
+    Attributes:
+        window: The model's window, in tokens.
+        output_reserve: Tokens kept free for the reply.
+        fixed: Tokens of what may not be cut.
+        used: Tokens of the whole prompt; 0 where nothing is sent.
+        lines: One for each block.
+        overflow: The limit that could not hold.
+    """
+
+    window: int
+    output_reserve: int
+    fixed: int
+    used: int
+    lines: Sequence[BudgetLine]
+    overflow: Overflow | None = None
+
+    @property
+    def budget(self) -> int:
+        """``window − output_reserve``."""
+        return self.window - self.output_reserve
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What a policy says of some of its input's events: one outcome, one reason.
 
@@ -103,6 +171,21 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Compaction:
+    """Events for which a shorter one stands.
+
+    Attributes:
+        events: The events that it was made of.
+        into: What stands for them now; None where every attempt failed.
+        attempts: Every attempt, in order; none where an earlier assembly made it.
+    """
+
+    events: Sequence[Any]
+    into: Any
+    attempts: Sequence[Any] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What ``decide()`` returns: the policy's output, and why.
 
@@ -115,6 +198,11 @@ class Outcome:
         fixed: Tokens of what may not be dropped, if it knows.
         overflow: Set when the limit could not hold and no error was raised.
         alerts: Observer alerts that this policy delivered to the model.
+        sheet: How the budget was given out, if the policy is an allocator.
+        compactions: Events that it made of others, with what it took.
+        framing: Tokens of messages that several events are joined to, which belong to no single one.
+        separators: Tokens that joining events to messages added.
+        around_in: What both would be if everything that came in stood in the prompt.
     """
 
     prompts: Sequence[str]
@@ -124,6 +212,11 @@ class Outcome:
     fixed: int | None = None
     overflow: Overflow | None = None
     alerts: Sequence[Any] = ()
+    sheet: BudgetSheet | None = None
+    compactions: Sequence[Compaction] = ()
+    framing: int = 0
+    separators: int = 0
+    around_in: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 
 class EventKind(StrEnum):
-    """What an event is, for policies and for telemetry; a closed set.
+    """What an item is, for policies and for telemetry; a closed set.
 
-    ``system`` is a system or developer message that stands among the events; the leading ones are prompts that the
-    caller chose to pass there, and no policy removes them.
+    Of events: up to ``other``. ``system`` is a system or developer message that stands among the events; the leading
+    ones are prompts that the caller chose to pass there, and no policy removes them. Of what blocks hold: ``system``,
+    ``summary``, and what follows ``other``.
     """
 
     REQUEST = "request"
@@ -33,6 +34,13 @@ class EventKind(StrEnum):
     ALERT = "alert"
     SYSTEM = "system"
     OTHER = "other"
+    SCHEMA = "schema"
+    QUERY = "query"
+    STATE = "state"
+    EVIDENCE = "evidence"
+    MEMORY = "memory"
+    RECENT = "recent"
+    OLDER = "older"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,7 @@ class EventFacts:
             three times): where it does, it costs nothing and belongs to the atom that it echoes.
         media_tokens: Tokens of images, audio and files, by estimate.
         billed_tokens: The input tokens the provider billed for the call that this response answers, if it says so.
+        framed: Whether it is a message of its own; False for a text that is part of one, whose marks are counted there.
     """
 
     kind: EventKind | str
@@ -65,6 +74,7 @@ class EventFacts:
     restates: bool = False
     media_tokens: int = 0
     billed_tokens: int | None = None
+    framed: bool = True
 
     @property
     def texts(self) -> tuple[str, ...]:

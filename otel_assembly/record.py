@@ -11,15 +11,31 @@ from otel_assembly.ledger import Snapshot
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from otel_assembly.budget.compaction import Attempt
     from otel_assembly.context import Context
     from otel_assembly.conversation import AlertFacts
-    from otel_assembly.decision import Overflow
+    from otel_assembly.decision import BudgetSheet, Overflow
     from otel_assembly.ledger import Frame, Group, Ledger, Opening
     from otel_assembly.tokens import TokenMeter
     from otel_assembly.totals import Totals
     from otel_assembly.view import View
 
 CALLER = "caller"
+
+
+@dataclass(frozen=True, slots=True)
+class StepCompaction:
+    """Events for which a shorter one stands, by ordinal, and what it took.
+
+    Attributes:
+        provenance: What it was made of: leaves alone, also where a summary was compacted once more.
+        result: What stands for them.
+        attempts: Every attempt of this assembly, in order.
+    """
+
+    provenance: tuple[int, ...]
+    result: int
+    attempts: tuple[Attempt, ...]
 
 
 @dataclass(slots=True)
@@ -51,6 +67,13 @@ class Step:
     overflow: Overflow | None = None
     alerts: tuple[AlertFacts, ...] = ()
     halts: int = 0
+    #: How the policy gave its budget out, if it is an allocator.
+    sheet: BudgetSheet | None = None
+    compactions: tuple[StepCompaction, ...] = ()
+    #: Tokens of messages that several events are joined to, and what joining them added.
+    framing: int = 0
+    separators: int = 0
+    around_in: int = 0
     #: What the policy raised.
     error: BaseException | None = None
 
@@ -115,6 +138,16 @@ class Record:
     def frame_out(self) -> Frame:
         """The frame of the events to send."""
         return self.steps[-1].frame_out if self.steps else self.opening.frame
+
+    @property
+    def framing(self) -> int:
+        """Tokens of messages to send that several events are joined to."""
+        return sum(step.framing for step in self.steps)
+
+    @property
+    def separators(self) -> int:
+        """Tokens that joining events to messages added."""
+        return sum(step.separators for step in self.steps)
 
     @property
     def pure(self) -> bool:

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from otel_assembly.budget.allocation import Allocation
+    from otel_assembly.budget.block import Block
+    from otel_assembly.budget.compaction import Watch
     from otel_assembly.record import Record
 
 
@@ -23,8 +26,24 @@ class Recording(Protocol):
         """The time in which a policy runs; what it does inside belongs to its span."""
         ...
 
+    def watch(self, kind: str) -> Watch:
+        """What stands around attempts to compact something of this kind, inside a policy."""
+        ...
+
     def finish(self, record: Record) -> None:
         """The assembly came to its end, well (``record.error`` is None) or not."""
+        ...
+
+
+class AllocationRecording(AbstractContextManager[Any], Protocol):
+    """One run of the allocator outside of any chain, while it runs; left with an error, it tells of that."""
+
+    def watch(self, block: Block) -> Watch:
+        """What stands around each attempt to compact a block."""
+        ...
+
+    def finish(self, allocation: Allocation) -> None:
+        """The allocator came to its end."""
         ...
 
 
@@ -33,6 +52,10 @@ class Recorder(Protocol):
 
     def begin(self, name: str | None, model: str | None, context: Any, started_ns: int) -> Recording | None:
         """An assembly begins; None when nobody listens, which must cost one check."""
+        ...
+
+    def begin_allocation(self) -> AllocationRecording | None:
+        """The allocator begins, outside of any chain; None when nobody listens."""
         ...
 
     def calibrated(self, model: str | None, counted: int, billed: int) -> None:
@@ -44,6 +67,10 @@ class NullRecorder:
     """Records nothing."""
 
     def begin(self, name: str | None, model: str | None, context: Any, started_ns: int) -> Recording | None:
+        """Nobody listens."""
+        return None
+
+    def begin_allocation(self) -> AllocationRecording | None:
         """Nobody listens."""
         return None
 

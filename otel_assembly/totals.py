@@ -101,9 +101,9 @@ def _totals(record: Record) -> Totals:
         _flow(record) if sent else (0, 0, len(view_in), record.items_tokens(view_in), 0, 0)
     )
     return Totals(
-        tokens_in=record.tokens(record.prompts_in, view_in),
+        tokens_in=record.tokens(record.prompts_in, view_in) + sum(step.around_in for step in record.steps),
         tokens_in_estimated=not view_in.history.table(record.meter).complete(view_in),
-        tokens_out=record.tokens(record.prompts_out, view_out) if sent else 0,
+        tokens_out=(record.tokens(record.prompts_out, view_out) + record.framing + record.separators if sent else 0),
         method=_method(record, view_out),
         encoding=record.meter.encoding,
         prompts_in=len(record.prompts_in),
@@ -167,7 +167,8 @@ def _flow(record: Record) -> tuple[int, int, int, int, int, int]:
 def tokens_by_kind(record: Record) -> dict[str, int]:
     """What fills the prompt to send; the numbers sum to its tokens.
 
-    A message's framing is counted with the message; ``framing`` is what belongs to none, the reply's priming.
+    A message's framing is counted with the message; ``framing`` is what belongs to no single event: the reply's
+    priming, and the marks of messages that several texts are joined to.
     """
     if record.error is not None:
         return {}
@@ -175,7 +176,8 @@ def tokens_by_kind(record: Record) -> dict[str, int]:
     kinds = {
         PromptPart.PROMPT.value: sum(map(record.meter.prompt, record.prompts_out)),
         PromptPart.TOOL_SCHEMAS.value: record.meter.tools(record.context.tools),
-        PromptPart.FRAMING.value: record.meter.priming,
+        PromptPart.FRAMING.value: record.meter.priming + record.framing,
+        PromptPart.SEPARATORS.value: record.separators,
     }
     for kind, tokens in view.history.tokens_by_kind(view, view.history.table(record.meter)).items():
         kinds[kind.value] = tokens

@@ -7,9 +7,10 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.telemetry.conventions import MAX_ARRAY_BYTES
+from otel_assembly.view import to_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 #: What an element costs in OTLP's protobuf, beside its text; a count costs no more than this, a −1 costs 13.
 _OVERHEAD = 8
@@ -70,3 +71,8 @@ def _costs(column: list[Any]) -> list[int]:
 def run_text(first: int, last: int) -> str:
     """A run of ordinals as it is written: ``7``, or ``7-9``."""
     return str(first) if first == last else f"{first}-{last}"
+
+
+def runs_of(ordinals: Iterable[int]) -> list[str]:
+    """Ordinals as runs, ascending."""
+    return [run_text(start, stop - 1) for start, stop in to_runs(sorted(set(ordinals)))]

@@ -10,7 +10,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, get_args
 
-from otel_assembly.decision import DecisionReason, OverflowCause, PrefixBreak, PromptPart
+from otel_assembly.budget.compaction import CompactionOutcome
+from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, PrefixBreak, PromptPart
 from otel_assembly.events import Severity
 from otel_assembly.facts import EventKind
 from otel_assembly.policies.base import INJECTION, REDUCTION
@@ -31,11 +32,20 @@ MAX_ARRAY_BYTES: Final = 7 * 1024
 A batch of 512 spans, the SDK's default, then stays under the 4 MiB over which a gRPC receiver refuses all of it.
 """
 
+MAX_BLOCK_SPANS: Final = 128
+"""Blocks of one allocation that have a span each, those first that were not simply kept; the rest stand in arrays.
+
+A thousand blocks a turn, a span each, overran the SDK's queue without a word.
+"""
+
 MAX_ALERT_MESSAGE: Final = 256
 """Characters of an alert's message, and of a halt's reason, that are exported."""
 
 MAX_METRIC_NAMES: Final = 100
 """Different values of one open attribute on metrics; all later ones are `OTHER`."""
+
+APART_NS: Final = 1_000
+"""Between the starts of spans that are written at once, so that their order survives a backend of microseconds."""
 
 OTHER: Final = "_OTHER"
 
@@ -45,11 +55,20 @@ ERROR_ASSEMBLY_HALT: Final = "assembly_halt"
 STATUS_CONTEXT_OVERFLOW: Final = "the context does not fit its budget"
 STATUS_ASSEMBLY_HALT: Final = "the conversation was halted"
 STATUS_POLICY_FAILED: Final = "a policy failed"
-STATUS_DESCRIPTIONS: Final = (STATUS_CONTEXT_OVERFLOW, STATUS_ASSEMBLY_HALT, STATUS_POLICY_FAILED)
+STATUS_COMPACTION_FAILED: Final = "a compaction failed"
+STATUS_DESCRIPTIONS: Final = (
+    STATUS_CONTEXT_OVERFLOW,
+    STATUS_ASSEMBLY_HALT,
+    STATUS_POLICY_FAILED,
+    STATUS_COMPACTION_FAILED,
+)
 """The only status descriptions we set: an exception's own message could quote a conversation."""
 
 SPAN_ASSEMBLE_CONTEXT: Final = "assemble_context"
 SPAN_APPLY_POLICY: Final = "apply_policy"
+SPAN_ALLOCATE_BUDGET: Final = "allocate_budget"
+SPAN_ALLOCATE_BLOCK: Final = "allocate_block"
+SPAN_COMPACT_BLOCK: Final = "compact_block"
 SPAN_LIST_ITEMS: Final = "list_items"
 SPAN_INVOKE_AGENT: Final = "invoke_agent"
 
@@ -181,6 +200,21 @@ BUDGET_FIXED: Final = _attribute(
 BUDGET_UTILIZATION: Final = _attribute(
     "assembly.budget.utilization", "double", "`assembly.tokens.out` ÷ `assembly.budget.tokens`."
 )
+BUDGET_WINDOW: Final = _attribute("assembly.budget.window", "int", "The model's window, in tokens.")
+BUDGET_OUTPUT_RESERVE: Final = _attribute(
+    "assembly.budget.output_reserve",
+    "int",
+    "Tokens kept free for the reply.",
+    "`assembly.budget.window` − this = `assembly.budget.tokens`.",
+)
+BUDGET_USED: Final = _attribute("assembly.budget.used", "int", "Tokens of the whole prompt that was allocated.")
+BUDGET_REMAINING: Final = _attribute(
+    "assembly.budget.remaining",
+    "int",
+    "Tokens that were left.",
+    "On `allocate_budget` at the end; on `allocate_block` for that block, at the moment when it was decided: what lower"
+    " blocks have reserved as their floors is not in it.",
+)
 OVERFLOWED: Final = _attribute("assembly.overflowed", "boolean", "Whether a limit could not hold, raised or not.")
 OVERFLOW_TOKENS: Final = _attribute("assembly.overflow.tokens", "int", "Tokens needed − tokens of the budget.")
 OVERFLOW_CAUSE: Final = _attribute(
@@ -272,6 +306,86 @@ POLICY_CONFIG: Final = _attribute(
     "assembly.policy.config", "string", "Its settings as JSON: numbers, booleans and enum values, never a text."
 )
 
+# Blocks and their compaction
+
+BLOCKS_KEPT: Final = _attribute("assembly.blocks.kept", "int", "Blocks kept, whole or with some of their items cut.")
+BLOCKS_COMPACTED: Final = _attribute("assembly.blocks.compacted", "int", "Blocks for which a shorter text stands.")
+BLOCKS_DROPPED: Final = _attribute("assembly.blocks.dropped", "int", "Blocks of which nothing is in the prompt.")
+BLOCKS_NAMES: Final = _attribute(
+    "assembly.blocks.names",
+    "string[]",
+    f"Blocks that have no span of their own, past {MAX_BLOCK_SPANS}, in decision order.",
+)
+BLOCKS_OUTCOMES: Final = _attribute(
+    "assembly.blocks.outcomes",
+    "string[]",
+    "What happened to each.",
+    values=tuple(DecisionOutcome),
+    parallel_to=BLOCKS_NAMES,
+)
+BLOCKS_REASONS: Final = _attribute(
+    "assembly.blocks.reasons",
+    "string[]",
+    "The rule that decided each.",
+    values=tuple(DecisionReason),
+    parallel_to=BLOCKS_NAMES,
+)
+BLOCKS_TOKENS: Final = _attribute(
+    "assembly.blocks.tokens", "int[]", "Tokens of each in the prompt.", parallel_to=BLOCKS_NAMES
+)
+BLOCK_NAME: Final = _attribute("assembly.block.name", "string", "The block, as its author called it.")
+BLOCK_KIND: Final = _attribute(
+    "assembly.block.kind", "string", "What it is for; its priority says so.", values=tuple(EventKind)
+)
+BLOCK_PRIORITY: Final = _attribute(
+    "assembly.block.priority", "int", "1 for what is never optional, up to 9 for what is cut first."
+)
+BLOCK_CUTTABLE: Final = _attribute("assembly.block.cuttable", "boolean", "Whether it may be cut, compacted or dropped.")
+BLOCK_MIN_TOKENS: Final = _attribute(
+    "assembly.block.min_tokens", "int", "Its floor: so many tokens are reserved for it, or it is dropped."
+)
+BLOCK_ITEMS: Final = _attribute("assembly.block.items", "string[]", "Its items, kept or not.")
+DECISION_OUTCOME: Final = _attribute(
+    "assembly.decision.outcome",
+    "string",
+    "What happened.",
+    "A block is `kept` also where some of its items were cut: `assembly.decision.reason` then says by which rule.",
+    values=tuple(DecisionOutcome),
+)
+DECISION_REASON: Final = _attribute(
+    "assembly.decision.reason", "string", "The rule that decided.", values=tuple(DecisionReason)
+)
+ITEMS_IN: Final = _attribute("assembly.items.in", "int", "Items of the block.")
+ITEMS_OUT: Final = _attribute(
+    "assembly.items.out", "int", "Items of the block in the prompt, those that compaction made included."
+)
+ITEMS_INJECTED: Final = _attribute("assembly.items.injected", "int", "Items that compaction made.")
+COMPACTION_COMPACTOR: Final = _attribute(
+    "assembly.compaction.compactor", "string", "The compactor's class or function name."
+)
+COMPACTION_ATTEMPT: Final = _attribute(
+    "assembly.compaction.attempt", "int", "Which attempt it is, from 1, over all compactors of one compaction."
+)
+COMPACTION_TARGET: Final = _attribute(
+    "assembly.compaction.target", "int", "Tokens that the compactor was asked to keep to."
+)
+COMPACTION_OUTCOME: Final = _attribute(
+    "assembly.compaction.outcome",
+    "string",
+    "How the attempt ended.",
+    "In all cases but `compacted` the original is still there: another attempt follows, or the original is cut by the"
+    " block's rule.",
+    values=tuple(CompactionOutcome),
+)
+COMPACTION_PROVENANCE: Final = _attribute(
+    "assembly.compaction.provenance",
+    "string[]",
+    "The items that it stands for: the leaves, also where a summary was compacted once more.",
+)
+COMPACTION_RESULT: Final = _attribute(
+    "assembly.compaction.result", "string", "The ordinal of what was made; lossy, always."
+)
+
 # Alerts, halts, errors
 
 ALERTS_DELIVERED: Final = _attribute("assembly.alerts.delivered", "int", "Observer alerts shown to the model here.")
@@ -319,7 +433,4 @@ GEN_AI_CONVERSATION_COMPACTED: Final = _attribute(
 
 # On metrics alone
 
-DECISION_REASON: Final = _attribute(
-    "assembly.decision.reason", "string", "The rule that decided.", values=tuple(DecisionReason)
-)
 COMPONENT: Final = _attribute("assembly.component", "string", "The part of the telemetry that failed.")

@@ -133,11 +133,84 @@ APPLY_POLICY: Final = SpanType(
     events=_EVENTS,
 )
 
+_BLOCK_LISTS = (
+    *conditional(names.BLOCKS_NAMES, when=f"there are more than {names.MAX_BLOCK_SPANS} blocks"),
+    *conditional(names.BLOCKS_OUTCOMES, names.BLOCKS_REASONS, names.BLOCKS_TOKENS, given=names.BLOCKS_NAMES),
+)
+
+ALLOCATE_BUDGET: Final = SpanType(
+    name_pattern=names.SPAN_ALLOCATE_BUDGET,
+    parent=f"`{names.SPAN_APPLY_POLICY}`, or the caller's span",
+    brief="One run of the allocator. Under a policy, the ledger stands on the spans above it; alone, here.",
+    attributes=(
+        *required(names.BUDGET_WINDOW, names.BUDGET_OUTPUT_RESERVE, names.BUDGET_TOKENS),
+        *required(names.BUDGET_FIXED, names.BUDGET_USED, names.BUDGET_REMAINING, names.BUDGET_UTILIZATION),
+        *required(names.BLOCKS_KEPT, names.BLOCKS_COMPACTED, names.BLOCKS_DROPPED),
+        *_BLOCK_LISTS,
+        *_OVERFLOW,
+        *conditional(
+            names.LEDGER_ID,
+            names.TURN,
+            names.TOKENS_METHOD,
+            names.TOKENS_ENCODING,
+            when="it runs outside of an assembly",
+        ),
+        *conditional(names.KIND_NAMES, when="it runs outside of an assembly, and the prompt is not empty"),
+        *conditional(names.KIND_TOKENS, given=names.KIND_NAMES),
+        *_STATE,
+        *_ARRIVALS,
+        *_FAILURE,
+    ),
+    events=(names.EVENT_OVERFLOW,),
+)
+
+ALLOCATE_BLOCK: Final = SpanType(
+    name_pattern=f"{names.SPAN_ALLOCATE_BLOCK} {{kind}}",
+    named_by=names.BLOCK_KIND,
+    parent=f"`{names.SPAN_ALLOCATE_BUDGET}`",
+    brief="What became of one block; in the order in which they were decided. Tokens include what joining items added.",
+    attributes=(
+        *required(names.BLOCK_NAME, names.BLOCK_KIND, names.BLOCK_PRIORITY),
+        *required(names.BLOCK_CUTTABLE, names.BLOCK_MIN_TOKENS),
+        *required(names.TOKENS_IN, names.TOKENS_OUT),
+        *required(names.DECISION_OUTCOME, names.DECISION_REASON, names.BUDGET_REMAINING),
+        *required(names.ITEMS_IN, names.ITEMS_OUT, names.ITEMS_INJECTED),
+        *conditional(names.BLOCK_ITEMS, when="the allocator runs outside of an assembly, and the block has items"),
+        *conditional(names.DROPPED_ITEMS, when="the allocator runs outside of an assembly, and items were dropped"),
+        *conditional(names.DROPPED_REASONS, given=names.DROPPED_ITEMS),
+        *conditional(names.COMPACTED_ITEMS, when="the allocator runs outside of an assembly, and items were compacted"),
+        *conditional(names.INJECTED_ITEMS, when="the allocator runs outside of an assembly, and compaction made items"),
+    ),
+)
+
+COMPACT_BLOCK: Final = SpanType(
+    name_pattern=f"{names.SPAN_COMPACT_BLOCK} {{kind}}",
+    named_by=names.BLOCK_KIND,
+    parent=f"`{names.SPAN_ALLOCATE_BUDGET}`, or the policy's span",
+    brief="One attempt to make something shorter; a model that it calls is called inside.",
+    attributes=(
+        *required(names.BLOCK_KIND),
+        *required(names.COMPACTION_COMPACTOR, names.COMPACTION_ATTEMPT, names.COMPACTION_TARGET),
+        *required(names.TOKENS_IN, names.COMPACTION_OUTCOME),
+        *conditional(names.TOKENS_OUT, when="it returned a text"),
+        *conditional(names.COMPACTION_PROVENANCE, names.COMPACTION_RESULT, when="it is what stands in the prompt"),
+        *_ERROR,
+    ),
+)
+
 LIST_ITEMS: Final = SpanType(
     name_pattern=names.SPAN_LIST_ITEMS,
     parent="the span whose arrays did not fit",
     brief="The rest of its parent's arrays: to be read as if it stood behind them.",
-    attributes=(*_STATE, *_ARRIVALS, *_CHANGES, *_PROMPTS),
+    attributes=(
+        *_STATE,
+        *_ARRIVALS,
+        *_CHANGES,
+        *_PROMPTS,
+        *_BLOCK_LISTS,
+        *conditional(names.BLOCK_ITEMS, when="they did not fit on the block's span"),
+        *conditional(names.COMPACTION_PROVENANCE, when="it did not fit on the compaction's span"),
+    ),
 )
 
 INVOKE_AGENT: Final = SpanType(
@@ -155,7 +228,15 @@ MODEL_CALL_STAMP: Final = (
 )
 """What is put on the span of the model call that an assembly's prompt is sent with, whoever makes that span."""
 
-SPANS: Final = (ASSEMBLE_CONTEXT, APPLY_POLICY, LIST_ITEMS, INVOKE_AGENT)
+SPANS: Final = (
+    ASSEMBLE_CONTEXT,
+    APPLY_POLICY,
+    ALLOCATE_BUDGET,
+    ALLOCATE_BLOCK,
+    COMPACT_BLOCK,
+    LIST_ITEMS,
+    INVOKE_AGENT,
+)
 
 OVERFLOW: Final = EventType(
     names.EVENT_OVERFLOW,

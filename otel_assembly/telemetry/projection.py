@@ -15,9 +15,8 @@ from otel_assembly.decision import DecisionOutcome
 from otel_assembly.delta import arrivals, counted, step_delta
 from otel_assembly.errors import ContextOverflowError, HaltedError, PolicyFailedError
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.arrays import Arrays, run_text
+from otel_assembly.telemetry.arrays import Arrays, run_text, runs_of
 from otel_assembly.totals import prefix_hash, tokens_by_kind
-from otel_assembly.view import to_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -89,8 +88,10 @@ def step_attributes(record: Record, step: Step, sums: Sums, halts: int) -> Attri
             compacted += len(group.view)
             compacted_tokens += sums.items(group.view)
     attributes: Attributes = {
-        names.TOKENS_IN: sums.rendered(step.prompts_in, step.view_in),
-        names.TOKENS_OUT: sums.rendered(step.prompts_out, step.view_out) if out else 0,
+        names.TOKENS_IN: sums.rendered(step.prompts_in, step.view_in) + step.around_in,
+        names.TOKENS_OUT: (
+            sums.rendered(step.prompts_out, step.view_out) + step.framing + step.separators if out else 0
+        ),
         names.EVENTS_IN: len(step.view_in),
         names.EVENTS_OUT: len(step.view_out) if out else 0,
         names.EVENTS_INJECTED: injected,
@@ -160,7 +161,7 @@ def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Arr
     prompts = record.prompts_out
     tokens = list(map(record.meter.prompt, prompts))
     arrays.add([names.PROMPT_SOURCES, names.PROMPT_TOKENS], [list(record.sources), tokens])
-    arrays.add([names.WITHDRAWN_ITEMS], [_runs(record.withdrawn)])
+    arrays.add([names.WITHDRAWN_ITEMS], [runs_of(record.withdrawn)])
     arrived = arrivals(record, record.baseline)
     columns: dict[str, list[Any]] = {
         names.ARRIVED_ITEMS: [str(one.item) for one in arrived],
@@ -201,14 +202,10 @@ def step_arrays(record: Record, step: Step) -> Arrays:
             compacted += runs
     arrays.add([names.DROPPED_ITEMS, names.DROPPED_REASONS], [dropped, reasons])
     arrays.add([names.COMPACTED_ITEMS], [compacted])
-    arrays.add([names.RETURNED_ITEMS], [_runs(delta.returned)])
-    arrays.add([names.INJECTED_ITEMS], [_runs(delta.injected)])
-    arrays.add([names.WITHDRAWN_ITEMS], [_runs(delta.withdrawn)])
+    arrays.add([names.RETURNED_ITEMS], [runs_of(delta.returned)])
+    arrays.add([names.INJECTED_ITEMS], [runs_of(delta.injected)])
+    arrays.add([names.WITHDRAWN_ITEMS], [runs_of(delta.withdrawn)])
     return arrays
-
-
-def _runs(ordinals: Iterable[int]) -> list[str]:
-    return [run_text(start, stop - 1) for start, stop in to_runs(sorted(set(ordinals)))]
 
 
 def instructions_json(prompts: Iterable[str], content: Callable[[str], str]) -> str:

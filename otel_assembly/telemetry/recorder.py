@@ -19,6 +19,7 @@ from otel_assembly.errors import HaltedError
 from otel_assembly.recorder import default_recorder
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
+from otel_assembly.telemetry.allocation import OpenAllocation
 from otel_assembly.telemetry.failures import Failures
 from otel_assembly.telemetry.metrics import Metrics
 from otel_assembly.telemetry.projection import error_type
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from opentelemetry._logs import Logger, LoggerProvider
+    from opentelemetry.context import Context as OtelContext
     from opentelemetry.metrics import Meter, MeterProvider
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
@@ -142,6 +144,25 @@ class OpenTelemetryRecorder:
             if self.listening() and is_instrumentation_enabled() and self._prepared():
                 return OpenRecording(self, name, model, context, started_ns)
         return None
+
+    def begin_allocation(self) -> OpenAllocation | None:
+        """The allocator begins, outside of any chain."""
+        with self.failures.contained("begin"):
+            if self.listening() and is_instrumentation_enabled() and self._prepared():
+                return OpenAllocation(self)
+        return None
+
+    def start_span(self, name: str, parent: OtelContext, start_ns: int, attributes: dict[str, Any], /) -> Span:
+        """Start a span of ours; no exception's message ever gets onto one by itself."""
+        return self.tracer.start_span(
+            name,
+            context=parent,
+            kind=SpanKind.INTERNAL,
+            attributes=attributes,
+            start_time=start_ns,
+            record_exception=False,
+            set_status_on_exception=False,
+        )
 
     def calibrated(self, model: str | None, counted: int, billed: int) -> None:
         """The provider billed `billed` tokens for a prompt that was counted as `counted`."""

@@ -8,24 +8,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.trace import INVALID_SPAN, SpanKind, Status, StatusCode
+from opentelemetry.trace import INVALID_SPAN
 
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.delta import exits_from_the_prompt
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
+from otel_assembly.telemetry.allocation import put_arrays, put_sheet
+from otel_assembly.telemetry.arrays import runs_of
+from otel_assembly.telemetry.attempts import AttemptSpans
 from otel_assembly.telemetry.projection import (
     assembly_arrays,
     assembly_attributes,
     class_name,
-    error_attributes,
     instructions_json,
     step_arrays,
     step_attributes,
 )
-from otel_assembly.telemetry.run import HALTED, RUN, mark_halted
+from otel_assembly.telemetry.run import RUN, mark_halted
 from otel_assembly.telemetry.signals import severity_of
 from otel_assembly.telemetry.stamp import Stamp, is_model_call
+from otel_assembly.telemetry.statuses import set_status
 from otel_assembly.telemetry.sums import Sums
 from otel_assembly.totals import prefix_of, totals_of
 
@@ -36,18 +39,13 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context as OtelContext
     from opentelemetry.trace import Span
 
+    from otel_assembly.budget.compaction import Watch
     from otel_assembly.context import Context
     from otel_assembly.events import HaltEvent
     from otel_assembly.record import Record, Step
     from otel_assembly.telemetry.arrays import Arrays
     from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
     from otel_assembly.totals import Prefix, Totals
-
-_OVERFLOW: Final = Status(StatusCode.ERROR, names.STATUS_CONTEXT_OVERFLOW)
-_FAILED: Final = Status(StatusCode.ERROR, names.STATUS_POLICY_FAILED)
-_CANCELLED: Final = Status(StatusCode.ERROR)
-#: Between the starts of `list_items` spans, so that their order survives a backend that keeps microseconds.
-_APART_NS: Final = 1_000
 
 OPEN: Final[ContextVar[OpenRecording | None]] = ContextVar("otel_assembly_open", default=None)
 
@@ -90,6 +88,7 @@ class OpenRecording:
     """One assembly while it runs."""
 
     __slots__ = (
+        "_attempts",
         "_caller",
         "_context",
         "_policies",
@@ -128,6 +127,7 @@ class OpenRecording:
         self.halts: list[HaltEvent] = []
         self.finished = False
         self._policies: dict[int, _PolicyTime] = {}
+        self._attempts = AttemptSpans(recorder.start_span, recorder.failures)
         self._context = otel_context.get_current()
         self._caller = trace.get_current_span(self._context)
         self._span: Span = INVALID_SPAN
@@ -140,22 +140,15 @@ class OpenRecording:
         }
         with recorder.failures.contained("span"):
             given = {name: value for name, value in attributes.items() if value is not None}
-            self._span = self._start(names.SPAN_ASSEMBLE_CONTEXT, self._context, started_ns, given)
+            self._span = self._recorder.start_span(names.SPAN_ASSEMBLE_CONTEXT, self._context, started_ns, given)
             self._context = trace.set_span_in_context(self._span, self._context)
         #: Whether a reader of the traces will know of this assembly.
         self.recorded = self._span.is_recording()
         self.measured = self.recorded or recorder.measures()
 
-    def _start(self, name: str, parent: OtelContext, start_ns: int, attributes: dict[str, Any]) -> Span:
-        return self._recorder.tracer.start_span(
-            name,
-            context=parent,
-            kind=SpanKind.INTERNAL,
-            attributes=attributes,
-            start_time=start_ns,
-            record_exception=False,
-            set_status_on_exception=False,
-        )
+    def watch(self, kind: str) -> Watch:
+        """What stands around attempts to compact something of this kind, inside a policy."""
+        return self._attempts.watch(kind)
 
     def policy(self, name: str, index: int) -> _PolicyTime:
         """The time in which a policy runs."""
@@ -163,7 +156,8 @@ class OpenRecording:
         context = self._context
         with self._recorder.failures.contained("span"):
             attributes = {names.POLICY_NAME: name, names.POLICY_INDEX: index}
-            span = self._start(f"{names.SPAN_APPLY_POLICY} {name}", self._context, time.time_ns(), attributes)
+            verb = f"{names.SPAN_APPLY_POLICY} {name}"
+            span = self._recorder.start_span(verb, self._context, time.time_ns(), attributes)
             context = trace.set_span_in_context(span, self._context)
         timing = self._policies[index] = _PolicyTime(self, span, context)
         return timing
@@ -179,6 +173,8 @@ class OpenRecording:
         else:
             with contained("events"):
                 self._signal(record)
+        with contained("span"):
+            self._attempts.end()
         for timing in self._policies.values():
             with contained("span"):
                 timing.span.end(timing.ended_ns)
@@ -281,7 +277,8 @@ class OpenRecording:
                 halts = max(step.halts, timing.halts)
                 attributes = step_attributes(record, step, sums, halts)
                 self._put(timing.span, timing.context, attributes, step_arrays(record, step), timing.ended_ns)
-                _set_status(timing.span, step.error, overflowed=step.overflow is not None, halted=bool(halts))
+                self._describe_allocation(record, step, timing)
+                set_status(timing.span, step.error, overflowed=step.overflow is not None, halted=bool(halts))
 
     def _describe(self, record: Record, totals: Totals, prefix: Prefix, sums: Sums, ended_ns: int) -> None:
         halts = max(totals.halts_emitted, len(self.halts))
@@ -291,19 +288,29 @@ class OpenRecording:
         attributes = assembly_attributes(record, totals, prefix, sums, halts)
         if content is not None and record.prompts_out:
             attributes[names.GEN_AI_SYSTEM_INSTRUCTIONS] = instructions_json(record.prompts_out, content)
-        _set_status(self._span, record.error, overflowed=record.overflow is not None, halted=bool(halts))
+        set_status(self._span, record.error, overflowed=record.overflow is not None, halted=bool(halts))
         self._put(self._span, self._context, attributes, arrays, ended_ns)
 
     def _redacted(self, text: str) -> str:
         return self._recorder.failures.redacted(self._recorder.settings.redact, text)
 
+    def _describe_allocation(self, record: Record, step: Step, timing: _PolicyTime) -> None:
+        """How an allocator gave its budget out, under the span of its policy."""
+        for compaction in step.compactions if record.error is None else ():
+            self._attempts.tell(compaction.attempts, runs_of(compaction.provenance), str(compaction.result))
+        if step.sheet is None:
+            return
+        start = self._recorder.start_span
+        started_ns = timing.ended_ns - int(timing.seconds * 1e9)
+        span = start(names.SPAN_ALLOCATE_BUDGET, timing.context, started_ns, {})
+        put_sheet(start, span, trace.set_span_in_context(span, timing.context), step.sheet, started_ns, None)
+        if step.sheet.overflow is not None:
+            self._recorder.signals.mark_overflow(span, step.sheet.overflow)
+        set_status(span, step.error, overflowed=step.sheet.overflow is not None, halted=False)
+        span.end(timing.ended_ns)
+
     def _put(self, span: Span, context: OtelContext, attributes: dict[str, Any], arrays: Arrays, at_ns: int) -> None:
-        for index, chunk in enumerate(arrays.chunks()):
-            if index == 0:
-                span.set_attributes({**attributes, **chunk})
-                continue
-            start_ns = at_ns + index * _APART_NS
-            self._start(names.SPAN_LIST_ITEMS, context, start_ns, chunk).end(start_ns)
+        put_arrays(self._recorder.start_span, span, context, attributes, arrays, at_ns)
 
     def _stamp(self, record: Record, *, reduced: bool) -> None:
         stamp = Stamp(record.assembly_id, self._span.get_span_context(), reduced)
@@ -322,16 +329,3 @@ def _fixed_share(record: Record, totals: Totals) -> float | None:
     if record.error is not None and overflow is not None and overflow.cause.value == "fixed":
         return overflow.needed / overflow.budget if overflow.budget > 0 else None
     return totals.fixed / totals.budget if totals.fixed is not None and totals.budget else None
-
-
-def _set_status(span: Span, error: BaseException | None, *, overflowed: bool, halted: bool) -> None:
-    if error is not None:
-        span.set_attributes(error_attributes(error))
-    if halted:
-        span.set_attribute(names.ERROR_TYPE, names.ERROR_ASSEMBLY_HALT)
-        span.set_status(HALTED)
-    elif overflowed:
-        span.set_attribute(names.ERROR_TYPE, names.ERROR_CONTEXT_OVERFLOW)
-        span.set_status(_OVERFLOW)
-    elif error is not None:
-        span.set_status(_FAILED if isinstance(error, Exception) else _CANCELLED)

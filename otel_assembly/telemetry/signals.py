@@ -60,6 +60,12 @@ class Signals:
         """A limit could not hold."""
         self._emit(spans, context, names.EVENT_OVERFLOW, overflow_event(overflow), SeverityNumber.ERROR)
 
+    def mark_overflow(self, span: Span, overflow: Overflow) -> None:
+        """The same on one more span, of what has been told already."""
+        if self._on_spans:
+            with self._failures.contained("events"):
+                span.add_event(names.EVENT_OVERFLOW, overflow_event(overflow))
+
     def halt(self, spans: list[Span], context: OtelContext, halt: HaltEvent) -> None:
         """The conversation was halted."""
         attributes: dict[str, Any] = {names.HALT_SOURCE: halt.source}

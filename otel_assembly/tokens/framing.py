@@ -66,7 +66,7 @@ class MessageFraming:
 
         An event that holds the results of several calls is sent as a message for each.
         """
-        if not facts.rendered:
+        if not facts.rendered or not facts.framed:
             return 0
         messages = max(1, len(facts.closes))
         name = self.per_name if facts.name else 0

@@ -1,0 +1,282 @@
+"""`Allocation`: what the allocator decided, as data; spans, `explain` and tests are read from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from otel_assembly.budget.measure import NOTHING, Rendered
+from otel_assembly.budget.sections import is_text, item_text
+from otel_assembly.decision import DecisionOutcome, DecisionReason
+from otel_assembly.facts import EventFacts, EventKind, describe
+from otel_assembly.pairing import Pairing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from otel_assembly.budget.block import Block, BlockItem
+    from otel_assembly.budget.compaction import Attempt, CompactedBlock
+    from otel_assembly.budget.measure import Measure
+    from otel_assembly.decision import Overflow
+
+
+@dataclass(frozen=True, slots=True)
+class ItemDecision:
+    """What happened to one item of a block.
+
+    Attributes:
+        item: The item, as it was given: what was compacted or dropped is never lost.
+        block: Its block's name.
+        index: Its place in the block, from 0.
+        kind: Its kind: the block's, or an event's own.
+        tokens: What it takes alone, in tokens.
+        bytes: Bytes of its text, as UTF-8.
+        atom: The place of the first item that it is kept or dropped together with.
+        outcome: ``kept``, ``compacted`` or ``dropped``.
+        reason: The rule.
+        winner: For ``duplicate`` and ``stale``: the block and the place of the item that stands for it.
+    """
+
+    item: BlockItem
+    block: str
+    index: int
+    kind: str
+    tokens: int
+    bytes: int
+    atom: int
+    outcome: DecisionOutcome
+    reason: DecisionReason
+    winner: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockDecision:
+    """What happened to one block.
+
+    Attributes:
+        block: The block, as it was given.
+        outcome: ``kept`` (whole, or with some items cut), ``compacted`` or ``dropped``.
+        reason: The rule; for a block that was cut, the rule that took its items.
+        room: Tokens that were left for it when it was decided.
+        tokens_in: What it takes whole, without `separators_in`.
+        tokens_out: What it takes in the prompt, without `separators_out`.
+        separators_in: What joining its items adds when it is whole.
+        separators_out: What joining its items adds in the prompt.
+        result: What is in the prompt of it; None where nothing is.
+        items: What happened to each of its items.
+        made: What compaction made of some of them; it is in `result`.
+        attempts: What it took.
+    """
+
+    block: Block
+    outcome: DecisionOutcome
+    reason: DecisionReason
+    room: int
+    tokens_in: int
+    tokens_out: int
+    separators_in: int
+    separators_out: int
+    result: Block | None
+    items: tuple[ItemDecision, ...]
+    made: CompactedBlock | None = None
+    attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def items_out(self) -> int:
+        """How many of its items are in the prompt as they were given."""
+        return sum(item.outcome is DecisionOutcome.KEPT for item in self.items)
+
+
+@dataclass(slots=True)
+class Fate:
+    """What the allocator notes of a block that is not simply kept whole."""
+
+    outcome: DecisionOutcome
+    reason: DecisionReason
+    #: Indexes of the items that stay as they are.
+    kept: Sequence[int] = ()
+    #: What became of the others, where it is not the block's own outcome and reason.
+    told: dict[int, tuple[DecisionOutcome, DecisionReason, tuple[str, int] | None]] = field(default_factory=dict)
+    result: Block | None = None
+    rendered: Rendered = NOTHING
+    made: CompactedBlock | None = None
+    attempts: tuple[Attempt, ...] = ()
+
+
+class Allocation:
+    """A budget, allocated: what is in the prompt, and why the rest is not.
+
+    Attributes:
+        blocks: What is in the prompt, highest priority first; a block that was kept whole is the very object.
+        window: The model's window, in tokens.
+        output_reserve: Tokens kept free for the reply.
+        budget: ``window − output_reserve``: the tokens there are for the prompt.
+        fixed: Tokens of what may not be cut, the reply's priming included.
+        used: Tokens of the whole prompt: ``framing`` and ``separators`` and what each block takes, summed.
+        framing: Tokens that belong to no block: the reply's priming.
+        overflow: The limit that could not hold, where no error was raised.
+    """
+
+    def __init__(
+        self,
+        decided: Sequence[tuple[Block, int, Fate | None]],
+        *,
+        window: int,
+        output_reserve: int,
+        fixed: int,
+        used: int,
+        measure: Measure,
+    ) -> None:
+        self._decided = decided
+        self._measure = measure
+        self.window = window
+        self.output_reserve = output_reserve
+        self.budget = window - output_reserve
+        self.fixed = fixed
+        self.used = used
+        self.framing = measure.priming
+        self.overflow: Overflow | None = None
+        results = [block if fate is None else fate.result for block, _, fate in decided]
+        self.blocks: list[Block] = [block for block in results if block is not None]
+
+    @property
+    def remaining(self) -> int:
+        """Tokens of the budget that nothing took."""
+        return self.budget - self.used
+
+    @property
+    def utilization(self) -> float:
+        """``used ÷ budget``, a ratio."""
+        return self.used / self.budget if self.budget else 0.0
+
+    @cached_property
+    def decisions(self) -> tuple[BlockDecision, ...]:
+        """What happened to each block, in the order in which they were decided."""
+        return tuple(self._decisions())
+
+    @property
+    def items(self) -> tuple[ItemDecision, ...]:
+        """What happened to each item of each block."""
+        return tuple(item for decision in self.decisions for item in decision.items)
+
+    @property
+    def dropped(self) -> tuple[ItemDecision, ...]:
+        """The items that are not in the prompt, and for which nothing else stands."""
+        return tuple(item for item in self.items if item.outcome is DecisionOutcome.DROPPED)
+
+    @property
+    def compacted(self) -> tuple[ItemDecision, ...]:
+        """The items for which a shorter text stands."""
+        return tuple(item for item in self.items if item.outcome is DecisionOutcome.COMPACTED)
+
+    @property
+    def separators(self) -> int:
+        """Tokens that joining items added, all blocks together."""
+        return sum(decision.separators_out for decision in self.decisions)
+
+    @property
+    def costs(self) -> dict[str, int]:
+        """Tokens of each block in the prompt, by its name; with `separators` and `framing` they sum to `used`."""
+        return {decision.block.name: decision.tokens_out for decision in self.decisions if decision.result is not None}
+
+    @property
+    def method(self) -> str:
+        """How far the counts can be trusted: ``exact``, ``calibrated`` or ``estimated``."""
+        method: str = self._measure.method
+        return method
+
+    @property
+    def encoding(self) -> str:
+        """What counted."""
+        return self._measure.encoding
+
+    def count(self, text: str) -> int:
+        """The tokens of a text, by what counted here."""
+        return self._measure.text(text)
+
+    def _decisions(self) -> Iterator[BlockDecision]:
+        for block, room, fate in self._decided:
+            items = block.items
+            whole = self._measure.rendered(block, items, range(len(items)))
+            if fate is None:
+                fate = _kept(block, whole, range(len(items)))
+            yield BlockDecision(
+                block=block,
+                outcome=fate.outcome,
+                reason=fate.reason,
+                room=room,
+                tokens_in=whole.tokens - whole.separators,
+                tokens_out=fate.rendered.tokens - fate.rendered.separators,
+                separators_in=whole.separators,
+                separators_out=fate.rendered.separators,
+                result=fate.result,
+                items=tuple(self._items(block, items, fate)),
+                made=fate.made,
+                attempts=fate.attempts,
+            )
+
+    def _items(self, block: Block, items: Sequence[BlockItem], fate: Fate) -> Iterator[ItemDecision]:
+        kept = set(fate.kept)
+        atoms = atoms_of(items)
+        first = {index: atom[0] for atom in atoms.values() for index in atom}
+        stays = DecisionReason.FITS if block.cuttable else DecisionReason.PINNED
+        for index, item in enumerate(items):
+            if index in kept:
+                outcome, reason, winner = DecisionOutcome.KEPT, stays, None
+            else:
+                outcome, reason, winner = fate.told.get(index, (fate.outcome, fate.reason, None))
+            yield ItemDecision(
+                item=item,
+                block=block.name,
+                index=index,
+                kind=kind_of(block, item),
+                tokens=self._measure.item(item),
+                bytes=sum(len(text.encode("utf-8", "surrogatepass")) for text in texts_of(item)),
+                atom=first[index],
+                outcome=outcome,
+                reason=reason,
+                winner=winner,
+            )
+
+    def __repr__(self) -> str:
+        return f"Allocation({self.used} of {self.budget} tokens, {len(self.blocks)} of {len(self._decided)} blocks)"
+
+
+def _kept(block: Block, whole: Rendered, items: Sequence[int]) -> Fate:
+    reason = DecisionReason.FITS if block.cuttable else DecisionReason.PINNED
+    return Fate(DecisionOutcome.KEPT, reason, items, result=block, rendered=whole)
+
+
+def texts_of(item: BlockItem) -> tuple[str, ...]:
+    """The texts that the model reads of an item."""
+    return (item_text(item),) if is_text(item) else describe(item.content).texts
+
+
+def kind_of(block: Block, item: BlockItem) -> str:
+    """An item's kind: its block's, or an event's own."""
+    return block.kind.value if is_text(item) else EventKind(describe(item.content).kind).value
+
+
+def atoms_of(items: Sequence[BlockItem]) -> dict[int, list[int]]:
+    """The items that are kept or dropped together, by the first of them: groups, and tool calls with their results."""
+    if not any(item.group is not None or not is_text(item) for item in items):
+        return {index: [index] for index in range(len(items))}
+    pairing = pairing_of(items)
+    named: dict[object, int] = {}
+    atoms: dict[int, list[int]] = {}
+    for index, item in enumerate(items):
+        key: object = ("group", item.group) if item.group is not None else pairing.atoms[index]
+        atoms.setdefault(named.setdefault(key, index), []).append(index)
+    return atoms
+
+
+def pairing_of(items: Sequence[BlockItem]) -> Pairing:
+    """Which result answers which call, in one block."""
+    pairing = Pairing()
+    for item in items:
+        pairing.append(EventFacts(EventKind.OTHER) if is_text(item) else describe(item.content))
+    return pairing
+
+
+__all__ = ["Allocation", "BlockDecision", "Fate", "ItemDecision"]

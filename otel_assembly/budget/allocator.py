@@ -1,0 +1,115 @@
+"""`allocate`: blocks into a budget (seed 004), recorded as it goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from otel_assembly.budget.compaction import Compactors
+from otel_assembly.budget.measure import measure_for
+from otel_assembly.budget.rule import plan
+from otel_assembly.recorder import default_recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from otel_assembly.budget.allocation import Allocation
+    from otel_assembly.budget.block import Block
+    from otel_assembly.budget.compaction import Compact, Compacted, Watch
+    from otel_assembly.budget.rule import CompactionRequest, Plan
+    from otel_assembly.recorder import AllocationRecording
+
+_EXTRACTIVE = Compactors()
+
+
+def allocate(
+    blocks: Iterable[Block],
+    window: int,
+    output_reserve: int,
+    count: Callable[[str], int] | None = None,
+    compact: Compact | Compactors | None = None,
+    *,
+    model: str | None = None,
+) -> Allocation:
+    """Decide which blocks, and what of them, are in a prompt of at most ``window − output_reserve`` tokens (seed 004).
+
+    Blocks that may not be cut are reserved first, then each cuttable block's floor, then the rest is given out from the
+    highest priority to the lowest. A block that does not fit whole is cut its own way (`Cut`), and compacted before it
+    is dropped; with no room left, no compactor is called. The order of the input changes nothing.
+
+    Args:
+        blocks: The blocks, each with a name of its own.
+        window: The model's window, in tokens.
+        output_reserve: Tokens kept free for the reply.
+        count: The caller's own count of a text: a block then costs ``count(content)`` and no message framing. None: the
+            model's tokenizer, with the framing of messages.
+        compact: ``compact(text, target_tokens)`` makes a text shorter; or `Compactors`, for deadlines, attempts and a
+            fallback of one's own. None: the extractive compactor, which needs no model.
+        model: The model whose tokenizer counts.
+
+    Raises:
+        ContextOverflowError: What may not be cut does not fit; raised before any compactor runs.
+        ConfigurationError: Two blocks share a name, a floor is above the budget, or a number cannot work.
+        TokenizerError: The counter does not count; the message names the block.
+    """
+    compactors = _compactors(compact)
+    measure = measure_for(count, model)
+    recording = default_recorder().begin_allocation()
+    if recording is None:
+        return _finished(plan(blocks, window, output_reserve, measure), compactors, None)
+    with recording:
+        allocation = _finished(plan(blocks, window, output_reserve, measure), compactors, recording)
+        recording.finish(allocation)
+        return allocation
+
+
+async def allocate_async(
+    blocks: Iterable[Block],
+    window: int,
+    output_reserve: int,
+    count: Callable[[str], int] | None = None,
+    compact: Compact | Compactors | None = None,
+    *,
+    model: str | None = None,
+) -> Allocation:
+    """As `allocate`, for a compactor that is async, and without blocking the loop for one that is not."""
+    compactors = _compactors(compact)
+    measure = measure_for(count, model)
+    recording = default_recorder().begin_allocation()
+    if recording is None:
+        return await finished_async(plan(blocks, window, output_reserve, measure), compactors, None)
+    with recording:
+        steps = plan(blocks, window, output_reserve, measure)
+        allocation = await finished_async(steps, compactors, recording.watch)
+        recording.finish(allocation)
+        return allocation
+
+
+def _compactors(compact: Compact | Compactors | None) -> Compactors:
+    if compact is None:
+        return _EXTRACTIVE
+    return compact if isinstance(compact, Compactors) else Compactors(compact)
+
+
+def _finished(steps: Plan, compactors: Compactors, recording: AllocationRecording | None) -> Allocation:
+    compacted: Compacted | None = None
+    try:
+        while True:
+            request = next(steps) if compacted is None else steps.send(compacted)
+            watch = recording.watch(request.block) if recording is not None else None
+            compacted = compactors.run(request.text, request.target, request.measure.text, watch)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]  # what a Plan returns
+
+
+async def finished_async(
+    steps: Plan, compactors: Compactors, watch: Callable[[Block], Watch | None] | None
+) -> Allocation:
+    """Run the rule to its end, with compactors that may wait."""
+    compacted: Compacted | None = None
+    while True:
+        try:
+            request: CompactionRequest = next(steps) if compacted is None else steps.send(compacted)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]  # what a Plan returns
+        watched = watch(request.block) if watch is not None else None
+        compacted = await compactors.run_async(request.text, request.target, request.measure.text, watched)

@@ -1,0 +1,333 @@
+"""From an allocation to its spans: ``allocate_budget``, and an ``allocate_block`` for each block that deserves one."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Self
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.trace import INVALID_SPAN
+
+from otel_assembly.budget.sheets import sheet_of
+from otel_assembly.decision import DecisionOutcome, Overflow, OverflowCause, PromptPart
+from otel_assembly.errors import ContextOverflowError
+from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry import conventions_metrics as catalogue
+from otel_assembly.telemetry.arrays import Arrays, run_text, runs_of
+from otel_assembly.telemetry.attempts import AttemptSpans
+from otel_assembly.telemetry.projection import error_attributes, overflow_attributes
+from otel_assembly.telemetry.statuses import set_status
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from opentelemetry.context import Context as OtelContext
+    from opentelemetry.trace import Span
+
+    from otel_assembly.budget.allocation import Allocation
+    from otel_assembly.budget.block import Block
+    from otel_assembly.budget.compaction import Watch
+    from otel_assembly.decision import BudgetLine, BudgetSheet
+    from otel_assembly.telemetry.attempts import StartSpan
+    from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
+
+Attributes = dict[str, Any]
+#: How the allocator is called where metrics name a policy.
+ALLOCATOR = "allocator"
+
+
+def put_sheet(
+    start: StartSpan, span: Span, context: OtelContext, sheet: BudgetSheet, started_ns: int, ledger: _Ledger | None
+) -> None:
+    """Write a sheet on its span, and the spans of its blocks under it.
+
+    Args:
+        start: How a span is started.
+        span: The ``allocate_budget`` span.
+        context: The context in which it is current.
+        sheet: What was decided.
+        started_ns: When the allocator began.
+        ledger: What happened to each item, where no assembly tells it.
+    """
+    if not span.is_recording():
+        return
+    lines = list(sheet.lines)
+    order = sorted(range(len(lines)), key=lambda at: (lines[at].is_whole, at))[: names.MAX_BLOCK_SPANS]
+    shown = set(order)
+    rest = [line for at, line in enumerate(lines) if at not in shown]
+    arrays = Arrays()
+    if ledger is not None:
+        ledger.state(arrays)
+    arrays.add(
+        [names.BLOCKS_NAMES, names.BLOCKS_OUTCOMES, names.BLOCKS_REASONS, names.BLOCKS_TOKENS],
+        [
+            [line.name for line in rest],
+            [line.outcome.value for line in rest],
+            [line.reason.value for line in rest],
+            [line.tokens_out for line in rest],
+        ],
+    )
+    put_arrays(start, span, context, sheet_attributes(sheet), arrays, started_ns)
+    for number, at in enumerate(sorted(shown)):
+        # Apart by enough that their order survives a backend that keeps microseconds.
+        at_ns = started_ns + number * names.APART_NS
+        block = start(f"{names.SPAN_ALLOCATE_BLOCK} {lines[at].kind}", context, at_ns, {})
+        changes = Arrays()
+        if ledger is not None:
+            ledger.changes(at, changes)
+        put_arrays(start, block, trace.set_span_in_context(block, context), line_attributes(lines[at]), changes, at_ns)
+        block.end(at_ns)
+
+
+def put_arrays(
+    start: StartSpan, span: Span, context: OtelContext, attributes: Attributes, arrays: Arrays, at_ns: int
+) -> None:
+    """Attributes and arrays on a span; what of the arrays does not fit, on `list_items` spans under it."""
+    for index, chunk in enumerate(arrays.chunks()):
+        if index == 0:
+            span.set_attributes({**attributes, **chunk})
+            continue
+        start_ns = at_ns + index * names.APART_NS
+        start(names.SPAN_LIST_ITEMS, context, start_ns, chunk).end(start_ns)
+
+
+def sheet_attributes(sheet: BudgetSheet) -> Attributes:
+    """What stands on ``allocate_budget`` beside arrays."""
+    outcomes = Counter(line.outcome for line in sheet.lines)
+    return {
+        names.BUDGET_WINDOW: sheet.window,
+        names.BUDGET_OUTPUT_RESERVE: sheet.output_reserve,
+        names.BUDGET_TOKENS: sheet.budget,
+        names.BUDGET_FIXED: sheet.fixed,
+        names.BUDGET_USED: sheet.used,
+        names.BUDGET_REMAINING: sheet.budget - sheet.used,
+        names.BUDGET_UTILIZATION: sheet.used / sheet.budget if sheet.budget else 0.0,
+        names.BLOCKS_KEPT: outcomes[DecisionOutcome.KEPT],
+        names.BLOCKS_COMPACTED: outcomes[DecisionOutcome.COMPACTED],
+        names.BLOCKS_DROPPED: outcomes[DecisionOutcome.DROPPED],
+        **overflow_attributes(sheet.overflow),
+    }
+
+
+def line_attributes(line: BudgetLine) -> Attributes:
+    """What stands on ``allocate_block`` beside arrays."""
+    return {
+        names.BLOCK_NAME: line.name,
+        names.BLOCK_KIND: line.kind,
+        names.BLOCK_PRIORITY: line.priority,
+        names.BLOCK_CUTTABLE: line.cuttable,
+        names.BLOCK_MIN_TOKENS: line.min_tokens,
+        names.TOKENS_IN: line.tokens_in,
+        names.TOKENS_OUT: line.tokens_out,
+        names.DECISION_OUTCOME: line.outcome.value,
+        names.DECISION_REASON: line.reason.value,
+        names.BUDGET_REMAINING: line.room,
+        names.ITEMS_IN: line.items_in,
+        names.ITEMS_OUT: line.items_out,
+        names.ITEMS_INJECTED: line.items_injected,
+    }
+
+
+class _Ledger:
+    """The ledger of an allocation that stands alone: its items are numbered in decision order, then what was made."""
+
+    def __init__(self, allocation: Allocation) -> None:
+        self._decisions = allocation.decisions
+        counts = [len(decision.items) for decision in self._decisions]
+        self._first = [sum(counts[:at]) for at in range(len(counts) + 1)]
+        made = [at for at, decision in enumerate(self._decisions) if decision.made is not None]
+        self._made = {at: self._first[-1] + number for number, at in enumerate(made)}
+        self._text = allocation.count
+
+    def state(self, arrays: Arrays) -> None:
+        """What stands in the prompt, and everything that was seen: which is all of it, for the first time."""
+        kept: list[int] = []
+        rows: list[tuple[str, str, int, int, str]] = []
+        for at, decision in enumerate(self._decisions):
+            first = self._first[at]
+            for item in decision.items:
+                if item.outcome is DecisionOutcome.KEPT:
+                    kept.append(first + item.index)
+                rows.append((str(first + item.index), item.kind, item.tokens, item.bytes, str(first + item.atom)))
+            if at in self._made:
+                kept.append(self._made[at])
+        for at, ordinal in self._made.items():
+            made = self._decisions[at].made
+            text = made.summary if made is not None else ""
+            size = len(text.encode("utf-8", "surrogatepass"))
+            rows.append((str(ordinal), self._decisions[at].block.kind.value, self._text(text), size, str(ordinal)))
+        arrays.add([names.KEPT_ITEMS], [_ascending(kept)])
+        columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[], [], [], [], []]
+        arrays.add(
+            [
+                names.ARRIVED_ITEMS,
+                names.ARRIVED_KINDS,
+                names.ARRIVED_TOKENS,
+                names.ARRIVED_BYTES,
+                names.ARRIVED_ATOMS,
+            ],
+            columns,
+        )
+
+    def changes(self, at: int, arrays: Arrays) -> None:
+        """What one block's rule took, and what was made of it."""
+        decision, first = self._decisions[at], self._first[at]
+        arrays.add([names.BLOCK_ITEMS], [runs_of(range(first, first + len(decision.items)))])
+        by_reason: dict[str, list[int]] = {}
+        compacted: list[int] = []
+        for item in decision.items:
+            if item.outcome is DecisionOutcome.DROPPED:
+                by_reason.setdefault(item.reason.value, []).append(first + item.index)
+            elif item.outcome is DecisionOutcome.COMPACTED:
+                compacted.append(first + item.index)
+        dropped: list[str] = []
+        reasons: list[str] = []
+        for reason, ordinals in by_reason.items():
+            runs = runs_of(ordinals)
+            dropped += runs
+            reasons += [reason] * len(runs)
+        arrays.add([names.DROPPED_ITEMS, names.DROPPED_REASONS], [dropped, reasons])
+        arrays.add([names.COMPACTED_ITEMS], [runs_of(compacted)])
+        if at in self._made:
+            arrays.add([names.INJECTED_ITEMS], [[str(self._made[at])]])
+
+    def compactions(self, attempts: AttemptSpans) -> None:
+        """What each compaction stands for."""
+        for at, ordinal in self._made.items():
+            decision, first = self._decisions[at], self._first[at]
+            of = [first + item.index for item in decision.items if item.outcome is DecisionOutcome.COMPACTED]
+            attempts.tell(decision.attempts, runs_of(of), str(ordinal))
+
+
+def _ascending(ordinals: Sequence[int]) -> list[str]:
+    """Runs of ordinals in their order."""
+    runs: list[list[int]] = []
+    for ordinal in ordinals:
+        if runs and runs[-1][1] + 1 == ordinal:
+            runs[-1][1] = ordinal
+        else:
+            runs.append([ordinal, ordinal])
+    return [run_text(first, last) for first, last in runs]
+
+
+class OpenAllocation:
+    """One run of the allocator outside of any chain, while it runs."""
+
+    __slots__ = ("_attempts", "_context", "_done", "_recorder", "_span", "_started_ns", "_token")
+
+    def __init__(self, recorder: OpenTelemetryRecorder) -> None:
+        self._recorder = recorder
+        self._started_ns = time.time_ns()
+        self._context = otel_context.get_current()
+        self._span: Span = INVALID_SPAN
+        self._attempts = AttemptSpans(recorder.start_span, recorder.failures)
+        self._token: Any = None
+        self._done = False
+        with recorder.failures.contained("span"):
+            self._span = recorder.start_span(names.SPAN_ALLOCATE_BUDGET, self._context, self._started_ns, {})
+            self._context = trace.set_span_in_context(self._span, self._context)
+
+    def __enter__(self) -> Self:
+        self._token = otel_context.attach(self._context)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        ended_ns = time.time_ns()
+        try:
+            otel_context.detach(self._token)
+        except ValueError:  # a coroutine that nobody awaited to its end is closed in another context
+            return
+        contained = self._recorder.failures.contained
+        if error is not None and not self._done:
+            with contained("span"):
+                self._failed(error)
+        with contained("span"):
+            self._attempts.end()
+        with contained("span"):
+            self._span.end(ended_ns)
+
+    def watch(self, block: Block) -> Watch:
+        """What stands around each attempt to compact a block."""
+        return self._attempts.watch(block.kind.value)
+
+    def finish(self, allocation: Allocation) -> None:
+        """The allocator came to its end."""
+        self._done = True
+        contained = self._recorder.failures.contained
+        sheet = sheet_of(allocation)
+        with contained("metrics"):
+            self._measure(allocation, sheet)
+        if not self._span.is_recording():
+            return
+        with contained("span"):
+            ledger = _Ledger(allocation)
+            ledger.compactions(self._attempts)
+            self._span.set_attributes(
+                {
+                    names.LEDGER_ID: uuid.uuid4().hex,
+                    names.TURN: 0,
+                    names.TOKENS_METHOD: allocation.method,
+                    names.TOKENS_ENCODING: allocation.encoding,
+                    **_kinds(allocation),
+                }
+            )
+            put_sheet(self._recorder.start_span, self._span, self._context, sheet, self._started_ns, ledger)
+
+    def _failed(self, error: BaseException) -> None:
+        overflow = None
+        if isinstance(error, ContextOverflowError):
+            overflow = Overflow(error.budget, error.needed, OverflowCause(error.cause))
+            metrics = self._recorder.metrics
+            metrics.add(catalogue.BUDGET_OVERFLOWS, 1, metrics.agent(None, None)[1], self._context)
+            if error.budget:
+                metrics.record(
+                    catalogue.BUDGET_FIXED_UTILIZATION,
+                    error.needed / error.budget,
+                    metrics.agent(None, None)[0],
+                    self._context,
+                )
+            self._recorder.signals.overflow([self._span], self._context, overflow)
+            if error.sheet is not None:
+                start, sheet = self._recorder.start_span, error.sheet
+                put_sheet(start, self._span, self._context, sheet, self._started_ns, None)
+        self._span.set_attributes({**error_attributes(error), **overflow_attributes(overflow)})
+        set_status(self._span, error, overflowed=overflow is not None, halted=False)
+
+    def _measure(self, allocation: Allocation, sheet: BudgetSheet) -> None:
+        metrics = self._recorder.metrics
+        agent, _ = metrics.agent(None, None)
+        metrics.record(catalogue.BUDGET_UTILIZATION, allocation.utilization, agent, self._context)
+        if sheet.budget:
+            metrics.record(catalogue.BUDGET_FIXED_UTILIZATION, sheet.fixed / sheet.budget, agent, self._context)
+        counted: Counter[str] = Counter()
+        tokens: Counter[str] = Counter()
+        for item in allocation.dropped:
+            counted[item.reason.value] += 1
+            tokens[item.reason.value] += item.tokens
+        for reason, count in counted.items():
+            attributes = {names.POLICY_NAME: metrics.policy_name(ALLOCATOR), names.DECISION_REASON: reason}
+            metrics.add(catalogue.ITEMS_DROPPED, count, attributes, self._context)
+            metrics.add(catalogue.TOKENS_DROPPED, tokens[reason], attributes, self._context)
+
+
+def _kinds(allocation: Allocation) -> Mapping[str, list[Any]]:
+    """What fills the prompt, by kind: items alone, then what is around them."""
+    sums: Counter[str] = Counter()
+    for decision in allocation.decisions:
+        items = sum(item.tokens for item in decision.items if item.outcome is DecisionOutcome.KEPT)
+        for item in decision.items:
+            if item.outcome is DecisionOutcome.KEPT:
+                sums[item.kind] += item.tokens
+        if decision.made is not None:
+            made = allocation.count(decision.made.summary)
+            sums[decision.block.kind.value] += made
+            items += made
+        sums[PromptPart.FRAMING.value] += decision.tokens_out - items
+    sums[PromptPart.FRAMING.value] += allocation.framing
+    sums[PromptPart.SEPARATORS.value] += allocation.separators
+    filled = {kind: tokens for kind, tokens in sums.items() if tokens}
+    return {names.KIND_NAMES: list(filled), names.KIND_TOKENS: list(filled.values())} if filled else {}

@@ -1,0 +1,108 @@
+"""Spans around each attempt to compact something; they end when it is known what became of it."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.trace import Status, StatusCode
+
+from otel_assembly.budget.compaction import CompactionOutcome
+from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.arrays import Arrays
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from opentelemetry.context import Context as OtelContext
+    from opentelemetry.trace import Span
+
+    from otel_assembly.budget.compaction import Attempt, Watch
+    from otel_assembly.telemetry.failures import Failures
+
+
+class StartSpan(Protocol):
+    """How a span of ours is started."""
+
+    def __call__(self, name: str, parent: OtelContext, start_ns: int, attributes: dict[str, Any], /) -> Span:
+        """Start it."""
+        ...
+
+
+class AttemptSpans:
+    """The ``compact_block`` spans of one recording."""
+
+    __slots__ = ("_failures", "_spans", "_start")
+
+    def __init__(self, start: StartSpan, failures: Failures) -> None:
+        self._start = start
+        self._failures = failures
+        #: Each attempt, by identity, with its span, the context in it, and when it ended.
+        self._spans: dict[int, tuple[Attempt, Span, OtelContext, int]] = {}
+
+    def watch(self, kind: str) -> Watch:
+        """What stands around the attempts to compact something of this kind."""
+
+        @contextmanager
+        def around(attempt: Attempt, /) -> Iterator[None]:
+            token = span = None
+            context = otel_context.get_current()
+            with self._failures.contained("span"):
+                span = self._start(
+                    f"{names.SPAN_COMPACT_BLOCK} {kind}",
+                    context,
+                    time.time_ns(),
+                    {
+                        names.BLOCK_KIND: kind,
+                        names.COMPACTION_COMPACTOR: attempt.compactor,
+                        names.COMPACTION_ATTEMPT: attempt.number,
+                        names.COMPACTION_TARGET: attempt.target,
+                        names.TOKENS_IN: attempt.tokens_in,
+                    },
+                )
+                context = trace.set_span_in_context(span, context)
+                token = otel_context.attach(context)
+            try:
+                yield
+            finally:
+                if token is not None:
+                    otel_context.detach(token)
+                if span is not None:
+                    self._spans[id(attempt)] = attempt, span, context, time.time_ns()
+
+        return around
+
+    def tell(self, attempts: Iterable[Attempt], provenance: list[str], result: str) -> None:
+        """What the successful one of these attempts stands for, as runs of ordinals, and its own ordinal."""
+        for attempt in attempts:
+            held = self._spans.get(id(attempt))
+            if held is None or attempt.outcome is not CompactionOutcome.COMPACTED:
+                continue
+            _, span, context, ended_ns = held
+            span.set_attribute(names.COMPACTION_RESULT, result)
+            arrays = Arrays()
+            arrays.add([names.COMPACTION_PROVENANCE], [provenance])
+            for index, chunk in enumerate(arrays.chunks()):
+                if index == 0:
+                    span.set_attributes(chunk)
+                else:
+                    at_ns = ended_ns + index * names.APART_NS
+                    self._start(names.SPAN_LIST_ITEMS, context, at_ns, dict(chunk)).end(at_ns)
+
+    def end(self) -> None:
+        """End them all, each at the time when it came to its end."""
+        for attempt, span, _, ended_ns in self._spans.values():
+            with self._failures.contained("span"):
+                outcome = attempt.outcome
+                # An attempt that was cancelled, or stopped by a halt, has no outcome of its own.
+                span.set_attribute(names.COMPACTION_OUTCOME, (outcome or CompactionOutcome.RAISED).value)
+                if attempt.tokens_out is not None:
+                    span.set_attribute(names.TOKENS_OUT, attempt.tokens_out)
+                if outcome is not CompactionOutcome.COMPACTED:
+                    span.set_attribute(names.ERROR_TYPE, attempt.error_type or (outcome or "cancelled"))
+                    span.set_status(Status(StatusCode.ERROR, names.STATUS_COMPACTION_FAILED))
+                span.end(ended_ns)
+        self._spans.clear()

@@ -1,0 +1,31 @@
+"""The status of our spans: ERROR with a fixed phrase; what an exception says itself could quote a conversation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry.trace import Status, StatusCode
+
+from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.projection import error_attributes
+from otel_assembly.telemetry.run import HALTED
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+_OVERFLOW: Final = Status(StatusCode.ERROR, names.STATUS_CONTEXT_OVERFLOW)
+_FAILED: Final = Status(StatusCode.ERROR, names.STATUS_POLICY_FAILED)
+_CANCELLED: Final = Status(StatusCode.ERROR)
+
+
+def set_status(span: Span, error: BaseException | None, *, overflowed: bool, halted: bool) -> None:
+    if error is not None:
+        span.set_attributes(error_attributes(error))
+    if halted:
+        span.set_attribute(names.ERROR_TYPE, names.ERROR_ASSEMBLY_HALT)
+        span.set_status(HALTED)
+    elif overflowed:
+        span.set_attribute(names.ERROR_TYPE, names.ERROR_CONTEXT_OVERFLOW)
+        span.set_status(_OVERFLOW)
+    elif error is not None:
+        span.set_status(_FAILED if isinstance(error, Exception) else _CANCELLED)
