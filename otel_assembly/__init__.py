@@ -74,6 +74,7 @@ from otel_assembly.knowledge import (
 from otel_assembly.policies import (
     AlertPolicy,
     AssemblyPolicy,
+    BudgetPolicy,
     ConversationPolicy,
     EpisodicMemoryPolicy,
     SlidingWindowPolicy,
@@ -114,6 +115,7 @@ __all__ = [
     "BlockDecision",
     "BlockItem",
     "BudgetMonitor",
+    "BudgetPolicy",
     "CalibratedCounter",
     "CharacterCounter",
     "CompactedBlock",

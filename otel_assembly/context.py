@@ -122,6 +122,11 @@ class Context:
         return self._watch(kind) if self._watch is not None else None
 
     @property
+    def listening(self) -> bool:
+        """Whether anybody listens to this assembly, so that details are worth working out."""
+        return self._watch is not None
+
+    @property
     def halts_emitted(self) -> int:
         """The `HaltEvent`s that were emitted while this assembly ran."""
         return self._halts

@@ -178,6 +178,7 @@ class History(Sequence[Any]):
         self.orphans = PositionColumn(self, array("I"))
         self.requests = PositionColumn(self, array("I"))
         self.alerts = PositionColumn(self, array("I"))
+        self.summaries = PositionColumn(self, array("I"))
         self.columns: tuple[Column, ...] = (
             self.all,
             self.conversational,
@@ -185,6 +186,7 @@ class History(Sequence[Any]):
             self.orphans,
             self.requests,
             self.alerts,
+            self.summaries,
         )
         #: One past the last system message that leads the conversation: a prompt that stands among the events. Alerts
         #: and lifecycle notes, which the model does not read, may stand before it.
@@ -239,6 +241,8 @@ class History(Sequence[Any]):
             return self.all, self.orphans
         if kind is EventKind.REQUEST:
             return self.all, self.conversational, self.requests
+        if kind is EventKind.SUMMARY:
+            return self.all, self.conversational, self.summaries
         return self.all, self.conversational
 
     def __len__(self) -> int:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from otel_assembly import (
     AlertPolicy,
     Assembler,
+    BudgetPolicy,
     ConversationPolicy,
     EpisodicMemoryPolicy,
     ModelRequest,
@@ -33,6 +34,7 @@ FORM = {
         {"episodic_memory": {"max_episodes": 2}},
         {"conversation": {}},
         {"sliding_window": {"max_events": 50, "stride": 10}},
+        {"budget": {"window": 8000, "output_reserve": 500}},
         {"token_budget": {"max_tokens": 8000, "on_overflow": "drop", "chars_per_token": 4}},
     ],
 }
@@ -42,6 +44,7 @@ TYPES = [
     EpisodicMemoryPolicy,
     ConversationPolicy,
     SlidingWindowPolicy,
+    BudgetPolicy,
     TokenBudgetPolicy,
 ]
 
@@ -64,7 +67,7 @@ def test_a_mapping_names_policies_and_their_parameters():
     assembler = Assembler.from_config(FORM)
     assert [type(policy) for policy in assembler.policies] == TYPES
     assert (assembler.name, assembler.model, assembler.on_policy_error) == ("support", "gpt-4o", "skip")
-    window, budget = assembler.policies[-2:]
+    window, _, budget = assembler.policies[-3:]
     assert (window.max_events, window.stride, window.transparent) == (50, 10, False)
     assert (budget.max_tokens, budget.on_overflow, budget.chars_per_token) == (8000, "drop", 4)
 

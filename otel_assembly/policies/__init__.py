@@ -6,6 +6,7 @@ from typing import Final
 
 from otel_assembly.policies.alert import AlertPolicy
 from otel_assembly.policies.base import AssemblyPolicy, DecidingPolicy
+from otel_assembly.policies.budget import BudgetPolicy
 from otel_assembly.policies.conversation import ConversationPolicy
 from otel_assembly.policies.memory import EpisodicMemoryPolicy, WorkingMemoryPolicy
 from otel_assembly.policies.order import policy_kind, validate_order
@@ -17,6 +18,7 @@ POLICIES: Final[dict[str, type[DecidingPolicy]]] = {
     policy.name: policy
     for policy in (
         AlertPolicy,
+        BudgetPolicy,
         ConversationPolicy,
         EpisodicMemoryPolicy,
         SlidingWindowPolicy,
@@ -29,6 +31,7 @@ __all__ = [
     "POLICIES",
     "AlertPolicy",
     "AssemblyPolicy",
+    "BudgetPolicy",
     "ConversationPolicy",
     "DecidingPolicy",
     "EpisodicMemoryPolicy",
