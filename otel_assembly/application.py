@@ -17,7 +17,7 @@ from otel_assembly.ordinals import Ordinals
 from otel_assembly.pairing import ECHO
 from otel_assembly.policies import POLICIES, DecidingPolicy, policy_kind
 from otel_assembly.record import Step, StepCompaction
-from otel_assembly.view import View, to_runs
+from otel_assembly.view import Edited, View, to_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -184,6 +184,9 @@ def _events(policy: AssemblyPolicy, step: Step, outcome: Outcome, ledger: Ledger
     if type(policy) in _OURS and isinstance(events, View) and events.history is step.view_in.history:
         step.view_out = events
         _take_verdicts(step, outcome.decisions)
+    elif type(policy) in _OURS and isinstance(events, Edited) and events.view.history is step.view_in.history:
+        _take_edits(step, events, ledger)
+        _take_verdicts(step, outcome.decisions)
     elif events is not step.view_in or outcome.decisions:
         try:
             _match(step, list(events), outcome.decisions, ledger)
@@ -226,6 +229,24 @@ def _take_verdicts(step: Step, verdicts: Sequence[Verdict]) -> None:
 
 
 _EXITS: Final = frozenset({DecisionOutcome.DROPPED, DecisionOutcome.COMPACTED})
+
+
+def _take_edits(step: Step, events: Edited, ledger: Ledger) -> None:
+    """The output of a policy that knows which of its events came in where: nothing has to be looked for."""
+    history = History(events)
+    history.passing = True
+    frame = Frame(history, Ordinals())
+    last = ledger.last
+    known = {id(event): ordinal for event, ordinal in last.made[step.index]} if last is not None else {}
+    made: list[tuple[Any, int]] = []
+    for event, position in zip(events, events.positions, strict=True):
+        if position is not None:
+            frame.ordinals.extend(1, step.frame_in.ordinals.of(position))
+            continue
+        ordinal = known.get(id(event))
+        made.append((event, ledger.take(1) if ordinal is None else ordinal))
+        frame.ordinals.extend(1, made[-1][1])
+    step.frame_out, step.view_out, step.made = frame, history.view(), tuple(made)
 
 
 def _match(step: Step, events: list[Any], verdicts: Sequence[Verdict], ledger: Ledger) -> None:

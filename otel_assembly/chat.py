@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly.errors import DescribeError
 from otel_assembly.facts import EventFacts, EventKind, describe
+from otel_assembly.stand_ins import shortened, summary_like
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,6 +50,16 @@ def _(message: dict) -> EventFacts:  # type: ignore[type-arg]  # singledispatch 
         name=message["name"] if isinstance(message.get("name"), str) else "",
         media_tokens=media,
     )
+
+
+@summary_like.register
+def _(message: dict, text: str, events: int) -> dict[str, Any]:  # type: ignore[type-arg]  # as above
+    return {"role": "system", "content": f"[Earlier messages, summarised: details may be missing]\n{text}"}
+
+
+@shortened.register
+def _(message: dict, text: str) -> dict[str, Any] | None:  # type: ignore[type-arg]  # as above
+    return {**message, "content": text} if isinstance(message.get("content"), str) else None
 
 
 def _content(content: Any) -> tuple[list[str], int]:

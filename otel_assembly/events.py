@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic_core import PydanticSerializationError
 
 from otel_assembly.facts import EventFacts, EventKind, describe
+from otel_assembly.stand_ins import shortened, summary_like
 
 
 def _new_id() -> str:
@@ -24,7 +25,8 @@ def _new_id() -> str:
 class Event(BaseModel):
     """The base of our events; frozen, and refusing fields it does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # An error's message goes to logs, where no content belongs.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     id: str = Field(default_factory=_new_id)
 
@@ -346,3 +348,14 @@ def _(event: ObserverAlert) -> EventFacts:
 @describe.register
 def _(event: Event) -> EventFacts:
     return EventFacts(EventKind.OTHER, id=event.id)
+
+
+@summary_like.register
+def _(event: Event, text: str, events: int) -> CompactionSummary:
+    return CompactionSummary(summary=text, event_count=events)
+
+
+@shortened.register
+def _(event: ToolResultEvent, text: str) -> ToolResultEvent:
+    # A new id: it is another event, and the ledger says that it stands for the first.
+    return event.model_copy(update={"content": text, "id": _new_id()})

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 
 class Ordinals:
@@ -32,6 +33,18 @@ class Ordinals:
         """The ordinal of a position."""
         run = bisect_right(self._positions, position) - 1
         return self._ordinals[run] + position - self._positions[run]
+
+    def find(self, ordinals: Iterable[int]) -> Iterator[int]:
+        """The positions that have these ordinals; those that none has are passed over."""
+        if any(one > other for one, other in pairwise(self._ordinals)):
+            wanted = set(ordinals)
+            yield from (position for position, ordinal in enumerate(self.all()) if ordinal in wanted)
+            return
+        ends = [*self._positions[1:], self._upto]
+        for ordinal in ordinals:
+            run = bisect_right(self._ordinals, ordinal) - 1
+            if run >= 0 and (position := self._positions[run] + ordinal - self._ordinals[run]) < ends[run]:
+                yield position
 
     def spans(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """The ordinals of positions ``[start, stop)``, as runs ``[first, last]``."""

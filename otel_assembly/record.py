@@ -175,9 +175,9 @@ class Record:
         """Count what is sent in another order or shape than it came in; what arrived is told by these tokens."""
         source = self.opening.frame
         if self.frame_out is not source:
-            kept, table = set(self.frame_out.of(self.view_out)), source.history.table(self.meter)
-            for position in self.opening.view.positions():
-                if source.ordinals.of(position) in kept:
+            table, end = source.history.table(self.meter), self.opening.view.end
+            for position in source.ordinals.find(self.frame_out.of(self.view_out)):
+                if position < end:
                     table.tokens(position)
 
     def snapshot(self, since: Snapshot | None) -> Snapshot:

@@ -144,16 +144,21 @@ def _flow(record: Record) -> tuple[int, int, int, int, int, int]:
             sum(map(len, compacted)),
             sum(map(record.items_tokens, compacted)),
         )
-    came = set(record.opening.frame.of(record.opening.view))
+    # Whatever stands in an assembly came in, or a step of it made it.
+    made = {ordinal for step in record.steps for ordinal in step.injected}
     injected = record.view_out.pick_positions(
-        position for position in record.view_out.positions() if record.frame_out.ordinals.of(position) not in came
+        position for position in record.view_out.positions() if record.frame_out.ordinals.of(position) in made
     )
     left = {outcome: [0, 0] for outcome in (DecisionOutcome.DROPPED, DecisionOutcome.COMPACTED)}
     for step in record.steps:
         for group in step.groups:
+            if group.frame is record.opening.frame:
+                left[group.outcome][0] += len(group.view)
+                left[group.outcome][1] += record.items_tokens(group.view)
+                continue
             table = group.view.history.table(record.meter)
             for position in group.view.positions():
-                if group.frame.ordinals.of(position) in came:
+                if group.frame.ordinals.of(position) not in made:
                     left[group.outcome][0] += 1
                     left[group.outcome][1] += max(0, table.known(position))
     return (

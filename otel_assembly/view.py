@@ -201,6 +201,33 @@ class View(Sequence[Any]):
         return self.pick(to_runs(indexes))
 
 
+class Edited(Sequence[Any]):
+    """A view's events, some of them replaced and others put between them; no event moves.
+
+    Args:
+        view: What was edited.
+        events: What came of it.
+        positions: For each of these the position in the view's history that it stands at; None where it is new.
+    """
+
+    __slots__ = ("_events", "positions", "view")
+
+    def __init__(self, view: View, events: Sequence[Any], positions: Sequence[int | None]) -> None:
+        self.view = view
+        self._events = events
+        self.positions = positions
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        return self._events[index]
+
+
 def _extend(segments: list[Segment], segment: Segment) -> None:
     if segments:
         column, start, stop = segments[-1]

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from otel_assembly.budget.compaction import Compactors
 from otel_assembly.decision import (
-    BudgetLine,
-    BudgetSheet,
+    Compaction,
     DecisionOutcome,
     DecisionReason,
     Outcome,
     Overflow,
     OverflowCause,
+    Verdict,
 )
 from otel_assembly.errors import ConfigurationError, ContextOverflowError
-from otel_assembly.facts import EventKind
+from otel_assembly.facts import describe
 from otel_assembly.policies.base import DecidingPolicy, as_view, at_least
+from otel_assembly.policies.budget_sheet import sheet_of
 from otel_assembly.policies.fill import Fill
+from otel_assembly.policies.standing import Standing, standing_of
+from otel_assembly.stand_ins import summary_like
+from otel_assembly.view import Edited, View
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from otel_assembly.context import Context
-    from otel_assembly.view import View
 
 
 class BudgetPolicy(DecidingPolicy):
@@ -43,6 +48,10 @@ class BudgetPolicy(DecidingPolicy):
             bytes than the atom before them; 0 moves it to any atom.
         on_overflow: What to do where the newest atom does not fit although the fixed content does: ``raise`` or
             ``drop``, which leaves it out whole, reason ``over_budget``.
+        compact: What makes texts shorter, as for `allocate`; ``Compactors()`` needs no model. With it, a summary stands
+            for the turns that are cut, made anew when the cut moves; and a tool's result that does not fit is shortened
+            to half of what is free instead of an overflow. None: what does not fit is dropped.
+        summary_tokens: Tokens of that summary at most; so many are kept free for it once something is cut.
 
     Raises:
         ConfigurationError: A number cannot work.
@@ -50,7 +59,15 @@ class BudgetPolicy(DecidingPolicy):
 
     name: ClassVar[str] = "budget"
 
-    def __init__(self, window: int, output_reserve: int, step_tokens: int = 2_000, on_overflow: str = "raise") -> None:
+    def __init__(
+        self,
+        window: int,
+        output_reserve: int,
+        step_tokens: int = 2_000,
+        on_overflow: str = "raise",
+        compact: Any = None,
+        summary_tokens: int = 500,
+    ) -> None:
         self.window = at_least(self.name, "window", window)
         self.output_reserve = at_least(self.name, "output_reserve", output_reserve, least=0)
         if output_reserve >= window:
@@ -62,6 +79,11 @@ class BudgetPolicy(DecidingPolicy):
         if on_overflow not in ("raise", "drop"):
             raise ConfigurationError(f"{self.name}: on_overflow must be 'raise' or 'drop', got {on_overflow!r}")
         self.on_overflow = on_overflow
+        self.summary_tokens = at_least(self.name, "summary_tokens", summary_tokens)
+        if compact is None or isinstance(compact, Compactors):
+            self._compactors: Compactors | None = compact
+        else:
+            self._compactors = Compactors(compact)
 
     @property
     def max_tokens(self) -> int:
@@ -76,6 +98,7 @@ class BudgetPolicy(DecidingPolicy):
             "output_reserve": self.output_reserve,
             "step_tokens": self.step_tokens,
             "on_overflow": self.on_overflow,
+            **({"summary_tokens": self.summary_tokens} if self._compactors is not None else {}),
         }
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
@@ -86,99 +109,92 @@ class BudgetPolicy(DecidingPolicy):
                 and `on_overflow` is ``raise``.
         """
         view, budget = as_view(events), self.max_tokens
-        fill = Fill(view, context.meter, prompts, context)
+        standing = standing_of(view, self) if self._compactors is not None else None
+        fill = Fill(view, context.meter, prompts, context, standing.tokens(context.meter) if standing else None)
+        compactions: list[Compaction] = []
         try:
             if fill.fixed > budget:
                 raise ContextOverflowError(budget, fill.fixed, fill.costs, policy=self.name)
+            if standing is not None and self._compactors is not None and fill.fixed + fill.newest_tokens > budget:
+                compactions += await standing.shorten_newest(view, fill, budget, self._compactors, context)
             overflow = fill.place_newest(budget, self.on_overflow, self.name)
         except ContextOverflowError as error:
             if context.listening:
-                error.sheet = self._sheet(fill, view, None, Overflow(budget, error.needed, OverflowCause(error.cause)))
+                found = Overflow(budget, error.needed, OverflowCause(error.cause))
+                error.sheet = sheet_of(self, fill, view, None, found)
             raise
         fill.place_summaries(budget)
-        kept, verdicts = fill.selected(fill.cut(budget, self.step_tokens))
-        sheet = self._sheet(fill, view, kept, overflow) if context.listening else None
-        return Outcome(prompts, kept, verdicts, budget=budget, fixed=fill.fixed, overflow=overflow, sheet=sheet)
+        cut = fill.cut(budget, self.step_tokens)
+        kept, verdicts = fill.selected(cut)
+        summary: Compaction | None = None
+        if standing is not None and cut > fill.first:
+            summary = await self._summary(fill, view, standing, context)
+            if summary is not None:
+                compactions.append(summary)
+                if summary.into is not None:
+                    kept, verdicts = self._beside_summary(fill, view)
+        sheet = sheet_of(self, fill, view, kept, overflow, summary) if context.listening else None
+        outcome = Outcome(prompts, kept, verdicts, budget=budget, fixed=fill.fixed, overflow=overflow, sheet=sheet)
+        return outcome if standing is None else _edited(outcome, fill, kept, standing, compactions)
 
-    def _sheet(self, fill: Fill, view: View, kept: View | None, overflow: Overflow | None) -> BudgetSheet:
-        """The allocation in numbers, block by block; where nothing is sent, what each would take."""
-        used = 0 if kept is None else fill.around + fill.sum(kept)
-        lines = tuple(self._lines(fill, view, kept))
-        return BudgetSheet(self.window, self.output_reserve, fill.fixed, used, lines, overflow)
+    async def _summary(self, fill: Fill, view: View, standing: Standing, context: Context) -> Compaction | None:
+        """A summary of what is cut where room is kept for one; None where there is no room, or nothing to say."""
+        if self._compactors is None or fill.taken + self._reserve(fill, view) > self.max_tokens:
+            return None
+        gone = fill.gone(self._beside_summary(fill, view)[1])
+        if gone is None:
+            return None
+        room = self._reserve(fill, view)
+        return await standing.summarise(gone, self.summary_tokens, room, self._compactors, context)
 
-    def _lines(self, fill: Fill, view: View, kept: View | None) -> Iterator[BudgetLine]:
-        room = self.max_tokens - fill.fixed
-        costs = fill.costs
-        system = costs.get("leading_system", 0) + sum(
-            tokens for name, tokens in costs.items() if name.startswith("prompt[")
-        )
-        for kind, tokens, items in (
-            (EventKind.SYSTEM, system, fill.first),
-            (EventKind.SCHEMA, costs.get("tool_schemas", 0), 0),
-            (EventKind.QUERY, costs.get("newest_request", 0), int(fill.request >= 0)),
-            (EventKind.STATE, costs.get("pending_tool_calls", 0), len(fill.awaiting)),
-        ):
-            if tokens:
-                yield _line(kind, tokens, items, self.max_tokens, kept is not None)
-        newest = len(fill.newest) + len(fill.left_out)
-        if newest:
-            placed = kept is not None and not fill.left_out
-            yield _line(EventKind.RECENT, fill.newest_tokens, newest, room, placed, self.on_overflow == "drop")
-            room -= fill.newest_tokens if placed else 0
-        summaries = fill.sum(view.pick_positions(fill.summaries)) if fill.summaries else 0
-        if summaries:
-            yield _line(EventKind.SUMMARY, summaries, len(fill.summaries), room, kept is not None, True)
-            room -= summaries
-        held = {*fill.pinned, *fill.newest, *fill.left_out, *fill.summaries}
-        items_in = len(view) - fill.first - len(held)
-        if items_in <= 0:
-            return
-        around = fill.sum(view.pick_positions(held)) + costs.get("leading_system", 0)
-        items_out = 0 if kept is None else len(kept) - fill.first - len(held - fill.left_out)
-        tokens_out = 0 if kept is None else fill.sum(kept) - (around - fill.sum(view.pick_positions(fill.left_out)))
-        outcome, reason = DecisionOutcome.KEPT, DecisionReason.FITS
-        if items_out < items_in:
-            outcome = DecisionOutcome.KEPT if items_out else DecisionOutcome.DROPPED
-            reason = DecisionReason.OVER_BUDGET
-        yield BudgetLine(
-            name=EventKind.OLDER.value,
-            kind=EventKind.OLDER.value,
-            priority=9,
-            cuttable=True,
-            min_tokens=0,
-            tokens_in=fill.sum(view) - around,
-            tokens_out=tokens_out,
-            outcome=outcome,
-            reason=reason,
-            room=max(0, room),
-            items_in=items_in,
-            items_out=items_out,
-        )
+    def _beside_summary(self, fill: Fill, view: View) -> tuple[View, list[Verdict]]:
+        return fill.selected(fill.cut(self.max_tokens - self._reserve(fill, view), self.step_tokens))
+
+    def _reserve(self, fill: Fill, view: View) -> int:
+        """What is kept free for a summary, with the marks of its message."""
+        empty = summary_like(view[0], "", 0)
+        return self.summary_tokens + (fill.meter.event(describe(empty)) if empty is not None else 0)
 
 
-_PRIORITIES = {
-    EventKind.SYSTEM: 1,
-    EventKind.SCHEMA: 2,
-    EventKind.QUERY: 3,
-    EventKind.STATE: 4,
-    EventKind.SUMMARY: 7,
-    EventKind.RECENT: 8,
-}
-
-
-def _line(kind: EventKind, tokens: int, items: int, room: int, placed: bool, cuttable: bool = False) -> BudgetLine:
-    kept = DecisionReason.FITS if cuttable else DecisionReason.PINNED
-    return BudgetLine(
-        name=kind.value,
-        kind=kind.value,
-        priority=_PRIORITIES[kind],
-        cuttable=cuttable,
-        min_tokens=0,
-        tokens_in=tokens,
-        tokens_out=tokens if placed else 0,
-        outcome=DecisionOutcome.KEPT if placed else DecisionOutcome.DROPPED,
-        reason=kept if placed else DecisionReason.OVER_BUDGET,
-        room=room,
-        items_in=items,
-        items_out=items if placed else 0,
+def _edited(outcome: Outcome, fill: Fill, kept: View, standing: Standing, compactions: Sequence[Compaction]) -> Outcome:
+    """The outcome with what stands for others in their place."""
+    short = {position: event for position, event in standing.short.items() if kept.holds(position)}
+    summary = next((one for one in compactions if one.events and one.into is standing.summary), None)
+    into = summary.into if summary is not None else None
+    if not short and into is None:
+        return replace(outcome, compactions=compactions)
+    history = kept.history
+    events: list[Any] = []
+    positions: list[int | None] = []
+    for index, position in enumerate(kept.positions()):
+        if index == fill.first and into is not None:
+            events.append(into)
+            positions.append(None)
+        events.append(short.get(position, history.event(position)))
+        positions.append(None if position in short else position)
+    verdicts = list(outcome.decisions)
+    if summary is not None and into is not None:
+        if len(kept) <= fill.first:
+            events.append(into)
+            positions.append(None)
+        verdicts = [_but(verdict, summary.events) for verdict in verdicts]
+        verdicts.append(Verdict(summary.events, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, into))
+    verdicts += (
+        Verdict(kept.pick_positions([position]), DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, event)
+        for position, event in short.items()
     )
+    return replace(
+        outcome,
+        events=Edited(kept, events, positions),
+        decisions=[verdict for verdict in verdicts if len(verdict.events)],
+        compactions=compactions,
+    )
+
+
+def _but(verdict: Verdict, gone: Sequence[Any]) -> Verdict:
+    """A verdict without the events for which a summary stands."""
+    view = verdict.events
+    if verdict.reason is not DecisionReason.OVER_BUDGET or not isinstance(view, View) or not isinstance(gone, View):
+        return verdict
+    covered = set(gone.positions())
+    return replace(verdict, events=view.pick_positions(at for at in view.positions() if at not in covered))

@@ -8,15 +8,14 @@ from otel_assembly.decision import DecisionReason, Overflow, OverflowCause
 from otel_assembly.errors import ContextOverflowError
 from otel_assembly.pairing import ORPHAN
 from otel_assembly.policies.base import keep, keep_verdicts, leading, newest_atom, newest_response
-from otel_assembly.view import to_runs
+from otel_assembly.view import View, to_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from otel_assembly.context import Context
     from otel_assembly.decision import Verdict
     from otel_assembly.tokens import TokenMeter
-    from otel_assembly.view import View
 
 #: Bytes of text in a token, by rule of thumb; a step of the cut is so many bytes long for each of its tokens.
 BYTES_PER_TOKEN = 4
@@ -36,6 +35,7 @@ class Fill:
         "costs",
         "first",
         "fixed",
+        "instead",
         "left_out",
         "meter",
         "newest",
@@ -47,11 +47,20 @@ class Fill:
         "taken",
     )
 
-    def __init__(self, view: View, meter: TokenMeter, prompts: Sequence[str], context: Context) -> None:
+    def __init__(
+        self,
+        view: View,
+        meter: TokenMeter,
+        prompts: Sequence[str],
+        context: Context,
+        instead: Mapping[int, int] | None = None,
+    ) -> None:
         history = view.history
         self._view = view
         self._table = table = history.table(meter)
         self.meter = meter
+        #: Tokens of what stands in for an event, by the event's position.
+        self.instead = dict(instead or {})
         self.first = leading(view)
         self.response = newest_response(view)
         self.request = history.newest_request(view)
@@ -72,11 +81,21 @@ class Fill:
             for position in newest_atom(view, self.response)
             if position not in self.pinned and position >= history.leading
         ]
-        self.newest_tokens = sum(table.tokens(position) for position in self.newest)
+        self.newest_tokens = sum(map(self.tokens, self.newest))
         self.left_out: set[int] = set()
         #: Summaries that stay wherever the cut is; their tokens are in `taken`.
         self.summaries: list[int] = []
         self.taken = self.fixed
+
+    def tokens(self, position: int) -> int:
+        """What an event takes, or what stands in for it."""
+        tokens = self.instead.get(position) if self.instead else None
+        return self._table.tokens(position) if tokens is None else tokens
+
+    def shorten(self, position: int, tokens: int) -> None:
+        """Something of so many tokens stands in for an event of the newest atom."""
+        self.newest_tokens += tokens - self.tokens(position)
+        self.instead[position] = tokens
 
     @property
     def around(self) -> int:
@@ -84,8 +103,12 @@ class Fill:
         return sum(tokens for name, tokens in self.costs.items() if name not in _OF_EVENTS)
 
     def sum(self, view: View) -> int:
-        """Tokens of a view's items, as far as they are counted."""
-        return self._table.sum(view)
+        """Tokens of a view's items, as far as they are counted, with what stands in for some of them."""
+        tokens = self._table.sum(view)
+        for position, other in self.instead.items():
+            if view.holds(position):
+                tokens += other - self._table.tokens(position)
+        return tokens
 
     def place_newest(self, budget: int, on_overflow: str, policy: str) -> Overflow | None:
         """Take the newest atom in, or leave it out whole.
@@ -136,6 +159,20 @@ class Fill:
         verdicts += keep_verdicts(view, kept, outside & set(self.awaiting), DecisionReason.PENDING_TOOL_CALL)
         return kept, verdicts
 
+    def gone(self, verdicts: Sequence[Verdict]) -> View | None:
+        """Of what is over the budget, what a summary can stand for: all but a newest atom that was left out."""
+        for verdict in verdicts:
+            view = verdict.events
+            if verdict.reason is DecisionReason.OVER_BUDGET and isinstance(view, View):
+                if self.left_out:
+                    view = view.pick_positions(at for at in view.positions() if at not in self.left_out)
+                return view or None
+        return None
+
+    def whole_tokens(self, positions: Iterable[int]) -> int:
+        """What these events take themselves, whatever stands in for them."""
+        return sum(map(self._table.tokens, positions))
+
     def cut(self, budget: int, step_tokens: int) -> int:
         """The view's index of the oldest atom to keep; the number of items where none fits."""
         history, view, table = self._view.history, self._view, self._table
@@ -143,6 +180,7 @@ class Fill:
         atoms, flags, incomplete = pairing.atoms, pairing.flags, pairing.incomplete
         # Where the view is a column's beginning, the call of every result in it is in it too.
         solid = len(view.segments) == 1 and view.segments[0][1] == 0
+        instead = self.instead
         paid = self.pinned | set(self.newest) | set(self.summaries)
         cell = BYTES_PER_TOKEN * step_tokens
         room = budget - self.taken
@@ -160,6 +198,8 @@ class Fill:
                 if atom in incomplete and not pairing.is_sendable(position, response):
                     continue
                 tokens = 0 if position in paid else count - 1 if count else table.tokens(position)
+                if instead and position in instead and position not in paid:
+                    tokens = instead[position]
                 if atom != position and (solid or view.holds(atom)):
                     late[atom] = late.get(atom, 0) + tokens
                     continue

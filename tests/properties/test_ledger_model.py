@@ -14,7 +14,9 @@ from recount import pair
 from otel_assembly import (
     AlertPolicy,
     Assembler,
+    BudgetPolicy,
     CompactionSummary,
+    Compactors,
     Context,
     ConversationPolicy,
     DecisionOutcome,
@@ -283,6 +285,12 @@ policies = st.one_of(
         lambda tokens, step: TokenBudgetPolicy(tokens, step_tokens=step, on_overflow="drop"),
         st.integers(60, 260),
         st.sampled_from([0, 8]),
+    ),
+    st.builds(
+        lambda tokens, step, compact: BudgetPolicy(tokens, 0, step, "drop", Compactors() if compact else None, 20),
+        st.integers(60, 260),
+        st.sampled_from([0, 8]),
+        st.booleans(),
     ),
     st.builds(Filter, st.integers(0, 2)),
     st.builds(Moody),

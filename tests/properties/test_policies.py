@@ -20,6 +20,7 @@ from strategies import TOOLS, conversations, prompt_lists
 
 from otel_assembly import (
     Assembler,
+    BudgetPolicy,
     Context,
     ConversationPolicy,
     History,
@@ -52,7 +53,14 @@ budgets = st.builds(
     step_tokens=steps,
     on_overflow=overflow_choices,
 )
-reducers = st.one_of(st.builds(ConversationPolicy), windows, budgets)
+allocators = st.builds(
+    BudgetPolicy,
+    st.integers(60, 700),
+    st.integers(0, 40),
+    step_tokens=steps,
+    on_overflow=overflow_choices,
+)
+reducers = st.one_of(st.builds(ConversationPolicy), windows, budgets, allocators)
 chains = st.lists(reducers, min_size=1, max_size=3)
 
 
@@ -111,7 +119,7 @@ async def chain_output_is_sendable_and_counted(events, policies, prompts, as_his
     tool_tokens = MessageFraming().tool_schemas(tools, count)
     needed = prompt_tokens(assembly.prompts, assembly.events, tool_tokens)
     assert assembly.totals.tokens_out == needed
-    if isinstance(policies[-1], TokenBudgetPolicy):
+    if isinstance(policies[-1], TokenBudgetPolicy | BudgetPolicy):
         assert needed <= policies[-1].max_tokens
     assert must_stay(events) <= set(positions_of(events, assembly.events))
 

@@ -1,0 +1,127 @@
+"""What a `BudgetPolicy` with a compactor puts in the place of what does not fit, and remembers from turn to turn."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.decision import Compaction
+from otel_assembly.facts import EventKind, describe
+from otel_assembly.knowledge.rendering import render_events
+from otel_assembly.pairing import ECHO
+from otel_assembly.stand_ins import shortened, summary_like
+
+if TYPE_CHECKING:
+    from otel_assembly.budget.compaction import Compactors
+    from otel_assembly.context import Context
+    from otel_assembly.policies.fill import Fill
+    from otel_assembly.tokens import TokenMeter
+    from otel_assembly.view import View
+
+logger = logging.getLogger("otel_assembly")
+
+
+@dataclass(slots=True)
+class Standing:
+    """What stands for events of one conversation.
+
+    It is kept with the conversation and not in the policy, which may serve many.
+    """
+
+    #: The events that the summary covers, the summary and its text; there is none where compaction came to nothing.
+    covered: View | None = None
+    summary: Any = None
+    text: str = ""
+    #: Shorter results of tools, by the position of the whole one.
+    short: dict[int, Any] = field(default_factory=dict)
+
+    def tokens(self, meter: TokenMeter) -> dict[int, int]:
+        """The tokens of each shorter result, by the position of the whole one."""
+        return {position: meter.event(describe(event)) for position, event in self.short.items()}
+
+    async def shorten_newest(
+        self, view: View, fill: Fill, budget: int, compactors: Compactors, context: Context
+    ) -> list[Compaction]:
+        """Shorten results of the newest atom, the longest first, to half of what is free beside the fixed content.
+
+        To the brim, the next turn would have no room for what is said of it.
+        """
+        history = view.history
+        made: list[Compaction] = []
+        goal = fill.fixed + (budget - fill.fixed) // 2
+        results = [
+            position
+            for position in fill.newest
+            if history.kind(position) is EventKind.TOOL_RESULT and not history.flags(position) & ECHO
+        ]
+        for position in sorted(results, key=fill.tokens, reverse=True):
+            excess = fill.fixed + fill.newest_tokens - goal
+            if excess <= 0:
+                break
+            facts = history.facts(position)
+            around = fill.tokens(position) - fill.meter.text(facts.text)
+            target = fill.tokens(position) - around - excess
+            example = history.event(position)
+            if target < 1 or not facts.text or shortened(example, "") is None:
+                continue
+            compacted = await compactors.run_async(
+                facts.text, target, fill.meter.text, context.watch(EventKind.RECENT.value)
+            )
+            stand_in = shortened(example, compacted.text) if compacted.text is not None else None
+            if stand_in is not None:
+                self.short[position] = stand_in
+                fill.shorten(position, fill.meter.event(describe(stand_in)))
+            made.append(Compaction(view.pick_positions([position]), stand_in, compacted.attempts))
+        return made
+
+    async def summarise(
+        self, gone: View, tokens: int, room: int, compactors: Compactors, context: Context
+    ) -> Compaction:
+        """Put a summary in the place of what is gone: the one there is, or one of it and what has gone since.
+
+        Args:
+            gone: What it stands for.
+            tokens: Tokens of its text at most.
+            room: Tokens of the whole event at most.
+            compactors: What makes it.
+            context: The assembly's.
+        """
+        if self.covered is not None and self.covered.segments == gone.segments:
+            return Compaction(gone, self.summary)
+        text = self._text(gone)
+        watch = context.watch(EventKind.OLDER.value)
+        compacted = await compactors.run_async(text, tokens, context.meter.text, watch)
+        event = None
+        if compacted.text is not None:
+            event = summary_like(gone[0], compacted.text, len(gone))
+            if event is not None and context.meter.event(describe(event)) > room:
+                event = None  # its text merged badly with what the row puts around it
+            elif event is None:
+                logger.warning(
+                    "budget: no summary can stand for events of type %s; register a row with "
+                    "otel_assembly.stand_ins.summary_like.register",
+                    type(gone[0]).__qualname__,
+                )
+        self.covered, self.summary, self.text = gone, event, compacted.text or ""
+        return Compaction(gone, event, compacted.attempts)
+
+    def _text(self, gone: View) -> str:
+        """What is to be summarised: a summary of most of it is read instead of what it covers."""
+        if self.covered is None or self.summary is None:
+            return render_events(gone)
+        before = set(self.covered.positions())
+        positions = list(gone.positions())
+        if not before.issubset(positions):
+            return render_events(gone)
+        new = [gone.history.event(position) for position in positions if position not in before]
+        return f"{self.text}\n\n{render_events(new)}"
+
+
+def standing_of(view: View, policy: object) -> Standing:
+    """What stands for events of this conversation, for one policy."""
+    kept: dict[Any, Any] = view.history.kept_for  # type: ignore[assignment]  # a weak-keyed mapping
+    standing = kept.get(policy)
+    if not isinstance(standing, Standing):
+        standing = kept[policy] = Standing()
+    return standing

@@ -1,0 +1,34 @@
+"""Events that stand for others, in the shape of a framework's own, so that whatever sends the prompt can send them.
+
+As with `describe`, a framework's module registers a row for each of its types; nothing else knows that they exist.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any
+
+
+@singledispatch
+def summary_like(event: Any, text: str, events: int) -> Any:
+    """An event that says `text` in the place of earlier ones.
+
+    Args:
+        event: An event of the conversation, by whose type the row is found.
+        text: The summary.
+        events: How many events it stands for.
+
+    Returns:
+        None where no row covers the type.
+    """
+    return None
+
+
+@singledispatch
+def shortened(event: Any, text: str) -> Any:
+    """A tool's result that says `text` instead of what it said, and still answers the same call.
+
+    Returns:
+        None where no row covers the type, or where the event holds more than one text.
+    """
+    return None
