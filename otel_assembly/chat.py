@@ -52,13 +52,13 @@ def _(message: dict) -> EventFacts:  # type: ignore[type-arg]  # singledispatch 
     )
 
 
-@summary_like.register
-def _(message: dict, text: str, events: int) -> dict[str, Any]:  # type: ignore[type-arg]  # as above
+@summary_like.register(dict)
+def _(message: dict[str, Any], text: str, events: Sequence[Any]) -> dict[str, Any]:
     return {"role": "system", "content": f"[Earlier messages, summarised: details may be missing]\n{text}"}
 
 
-@shortened.register
-def _(message: dict, text: str) -> dict[str, Any] | None:  # type: ignore[type-arg]  # as above
+@shortened.register(dict)
+def _(message: dict[str, Any], text: str) -> dict[str, Any] | None:
     return {**message, "content": text} if isinstance(message.get("content"), str) else None
 
 

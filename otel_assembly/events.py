@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import uuid
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from pydantic_core import PydanticSerializationError
 
 from otel_assembly.facts import EventFacts, EventKind, describe
 from otel_assembly.stand_ins import shortened, summary_like
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def _new_id() -> str:
@@ -350,12 +353,13 @@ def _(event: Event) -> EventFacts:
     return EventFacts(EventKind.OTHER, id=event.id)
 
 
-@summary_like.register
-def _(event: Event, text: str, events: int) -> CompactionSummary:
-    return CompactionSummary(summary=text, event_count=events)
+@summary_like.register(Event)
+def _(event: Event, text: str, events: Sequence[Any]) -> CompactionSummary:
+    named = (one.id for one in events if isinstance(one, Event))
+    return CompactionSummary(summary=text, event_count=len(events), provenance=tuple(named))
 
 
-@shortened.register
+@shortened.register(ToolResultEvent)
 def _(event: ToolResultEvent, text: str) -> ToolResultEvent:
     # A new id: it is another event, and the ledger says that it stands for the first.
     return event.model_copy(update={"content": text, "id": _new_id()})

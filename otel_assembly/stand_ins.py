@@ -6,17 +6,20 @@ As with `describe`, a framework's module registers a row for each of its types; 
 from __future__ import annotations
 
 from functools import singledispatch
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @singledispatch
-def summary_like(event: Any, text: str, events: int) -> Any:
+def summary_like(event: Any, text: str, events: Sequence[Any]) -> Any:
     """An event that says `text` in the place of earlier ones.
 
     Args:
         event: An event of the conversation, by whose type the row is found.
         text: The summary.
-        events: How many events it stands for.
+        events: What it stands for: leaves, never an earlier summary of some of them.
 
     Returns:
         None where no row covers the type.

@@ -152,7 +152,7 @@ class BudgetPolicy(DecidingPolicy):
 
     def _reserve(self, fill: Fill, view: View) -> int:
         """What is kept free for a summary, with the marks of its message."""
-        empty = summary_like(view[0], "", 0)
+        empty = summary_like(view[0], "", ())
         return self.summary_tokens + (fill.meter.event(describe(empty)) if empty is not None else 0)
 
 

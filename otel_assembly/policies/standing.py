@@ -94,7 +94,7 @@ class Standing:
         compacted = await compactors.run_async(text, tokens, context.meter.text, watch)
         event = None
         if compacted.text is not None:
-            event = summary_like(gone[0], compacted.text, len(gone))
+            event = summary_like(gone[0], compacted.text, gone)
             if event is not None and context.meter.event(describe(event)) > room:
                 event = None  # its text merged badly with what the row puts around it
             elif event is None:
