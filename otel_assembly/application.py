@@ -8,6 +8,7 @@ from inspect import isawaitable
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.changes import ordinal_runs
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.errors import DescribeError, PolicyContractError
 from otel_assembly.history import History
@@ -197,7 +198,10 @@ def _events(policy: AssemblyPolicy, step: Step, outcome: Outcome, ledger: Ledger
 
 
 def _compactions(step: Step, compactions: Sequence[Compaction]) -> Iterator[StepCompaction]:
-    """Compactions by ordinal; one that came to nothing stands for nothing."""
+    """Compactions of this assembly by ordinal; one that came to nothing stands for nothing."""
+    compactions = [compaction for compaction in compactions if compaction.attempts]
+    if not compactions:
+        return
     made = {id(event): ordinal for event, ordinal in step.made}
     for compaction in compactions:
         result = made.get(id(compaction.into))
@@ -205,12 +209,12 @@ def _compactions(step: Step, compactions: Sequence[Compaction]) -> Iterator[Step
             yield StepCompaction(_ordinals(step, compaction.events), result, tuple(compaction.attempts))
 
 
-def _ordinals(step: Step, events: Sequence[Any]) -> tuple[int, ...]:
+def _ordinals(step: Step, events: Sequence[Any]) -> tuple[tuple[int, int], ...]:
     if isinstance(events, View) and events.history is step.view_in.history:
-        return tuple(step.frame_in.of(events))
+        return tuple(ordinal_runs(events, step.frame_in))
     wanted = set(map(id, events))
-    places = zip(step.view_in, step.frame_in.of(step.view_in), strict=True)
-    return tuple(ordinal for event, ordinal in places if id(event) in wanted)
+    here = to_runs(index for index, event in enumerate(step.view_in) if id(event) in wanted)
+    return tuple(ordinal_runs(step.view_in.pick(here), step.frame_in))
 
 
 def _group(step: Step, view: View, outcome: DecisionOutcome, reason: DecisionReason) -> Group:

@@ -10,7 +10,7 @@ from otel_assembly.facts import EventFacts, EventKind, describe
 from otel_assembly.stand_ins import shortened, summary_like
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 ROLES: Mapping[str, EventKind] = {
     "system": EventKind.SYSTEM,

@@ -28,12 +28,13 @@ class StepCompaction:
     """Events for which a shorter one stands, by ordinal, and what it took.
 
     Attributes:
-        provenance: What it was made of: leaves alone, also where a summary was compacted once more.
+        provenance: What it was made of, as runs ``[first, last]``: leaves alone, also where a summary was compacted once
+            more.
         result: What stands for them.
         attempts: Every attempt of this assembly, in order.
     """
 
-    provenance: tuple[int, ...]
+    provenance: tuple[tuple[int, int], ...]
     result: int
     attempts: tuple[Attempt, ...]
 

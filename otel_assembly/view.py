@@ -195,6 +195,21 @@ class View(Sequence[Any]):
                 place += 1
         return View(self.history, segments, is_slice=self.is_slice)
 
+    def minus(self, other: View) -> View:
+        """The part of this view that is not in another one of the same history, by interval over shared columns."""
+        held: dict[int, list[Run]] = {}
+        for column, start, stop in other.segments:
+            held.setdefault(id(column), []).append((start, stop))
+        segments: list[Segment] = []
+        for column, start, stop in self.segments:
+            inside = sorted(
+                (max(low, start) - start, min(high, stop) - start)
+                for low, high in held.get(id(column), ())
+                if low < stop and high > start
+            )
+            segments += ((column, start + low, start + high) for low, high in without(stop - start, inside))
+        return View(self.history, segments, is_slice=self.is_slice)
+
     def pick_positions(self, positions: Iterable[int]) -> View:
         """The part of this view at these positions of its history, in the view's order."""
         indexes = sorted(index for position in positions if (index := self.index_of(position)) >= 0)

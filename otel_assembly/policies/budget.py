@@ -20,7 +20,7 @@ from otel_assembly.facts import describe
 from otel_assembly.policies.base import DecidingPolicy, as_view, at_least
 from otel_assembly.policies.budget_sheet import sheet_of
 from otel_assembly.policies.fill import Fill
-from otel_assembly.policies.standing import Standing, standing_of
+from otel_assembly.policies.standing import Standing, standing_of, takes_summary
 from otel_assembly.stand_ins import summary_like
 from otel_assembly.view import Edited, View
 
@@ -139,7 +139,9 @@ class BudgetPolicy(DecidingPolicy):
 
     async def _summary(self, fill: Fill, view: View, standing: Standing, context: Context) -> Compaction | None:
         """A summary of what is cut where room is kept for one; None where there is no room, or nothing to say."""
-        if self._compactors is None or fill.taken + self._reserve(fill, view) > self.max_tokens:
+        if self._compactors is None or not takes_summary(view):
+            return None
+        if fill.taken + self._reserve(fill, view) > self.max_tokens:
             return None
         gone = fill.gone(self._beside_summary(fill, view)[1])
         if gone is None:
@@ -152,8 +154,7 @@ class BudgetPolicy(DecidingPolicy):
 
     def _reserve(self, fill: Fill, view: View) -> int:
         """What is kept free for a summary, with the marks of its message."""
-        empty = summary_like(view[0], "", ())
-        return self.summary_tokens + (fill.meter.event(describe(empty)) if empty is not None else 0)
+        return self.summary_tokens + fill.meter.event(describe(summary_like(view[0], "", ())))
 
 
 def _edited(outcome: Outcome, fill: Fill, kept: View, standing: Standing, compactions: Sequence[Compaction]) -> Outcome:
@@ -196,5 +197,4 @@ def _but(verdict: Verdict, gone: Sequence[Any]) -> Verdict:
     view = verdict.events
     if verdict.reason is not DecisionReason.OVER_BUDGET or not isinstance(view, View) or not isinstance(gone, View):
         return verdict
-    covered = set(gone.positions())
-    return replace(verdict, events=view.pick_positions(at for at in view.positions() if at not in covered))
+    return replace(verdict, events=view.minus(gone))

@@ -13,7 +13,9 @@ from otel_assembly.pairing import ECHO
 from otel_assembly.stand_ins import shortened, summary_like
 
 if TYPE_CHECKING:
-    from otel_assembly.budget.compaction import Compactors
+    from collections.abc import Sequence
+
+    from otel_assembly.budget.compaction import Attempt, Compactors
     from otel_assembly.context import Context
     from otel_assembly.policies.fill import Fill
     from otel_assembly.tokens import TokenMeter
@@ -29,10 +31,12 @@ class Standing:
     It is kept with the conversation and not in the policy, which may serve many.
     """
 
-    #: The events that the summary covers, the summary and its text; there is none where compaction came to nothing.
+    #: The events that the summary covers, the summary and its text.
     covered: View | None = None
     summary: Any = None
     text: str = ""
+    #: What was to be covered last, where compaction came to nothing: it is not tried again for the same.
+    failed: View | None = None
     #: Shorter results of tools, by the position of the whole one.
     short: dict[int, Any] = field(default_factory=dict)
 
@@ -80,6 +84,8 @@ class Standing:
     ) -> Compaction:
         """Put a summary in the place of what is gone: the one there is, or one of it and what has gone since.
 
+        Where no new one can be made, the one there is goes on standing for what it covers.
+
         Args:
             gone: What it stands for.
             tokens: Tokens of its text at most.
@@ -87,35 +93,45 @@ class Standing:
             compactors: What makes it.
             context: The assembly's.
         """
-        if self.covered is not None and self.covered.segments == gone.segments:
+        covered = self.covered if self.covered is not None and not self.covered.minus(gone) else None
+        if covered is not None and covered.segments == gone.segments:
             return Compaction(gone, self.summary)
-        text = self._text(gone)
-        watch = context.watch(EventKind.OLDER.value)
-        compacted = await compactors.run_async(text, tokens, context.meter.text, watch)
-        event = None
-        if compacted.text is not None:
-            event = summary_like(gone[0], compacted.text, gone)
-            if event is not None and context.meter.event(describe(event)) > room:
-                event = None  # its text merged badly with what the row puts around it
-            elif event is None:
-                logger.warning(
-                    "budget: no summary can stand for events of type %s; register a row with "
-                    "otel_assembly.stand_ins.summary_like.register",
-                    type(gone[0]).__qualname__,
-                )
-        self.covered, self.summary, self.text = gone, event, compacted.text or ""
-        return Compaction(gone, event, compacted.attempts)
+        attempts: Sequence[Attempt] = ()
+        if self.failed is None or self.failed.segments != gone.segments:
+            text = render_events(gone if covered is None else gone.minus(covered))
+            if covered is not None:
+                text = f"{self.text}\n\n{text}"
+            watch = context.watch(EventKind.OLDER.value)
+            compacted = await compactors.run_async(text, tokens, context.meter.text, watch)
+            attempts = compacted.attempts
+            event = summary_like(gone[0], compacted.text, gone) if compacted.text is not None else None
+            # A text can merge badly with what the row puts around it.
+            if event is not None and compacted.text is not None and context.meter.event(describe(event)) <= room:
+                self.covered, self.summary, self.text, self.failed = gone, event, compacted.text, None
+                return Compaction(gone, event, attempts)
+            self.failed = gone
+        if covered is None:
+            return Compaction(gone, None, attempts)
+        return Compaction(covered, self.summary, attempts)
 
-    def _text(self, gone: View) -> str:
-        """What is to be summarised: a summary of most of it is read instead of what it covers."""
-        if self.covered is None or self.summary is None:
-            return render_events(gone)
-        before = set(self.covered.positions())
-        positions = list(gone.positions())
-        if not before.issubset(positions):
-            return render_events(gone)
-        new = [gone.history.event(position) for position in positions if position not in before]
-        return f"{self.text}\n\n{render_events(new)}"
+
+def takes_summary(view: View) -> bool:
+    """Whether a summary can stand among these events; where not, that is said once for each type."""
+    event = view[0]
+    if summary_like(event, "", ()) is not None:
+        return True
+    kind = type(event)
+    if kind not in _warned:
+        _warned.add(kind)
+        logger.warning(
+            "budget: no summary can stand for events of type %s, so that they are dropped; register a row with "
+            "otel_assembly.stand_ins.summary_like.register",
+            kind.__qualname__,
+        )
+    return False
+
+
+_warned: set[type] = set()
 
 
 def standing_of(view: View, policy: object) -> Standing:

@@ -15,7 +15,7 @@ from otel_assembly.delta import exits_from_the_prompt
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
 from otel_assembly.telemetry.allocation import put_arrays, put_sheet
-from otel_assembly.telemetry.arrays import runs_of
+from otel_assembly.telemetry.arrays import run_text
 from otel_assembly.telemetry.attempts import AttemptSpans
 from otel_assembly.telemetry.projection import (
     assembly_arrays,
@@ -297,7 +297,8 @@ class OpenRecording:
     def _describe_allocation(self, record: Record, step: Step, timing: _PolicyTime) -> None:
         """How an allocator gave its budget out, under the span of its policy."""
         for compaction in step.compactions if record.error is None else ():
-            self._attempts.tell(compaction.attempts, runs_of(compaction.provenance), str(compaction.result))
+            provenance = [run_text(*run) for run in compaction.provenance]
+            self._attempts.tell(compaction.attempts, provenance, str(compaction.result))
         if step.sheet is None:
             return
         start = self._recorder.start_span

@@ -12,6 +12,8 @@ import pytest
 from otel_assembly import (
     AlertPolicy,
     Assembler,
+    BudgetPolicy,
+    Compactors,
     Context,
     ConversationPolicy,
     History,
@@ -21,6 +23,7 @@ from otel_assembly import (
     TurnStarted,
 )
 from otel_assembly.facts import EventFacts, describe
+from otel_assembly.stand_ins import summary_like
 
 SHORT, LONG = 1_000, 100_000
 
@@ -36,6 +39,9 @@ class Said:
 
 
 reads: list[Said] = []
+
+
+summary_like.register(Said, lambda event, text, events: Said("summary", text))
 
 
 @describe.register
@@ -82,13 +88,27 @@ def two_more(number):
     return [Said("request", f"new question {number}"), Said("response", f"new answer {number}")]
 
 
+async def summarised(text, target_tokens):
+    return "what was said"
+
+
 CHAINS = {
     "conversation > budget": lambda: [ConversationPolicy(), TokenBudgetPolicy(400)],
     "conversation > stepped budget": lambda: [ConversationPolicy(), TokenBudgetPolicy(400, step_tokens=20)],
     "conversation > window > budget": lambda: [ConversationPolicy(), SlidingWindowPolicy(50), TokenBudgetPolicy(400)],
     "alert > conversation > window": lambda: [AlertPolicy(), ConversationPolicy(), SlidingWindowPolicy(50, stride=10)],
+    "conversation > allocator": lambda: [ConversationPolicy(), BudgetPolicy(500, 100, step_tokens=20)],
     "budget alone": lambda: [TokenBudgetPolicy(400)],
     "window alone": lambda: [SlidingWindowPolicy(50)],
+}
+
+
+#: What a new summary is made of is counted and read once more.
+COMPACTING = {
+    "conversation > compacting allocator": lambda: [
+        ConversationPolicy(),
+        BudgetPolicy(500, 100, step_tokens=20, compact=Compactors(summarised, fallback=None), summary_tokens=20),
+    ],
 }
 
 
@@ -98,7 +118,7 @@ class Turn:
     def __init__(self, chain, events):
         self.counter = SpyCounter()
         self.history = History(events)
-        self.assembler = Assembler(CHAINS[chain](), counter=self.counter)
+        self.assembler = Assembler({**CHAINS, **COMPACTING}[chain](), counter=self.counter)
         self.context = Context()
         self.number = 0
 
@@ -149,7 +169,7 @@ def talks():
     return {(length, notes): talk(length, notes) for length in (SHORT, LONG) for notes in (False, True)}
 
 
-@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("chain", {**CHAINS, **COMPACTING})
 @pytest.mark.parametrize("notes", [False, True], ids=["plain", "with notes"])
 async def test_a_turn_at_100_000_events_does_what_a_turn_at_1_000_does(chain, notes, talks):
     codes, held = [], []
