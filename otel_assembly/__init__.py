@@ -96,7 +96,7 @@ from otel_assembly.tokens import (
     TokenMeter,
     counter_for,
 )
-from otel_assembly.totals import Prefix, Totals
+from otel_assembly.totals import Breakpoints, Prefix, Totals
 from otel_assembly.view import View
 
 __all__ = [
@@ -114,6 +114,7 @@ __all__ = [
     "Block",
     "BlockDecision",
     "BlockItem",
+    "Breakpoints",
     "BudgetMonitor",
     "BudgetPolicy",
     "CalibratedCounter",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from otel_assembly.decision import Decision, DecisionOutcome
 from otel_assembly.delta import decisions_of, exits_of
 from otel_assembly.events import AssemblyCompleted
-from otel_assembly.totals import Prefix, Totals, prefix_of, tokens_by_kind, totals_of
+from otel_assembly.totals import Breakpoints, Prefix, Totals, breakpoints_of, prefix_of, tokens_by_kind, totals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,6 +79,11 @@ class Assembly:
     def prefix(self) -> Prefix:
         """What this prompt begins with in common with the one before."""
         return prefix_of(self._record)
+
+    @property
+    def breakpoints(self) -> Breakpoints:
+        """Where a marker of explicit cache control pays, for providers that want one."""
+        return breakpoints_of(self._record, self.prefix)
 
     def __iter__(self) -> Iterator[list[Any]]:
         """``prompts, events = assembly``."""

@@ -215,6 +215,29 @@ class Prefix:
         return self.bytes / self.previous_bytes if self.previous_bytes else None
 
 
+@dataclass(frozen=True, slots=True)
+class Breakpoints:
+    """Where a marker of explicit cache control pays, for providers that want one.
+
+    Attributes:
+        prompt: Index of the prompt after which to mark: the last one that all turns have had so far, else the last.
+            None where there are no prompts.
+        events: Indexes of the events after which to mark: the end of what the provider has cached already, so that it
+            is read; and the last event, so that all of this prompt is there for the next turn.
+    """
+
+    prompt: int | None
+    events: tuple[int, ...]
+
+
+def breakpoints_of(record: Record, prefix: Prefix) -> Breakpoints:
+    """Where the prompt to send is worth marking."""
+    prompts, events = len(record.prompts_out), len(record.view_out)
+    stable = prefix.prompts if prefix.prompts and prefix.prompts < prompts else prompts
+    marks = dict.fromkeys((prefix.events - 1, events - 1))
+    return Breakpoints(stable - 1 if prompts else None, tuple(mark for mark in marks if mark >= 0))
+
+
 def prefix_of(record: Record) -> Prefix:
     """Compare the prompt to send with the one before it in the ledger."""
     last = record.last

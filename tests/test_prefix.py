@@ -189,3 +189,17 @@ async def test_other_tools_make_another_prompt_from_its_very_beginning():
     other = await assembler.assemble(["p"], history, Context(tools=tools))
     assert (same.prefix.reuse, same.prefix.cause) == (1.0, None)
     assert (other.prefix.reuse, other.prefix.tokens, other.prefix.cause) == (0.0, 0, "prompt_changed")
+
+
+async def test_breakpoints_mark_what_is_cached_already_and_what_the_next_turn_will_read():
+    history, context = History([user("a")]), Context()
+    assembler = Assembler([ConversationPolicy()])
+    first = await assembler.assemble(["rules", "today"], history, context)
+    assert (first.breakpoints.prompt, first.breakpoints.events) == (1, (0,))
+    history.extend([{"role": "assistant", "content": "b"}, user("c")])
+    second = await assembler.assemble(["rules", "today"], history, context)
+    assert (second.breakpoints.prompt, second.breakpoints.events) == (1, (0, 2))
+    third = await assembler.assemble(["rules", "tomorrow"], history, context)
+    assert (third.breakpoints.prompt, third.breakpoints.events) == (0, (2,))
+    nothing = await assembler.assemble([], [], Context())
+    assert (nothing.breakpoints.prompt, nothing.breakpoints.events) == (None, ())
