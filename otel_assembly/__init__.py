@@ -11,11 +11,22 @@ from otel_assembly.assembly import Assembly
 from otel_assembly.budget.allocation import Allocation, BlockDecision, ItemDecision
 from otel_assembly.budget.allocator import allocate, allocate_async
 from otel_assembly.budget.block import Block, BlockItem, Cut
+from otel_assembly.budget.candidates import Candidate, Recall, Retriever, Task
+from otel_assembly.budget.clear import AssembledContext, ContextAssembler
 from otel_assembly.budget.compact_model import ModelCompactor
 from otel_assembly.budget.compact_turns import compact_history, compact_history_async
 from otel_assembly.budget.compacted_block import CompactedBlock
 from otel_assembly.budget.compaction import Attempt, CompactionOutcome, Compactors
 from otel_assembly.budget.extractive import ExtractiveCompactor
+from otel_assembly.budget.ordering import OrderedPrompt, order_for_attention_and_cache
+from otel_assembly.budget.retention import (
+    KnowledgeRecall,
+    KnowledgeWriteGate,
+    Proposal,
+    Retained,
+    RetentionOutcome,
+    WriteGate,
+)
 from otel_assembly.context import Context
 from otel_assembly.conversation import HaltGuard, on_halt
 from otel_assembly.decision import Decision, DecisionOutcome, DecisionReason, Outcome, Overflow, OverflowCause, Verdict
@@ -32,6 +43,7 @@ from otel_assembly.errors import (
     PolicyContractError,
     PolicyError,
     PolicyFailedError,
+    SourceFailedError,
     TokenizerError,
     TranscriptError,
     UnknownNameError,
@@ -105,6 +117,7 @@ __all__ = [
     "AggregationFailed",
     "AlertPolicy",
     "Allocation",
+    "AssembledContext",
     "Assembler",
     "Assembly",
     "AssemblyCompleted",
@@ -118,6 +131,7 @@ __all__ = [
     "BudgetMonitor",
     "BudgetPolicy",
     "CalibratedCounter",
+    "Candidate",
     "CharacterCounter",
     "CompactedBlock",
     "CompactionError",
@@ -126,6 +140,7 @@ __all__ = [
     "Compactors",
     "ConfigurationError",
     "Context",
+    "ContextAssembler",
     "ContextOverflowError",
     "ConversationPolicy",
     "ConversationSummaryAggregate",
@@ -147,8 +162,10 @@ __all__ = [
     "ItemDecision",
     "KnowledgeError",
     "KnowledgePathError",
+    "KnowledgeRecall",
     "KnowledgeStore",
     "KnowledgeStoreError",
+    "KnowledgeWriteGate",
     "LoopDetector",
     "MemoryKnowledgeStore",
     "MessageFraming",
@@ -160,6 +177,7 @@ __all__ = [
     "ObserverCompleted",
     "ObserverStarted",
     "OpenTelemetryRecorder",
+    "OrderedPrompt",
     "Outcome",
     "Overflow",
     "OverflowCause",
@@ -167,10 +185,17 @@ __all__ = [
     "PolicyError",
     "PolicyFailedError",
     "Prefix",
+    "Proposal",
+    "Recall",
+    "Retained",
+    "RetentionOutcome",
+    "Retriever",
     "Severity",
     "SlidingWindowPolicy",
+    "SourceFailedError",
     "SqliteKnowledgeStore",
     "Stream",
+    "Task",
     "TiktokenCounter",
     "TokenBudgetPolicy",
     "TokenCounter",
@@ -192,6 +217,7 @@ __all__ = [
     "View",
     "WorkingMemoryAggregate",
     "WorkingMemoryPolicy",
+    "WriteGate",
     "__version__",
     "allocate",
     "allocate_async",
@@ -205,6 +231,7 @@ __all__ = [
     "event_to_json",
     "invoke_agent",
     "on_halt",
+    "order_for_attention_and_cache",
     "validate_order",
 ]
 

@@ -13,6 +13,7 @@
     │   └── PolicyContractError              the policy changed its input, or did not return two sequences
     ├── ContextOverflowError                 what must be in the prompt does not fit the budget
     ├── CompactionError                      no attempt to make something shorter came to anything
+    ├── SourceFailedError                    a retriever, a recall or a loader failed; names it
     ├── HaltedError                          the loop was halted: no model call and no tool call may start
     └── KnowledgeError
         ├── KnowledgePathError (ValueError)  a path that would leave the store
@@ -164,6 +165,22 @@ class CompactionError(AssemblyError):
             f"compact_history: {turns} turns could not be summarised in {target} tokens: {tried}; keep the turns, mend "
             "the summariser, or raise target_tokens"
         )
+
+
+class SourceFailedError(AssemblyError):
+    """A source of evidence, memories or state raised, was late, or returned something else; its error is the cause.
+
+    Attributes:
+        source: Its name.
+        role: What it is: ``scopes``, ``retriever``, ``recall``, ``rerank`` or ``state``.
+        problem: What went wrong; never what the source said.
+    """
+
+    def __init__(self, source: str, role: str, problem: str, mend: str) -> None:
+        self.source = source
+        self.role = role
+        self.problem = problem
+        super().__init__(f"{role} {source!r} {problem}; {mend}")
 
 
 class HaltedError(AssemblyError):

@@ -250,7 +250,9 @@ def _kept(block: Block, whole: Rendered, items: Sequence[int]) -> Fate:
 
 def texts_of(item: BlockItem) -> tuple[str, ...]:
     """The texts that the model reads of an item."""
-    return (item_text(item),) if is_text(item) else describe(item.content).texts
+    if is_text(item):
+        return (item_text(item),)
+    return () if item.echo else describe(item.content).texts
 
 
 def kind_of(block: Block, item: BlockItem) -> str:
@@ -259,15 +261,30 @@ def kind_of(block: Block, item: BlockItem) -> str:
 
 
 def atoms_of(items: Sequence[BlockItem]) -> dict[int, list[int]]:
-    """The items that are kept or dropped together, by the first of them: groups, and tool calls with their results."""
-    if not any(item.group is not None or not is_text(item) for item in items):
+    """The items that are kept or dropped together, by the first of them: groups, and tool calls with their results.
+
+    A group that holds a part of a tool call's atom holds all of it.
+    """
+    apart = all(map(is_text, items))
+    if apart and all(item.group is None for item in items):
         return {index: [index] for index in range(len(items))}
-    pairing = pairing_of(items)
-    named: dict[object, int] = {}
-    atoms: dict[int, list[int]] = {}
+    leaders = list(range(len(items))) if apart else list(pairing_of(items).atoms)
+    groups: dict[str, int] = {}
+
+    def leader_of(index: int) -> int:
+        while leaders[index] != index:
+            index = leaders[index]
+        return index
+
     for index, item in enumerate(items):
-        key: object = ("group", item.group) if item.group is not None else pairing.atoms[index]
-        atoms.setdefault(named.setdefault(key, index), []).append(index)
+        if item.group is not None:
+            one, other = leader_of(groups.setdefault(item.group, index)), leader_of(index)
+            leaders[max(one, other)] = min(one, other)
+    atoms: dict[int, list[int]] = {}
+    for index in range(len(items)):
+        # A leader stands before all who follow it, so each is looked up once.
+        leaders[index] = leader_of(index)
+        atoms.setdefault(leaders[index], []).append(index)
     return atoms
 
 

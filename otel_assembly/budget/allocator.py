@@ -41,23 +41,28 @@ def allocate(
         window: The model's window, in tokens.
         output_reserve: Tokens kept free for the reply.
         count: The caller's own count of a text: a block then costs ``count(content)`` and no message framing. None: the
-            model's tokenizer, with the framing of messages.
+            model's tokenizer, with the framing of messages. What it has counted is remembered for as long as it lives,
+            so pass the same function each time. Its counts are labelled ``estimated``, unless it has an attribute
+            ``method`` that says ``exact``, or is the ``count`` of a `TokenCounter`.
         compact: ``compact(text, target_tokens)`` makes a text shorter; or `Compactors`, for deadlines, attempts and a
             fallback of one's own. None: the extractive compactor, which needs no model.
         model: The model whose tokenizer counts.
 
     Raises:
         ContextOverflowError: What may not be cut does not fit; raised before any compactor runs.
-        ConfigurationError: Two blocks share a name, a floor is above the budget, or a number cannot work.
+        ConfigurationError: Two blocks share a name, a floor is above the window, or a number cannot work.
+        DescribeError: A block holds an event that nobody knows how to read.
         TokenizerError: The counter does not count; the message names the block.
     """
     compactors = _compactors(compact)
     measure = measure_for(count, model)
+    steps = plan(blocks, window, output_reserve, measure)
     recording = default_recorder().begin_allocation()
     if recording is None:
-        return _finished(plan(blocks, window, output_reserve, measure), compactors, None)
-    with recording:
-        allocation = _finished(plan(blocks, window, output_reserve, measure), compactors, recording)
+        return _finished(steps, compactors, None)
+    with recording as told:
+        told.asks(window, output_reserve)
+        allocation = _finished(steps, compactors, recording)
         recording.finish(allocation)
         return allocation
 
@@ -74,11 +79,12 @@ async def allocate_async(
     """As `allocate`, for a compactor that is async, and without blocking the loop for one that is not."""
     compactors = _compactors(compact)
     measure = measure_for(count, model)
+    steps = plan(blocks, window, output_reserve, measure)
     recording = default_recorder().begin_allocation()
     if recording is None:
-        return await finished_async(plan(blocks, window, output_reserve, measure), compactors, None)
-    with recording:
-        steps = plan(blocks, window, output_reserve, measure)
+        return await finished_async(steps, compactors, None)
+    with recording as told:
+        told.asks(window, output_reserve)
         allocation = await finished_async(steps, compactors, recording.watch)
         recording.finish(allocation)
         return allocation

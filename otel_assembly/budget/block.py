@@ -76,6 +76,8 @@ class BlockItem:
         profile: Whether it belongs to the profile: durable facts, cut after everything else of the block.
         group: Items of one group are kept or dropped together. Tool calls and their results are grouped by themselves.
         current: Whether it still holds; a passage or memory that has expired or was superseded is ``stale``.
+        echo: Whether it only says again what an earlier event of its conversation said, as a framework's stream may: it
+            takes no tokens.
     """
 
     content: Any
@@ -87,10 +89,14 @@ class BlockItem:
     profile: bool = False
     group: str | None = None
     current: bool = True
+    echo: bool = False
 
     def __post_init__(self) -> None:
         if self.rank is not None and (type(self.rank) is not int or self.rank < 1):
             raise ConfigurationError(f"an item's rank is 1 for the best and counts up, got {self.rank!r}")
+        score: Any = self.score
+        if score is not None and (isinstance(score, bool) or not isinstance(score, int | float) or score != score):
+            raise ConfigurationError(f"an item's score is a number, the higher the better, got {score!r}")
 
 
 Content = str | CompactedBlock | Sequence[Any]

@@ -76,7 +76,7 @@ class _Vocabulary:
     def read(self, piece: str) -> array[int]:
         """The numbers of a piece's terms, each once, in the order in which they first come."""
         found: dict[int, None] = {}
-        for term in _terms(piece):
+        for term in terms(piece):
             number = self._numbers.setdefault(term, len(self._times))
             if number == len(self._times):
                 self._times.append(0)
@@ -95,7 +95,7 @@ class _Vocabulary:
         ]
 
 
-def _terms(piece: str) -> Iterator[str]:
+def terms(piece: str) -> Iterator[str]:
     for found in _TERM.findall(piece):
         if found < _FIRST_UNSPACED or len(found) == 1:
             yield found[:_LONGEST_TERM]

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary
+from functools import partial
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
+from weakref import ref
 
-from otel_assembly.budget.sections import is_text, item_text, splits, spoken
-from otel_assembly.errors import TokenizerError
+from otel_assembly.budget.sections import is_text, item_text, most_messages, spoken
+from otel_assembly.errors import AssemblyError, ConfigurationError, TokenizerError
 from otel_assembly.facts import describe
 from otel_assembly.tokens import TokenMeter, counter_for
+from otel_assembly.tokens.counters import CountMethod, TokenCounter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from otel_assembly.budget.block import Block, BlockItem
-    from otel_assembly.tokens.counters import CountMethod
+    from otel_assembly.budget.sections import Section
 
-#: Characters of the longest text whose count is remembered: a document, not just a message.
-_LONGEST_TEXT = 4_000_000
+#: Characters of the longest text whose count is remembered (a document, not just a message), and of all of them.
+_LONGEST_TEXT: Final = 4_000_000
+_ALL_TEXTS: Final = 32_000_000
+#: How many models' counts are remembered.
+_MODELS: Final = 8
+_METHODS: Final = get_args(CountMethod)
 
 
 class Rendered(NamedTuple):
@@ -45,13 +52,15 @@ class Measure:
     Args:
         meter: What counts.
         framed: Whether each message costs its marks, and the prompt the reply's priming.
+        holds: What must live for as long as somebody may count: the caller's own count.
     """
 
-    __slots__ = ("_framed", "_meter", "overhead", "priming", "text")
+    __slots__ = ("_framed", "_holds", "_meter", "overhead", "priming", "text")
 
-    def __init__(self, meter: TokenMeter, *, framed: bool) -> None:
+    def __init__(self, meter: TokenMeter, *, framed: bool, holds: Any = None) -> None:
         self._meter = meter
         self._framed = framed
+        self._holds = holds
         self.overhead = meter.framing.prompt() if framed else 0
         self.priming = meter.priming if framed else 0
         self.text: Callable[[str], int] = meter.text
@@ -70,21 +79,32 @@ class Measure:
         """The tokens of one item, alone; of an event with the marks of its message."""
         if is_text(item):
             return self.text(item_text(item))
+        if item.echo:
+            return 0
         facts = describe(item.content)
         return self._meter.event(facts) if self._framed else sum(map(self.text, facts.texts))
 
+    def tokens(self, block: Block, items: Sequence[BlockItem], kept: Sequence[int]) -> int:
+        """The tokens of a block with these of its items; nothing is counted but what is sent."""
+        return self._sent(block, items, spoken(block, items, kept)) if kept else 0
+
     def rendered(self, block: Block, items: Sequence[BlockItem], kept: Sequence[int]) -> Rendered:
-        """The tokens of a block with these of its items."""
+        """The tokens of a block with these of its items, and what they are made up of."""
         if not kept:
             return NOTHING
         parts = spoken(block, items, kept)
-        joined = [texts for _, said in parts for texts in said]
-        shown = [items[index] for section, _ in parts for index in section.items]
-        alone = sum(map(self.item, shown))
-        framing = self.overhead * len(joined) + (self.text(block.restated) if block.restated else 0)
-        tokens = sum(self.item(item) for item in shown if not is_text(item))
-        tokens += self.overhead * len(joined) + sum(self.text(block.separator.join(texts)) for texts in joined)
+        tokens = self._sent(block, items, parts)
+        alone = sum(self.item(items[index]) for section, _ in parts for index in section.items)
+        framing = self.overhead * sum(len(said) for _, said in parts)
+        framing += self.text(block.restated) if block.restated else 0
         return Rendered(tokens, alone, framing, tokens - alone - framing)
+
+    def _sent(self, block: Block, items: Sequence[BlockItem], parts: Sequence[tuple[Section, list[list[str]]]]) -> int:
+        tokens = 0
+        for section, said in parts:
+            tokens += sum(self.item(items[index]) for index in section.items if not is_text(items[index]))
+            tokens += sum(self.overhead + self.text(block.separator.join(texts)) for texts in said)
+        return tokens
 
     def charges(self, block: Block, costs: Iterable[tuple[int, bool]]) -> list[int]:
         """What each of a block's items is charged as it is taken in, so that their sum bounds the rendered block.
@@ -99,7 +119,7 @@ class Measure:
         """
         costs = list(costs)
         # Among events, a text is a message of its own.
-        apart = (3 if splits(block) else 2) if all(text for _, text in costs) else len(costs)
+        apart = most_messages(block) if all(text for _, text in costs) else len(costs)
         between = self.text(block.separator) if block.separator else 0
         # Behind events alone it is a message of its own.
         start = self.text(block.restated) + max(self.overhead, between) if block.restated else 0
@@ -115,25 +135,99 @@ class Measure:
 
 
 class _Counted:
-    """A caller's own count as a counter."""
+    """A caller's own count as a counter.
 
-    method: CountMethod = "estimated"
-    generation = 0
+    What it counts is taken as given, but nobody says that the model counts alike, so it is ``estimated``: unless the
+    count says otherwise by an attribute ``method``, as a `TokenCounter` does whose ``count`` it is.
+    """
 
-    def __init__(self, count: Callable[[str], Any]) -> None:
-        self.name = str(getattr(count, "__name__", type(count).__name__)).strip("<>")
-        self._count = count
+    def __init__(self, count: Callable[[str], Any], alive: Callable[[], Any]) -> None:
+        self._says: Callable[[], Any] = alive
+        named: Any = count
+        if isinstance(count, MethodType) and hasattr(count.__self__, "generation"):
+            named, self._says = count.__self__, lambda: alive().__self__
+        self._changes = named is not count
+        self.name = str(getattr(named, "name", None) or getattr(count, "__name__", type(count).__name__)).strip("<>")
+        self._alive = alive
+
+    @property
+    def method(self) -> CountMethod:
+        """As the count says now."""
+        method: Any = getattr(self._says(), "method", None)
+        said: CountMethod = method if method in _METHODS else "estimated"
+        return said
+
+    @property
+    def generation(self) -> int:
+        """Changes when a `TokenCounter` says that counts should be made anew."""
+        return int(self._says().generation) if self._changes else 0
 
     def count(self, text: str) -> int:
-        tokens = self._count(text)
+        """The tokens of a text."""
+        try:
+            tokens = self._alive()(text)
+        except AssemblyError:
+            raise
+        except Exception as error:
+            raise TokenizerError(
+                f"the given count raised {type(error).__name__} for a text of {len(text)} characters; "
+                "it must take any text"
+            ) from error
         if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
-            found = tokens if isinstance(tokens, int) and not isinstance(tokens, bool) else type(tokens).__name__
-            raise TokenizerError(f"the given count returned {found!s}; it must return a whole number, 0 or more")
-        return tokens
+            whole = isinstance(tokens, int) and not isinstance(tokens, bool)
+            found = tokens if whole else f"a value of type {type(tokens).__name__}"
+            raise TokenizerError(f"the given count returned {found}; it must return a whole number, 0 or more")
+        return int(tokens)
+
+
+class _Own:
+    """The meters of callers' own counts, each for as long as its count lives; told apart by identity.
+
+    Of counts that cannot be referred to weakly, only the last few are remembered, and held.
+    """
+
+    def __init__(self) -> None:
+        self._meters: dict[tuple[int, int], tuple[Callable[[], Any], TokenMeter]] = {}
+        self._held: list[tuple[int, int]] = []
+
+    def meter(self, count: Callable[[str], Any]) -> TokenMeter:
+        owner: Any = count
+        function: Any = None
+        if isinstance(count, MethodType):  # a new object each time it is asked for; what it is bound to is not
+            owner, function = count.__self__, count.__func__
+        key = id(owner), id(function)
+        held = self._meters.get(key)
+        if held is not None and held[0]() is owner:
+            return held[1]
+        lives: Callable[[], Any]
+        try:
+            lives = ref(owner, partial(self._forget, key))
+        except TypeError:
+            lives = partial(_itself, owner)
+            self._held.append(key)
+            if len(self._held) > _MODELS:
+                self._meters.pop(self._held.pop(0), None)
+        alive = lives if function is None else (lambda: MethodType(function, lives()))
+        meter = _meter(_Counted(count, alive))
+        self._meters[key] = lives, meter
+        return meter
+
+    def _forget(self, key: tuple[int, int], gone: Any) -> None:
+        held = self._meters.get(key)
+        if held is not None and held[0] is gone:
+            del self._meters[key]
+
+
+def _itself(owner: Any) -> Any:
+    return owner
+
+
+def _meter(counter: TokenCounter) -> TokenMeter:
+    return TokenMeter(counter, max_text=_LONGEST_TEXT, max_characters=_ALL_TEXTS)
 
 
 _default: dict[str | None, Measure] = {}
-_own: WeakKeyDictionary[Any, Measure] = WeakKeyDictionary()
+_own: Final = _Own()
 
 
 def measure_for(count: Callable[[str], int] | None, model: str | None = None) -> Measure:
@@ -142,35 +236,20 @@ def measure_for(count: Callable[[str], int] | None, model: str | None = None) ->
     Args:
         count: The caller's own count of a text, in tokens; None: the model's tokenizer, with the framing of messages.
         model: The model; without one, the default tokenizer.
+
+    Raises:
+        ConfigurationError: `count` cannot be called.
     """
-    if count is None:
-        measure = _default.get(model)
-        if measure is None:
-            measure = _default[model] = Measure(TokenMeter(counter_for(model), max_text=_LONGEST_TEXT), framed=True)
-            while len(_default) > _MODELS:
-                del _default[next(iter(_default))]
-        return measure
-    try:
-        known = _own.get(count)
-    except TypeError:  # a callable that cannot be referred to weakly is not remembered
-        return Measure(TokenMeter(_Counted(count), max_text=_LONGEST_TEXT), framed=False)
-    if known is None:
-        known = _own[count] = Measure(TokenMeter(_Weak(count), max_text=_LONGEST_TEXT), framed=False)
-    return known
-
-
-_MODELS = 8
-
-
-class _Weak(_Counted):
-    """The same, without keeping the caller's function alive: what is remembered of it goes with it."""
-
-    def __init__(self, count: Callable[[str], Any]) -> None:
-        from weakref import ref
-
-        super().__init__(count)
-        weak = ref(count)
-        self._count = lambda text: weak()(text)  # type: ignore[misc]  # whoever counts holds the function
+    if count is not None:
+        if not callable(count):
+            raise ConfigurationError(f"count must be a function that counts the tokens of a text, got {count!r}")
+        return Measure(_own.meter(count), framed=False, holds=count)
+    measure = _default.get(model)
+    if measure is None:
+        measure = _default[model] = Measure(_meter(counter_for(model)), framed=True)
+        while len(_default) > _MODELS:
+            _default.pop(next(iter(_default)), None)
+    return measure
 
 
 __all__ = ["NOTHING", "Measure", "Rendered", "measure_for"]

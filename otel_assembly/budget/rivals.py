@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from otel_assembly.budget.block import Block, BlockItem
@@ -24,8 +25,9 @@ _Name = tuple[EventKind, str | None, str | None]
 def losers(ordered: Sequence[Block]) -> dict[str, dict[int, Told]]:
     """Items that another stands for, by block and place, with what stands for them.
 
-    Of items with one id the newest version stays; of equal texts, and of equal versions, the one in the block of higher
-    priority, then the better-ranked one. What no longer holds loses to what does, or to nobody.
+    Of items with one id the newest version stays, also against one that may not be cut: what is out of date is out of
+    date. Of equal texts, and of equal versions, the one in a block that may not be cut stays, then the one in the block
+    of higher priority, then the first. What no longer holds loses to what does, or to nobody.
 
     Args:
         ordered: Blocks, highest priority first.
@@ -33,6 +35,7 @@ def losers(ordered: Sequence[Block]) -> dict[str, dict[int, Told]]:
     gathered = [block for block in ordered if block.kind in _GATHERED and isinstance(block.content, tuple)]
     if not gathered:
         return {}
+    gathered.sort(key=attrgetter("cuttable"))
     everything = [(block, index, item) for block in gathered for index, item in enumerate(block.items)]
     places = [place for place in everything if place[2].current]
     found: dict[str, dict[int, Told]] = {}

@@ -15,21 +15,25 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.budget.allocation import Allocation, Fate, atoms_of, pairing_of
+from otel_assembly.budget.allocation import Allocation, Fate, atoms_of
 from otel_assembly.budget.block import Block, BlockItem, Cut
 from otel_assembly.budget.compaction import CompactedBlock
+from otel_assembly.budget.orphans import orphans
 from otel_assembly.budget.rivals import losers
 from otel_assembly.budget.sections import by_rank, is_text, item_text
 from otel_assembly.budget.sheets import overflowing_sheet
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Overflow, OverflowCause
 from otel_assembly.errors import ConfigurationError, ContextOverflowError, TokenizerError
-from otel_assembly.pairing import ANSWERS, unpaired
 
 if TYPE_CHECKING:
     from otel_assembly.budget.compaction import Compacted
-    from otel_assembly.budget.measure import Measure
+    from otel_assembly.budget.measure import Measure, Rendered
+    from otel_assembly.budget.rivals import Told
 
 _DROPPED = DecisionOutcome.DROPPED
+#: Most blocks that leave whole have nothing more to say, so they share one.
+_OVER_BUDGET = Fate(_DROPPED, DecisionReason.OVER_BUDGET)
+_BELOW_FLOOR = Fate(_DROPPED, DecisionReason.BELOW_FLOOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +52,43 @@ Plan = Generator[CompactionRequest, "Compacted", Allocation]
 def plan(blocks: Iterable[Block], window: int, output_reserve: int, measure: Measure) -> Plan:
     """The rule, as a generator of what it wants compacted; it returns the allocation.
 
+    What is wrong whatever the tokens are is raised at once, and what only counting shows, by the generator.
+
     Raises:
-        ConfigurationError: A number cannot work, two blocks share a name, or a floor is above the budget.
+        ConfigurationError: A number cannot work, two blocks share a name, or a floor is above the window.
+        DescribeError: An item of a type that no row reads.
         ContextOverflowError: What may not be cut does not fit.
         TokenizerError: The counter does not count; the message names the block.
     """
-    return _Rule(list(blocks), window, output_reserve, measure).run()
+    return _Rule(blocks, window, output_reserve, measure).run()
+
+
+def _sorted(blocks: Iterable[Block]) -> list[Block]:
+    """The blocks in the order in which they are decided."""
+    given: Any = blocks
+    if isinstance(given, str | bytes | Block) or not isinstance(given, Iterable):
+        raise ConfigurationError(f"blocks must be several Block objects, got one {type(given).__name__}")
+    given = list(given)
+    try:
+        ordered = sorted(given, key=attrgetter("order"))
+        names = {block.name for block in ordered}
+    except AttributeError:
+        strangers = [type(one).__name__ for one in given if not isinstance(one, Block)]
+        if not strangers:
+            raise
+        raise ConfigurationError(f"blocks must be Block objects, got a {strangers[0]}") from None
+    if len(names) < len(ordered):
+        for block in ordered:
+            if block.name not in names:
+                raise ConfigurationError(f"two blocks are called {block.name!r}; each needs a name of its own")
+            names.remove(block.name)
+    return ordered
 
 
 class _Rule:
     __slots__ = ("_blocks", "_budget", "_costs", "_lost", "_measure", "_reserve", "_window")
 
-    def __init__(self, blocks: list[Block], window: int, output_reserve: int, measure: Measure) -> None:
+    def __init__(self, blocks: Iterable[Block], window: int, output_reserve: int, measure: Measure) -> None:
         numbers: dict[str, Any] = {"window": window, "output_reserve": output_reserve}
         for name, value in numbers.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -70,33 +99,42 @@ class _Rule:
             )
         self._window, self._reserve, self._budget = window, output_reserve, window - output_reserve
         self._measure = measure
-        self._blocks = sorted(blocks, key=attrgetter("order"))
-        names = {block.name for block in blocks}
-        if len(names) < len(blocks):
-            seen: set[str] = set()
-            twice = next(block.name for block in blocks if block.name in seen or seen.add(block.name))  # type: ignore[func-returns-value]
-            raise ConfigurationError(f"two blocks are called {twice!r}; each needs a name of its own")
-        self._lost = losers(self._blocks)
-        self._costs = self._counted()
+        self._blocks = _sorted(blocks)
+        for block in self._blocks:
+            if block.min_tokens > window:
+                raise ConfigurationError(
+                    f"block {block.name!r}: its floor of {block.min_tokens} tokens is above the window of {window}; "
+                    "lower min_tokens or raise the window"
+                )
+        self._lost = self._out_from_the_start()
+        self._costs: list[int] = []
+
+    def _out_from_the_start(self) -> dict[str, dict[int, Told]]:
+        """Items that stay out of any prompt, however much room there is, by block and place."""
+        several = [block for block in self._blocks if isinstance(block.content, tuple)]
+        if not several:
+            return {}
+        lost = losers(several)
+        for name, told in orphans(several, lost).items():
+            lost.setdefault(name, {}).update(told)
+        return lost
 
     def _counted(self) -> list[int]:
-        """What each block takes whole, without what stale and duplicate items would take."""
+        """What each block takes whole, without the items that are out from the start."""
         text, overhead, lost = self._measure.text, self._measure.overhead, self._lost
         costs: list[int] = []
         block: Block | None = None
         try:
             for block in self._blocks:
-                if block.min_tokens > self._window:
-                    raise ConfigurationError(
-                        f"block {block.name!r}: its floor of {block.min_tokens} tokens is above the window of "
-                        f"{self._window}; lower min_tokens or raise the window"
-                    )
-                if block.plain and block.name not in lost:
+                if block.plain:
                     costs.append(overhead + text(block.content) if block.content else 0)  # type: ignore[arg-type]  # plain: a text
+                elif block.name in lost:
+                    costs.append(self._measure.tokens(block, block.items, self._alive(block)))
                 else:
-                    costs.append(self._measure.rendered(block, block.items, self._alive(block)).tokens)
+                    items = block.items
+                    costs.append(self._measure.tokens(block, items, range(len(items))))
         except TokenizerError as error:
-            raise TokenizerError(f"block {block.name if block else ''!r}: {error}") from error
+            raise _named(block, error) from error
         return costs
 
     def _alive(self, block: Block) -> Sequence[int]:
@@ -105,9 +143,10 @@ class _Rule:
         return range(count) if lost is None else [index for index in range(count) if index not in lost]
 
     def run(self) -> Plan:
-        measure, budget = self._measure, self._budget
-        fixed = measure.priming
-        for block, cost in zip(self._blocks, self._costs, strict=True):
+        costs = self._costs = self._counted()
+        budget, lost, overhead = self._budget, self._lost, self._measure.overhead
+        fixed = self._measure.priming
+        for block, cost in zip(self._blocks, costs, strict=True):
             if not block.cuttable:
                 fixed += cost
         if fixed > budget:
@@ -116,34 +155,38 @@ class _Rule:
         free = budget - fixed
         used = fixed
         decided: list[tuple[Block, int, Fate | None]] = []
-        for at, block in enumerate(self._blocks):
-            cost = self._costs[at]
+        for block, cost, floor in zip(self._blocks, costs, floors, strict=True):
+            fate: Fate | None = None
             if not block.cuttable:
-                decided.append((block, cost, self._fixed(block) if block.name in self._lost else None))
+                # Its room is what it was given in the first pass: its own.
+                decided.append((block, cost, self._kept(block) if block.name in lost else None))
                 continue
-            floor = floors[at]
             if floor < 0:
-                fate: Fate | None = self._with_losers(block, Fate(_DROPPED, DecisionReason.BELOW_FLOOR))
-                decided.append((block, free - reserved, fate))
+                decided.append((block, free - reserved, self._with_lost(block, _BELOW_FLOOR)))
                 continue
             reserved -= floor
             room = free - reserved
             if cost <= room:
-                decided.append((block, room, self._fixed(block) if block.name in self._lost else None))
                 free -= cost
                 used += cost
-                continue
-            fate = yield from self._cut(block, cost, room)
-            decided.append((block, room, self._with_losers(block, fate)))
-            used += fate.rendered.tokens
-            free -= self._charged(block, fate)
+                fate = self._kept(block) if block.name in lost else None
+            elif room <= (overhead if block.plain else 0):
+                fate = self._with_lost(block, _OVER_BUDGET)
+            else:
+                try:
+                    fate = self._with_lost(block, (yield from self._cut(block, cost, room)))
+                    free -= self._charged(block, fate)
+                except TokenizerError as error:
+                    raise _named(block, error) from error
+                used += fate.rendered.tokens
+            decided.append((block, room, fate))
         return Allocation(
             decided,
             window=self._window,
             output_reserve=self._reserve,
             fixed=fixed,
             used=used,
-            measure=measure,
+            measure=self._measure,
         )
 
     def _overflow(self, fixed: int) -> ContextOverflowError:
@@ -168,163 +211,165 @@ class _Rule:
             reserved += floor
         return floors, reserved
 
-    def _fixed(self, block: Block) -> Fate:
-        """A block that is kept whole but for items that others stand for."""
+    def _kept(self, block: Block) -> Fate:
+        """A block that is kept whole but for the items that are out from the start."""
         alive = list(self._alive(block))
+        told = dict(self._lost[block.name])
+        if not alive:
+            return Fate(_DROPPED, next(iter(told.values()))[1], told=told)
         items = block.items
         reason = DecisionReason.FITS if block.cuttable else DecisionReason.PINNED
-        result = block.holding([items[index] for index in alive]) if alive else None
-        outcome = DecisionOutcome.KEPT if alive else _DROPPED
-        if not alive:
-            reason = next(iter(self._lost[block.name].values()))[1]
-        fate = Fate(outcome, reason, alive, result=result)
-        fate.rendered = self._measure.rendered(block, items, alive)
-        return self._with_losers(block, fate)
+        result = block.holding([items[index] for index in alive])
+        return Fate(DecisionOutcome.KEPT, reason, alive, told, result, self._measure.rendered(block, items, alive))
 
-    def _with_losers(self, block: Block, fate: Fate) -> Fate:
-        fate.told.update(self._lost.get(block.name, {}))
-        return fate
+    def _with_lost(self, block: Block, fate: Fate) -> Fate:
+        lost = self._lost.get(block.name)
+        return fate if lost is None else replace(fate, told={**fate.told, **lost})
 
     def _charged(self, block: Block, fate: Fate) -> int:
         """What later blocks cannot have: for a block that was cut, the bound by which it was."""
         if fate.made is not None or not fate.kept:
             return fate.rendered.tokens
-        items = block.items
-        costs = self._measure.charges(block, [(self._measure.item(items[at]), is_text(items[at])) for at in fate.kept])
-        return max(fate.rendered.tokens, sum(costs))
+        return max(fate.rendered.tokens, sum(self._charges(block, block.items, fate.kept)))
+
+    def _charges(self, block: Block, items: Sequence[BlockItem], indexes: Iterable[int]) -> list[int]:
+        return self._measure.charges(block, [(self._measure.item(items[at]), is_text(items[at])) for at in indexes])
 
     # A block that does not fit whole
 
     def _cut(self, block: Block, cost: int, room: int) -> Generator[CompactionRequest, Compacted, Fate]:
-        if room <= 0:
-            return Fate(_DROPPED, DecisionReason.OVER_BUDGET)
-        floor = min(block.min_tokens, cost)
-        items = block.items
-        alive = list(self._alive(block))
         if block.cut is Cut.WHOLE:
-            return Fate(_DROPPED, DecisionReason.OVER_BUDGET)
-        if len(items) == 1 and is_text(items[0]):
-            return (yield from self._compacted_whole(block, items, [0], room)) or Fate(
-                _DROPPED, DecisionReason.OVER_BUDGET
-            )
+            return _OVER_BUDGET
+        items = block.items
+        alive = self._alive(block)
         attempts: tuple[Any, ...] = ()
-        if block.cut is Cut.COMPRESS and all(is_text(items[index]) for index in alive):
+        single = len(items) == 1
+        if (single or block.cut is Cut.COMPRESS) and all(is_text(items[index]) for index in alive):
             fate = yield from self._compacted_whole(block, items, alive, room)
-            if fate is not None and fate.result is not None:
+            if single or fate.result is not None:
                 return fate
-            attempts = fate.attempts if fate is not None else ()
-        fate = yield from self._cut_items(block, items, alive, room, floor)
+            attempts = fate.attempts
+        fate = yield from self._cut_items(block, items, alive, room, min(block.min_tokens, cost))
         fate.attempts = (*attempts, *fate.attempts)
         return fate
 
     def _compacted_whole(
         self, block: Block, items: Sequence[BlockItem], alive: Sequence[int], room: int
-    ) -> Generator[CompactionRequest, Compacted, Fate | None]:
-        """Compact a block into one text; None where there is no room to ask for one."""
-        around = self._measure.overhead + (self._measure.text(block.restated) if block.restated else 0)
-        texts = [item_text(items[index]) for index in alive]
-        target = room - around - (self._measure.text(block.separator) if block.restated else 0)
+    ) -> Generator[CompactionRequest, Compacted, Fate]:
+        """Compact a block into one text, where there is room to ask for one."""
+        measure = self._measure
+        around = measure.overhead + (measure.text(block.restated) if block.restated else 0)
+        target = room - around - (measure.text(block.separator) if block.restated and block.separator else 0)
         if target <= 0:
-            return None
-        compacted = yield CompactionRequest(block, block.separator.join(texts), target, self._measure)
+            return Fate(_DROPPED, DecisionReason.OVER_BUDGET)
+        texts = [item_text(items[index]) for index in alive]
+        compacted = yield CompactionRequest(block, block.separator.join(texts), target, measure)
+        fate = Fate(_DROPPED, DecisionReason.OVER_BUDGET, attempts=compacted.attempts)
         if compacted.text is None:
-            return Fate(_DROPPED, DecisionReason.OVER_BUDGET, attempts=compacted.attempts)
+            return fate
         made = _made(compacted.text, block, items, alive)
         result = block.holding(made)
-        rendered = self._measure.rendered(result, result.items, (0,))
-        if rendered.tokens > room:
-            return Fate(_DROPPED, DecisionReason.OVER_BUDGET, attempts=compacted.attempts)
-        fate = Fate(DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, result=result, rendered=rendered, made=made)
-        fate.attempts = compacted.attempts
-        return fate
+        rendered = measure.rendered(result, result.items, (0,))
+        if rendered.tokens > room:  # by a counter that finds more in a text than in its parts
+            return fate
+        return Fate(
+            DecisionOutcome.COMPACTED,
+            DecisionReason.COMPACTED,
+            result=result,
+            rendered=rendered,
+            made=made,
+            attempts=compacted.attempts,
+        )
 
     def _cut_items(
         self, block: Block, items: Sequence[BlockItem], alive: Sequence[int], room: int, floor: int
     ) -> Generator[CompactionRequest, Compacted, Fate]:
         reason = DecisionReason.OVER_BUDGET if block.cut is Cut.OLDEST else DecisionReason.LOW_RANK
-        told = _orphans(items, alive)
-        alive = [index for index in alive if index not in told]
-        survivors = self._survivors(block, items, alive)
-        kept = self._that_fit(block, items, survivors, room)
-        rendered = self._measure.rendered(block, items, kept)
+        survivors = _survivors(block, items, alive)
+        fitting, kept, rendered = self._that_fit(block, items, survivors, room)
+        told: dict[int, Told] = {}
         made: CompactedBlock | None = None
         attempts: tuple[Any, ...] = ()
-        if (not kept or rendered.tokens < floor) and len(kept) < len(alive):
-            found = yield from self._best_compacted(block, items, survivors, kept, room)
-            if found is not None:
-                made, attempts = found
+        result: Block | None = None
+        if fitting < len(survivors) and (not kept or rendered.tokens < floor):
+            # What fits is nothing, or useless by itself: the next item may make up for it, if it is shorter.
+            found = yield from self._next_compacted(block, items, survivors[: fitting + 1], room)
+            made, result, rendered_with, attempts = found
+            if made is not None:
+                rendered = rendered_with
+                told[survivors[fitting][0]] = DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, None
+        if made is None:
+            if not kept or rendered.tokens < floor:
+                useless = DecisionReason.BELOW_FLOOR if kept else DecisionReason.OVER_BUDGET
+                return Fate(_DROPPED, useless, attempts=attempts)
+            result = block.holding([items[index] for index in kept])
+        stays = set(kept).union(told)
+        told.update((index, (_DROPPED, reason, None)) for index in alive if index not in stays)
         if made is not None:
-            at = next(index for index in survivors[_atoms_kept(survivors, kept)] if is_text(items[index]))
-            told[at] = (DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, None)
-            shown = {**{index: items[index] for index in kept}, at: replace(items[at], content=made)}
-            result = block.holding([shown[index] for index in sorted(shown)])
-            rendered = self._measure.rendered(result, result.items, range(len(shown)))
-            return Fate(DecisionOutcome.COMPACTED, reason, kept, told, result, rendered, made, attempts)
-        if not kept:
-            return Fate(_DROPPED, DecisionReason.OVER_BUDGET, (), told, attempts=attempts)
-        if rendered.tokens < floor:
-            return Fate(_DROPPED, DecisionReason.BELOW_FLOOR, (), told, attempts=attempts)
-        told.update((index, (_DROPPED, reason, None)) for index in alive if index not in set(kept))
-        result = block.holding([items[index] for index in kept])
-        return Fate(DecisionOutcome.KEPT, reason, kept, told, result, rendered, attempts=attempts)
-
-    def _survivors(self, block: Block, items: Sequence[BlockItem], alive: Sequence[int]) -> list[list[int]]:
-        """The block's atoms, the one that is cut last first."""
-        atoms = [[alive[at] for at in atom] for atom in atoms_of([items[index] for index in alive]).values()]
-        if block.cut is Cut.OLDEST:
-            return atoms[::-1]
-        if block.cut is Cut.SCORE:
-            return sorted(atoms, key=lambda atom: (min(_score(items[index]) for index in atom), atom[0]))
-        place = {index: at for at, index in enumerate(by_rank(items, alive))}
-        return sorted(atoms, key=lambda atom: min(place[index] for index in atom))
+            reason = DecisionReason.COMPACTED
+        outcome = DecisionOutcome.KEPT if made is None else DecisionOutcome.COMPACTED
+        return Fate(outcome, reason, kept, told, result, rendered, made, attempts)
 
     def _that_fit(
         self, block: Block, items: Sequence[BlockItem], survivors: Sequence[Sequence[int]], room: int
-    ) -> list[int]:
-        """The indexes, ascending, of the first atoms that fit together."""
-        order = [index for atom in survivors for index in atom]
-        charges = iter(
-            self._measure.charges(block, [(self._measure.item(items[at]), is_text(items[at])) for at in order])
-        )
-        kept: list[int] = []
+    ) -> tuple[int, list[int], Rendered]:
+        """How many atoms fit together, the first ones first; their items, ascending; and what those take."""
+        charges = iter(self._charges(block, items, [index for atom in survivors for index in atom]))
+        left, fitting = room, 0
         for atom in survivors:
-            room -= sum(next(charges) for _ in atom)
-            if room < 0:
+            left -= sum(next(charges) for _ in atom)
+            if left < 0:
                 break
-            kept += atom
-        return sorted(kept)
+            fitting += 1
+        while True:
+            kept = sorted(index for atom in survivors[:fitting] for index in atom)
+            rendered = self._measure.rendered(block, items, kept)
+            # A counter may find more in a joined text than in its parts; whatever it finds, the budget holds.
+            if rendered.tokens <= room:
+                return fitting, kept, rendered
+            fitting -= 1
 
-    def _best_compacted(
-        self,
-        block: Block,
-        items: Sequence[BlockItem],
-        survivors: Sequence[Sequence[int]],
-        kept: Sequence[int],
-        room: int,
-    ) -> Generator[CompactionRequest, Compacted, tuple[CompactedBlock | None, tuple[Any, ...]] | None]:
-        """Compact the item that just did not fit, where it is a text and there is room for some of it."""
-        atom = survivors[_atoms_kept(survivors, kept)]
+    def _next_compacted(
+        self, block: Block, items: Sequence[BlockItem], survivors: Sequence[Sequence[int]], room: int
+    ) -> Generator[CompactionRequest, Compacted, tuple[CompactedBlock | None, Block | None, Rendered, tuple[Any, ...]]]:
+        """Compact the last of these atoms, where it is one text and there is room for some of it behind the others."""
+        *whole, atom = survivors
+        nothing: Rendered = self._measure.rendered(block, items, ())
         if len(atom) != 1 or not is_text(items[atom[0]]):
-            return None
-        order = [*(index for one in survivors[: _atoms_kept(survivors, kept)] for index in one), atom[0]]
-        costs = [(self._measure.item(items[at]), True) for at in order[:-1]]
+            return None, None, nothing, ()
+        (at,) = atom
+        before = [index for one in whole for index in one]
+        costs = [(self._measure.item(items[index]), is_text(items[index])) for index in before]
         target = room - sum(self._measure.charges(block, [*costs, (0, True)]))
         if target <= 0:
-            return None
-        compacted = yield CompactionRequest(block, item_text(items[atom[0]]), target, self._measure)
+            return None, None, nothing, ()
+        compacted = yield CompactionRequest(block, item_text(items[at]), target, self._measure)
         if compacted.text is None:
-            return None, compacted.attempts
+            return None, None, nothing, compacted.attempts
         made = _made(compacted.text, block, items, atom)
-        shown = sorted([*kept, atom[0]])
-        trial = [replace(items[at], content=made) if at == atom[0] else items[at] for at in shown]
-        if self._measure.rendered(block, trial, range(len(trial))).tokens > room:
-            return None, compacted.attempts
-        return made, compacted.attempts
+        shown = [
+            replace(items[index], content=made) if index == at else items[index] for index in sorted([*before, at])
+        ]
+        result = block.holding(shown)
+        rendered = self._measure.rendered(result, shown, range(len(shown)))
+        if rendered.tokens > room:
+            return None, None, nothing, compacted.attempts
+        return made, result, rendered, compacted.attempts
 
 
-def _atoms_kept(survivors: Sequence[Sequence[int]], kept: Sequence[int]) -> int:
-    held = set(kept)
-    return sum(atom[0] in held for atom in survivors)
+def _named(block: Block | None, error: TokenizerError) -> TokenizerError:
+    return TokenizerError(f"block {block.name!r}: {error}") if block is not None else error
+
+
+def _survivors(block: Block, items: Sequence[BlockItem], alive: Sequence[int]) -> list[list[int]]:
+    """The block's atoms, the one that is cut last first."""
+    atoms = [[alive[at] for at in atom] for atom in atoms_of([items[index] for index in alive]).values()]
+    if block.cut is Cut.OLDEST:
+        return atoms[::-1]
+    if block.cut is Cut.SCORE:
+        return sorted(atoms, key=lambda atom: (min(_score(items[index]) for index in atom), atom[0]))
+    place = {index: at for at, index in enumerate(by_rank(items, alive))}
+    return sorted(atoms, key=lambda atom: min(place[index] for index in atom))
 
 
 def _score(item: BlockItem) -> tuple[bool, float]:
@@ -336,29 +381,9 @@ def _made(text: str, block: Block, items: Sequence[BlockItem], indexes: Sequence
     leaves: dict[str, None] = {}
     for index in indexes:
         content = items[index].content
-        if isinstance(content, CompactedBlock):
+        if isinstance(content, CompactedBlock) and content.provenance:
             leaves.update(dict.fromkeys(content.provenance))
         else:
             leaves[items[index].id or (block.name if len(items) == 1 else f"{block.name}[{index}]")] = None
     covers = (min(indexes), max(indexes))
     return CompactedBlock(summary=text, provenance=tuple(leaves), covers_turns=covers)
-
-
-def _orphans(
-    items: Sequence[BlockItem], alive: Sequence[int]
-) -> dict[int, tuple[DecisionOutcome, DecisionReason, tuple[str, int] | None]]:
-    """Items without the other half of their pair; none of them is kept by any cut."""
-    if all(is_text(items[index]) for index in alive):
-        return {}
-    pairing = pairing_of([items[index] for index in alive])
-    lost = unpaired(pairing, range(len(alive) - 1, -1, -1), pairing.last_response)
-    return {
-        alive[at]: (
-            _DROPPED,
-            DecisionReason.ORPHANED_TOOL_CALL
-            if pairing.links[at] and not pairing.flags[at] & ANSWERS
-            else DecisionReason.ORPHANED_TOOL_RESULT,
-            None,
-        )
-        for at in lost
-    }

@@ -76,6 +76,17 @@ def splits(block: Block) -> bool:
     return block.cut is Cut.TAIL and block.kind is EventKind.EVIDENCE and not block.stable
 
 
+def _sets_profile_apart(block: Block) -> bool:
+    return block.cut is Cut.SCORE and not block.stable
+
+
+def most_messages(block: Block) -> int:
+    """How many messages the texts of a block become at most."""
+    if splits(block):
+        return 3
+    return 2 if _sets_profile_apart(block) else 1
+
+
 def sections(block: Block, items: Sequence[BlockItem], kept: Sequence[int]) -> list[Section]:
     """The messages that these items of a block become.
 
@@ -87,7 +98,10 @@ def sections(block: Block, items: Sequence[BlockItem], kept: Sequence[int]) -> l
     if not kept:
         return []
     zone = zone_of(block)
-    if splits(block) and all(is_text(items[index]) for index in kept):
+    # Events stay in their order: a result that stood before its call would be no answer to it.
+    if not (splits(block) or _sets_profile_apart(block)) or not all(is_text(items[index]) for index in kept):
+        return [Section(tuple(kept), zone)]
+    if splits(block):
         ranked = by_rank(items, kept)
         parts = [Section((ranked[0],), zone, 0)]
         if len(ranked) > 2:
@@ -95,12 +109,10 @@ def sections(block: Block, items: Sequence[BlockItem], kept: Sequence[int]) -> l
         if len(ranked) > 1:
             parts.append(Section((ranked[1],), zone, 1))
         return parts
-    if block.cut is Cut.SCORE and not block.stable:
-        profile = tuple(index for index in kept if items[index].profile)
-        others = tuple(index for index in kept if not items[index].profile)
-        found = [Section(profile, Zone.OPENING)] if profile else []
-        return [*found, Section(others, zone)] if others else found
-    return [Section(tuple(kept), zone)]
+    profile = tuple(index for index in kept if items[index].profile)
+    others = tuple(index for index in kept if not items[index].profile)
+    found = [Section(profile, Zone.OPENING)] if profile else []
+    return [*found, Section(others, zone)] if others else found
 
 
 def messages(items: Sequence[BlockItem], section: Section) -> list[list[str]]:

@@ -5,24 +5,27 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Self
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import INVALID_SPAN
 
+from otel_assembly.budget.allocation import texts_of
 from otel_assembly.budget.sheets import sheet_of
-from otel_assembly.decision import DecisionOutcome, Overflow, OverflowCause, PromptPart
-from otel_assembly.errors import ContextOverflowError
+from otel_assembly.decision import BudgetSheet, DecisionOutcome, Overflow, OverflowCause, PromptPart
+from otel_assembly.errors import ContextOverflowError, HaltedError
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
 from otel_assembly.telemetry.arrays import Arrays, run_text, runs_of
 from otel_assembly.telemetry.attempts import AttemptSpans
-from otel_assembly.telemetry.projection import error_attributes, overflow_attributes
+from otel_assembly.telemetry.projection import overflow_attributes
+from otel_assembly.telemetry.run import RUN
 from otel_assembly.telemetry.statuses import set_status
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from opentelemetry.context import Context as OtelContext
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.allocation import Allocation
     from otel_assembly.budget.block import Block
     from otel_assembly.budget.compaction import Watch
-    from otel_assembly.decision import BudgetLine, BudgetSheet
+    from otel_assembly.decision import BudgetLine
     from otel_assembly.telemetry.attempts import StartSpan
     from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
 
@@ -72,13 +75,19 @@ def put_sheet(
         ],
     )
     put_arrays(start, span, context, sheet_attributes(sheet), arrays, started_ns)
+    if ledger is not None:
+        # Their blocks have no span to say it.
+        unsaid = Arrays()
+        ledger.changes([at for at in range(len(lines)) if at not in shown], unsaid)
+        put_lists(start, context, unsaid, started_ns)
     for number, at in enumerate(sorted(shown)):
         # Apart by enough that their order survives a backend that keeps microseconds.
         at_ns = started_ns + number * names.APART_NS
         block = start(f"{names.SPAN_ALLOCATE_BLOCK} {lines[at].kind}", context, at_ns, {})
         changes = Arrays()
         if ledger is not None:
-            ledger.changes(at, changes)
+            ledger.items(at, changes)
+            ledger.changes([at], changes)
         put_arrays(start, block, trace.set_span_in_context(block, context), line_attributes(lines[at]), changes, at_ns)
         block.end(at_ns)
 
@@ -93,6 +102,14 @@ def put_arrays(
             continue
         start_ns = at_ns + index * names.APART_NS
         start(names.SPAN_LIST_ITEMS, context, start_ns, chunk).end(start_ns)
+
+
+def put_lists(start: StartSpan, context: OtelContext, arrays: Arrays, at_ns: int) -> None:
+    """Arrays on `list_items` spans alone."""
+    if arrays:
+        for index, chunk in enumerate(arrays.chunks()):
+            start_ns = at_ns + index * names.APART_NS
+            start(names.SPAN_LIST_ITEMS, context, start_ns, chunk).end(start_ns)
 
 
 def sheet_attributes(sheet: BudgetSheet) -> Attributes:
@@ -135,24 +152,28 @@ def line_attributes(line: BudgetLine) -> Attributes:
 class _Ledger:
     """The ledger of an allocation that stands alone: its items are numbered in decision order, then what was made."""
 
-    def __init__(self, allocation: Allocation) -> None:
+    def __init__(self, allocation: Allocation, content: Callable[[str], str] | None) -> None:
         self._decisions = allocation.decisions
-        counts = [len(decision.items) for decision in self._decisions]
-        self._first = [sum(counts[:at]) for at in range(len(counts) + 1)]
+        self._first = list(accumulate((len(decision.items) for decision in self._decisions), initial=0))
         made = [at for at, decision in enumerate(self._decisions) if decision.made is not None]
         self._made = {at: self._first[-1] + number for number, at in enumerate(made)}
         self._text = allocation.count
+        self._content = content
 
     def state(self, arrays: Arrays) -> None:
         """What stands in the prompt, and everything that was seen: which is all of it, for the first time."""
         kept: list[int] = []
         rows: list[tuple[str, str, int, int, str]] = []
+        contents: list[str] = []
+        content = self._content
         for at, decision in enumerate(self._decisions):
             first = self._first[at]
             for item in decision.items:
                 if item.outcome is DecisionOutcome.KEPT:
                     kept.append(first + item.index)
                 rows.append((str(first + item.index), item.kind, item.tokens, item.bytes, str(first + item.atom)))
+                if content is not None:
+                    contents.append(content("\n".join(texts_of(item.item))))
             if at in self._made:
                 kept.append(self._made[at])
         for at, ordinal in self._made.items():
@@ -160,30 +181,40 @@ class _Ledger:
             text = made.summary if made is not None else ""
             size = len(text.encode("utf-8", "surrogatepass"))
             rows.append((str(ordinal), self._decisions[at].block.kind.value, self._text(text), size, str(ordinal)))
+            if content is not None:
+                contents.append(content(text))
         arrays.add([names.KEPT_ITEMS], [_ascending(kept)])
-        columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[], [], [], [], []]
-        arrays.add(
-            [
-                names.ARRIVED_ITEMS,
-                names.ARRIVED_KINDS,
-                names.ARRIVED_TOKENS,
-                names.ARRIVED_BYTES,
-                names.ARRIVED_ATOMS,
-            ],
-            columns,
-        )
+        columns: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * 5
+        arrived = [
+            names.ARRIVED_ITEMS,
+            names.ARRIVED_KINDS,
+            names.ARRIVED_TOKENS,
+            names.ARRIVED_BYTES,
+            names.ARRIVED_ATOMS,
+        ]
+        if content is not None:
+            arrived.append(names.ARRIVED_CONTENTS)
+            columns.append(contents)
+        arrays.add(arrived, columns)
 
-    def changes(self, at: int, arrays: Arrays) -> None:
-        """What one block's rule took, and what was made of it."""
-        decision, first = self._decisions[at], self._first[at]
-        arrays.add([names.BLOCK_ITEMS], [runs_of(range(first, first + len(decision.items)))])
+    def items(self, at: int, arrays: Arrays) -> None:
+        """Which items a block holds."""
+        arrays.add([names.BLOCK_ITEMS], [runs_of(range(self._first[at], self._first[at + 1]))])
+
+    def changes(self, places: Iterable[int], arrays: Arrays) -> None:
+        """What the rule took of these blocks, and what was made of it."""
         by_reason: dict[str, list[int]] = {}
         compacted: list[int] = []
-        for item in decision.items:
-            if item.outcome is DecisionOutcome.DROPPED:
-                by_reason.setdefault(item.reason.value, []).append(first + item.index)
-            elif item.outcome is DecisionOutcome.COMPACTED:
-                compacted.append(first + item.index)
+        injected: list[int] = []
+        for at in places:
+            first = self._first[at]
+            for item in self._decisions[at].items:
+                if item.outcome is DecisionOutcome.DROPPED:
+                    by_reason.setdefault(item.reason.value, []).append(first + item.index)
+                elif item.outcome is DecisionOutcome.COMPACTED:
+                    compacted.append(first + item.index)
+            if at in self._made:
+                injected.append(self._made[at])
         dropped: list[str] = []
         reasons: list[str] = []
         for reason, ordinals in by_reason.items():
@@ -192,8 +223,7 @@ class _Ledger:
             reasons += [reason] * len(runs)
         arrays.add([names.DROPPED_ITEMS, names.DROPPED_REASONS], [dropped, reasons])
         arrays.add([names.COMPACTED_ITEMS], [runs_of(compacted)])
-        if at in self._made:
-            arrays.add([names.INJECTED_ITEMS], [[str(self._made[at])]])
+        arrays.add([names.INJECTED_ITEMS], [runs_of(injected)])
 
     def compactions(self, attempts: AttemptSpans) -> None:
         """What each compaction stands for."""
@@ -217,7 +247,7 @@ def _ascending(ordinals: Sequence[int]) -> list[str]:
 class OpenAllocation:
     """One run of the allocator outside of any chain, while it runs."""
 
-    __slots__ = ("_attempts", "_context", "_done", "_recorder", "_span", "_started_ns", "_token")
+    __slots__ = ("_agent", "_asked", "_attempts", "_context", "_done", "_recorder", "_span", "_started_ns", "_token")
 
     def __init__(self, recorder: OpenTelemetryRecorder) -> None:
         self._recorder = recorder
@@ -227,6 +257,9 @@ class OpenAllocation:
         self._attempts = AttemptSpans(recorder.start_span, recorder.failures)
         self._token: Any = None
         self._done = False
+        self._asked = BudgetSheet(0, 0, 0, 0, ())
+        run = RUN.get()
+        self._agent = (run.agent_name, run.framework) if run is not None else (None, None)
         with recorder.failures.contained("span"):
             self._span = recorder.start_span(names.SPAN_ALLOCATE_BUDGET, self._context, self._started_ns, {})
             self._context = trace.set_span_in_context(self._span, self._context)
@@ -237,18 +270,22 @@ class OpenAllocation:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         ended_ns = time.time_ns()
-        try:
-            otel_context.detach(self._token)
-        except ValueError:  # a coroutine that nobody awaited to its end is closed in another context
-            return
         contained = self._recorder.failures.contained
+        if kind is not GeneratorExit:  # a coroutine that nobody awaited to its end is closed in another context
+            otel_context.detach(self._token)
         if error is not None and not self._done:
+            with contained("metrics"):
+                self._measure_failure(error)
             with contained("span"):
                 self._failed(error)
         with contained("span"):
             self._attempts.end()
         with contained("span"):
             self._span.end(ended_ns)
+
+    def asks(self, window: int, output_reserve: int) -> None:
+        """What is to be given out."""
+        self._asked = BudgetSheet(window, output_reserve, 0, 0, ())
 
     def watch(self, block: Block) -> Watch:
         """What stands around each attempt to compact a block."""
@@ -258,51 +295,58 @@ class OpenAllocation:
         """The allocator came to its end."""
         self._done = True
         contained = self._recorder.failures.contained
-        sheet = sheet_of(allocation)
         with contained("metrics"):
-            self._measure(allocation, sheet)
-        if not self._span.is_recording():
-            return
-        with contained("span"):
-            ledger = _Ledger(allocation)
-            ledger.compactions(self._attempts)
-            self._span.set_attributes(
-                {
-                    names.LEDGER_ID: uuid.uuid4().hex,
-                    names.TURN: 0,
-                    names.TOKENS_METHOD: allocation.method,
-                    names.TOKENS_ENCODING: allocation.encoding,
-                    **_kinds(allocation),
-                }
-            )
-            put_sheet(self._recorder.start_span, self._span, self._context, sheet, self._started_ns, ledger)
+            self._measure(allocation)
+        if self._span.is_recording():
+            with contained("span"):
+                self._describe(allocation)
+
+    def _describe(self, allocation: Allocation) -> None:
+        recorder = self._recorder
+        ledger = _Ledger(allocation, self._redacted if recorder.settings.content_on_spans else None)
+        ledger.compactions(self._attempts)
+        self._span.set_attributes(
+            {
+                names.LEDGER_ID: uuid.uuid4().hex,
+                names.TURN: 0,
+                names.TOKENS_METHOD: allocation.method,
+                names.TOKENS_ENCODING: allocation.encoding,
+                **_kinds(allocation),
+            }
+        )
+        put_sheet(recorder.start_span, self._span, self._context, sheet_of(allocation), self._started_ns, ledger)
+
+    def _redacted(self, text: str) -> str:
+        return self._recorder.failures.redacted(self._recorder.settings.redact, text)
 
     def _failed(self, error: BaseException) -> None:
         overflow = None
         if isinstance(error, ContextOverflowError):
             overflow = Overflow(error.budget, error.needed, OverflowCause(error.cause))
-            metrics = self._recorder.metrics
-            metrics.add(catalogue.BUDGET_OVERFLOWS, 1, metrics.agent(None, None)[1], self._context)
-            if error.budget:
-                metrics.record(
-                    catalogue.BUDGET_FIXED_UTILIZATION,
-                    error.needed / error.budget,
-                    metrics.agent(None, None)[0],
-                    self._context,
-                )
             self._recorder.signals.overflow([self._span], self._context, overflow)
-            if error.sheet is not None:
-                start, sheet = self._recorder.start_span, error.sheet
-                put_sheet(start, self._span, self._context, sheet, self._started_ns, None)
-        self._span.set_attributes({**error_attributes(error), **overflow_attributes(overflow)})
-        set_status(self._span, error, overflowed=overflow is not None, halted=False)
+        sheet = getattr(error, "sheet", None) or self._asked
+        put_sheet(self._recorder.start_span, self._span, self._context, sheet, self._started_ns, None)
+        self._span.set_attributes(overflow_attributes(overflow))
+        set_status(self._span, error, overflowed=overflow is not None, halted=isinstance(error, HaltedError))
 
-    def _measure(self, allocation: Allocation, sheet: BudgetSheet) -> None:
+    def _measure_failure(self, error: BaseException) -> None:
         metrics = self._recorder.metrics
-        agent, _ = metrics.agent(None, None)
+        agent, framed = metrics.agent(*self._agent)
+        if isinstance(error, ContextOverflowError):
+            metrics.add(catalogue.BUDGET_OVERFLOWS, 1, framed, self._context)
+            if error.budget:
+                share = error.needed / error.budget
+                metrics.record(catalogue.BUDGET_FIXED_UTILIZATION, share, agent, self._context)
+
+    def _measure(self, allocation: Allocation) -> None:
+        metrics = self._recorder.metrics
+        agent, _ = metrics.agent(*self._agent)
         metrics.record(catalogue.BUDGET_UTILIZATION, allocation.utilization, agent, self._context)
-        if sheet.budget:
-            metrics.record(catalogue.BUDGET_FIXED_UTILIZATION, sheet.fixed / sheet.budget, agent, self._context)
+        if allocation.budget:
+            share = allocation.fixed / allocation.budget
+            metrics.record(catalogue.BUDGET_FIXED_UTILIZATION, share, agent, self._context)
+        if not self._recorder.measures():
+            return
         counted: Counter[str] = Counter()
         tokens: Counter[str] = Counter()
         for item in allocation.dropped:

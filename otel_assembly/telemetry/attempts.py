@@ -77,9 +77,10 @@ class AttemptSpans:
 
     def tell(self, attempts: Iterable[Attempt], provenance: list[str], result: str) -> None:
         """What the successful one of these attempts stands for, as runs of ordinals, and its own ordinal."""
-        for attempt in attempts:
-            held = self._spans.get(id(attempt))
-            if held is None or attempt.outcome is not CompactionOutcome.COMPACTED:
+        # Of several that came to something, the last is the one that was taken.
+        made = [attempt for attempt in attempts if attempt.outcome is CompactionOutcome.COMPACTED][-1:]
+        for held in (self._spans.get(id(attempt)) for attempt in made):
+            if held is None:
                 continue
             _, span, context, ended_ns = held
             span.set_attribute(names.COMPACTION_RESULT, result)
@@ -102,7 +103,8 @@ class AttemptSpans:
                 if attempt.tokens_out is not None:
                     span.set_attribute(names.TOKENS_OUT, attempt.tokens_out)
                 if outcome is not CompactionOutcome.COMPACTED:
-                    span.set_attribute(names.ERROR_TYPE, attempt.error_type or (outcome or "cancelled"))
+                    ended = outcome.value if outcome is not None else "cancelled"
+                    span.set_attribute(names.ERROR_TYPE, attempt.error_type or ended)
                     span.set_status(Status(StatusCode.ERROR, names.STATUS_COMPACTION_FAILED))
                 span.end(ended_ns)
         self._spans.clear()

@@ -1,0 +1,226 @@
+"""One order of a prompt's blocks that serves both the provider's cache and the model's attention (seed 004).
+
+What is the same on every turn comes first, so that the cache holds it; the best evidence opens the rest and the second
+best closes it, with the weakest in the middle, where attention is poor (Liu et al. 2023, "Lost in the Middle"); the
+question comes last, right before the answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, overload
+
+from otel_assembly.budget.sections import Section, Zone, is_text, spoken
+from otel_assembly.errors import ConfigurationError
+from otel_assembly.facts import EventKind, describe
+from otel_assembly.history import text_digest
+
+if TYPE_CHECKING:
+    from otel_assembly.budget.block import Block
+
+#: Stands between the messages of a prompt that is sent as one text.
+_BETWEEN: Final = "\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What stands at one place of the prompt.
+
+    Attributes:
+        block: The block, holding what of it stands here.
+        zone: Where that is.
+        messages: What the model is sent of it.
+        profile: Whether it is durable facts about somebody, which rarely change.
+    """
+
+    block: Block
+    zone: Zone
+    messages: tuple[Any, ...]
+    profile: bool
+
+
+class OrderedPrompt(Sequence["Block"]):
+    """Blocks in the order of the prompt; a block whose parts stand apart is in it once for each part.
+
+    Nothing in it changes. Equal blocks give equal bytes, in every process.
+    """
+
+    def __init__(self, pieces: Iterable[Piece]) -> None:
+        self._pieces = tuple(pieces)
+
+    @overload
+    def __getitem__(self, index: int) -> Block: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Block, ...]: ...
+    def __getitem__(self, index: int | slice) -> Block | tuple[Block, ...]:
+        if isinstance(index, slice):
+            return tuple(piece.block for piece in self._pieces[index])
+        return self._pieces[index].block
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def __iter__(self) -> Iterator[Block]:
+        return (piece.block for piece in self._pieces)
+
+    def __repr__(self) -> str:
+        zones = ", ".join(f"{piece.zone.name.lower()} {piece.block.name}" for piece in self._pieces)
+        return f"OrderedPrompt({zones})"
+
+    @property
+    def zones(self) -> tuple[Zone, ...]:
+        """The zone of each block, in the same order."""
+        return tuple(piece.zone for piece in self._pieces)
+
+    @property
+    def messages(self) -> list[Any]:
+        """What a provider is sent: texts as chat messages (``role``, ``content``), events as the very objects.
+
+        The question is the user's; instructions and context are the system's.
+        """
+        return [
+            dict(message) if isinstance(message, _Text) else message
+            for piece in self._pieces
+            for message in piece.messages
+        ]
+
+    @cached_property
+    def text(self) -> str:
+        """The whole prompt as one text, for a model that completes texts."""
+        return _BETWEEN.join(_text_of(message) for piece in self._pieces for message in piece.messages)
+
+    @cached_property
+    def boundary(self) -> int:
+        """How many leading messages are the cacheable prefix."""
+        return sum(len(piece.messages) for piece in self._pieces if piece.zone is Zone.PREFIX)
+
+    @cached_property
+    def breakpoints(self) -> tuple[int, ...]:
+        """Indexes of the messages after which an explicit cache-control marker pays, at most four, ascending.
+
+        They stand where something begins that changes at another time than what is before it: behind instructions,
+        behind schemas, behind other stable blocks, and behind profile facts that follow the prefix directly.
+        """
+        ends: dict[int, int] = {}
+        sent = 0
+        for piece in self._pieces:
+            level = _level(piece)
+            if level == _VARIABLE:
+                break
+            sent += len(piece.messages)
+            ends[level] = sent - 1
+        return tuple(sorted(set(ends.values())))
+
+    @cached_property
+    def prefix_hash(self) -> str:
+        """16 hex digits that stand for the cacheable prefix, equal in every process."""
+        state = hashlib.blake2b(digest_size=8)
+        for piece in self._pieces:
+            if piece.zone is Zone.PREFIX:
+                for message in piece.messages:
+                    facts = describe(message)
+                    read = (EventKind(facts.kind).value, *facts.texts, *facts.opens, *facts.closes)
+                    state.update(text_digest(read).to_bytes(8, "big"))
+        return state.hexdigest()
+
+
+class _Text(dict[str, str]):
+    """A message of ours, to be told from a message that the caller gave us as an event."""
+
+
+#: How rarely a piece changes, from what only a release changes to what every turn does.
+_INSTRUCTIONS, _SCHEMAS, _OTHER_STABLE, _PROFILE, _VARIABLE = range(1, 6)
+
+
+def _level(piece: Piece) -> int:
+    if piece.zone is Zone.PREFIX:
+        return {EventKind.SYSTEM: _INSTRUCTIONS, EventKind.SCHEMA: _SCHEMAS}.get(piece.block.kind, _OTHER_STABLE)
+    return _PROFILE if piece.profile and piece.zone is Zone.OPENING else _VARIABLE
+
+
+def _text_of(message: Any) -> str:
+    return "\n".join(describe(message).texts)
+
+
+def order_for_attention_and_cache(blocks: Iterable[Block], query_block: str | None = None) -> OrderedPrompt:
+    """Put blocks in the order in which they are sent (seed 004).
+
+    1. *Prefix*: what is the same on every turn (`Block.stable`): instructions, schemas, few-shot examples.
+    2. *Opening*: the best evidence; profile facts.
+    3. *Middle*: the rest of the evidence, the weakest innermost, around other memories, the summary, older turns.
+    4. *Closing*: the second-best evidence, the application's state, recent turns.
+    5. The *query*, with its `Block.restated` instruction at the end.
+
+    Evidence is ranked over all blocks: by `Block.order`, then a block's best item, its second, and the rest. The order
+    of the input changes nothing. Nothing is counted or cut; `allocate` does that, before.
+
+    Args:
+        blocks: The blocks to send, such as `Allocation.blocks`.
+        query_block: The name of the block that is the question, where that is not the one of priority 3.
+
+    Raises:
+        ConfigurationError: Two blocks share a name, or none has the name that `query_block` says.
+    """
+    ordered = sorted(blocks, key=lambda block: block.order)
+    names = [block.name for block in ordered]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigurationError(f"two blocks are called {twice!r}; each needs a name of its own")
+    if query_block is not None and query_block not in names:
+        raise ConfigurationError(
+            f"no block is called {query_block!r}, so it cannot be the query; there are: {', '.join(names) or 'none'}"
+        )
+    evidence: list[tuple[str, int, Piece]] = []
+    standing: dict[Zone, list[Piece]] = {zone: [] for zone in Zone}
+    question: list[Piece] = []
+    for block in ordered:
+        for section, said in spoken(block, block.items, range(len(block.items))):
+            if block.name == query_block:
+                question.append(_piece(block, section, said, Zone.QUERY))
+            elif block.kind is EventKind.EVIDENCE and not block.stable:
+                evidence.append((block.order, section.strength, _piece(block, section, said, Zone.MIDDLE)))
+            else:
+                standing[section.zone].append(_piece(block, section, said, section.zone))
+    ranked = [piece for _, _, piece in sorted(evidence, key=lambda one: one[:2])]
+    best, second, rest = ranked[:1], ranked[1:2], ranked[2:]
+    return OrderedPrompt(
+        [
+            *standing[Zone.PREFIX],
+            *(replace(piece, zone=Zone.OPENING) for piece in best),
+            *standing[Zone.OPENING],
+            *rest[::2],
+            *standing[Zone.MIDDLE],
+            *reversed(rest[1::2]),
+            *(replace(piece, zone=Zone.CLOSING) for piece in second),
+            *standing[Zone.CLOSING],
+            *standing[Zone.QUERY],
+            *question,
+        ]
+    )
+
+
+def _piece(block: Block, section: Section, said: Sequence[Sequence[str]], zone: Zone) -> Piece:
+    items = block.items
+    restated = block.restated if said and said[-1][-1] is block.restated else ""
+    held = block
+    if section.items != tuple(range(len(items))) or restated != block.restated:
+        held = replace(block, content=[items[index] for index in section.items], restated=restated)
+    sent = tuple(_messages(block, section, said, "user" if zone is Zone.QUERY else "system"))
+    profile = block.kind is EventKind.MEMORY and all(items[index].profile for index in section.items)
+    return Piece(held, zone, sent, profile)
+
+
+def _messages(block: Block, section: Section, said: Sequence[Sequence[str]], role: str) -> Iterator[Any]:
+    """A section's messages; among events, each of its texts is one of its own, at its place."""
+    items = block.items
+    texts = iter(said)
+    if any(not is_text(items[index]) for index in section.items):
+        for index in section.items:
+            if is_text(items[index]):
+                yield _Text(role=role, content=block.separator.join(next(texts)))
+            else:
+                yield items[index].content
+    yield from (_Text(role=role, content=block.separator.join(joined)) for joined in texts)
