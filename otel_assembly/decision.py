@@ -104,6 +104,10 @@ class BudgetLine:
         items_out: Items of it in the prompt, those that compaction made included.
         items_injected: Those that compaction made.
         compacted: Items for which those stand.
+        cut: How it gives way, where it is cut item by item or compacted; empty where nobody says.
+        items: Its items: by their place in the block, or, in a chain, the events that they are.
+        order: Of those that are not out from the start, the places in `items`, the one that is cut last first.
+        charges: What each of these is charged as it is taken in.
     """
 
     name: str
@@ -120,6 +124,10 @@ class BudgetLine:
     items_out: int
     items_injected: int = 0
     compacted: int = 0
+    cut: str = ""
+    items: Sequence[Any] = ()
+    order: Sequence[int] = ()
+    charges: Sequence[int] = ()
 
     @property
     def is_whole(self) -> bool:

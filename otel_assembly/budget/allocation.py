@@ -115,6 +115,8 @@ class Allocation:
         fixed: Tokens of what may not be cut, the reply's priming included.
         used: Tokens of the whole prompt: ``framing`` and ``separators`` and what each block takes, summed.
         framing: Tokens that belong to no block: the reply's priming.
+        method: How far the counts can be trusted: ``exact``, ``calibrated`` or ``estimated``.
+        encoding: What counted.
         overflow: The limit that could not hold, where no error was raised.
     """
 
@@ -136,9 +138,14 @@ class Allocation:
         self.fixed = fixed
         self.used = used
         self.framing = measure.priming
+        self.method: str = measure.method
+        self.encoding = measure.encoding
         self.overflow: Overflow | None = None
         results = [block if fate is None else fate.result for block, _, fate in decided]
         self.blocks: list[Block] = [block for block in results if block is not None]
+        if not measure.steady:
+            # Later, what was counted now would be counted otherwise.
+            self.decisions  # noqa: B018
 
     @property
     def remaining(self) -> int:
@@ -180,16 +187,10 @@ class Allocation:
         """Tokens of each block in the prompt, by its name; with `separators` and `framing` they sum to `used`."""
         return {decision.block.name: decision.tokens_out for decision in self.decisions if decision.result is not None}
 
-    @property
-    def method(self) -> str:
-        """How far the counts can be trusted: ``exact``, ``calibrated`` or ``estimated``."""
-        method: str = self._measure.method
-        return method
-
-    @property
-    def encoding(self) -> str:
-        """What counted."""
-        return self._measure.encoding
+    def charges(self, block: Block, order: Sequence[int]) -> list[int]:
+        """What each of these items of a block is charged as they are taken in, in this order."""
+        items = block.items
+        return self._measure.charges(block, [(self._measure.item(items[at]), is_text(items[at])) for at in order])
 
     def count(self, text: str) -> int:
         """The tokens of a text, by what counted here."""

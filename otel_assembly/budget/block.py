@@ -99,6 +99,13 @@ class BlockItem:
             raise ConfigurationError(f"an item's score is a number, the higher the better, got {score!r}")
 
 
+_TEXTS: Final = (str, CompactedBlock)
+
+
+def _is_text(item: BlockItem) -> bool:
+    return isinstance(item.content, _TEXTS)
+
+
 Content = str | CompactedBlock | Sequence[Any]
 
 
@@ -139,6 +146,8 @@ class Block:
     kind: EventKind = field(init=False, repr=False, compare=False)
     #: Whether its content is one text as it stands: what the allocator meets most often.
     plain: bool = field(init=False, repr=False, compare=False)
+    #: Whether some of its items are events, each with a message of its own.
+    eventful: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         name: Any = self.name
@@ -160,6 +169,7 @@ class Block:
         derive(self, "order", f"{self.priority}{rank:09d}{self.name}")
         derive(self, "content", self._read())
         derive(self, "plain", isinstance(self.content, str) and not self.restated)
+        derive(self, "eventful", isinstance(self.content, tuple) and not all(map(_is_text, self.content)))
 
     def _wrong(self, what: str, value: object) -> ConfigurationError:
         return ConfigurationError(f"block {self.name!r}: {what}, got {value!r}")

@@ -11,7 +11,7 @@ from otel_assembly.budget.sections import is_text, item_text, most_messages, spo
 from otel_assembly.errors import AssemblyError, ConfigurationError, TokenizerError
 from otel_assembly.facts import describe
 from otel_assembly.tokens import TokenMeter, counter_for
-from otel_assembly.tokens.counters import CountMethod, TokenCounter
+from otel_assembly.tokens.counters import CountMethod, TiktokenCounter, TokenCounter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -75,6 +75,12 @@ class Measure:
         """What counted."""
         return self._meter.encoding
 
+    @property
+    def steady(self) -> bool:
+        """Whether a text's count will always be what it is now; a calibrated one changes as bills come in."""
+        counter = self._meter.counter
+        return isinstance(counter, TiktokenCounter) or (isinstance(counter, _Counted) and not counter.changes)
+
     def item(self, item: BlockItem) -> int:
         """The tokens of one item, alone; of an event with the marks of its message."""
         if is_text(item):
@@ -102,7 +108,8 @@ class Measure:
     def _sent(self, block: Block, items: Sequence[BlockItem], parts: Sequence[tuple[Section, list[list[str]]]]) -> int:
         tokens = 0
         for section, said in parts:
-            tokens += sum(self.item(items[index]) for index in section.items if not is_text(items[index]))
+            if block.eventful:
+                tokens += sum(self.item(items[index]) for index in section.items if not is_text(items[index]))
             tokens += sum(self.overhead + self.text(block.separator.join(texts)) for texts in said)
         return tokens
 
@@ -146,7 +153,7 @@ class _Counted:
         named: Any = count
         if isinstance(count, MethodType) and hasattr(count.__self__, "generation"):
             named, self._says = count.__self__, lambda: alive().__self__
-        self._changes = named is not count
+        self.changes = named is not count
         self.name = str(getattr(named, "name", None) or getattr(count, "__name__", type(count).__name__)).strip("<>")
         self._alive = alive
 
@@ -160,7 +167,7 @@ class _Counted:
     @property
     def generation(self) -> int:
         """Changes when a `TokenCounter` says that counts should be made anew."""
-        return int(self._says().generation) if self._changes else 0
+        return int(self._says().generation) if self.changes else 0
 
     def count(self, text: str) -> int:
         """The tokens of a text."""

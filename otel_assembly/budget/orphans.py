@@ -31,7 +31,7 @@ def orphans(blocks: Sequence[Block], lost: dict[str, dict[int, Told]]) -> dict[s
     Raises:
         DescribeError: An item of a type that no row reads; the message names the block.
     """
-    holding = [block for block in blocks if any(not is_text(item) for item in block.items)]
+    holding = [block for block in blocks if block.eventful]
     if not holding:
         return {}
     replies = [block for block in holding if _replies(block, lost)]

@@ -6,7 +6,7 @@ So there is one ledger, one set of spans and one way to explain: what holds of e
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from otel_assembly.budget.allocator import finished_async
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.block import Block, BlockItem
     from otel_assembly.budget.compaction import Compactors
     from otel_assembly.context import Context
+    from otel_assembly.decision import BudgetSheet
 
 
 class Placed:
@@ -148,7 +149,7 @@ class AllocatorPolicy(DecidingPolicy):
             decisions=list(_verdicts(decisions, known, made)),
             budget=allocation.budget,
             fixed=allocation.fixed,
-            sheet=sheet_of(allocation) if context.listening else None,
+            sheet=_sheet(allocation, known) if context.listening else None,
             compactions=[
                 Compaction(_compacted(decision, known), made.get(decision.block.name), decision.attempts)
                 for decision in decisions
@@ -158,6 +159,13 @@ class AllocatorPolicy(DecidingPolicy):
             separators=allocation.separators,
             around_in=sum(_around(decision) for decision in decisions),
         )
+
+
+def _sheet(allocation: Allocation, known: Mapping[tuple[str, int], Placed]) -> BudgetSheet:
+    """The allocation in numbers, with the events that each block's items are."""
+    sheet = sheet_of(allocation)
+    lines = (replace(line, items=[known[line.name, place] for place in line.items]) for line in sheet.lines)
+    return replace(sheet, lines=tuple(lines))
 
 
 def _sent(prompt: OrderedPrompt, known: Mapping[int, Placed]) -> tuple[list[Placed], dict[str, Placed]]:

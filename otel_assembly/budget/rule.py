@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.budget.allocation import Allocation, Fate, atoms_of
+from otel_assembly.budget.allocation import Allocation, Fate
 from otel_assembly.budget.block import Block, BlockItem, Cut
 from otel_assembly.budget.compaction import CompactedBlock
 from otel_assembly.budget.orphans import orphans
 from otel_assembly.budget.rivals import losers
-from otel_assembly.budget.sections import by_rank, is_text, item_text
+from otel_assembly.budget.sections import is_text, item_text
 from otel_assembly.budget.sheets import overflowing_sheet
+from otel_assembly.budget.survival import survivors_of
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Overflow, OverflowCause
 from otel_assembly.errors import ConfigurationError, ContextOverflowError, TokenizerError
 
@@ -285,7 +286,7 @@ class _Rule:
         self, block: Block, items: Sequence[BlockItem], alive: Sequence[int], room: int, floor: int
     ) -> Generator[CompactionRequest, Compacted, Fate]:
         reason = DecisionReason.OVER_BUDGET if block.cut is Cut.OLDEST else DecisionReason.LOW_RANK
-        survivors = _survivors(block, items, alive)
+        survivors = survivors_of(block, items, alive)
         fitting, kept, rendered = self._that_fit(block, items, survivors, room)
         told: dict[int, Told] = {}
         made: CompactedBlock | None = None
@@ -359,21 +360,6 @@ class _Rule:
 
 def _named(block: Block | None, error: TokenizerError) -> TokenizerError:
     return TokenizerError(f"block {block.name!r}: {error}") if block is not None else error
-
-
-def _survivors(block: Block, items: Sequence[BlockItem], alive: Sequence[int]) -> list[list[int]]:
-    """The block's atoms, the one that is cut last first."""
-    atoms = [[alive[at] for at in atom] for atom in atoms_of([items[index] for index in alive]).values()]
-    if block.cut is Cut.OLDEST:
-        return atoms[::-1]
-    if block.cut is Cut.SCORE:
-        return sorted(atoms, key=lambda atom: (min(_score(items[index]) for index in atom), atom[0]))
-    place = {index: at for at, index in enumerate(by_rank(items, alive))}
-    return sorted(atoms, key=lambda atom: min(place[index] for index in atom))
-
-
-def _score(item: BlockItem) -> tuple[bool, float]:
-    return not item.profile, -item.score if item.score is not None else float("inf")
 
 
 def _made(text: str, block: Block, items: Sequence[BlockItem], indexes: Sequence[int]) -> CompactedBlock:

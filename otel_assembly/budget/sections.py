@@ -33,6 +33,7 @@ class Zone(IntEnum):
 
 
 _UNRANKED: Final = float("inf")
+_TEXTS: Final = (str, CompactedBlock)
 _ZONES: Final = {
     EventKind.QUERY: Zone.QUERY,
     EventKind.STATE: Zone.CLOSING,
@@ -57,7 +58,7 @@ class Section:
 
 def is_text(item: BlockItem) -> bool:
     """Whether an item is a text, joined with its neighbours, and not an event with a message of its own."""
-    return isinstance(item.content, str | CompactedBlock)
+    return isinstance(item.content, _TEXTS)
 
 
 def item_text(item: BlockItem) -> str:
@@ -99,7 +100,8 @@ def sections(block: Block, items: Sequence[BlockItem], kept: Sequence[int]) -> l
         return []
     zone = zone_of(block)
     # Events stay in their order: a result that stood before its call would be no answer to it.
-    if not (splits(block) or _sets_profile_apart(block)) or not all(is_text(items[index]) for index in kept):
+    parted = splits(block) or _sets_profile_apart(block)
+    if not parted or (block.eventful and not all(is_text(items[index]) for index in kept)):
         return [Section(tuple(kept), zone)]
     if splits(block):
         ranked = by_rank(items, kept)

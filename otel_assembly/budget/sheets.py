@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from otel_assembly.budget.survival import survivors_of
 from otel_assembly.decision import BudgetLine, BudgetSheet, DecisionOutcome, DecisionReason
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def sheet_of(allocation: Allocation) -> BudgetSheet:
         output_reserve=allocation.output_reserve,
         fixed=allocation.fixed,
         used=allocation.used,
-        lines=tuple(map(_line, allocation.decisions)),
+        lines=tuple(_line(allocation, decision) for decision in allocation.decisions),
         overflow=allocation.overflow,
     )
 
@@ -50,9 +51,24 @@ def overflowing_sheet(
     return BudgetSheet(window, output_reserve, overflow.needed, 0, tuple(lines), overflow)
 
 
-def _line(decision: BlockDecision) -> BudgetLine:
+#: The reasons of items that stay out however much room there is.
+_OUT_FROM_THE_START: Final = frozenset(
+    {
+        DecisionReason.DUPLICATE,
+        DecisionReason.STALE,
+        DecisionReason.ORPHANED_TOOL_CALL,
+        DecisionReason.ORPHANED_TOOL_RESULT,
+    }
+)
+
+
+def _line(allocation: Allocation, decision: BlockDecision) -> BudgetLine:
     block = decision.block
     made = int(decision.made is not None)
+    order: list[int] = []
+    if block.cuttable:
+        alive = [item.index for item in decision.items if item.reason not in _OUT_FROM_THE_START]
+        order = [index for atom in survivors_of(block, block.items, alive) for index in atom]
     return BudgetLine(
         name=block.name,
         kind=block.kind.value,
@@ -68,4 +84,8 @@ def _line(decision: BlockDecision) -> BudgetLine:
         items_out=decision.items_out + made,
         items_injected=made,
         compacted=sum(item.outcome is DecisionOutcome.COMPACTED for item in decision.items),
+        cut=str(block.cut),
+        items=range(len(decision.items)),
+        order=order,
+        charges=allocation.charges(block, order),
     )

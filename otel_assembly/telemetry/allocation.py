@@ -6,7 +6,7 @@ import time
 import uuid
 from collections import Counter
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -39,12 +39,19 @@ if TYPE_CHECKING:
     from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
 
 Attributes = dict[str, Any]
+Ordinals: TypeAlias = "Callable[[int], Sequence[int]]"
 #: How the allocator is called where metrics name a policy.
 ALLOCATOR = "allocator"
 
 
 def put_sheet(
-    start: StartSpan, span: Span, context: OtelContext, sheet: BudgetSheet, started_ns: int, ledger: _Ledger | None
+    start: StartSpan,
+    span: Span,
+    context: OtelContext,
+    sheet: BudgetSheet,
+    started_ns: int,
+    ledger: _Ledger | None,
+    ordinals: Ordinals | None,
 ) -> None:
     """Write a sheet on its span, and the spans of its blocks under it.
 
@@ -55,6 +62,7 @@ def put_sheet(
         sheet: What was decided.
         started_ns: When the allocator began.
         ledger: What happened to each item, where no assembly tells it.
+        ordinals: The ordinals of a block's items, in their order there, by the block's place in the sheet.
     """
     if not span.is_recording():
         return
@@ -85,8 +93,11 @@ def put_sheet(
         at_ns = started_ns + number * names.APART_NS
         block = start(f"{names.SPAN_ALLOCATE_BLOCK} {lines[at].kind}", context, at_ns, {})
         changes = Arrays()
+        if ordinals is not None and (items := ordinals(at)):
+            changes.add([names.BLOCK_ITEMS], [runs_of(items)])
+            survivors = [str(items[place]) for place in lines[at].order]
+            changes.add([names.BLOCK_ORDER, names.BLOCK_CHARGES], [survivors, list(lines[at].charges)])
         if ledger is not None:
-            ledger.items(at, changes)
             ledger.changes([at], changes)
         put_arrays(start, block, trace.set_span_in_context(block, context), line_attributes(lines[at]), changes, at_ns)
         block.end(at_ns)
@@ -137,6 +148,7 @@ def line_attributes(line: BudgetLine) -> Attributes:
         names.BLOCK_KIND: line.kind,
         names.BLOCK_PRIORITY: line.priority,
         names.BLOCK_CUTTABLE: line.cuttable,
+        **({names.BLOCK_CUT: line.cut} if line.cut else {}),
         names.BLOCK_MIN_TOKENS: line.min_tokens,
         names.TOKENS_IN: line.tokens_in,
         names.TOKENS_OUT: line.tokens_out,
@@ -197,9 +209,10 @@ class _Ledger:
             columns.append(contents)
         arrays.add(arrived, columns)
 
-    def items(self, at: int, arrays: Arrays) -> None:
-        """Which items a block holds."""
-        arrays.add([names.BLOCK_ITEMS], [runs_of(range(self._first[at], self._first[at + 1]))])
+    def ordinals(self, at: int) -> range:
+        """The ordinals of one block's items."""
+        first = self._first[at]
+        return range(first, first + len(self._decisions[at].items))
 
     def changes(self, places: Iterable[int], arrays: Arrays) -> None:
         """What the rule took of these blocks, and what was made of it."""
@@ -314,7 +327,15 @@ class OpenAllocation:
                 **_kinds(allocation),
             }
         )
-        put_sheet(recorder.start_span, self._span, self._context, sheet_of(allocation), self._started_ns, ledger)
+        put_sheet(
+            recorder.start_span,
+            self._span,
+            self._context,
+            sheet_of(allocation),
+            self._started_ns,
+            ledger,
+            ledger.ordinals,
+        )
 
     def _redacted(self, text: str) -> str:
         return self._recorder.failures.redacted(self._recorder.settings.redact, text)
@@ -325,7 +346,7 @@ class OpenAllocation:
             overflow = Overflow(error.budget, error.needed, OverflowCause(error.cause))
             self._recorder.signals.overflow([self._span], self._context, overflow)
         sheet = getattr(error, "sheet", None) or self._asked
-        put_sheet(self._recorder.start_span, self._span, self._context, sheet, self._started_ns, None)
+        put_sheet(self._recorder.start_span, self._span, self._context, sheet, self._started_ns, None, None)
         self._span.set_attributes(overflow_attributes(overflow))
         set_status(self._span, error, overflowed=overflow is not None, halted=isinstance(error, HaltedError))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, get_args
 
+from otel_assembly.budget.block import Cut
 from otel_assembly.budget.compaction import CompactionOutcome
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, PrefixBreak, PromptPart
 from otel_assembly.events import Severity
@@ -345,6 +346,21 @@ BLOCK_MIN_TOKENS: Final = _attribute(
     "assembly.block.min_tokens", "int", "Its floor: so many tokens are reserved for it, or it is dropped."
 )
 BLOCK_ITEMS: Final = _attribute("assembly.block.items", "string[]", "Its items, kept or not.")
+BLOCK_CUT: Final = _attribute(
+    "assembly.block.cut", "string", "How it gives way where it does not fit.", values=tuple(Cut)
+)
+BLOCK_ORDER: Final = _attribute(
+    "assembly.block.order",
+    "string[]",
+    "Its items that are not out from the start, the one that is cut last first.",
+    "With the charges, the floors and what each block takes whole, every decision can be worked out again.",
+)
+BLOCK_CHARGES: Final = _attribute(
+    "assembly.block.charges",
+    "int[]",
+    "What each is charged as it is taken in: its tokens, and at most what joining it adds.",
+    parallel_to=BLOCK_ORDER,
+)
 DECISION_OUTCOME: Final = _attribute(
     "assembly.decision.outcome",
     "string",

@@ -33,6 +33,7 @@ from otel_assembly.telemetry.sums import Sums
 from otel_assembly.totals import prefix_of, totals_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextvars import Token
     from types import TracebackType
 
@@ -304,7 +305,8 @@ class OpenRecording:
         start = self._recorder.start_span
         started_ns = timing.ended_ns - int(timing.seconds * 1e9)
         span = start(names.SPAN_ALLOCATE_BUDGET, timing.context, started_ns, {})
-        put_sheet(start, span, trace.set_span_in_context(span, timing.context), step.sheet, started_ns, None)
+        context = trace.set_span_in_context(span, timing.context)
+        put_sheet(start, span, context, step.sheet, started_ns, None, _ordinals(step))
         if step.sheet.overflow is not None:
             self._recorder.signals.mark_overflow(span, step.sheet.overflow)
         set_status(span, step.error, overflowed=step.sheet.overflow is not None, halted=False)
@@ -323,6 +325,15 @@ class OpenRecording:
         processor = self._recorder.stamping() if parent.is_valid else None
         if processor is not None:
             processor.await_call(parent, stamp)
+
+
+def _ordinals(step: Step) -> Callable[[int], list[int]]:
+    """The ordinals of the events that a policy's blocks are made of."""
+    known: dict[int, int] = {}
+    lines = step.sheet.lines if step.sheet is not None else ()
+    if any(len(line.items) for line in lines):
+        known = {id(event): item for event, item in zip(step.view_in, step.frame_in.of(step.view_in), strict=True)}
+    return lambda at: [known[id(event)] for event in lines[at].items]
 
 
 def _fixed_share(record: Record, totals: Totals) -> float | None:

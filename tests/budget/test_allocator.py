@@ -13,6 +13,7 @@ from otel_assembly.budget.block import Block, BlockItem, Cut
 from otel_assembly.budget.compaction import CompactedBlock, Compactors
 from otel_assembly.budget.ordering import order_for_attention_and_cache
 from otel_assembly.errors import ConfigurationError, ContextOverflowError, HaltedError
+from otel_assembly.tokens import counter_for
 
 
 def words(text):
@@ -425,6 +426,17 @@ async def test_an_async_compactor_is_awaited_and_gives_what_a_plain_one_gives():
 
 
 # A counter that finds more in a joined text than in its parts
+
+
+def test_the_budget_holds_where_the_real_tokenizer_finds_more_in_a_joined_text_than_in_its_parts():
+    block = Block("recent", 8, ["what was said before", "[", "/*"], cuttable=True)
+    count = counter_for().count
+    assert count("[\n\n/*") == 4 > count("[") + count("\n\n") + count("/*")
+    # Three for the reply, four for the message, three for the parts; joined they take four.
+    allocation = allocate([block], 10, 0, None, NO_COMPACTOR)
+    assert [item.outcome.value for item in allocation.items] == ["dropped", "dropped", "kept"]
+    assert allocation.used == 8
+    assert allocate([block], 11, 0, None, NO_COMPACTOR).used == 11
 
 
 def test_the_budget_holds_also_where_a_joined_text_takes_more_than_its_parts():
