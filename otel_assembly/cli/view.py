@@ -1,0 +1,136 @@
+"""``view``: one self-contained page of what filled the budget, turn by turn, what left and why."""
+
+from __future__ import annotations
+
+import sys
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.cli.terminal import safe_text
+from otel_assembly.errors import ConfigurationError, TranscriptError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from otel_assembly.telemetry.store_reader import StoredSpan
+
+_OUTPUT = "assemblies.html"
+
+#: Lines that cannot be read are named one by one, so many of them.
+_SHOWN = 5
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "view",
+        help="write one HTML page that shows, turn by turn, what filled the budget, what left and why",
+        description="Read spans (OTLP JSON lines, or a Jaeger) and write one self-contained HTML page: every "
+        "conversation as a row of turns, what filled each prompt, what left, by which rule and why. The page opens "
+        "from a file and loads nothing.",
+        epilog="Texts are in the page only where content capture was on when the spans were recorded.",
+    )
+    parser.add_argument(
+        "paths", nargs="*", metavar="PATH", help="a file of spans, as OTLP JSON lines; several are merged"
+    )
+    parser.add_argument("--jaeger", metavar="URL", help="read the spans from a Jaeger, such as http://localhost:16686")
+    parser.add_argument("--service", metavar="NAME", help="with --jaeger: only this service's traces")
+    parser.add_argument("--lookback", metavar="TIME", help="with --jaeger: how far back, such as 2h or 7d (default 2d)")
+    parser.add_argument("--conversation", metavar="ID", help="only the conversation of this id")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", default=_OUTPUT, help=f"the page to write (default: {_OUTPUT}); - is stdout"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the page; 0, 1 where the spans tell of no assembly, 2 where they cannot be read."""
+    from otel_assembly.page import page_model, render_page, save_page
+
+    if bool(arguments.paths) == bool(arguments.jaeger):
+        raise ConfigurationError("name either files of spans or --jaeger URL; see otel-assembly view --help")
+    if arguments.jaeger is None and (arguments.service is not None or arguments.lookback is not None):
+        raise ConfigurationError("--service and --lookback say what to read of a Jaeger; name one with --jaeger")
+    unread = _Unread()
+    spans = (
+        _from_jaeger(arguments, unread) if arguments.jaeger else chain.from_iterable(map(unread.spans, arguments.paths))
+    )
+    model = page_model(spans, title=_title(arguments))
+    unread.say()
+    if arguments.conversation is not None:
+        model["conversations"] = [one for one in model["conversations"] if one.get("id") == arguments.conversation]
+    if not model["conversations"]:
+        whose = "" if arguments.conversation is None else f" of the conversation {arguments.conversation!r}"
+        print(f"otel-assembly: {model['spans']:,} spans, and no assembly{safe_text(whose)} among them", file=sys.stderr)
+        return 1
+    if arguments.output == "-":
+        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # a text stream at a command line
+        sys.stdout.write(render_page(model))
+        return 0
+    save_page(model, arguments.output)
+    print(_said(model, Path(arguments.output)))
+    return 0
+
+
+class _Unread:
+    """What could not be read; the rest is worth a page."""
+
+    def __init__(self) -> None:
+        self._problems: list[str] = []
+        self._count = 0
+
+    def add(self, problem: str) -> None:
+        self._count += 1
+        if len(self._problems) < _SHOWN:
+            self._problems.append(problem)
+
+    def spans(self, path: str) -> Iterator[StoredSpan]:
+        from otel_assembly.telemetry.store_reader import read_spans
+
+        if Path(path).is_dir():
+            raise TranscriptError(path, None, "is a folder; name the files of spans in it")
+        return read_spans(path, on_problem=lambda line, problem: self.add(f"{path}:{line}: {problem}"))
+
+    def say(self) -> None:
+        for problem in self._problems:
+            print(f"otel-assembly: {safe_text(problem)}", file=sys.stderr)
+        if self._count > len(self._problems):
+            print(f"otel-assembly: and {self._count - len(self._problems):,} more like these", file=sys.stderr)
+
+
+def _from_jaeger(arguments: argparse.Namespace, unread: _Unread) -> Iterable[StoredSpan]:
+    from otel_assembly.telemetry.jaeger import read_jaeger
+
+    return read_jaeger(
+        arguments.jaeger,
+        service=arguments.service,
+        lookback=arguments.lookback,
+        conversation=arguments.conversation,
+        on_problem=unread.add,
+    )
+
+
+def _title(arguments: argparse.Namespace) -> str:
+    if arguments.jaeger:
+        return safe_text(arguments.service or arguments.jaeger)
+    names = [safe_text(Path(path).name) for path in arguments.paths]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _said(model: Mapping[str, Any], path: Path) -> str:
+    conversations = model["conversations"]
+    ledgers = [ledger for conversation in conversations for ledger in conversation["ledgers"]]
+    turns = sum(len(ledger["turns"]) for ledger in ledgers)
+    problems = sum(ledger.get("problemCount", 0) for ledger in ledgers)
+    variants = f" ({_many(len(ledgers), 'ledger')})" if len(ledgers) > len(conversations) else ""
+    missing = f"; {_many(problems, 'gap')} in the spans, named on the page" if problems else ""
+    size = path.stat().st_size / 1e6
+    return safe_text(
+        f"{path}: {_many(len(conversations), 'conversation')}{variants}, {_many(turns, 'turn')}, {size:.1f} MB{missing}"
+    )
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number:,} {what}" + "s" * (number != 1)

@@ -1,0 +1,367 @@
+// The page: what is chosen, and what follows from it.
+
+const data = JSON.parse(byId("data").textContent);
+const texts = data.texts;
+const conversations = data.conversations.map((one, index) => {
+  const seen = new Map();
+  const ledgers = one.ledgers.map((raw, number) => {
+    const key = [raw.name, raw.agent].join("\n"), twins = seen.get(key) ?? 0;
+    seen.set(key, twins + 1);
+    return new Ledger(raw, number, twins);
+  });
+  return { ...one, ledgers, name: one.id ?? (one.ledgers[0].agent ? `${one.ledgers[0].agent}, conversation ${index + 1}` : `conversation ${index + 1}`) };
+});
+
+const now = { conversation: 0, ledger: 0, turn: 0, open: false, item: null, filter: "all", table: false, window: { from: -0.5, to: 0.5 } };
+let charts = [], side = null;
+const parts = { tip: el("div", { class: "tip", hidden: true, "aria-hidden": "true" }) };
+
+const here = () => conversations[now.conversation];
+const active = () => here().ledgers[now.ledger];
+
+// Theme
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+function theme(wanted) {
+  const is = wanted ?? (dark.matches ? "dark" : "light");
+  document.documentElement.dataset.theme = is;
+  parts.theme.setAttribute("aria-pressed", String(is === "dark"));
+}
+
+function header() {
+  parts.theme = el("button", { type: "button", class: "button", onclick: () => {
+    const to = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+    remember("theme", to);
+    theme(to);
+    drawCharts();
+  } }, el("span", { "aria-hidden": "true" }, "◐ "), "Dark");
+  parts.table = el("button", { type: "button", class: "button", "aria-pressed": "false", onclick: () => toggleTable() }, el("span", { "aria-hidden": "true" }, "☰ "), "Table");
+  parts.search = el("input", {
+    type: "search", id: "search", role: "combobox", "aria-label": "Find an item by number, kind or text", "aria-expanded": "false", "aria-controls": "results", "aria-autocomplete": "list",
+    placeholder: "Find an item: number, kind or text", autocomplete: "off", spellcheck: "false", oninput: () => find(), onkeydown: searchKey, onfocus: () => find(),
+  });
+  parts.results = el("div", { id: "results", class: "results", role: "listbox", "aria-label": "Items found", hidden: true });
+  parts.note = el("p", { class: "results note", hidden: true });
+  const turns = conversations.reduce((sum, one) => sum + one.ledgers.reduce((all, { turns: some }) => all + some.length, 0), 0);
+  refill(byId("top"), el("div", { class: "heading" }, foreign(data.title, "h1"), el("p", { class: "dim" }, `${plural(conversations.length, "conversation")}, ${plural(turns, "assembly", "assemblies")}`)),
+    el("div", { class: "tools" }, el("div", { class: "finder" }, parts.search, parts.results, parts.note), parts.table, parts.theme));
+  theme(remember("theme"));
+  dark.addEventListener("change", () => { if (!remember("theme")) { theme(); drawCharts(); } });
+}
+
+// Conversations
+
+function choose(index) {
+  now.conversation = index;
+  Object.assign(now, { ledger: 0, item: null, open: false });
+  for (const one of conversations) one.shown = one === here();
+  side?.table.draw(true);
+  const ledgers = here().ledgers.filter(({ turns }) => turns.length);
+  now.turn = Math.min(...ledgers.map(({ first }) => first));
+  now.ledger = ledgers[0]?.number ?? 0;
+  fit();
+  conversation();
+  point();
+  if (side && !side.wide.matches) side.fold.open = false;
+  say(`Conversation ${here().name}, ${plural(here().ledgers.length, "variant")}`);
+}
+
+const ends = () => {
+  const ledgers = here().ledgers.filter(({ turns }) => turns.length);
+  return { from: Math.min(0, ...ledgers.map(({ first }) => first)) - 0.5, to: Math.max(...ledgers.map(({ last }) => last)) + 0.5 };
+};
+
+function conversation() {
+  const { ledgers, name, alike } = here();
+  const kinds = kindsOf(ledgers);
+  const first = ledgers[0].raw;
+  const marks = Object.keys(MARKS).filter((mark) => ledgers.some((ledger) => ledger.totals().marks[mark]));
+  const problems = [...data.problems.map((problem) => [{ name: "unreadable" }, problem]), ...ledgers.flatMap((ledger) => (ledger.raw.problems ?? []).map((problem) => [ledger, problem]))];
+  const lost = ledgers.reduce((sum, ledger) => sum + (ledger.raw.problemCount ?? 0), data.problems.length);
+  parts.charts = el("div", { class: "charts" });
+  parts.turn = el("section", { class: "panel turn", "aria-label": "Turn", hidden: true });
+  parts.item = el("section", { class: "panel item", "aria-label": "Item", hidden: true });
+  parts.slide = el("div", { class: "slide", tabindex: "-1", onscroll: slid }, parts.slideInner = el("div", {}));
+  refill(byId("main"),
+    el("div", { class: "about" },
+      el("h2", {}, foreign(name)),
+      el("p", { class: "dim" }, [first.agent ? ["agent ", foreign(first.agent)] : null, first.framework ? [" on ", foreign(first.framework)] : null,
+        ledgers[0].turns[0]?.model ? [", for ", foreign(ledgers[0].turns[0].model)] : null, alike ? " Side by side because every arrival agrees; there is no conversation id." : null]),
+      el("div", { class: "legend" },
+        el("ul", { "aria-label": "Kinds" }, kinds.map((one) => el("li", {}, kindLabel(one)))),
+        el("ul", { "aria-label": "Marks" }, marks.map((mark) => el("li", {}, el("span", { class: `mark ${mark}`, "aria-hidden": "true" }, MARKS[mark].symbol), " ", MARKS[mark].label)),
+          ledgers.some((ledger) => ledger.totals().budgets.size) ? el("li", {}, el("span", { class: "dash", "aria-hidden": "true" }), " budget") : null),
+        parts.zoom = el("div", { class: "zoom", role: "group", "aria-label": "Zoom" },
+          el("button", { type: "button", "aria-label": "Zoom out", onclick: () => zoom(2) }, "−"),
+          el("button", { type: "button", "aria-label": "Show all turns", onclick: () => { fit(); moved(); } }, "all"),
+          el("button", { type: "button", "aria-label": "Zoom in", onclick: () => zoom(0.5) }, "+")))),
+    problems.length ? el("details", { class: "problems" }, el("summary", {}, `${plural(lost, "thing is", "things are")} missing or do not add up; what is not known is said to be so`),
+      el("ul", {}, problems.map(([ledger, problem]) => el("li", {}, ledgers.length > 1 ? `${ledger.name}: ` : "", foreign(problem))),
+        lost > problems.length ? el("li", {}, `and ${count(lost - problems.length)} more`) : null)) : null,
+    parts.charts, parts.slide,
+    parts.hint = el("p", { class: "hint" }, "Choose a turn to see what was in its prompt, what left and why: click a bar, or press ", el("kbd", {}, "Enter"), " in a chart."),
+    el("div", { class: "below" }, parts.turn, parts.item), parts.tip);
+  drawCharts(kinds, marks);
+}
+
+function drawCharts(kinds = kindsOf(here().ledgers), marks = Object.keys(MARKS).filter((mark) => here().ledgers.some((ledger) => ledger.totals().marks[mark]))) {
+  const ledgers = here().ledgers;
+  parts.tip.hidden = true;
+  if (now.table) {
+    charts = [];
+    refill(parts.charts, ledgers.map((ledger) => el("section", { class: "panel" }, chartHead(ledger), turnTable(ledger).box)));
+    layout();
+    return;
+  }
+  const height = ledgers.length === 1 ? 250 : ledgers.length === 2 ? 190 : 150;
+  // One scale for all variants, so that they can be compared, unless that would make one too flat to be read.
+  const tops = ledgers.map((ledger) => Math.max(ledger.totals().peak, ...ledger.totals().budgets));
+  const most = Math.max(...tops);
+  charts = ledgers.map((ledger, index) => new Chart(ledger, { height, kinds, marks, most: tops[index] * 4 < most ? tops[index] : most, window: now.window, on: chartEvents }));
+  const seen = new IntersectionObserver((entries) => {
+    for (const { isIntersecting, target } of entries) if (isIntersecting) {
+      seen.unobserve(target);
+      charts.find(({ box }) => box === target)?.draw();
+    }
+  }, { rootMargin: "200px" });
+  refill(parts.charts, charts.map((chart) => {
+    chart.strips = el("div", { class: "strips" });
+    return el("section", { class: "panel" }, chartHead(chart.ledger), tops[chart.ledger.number] * 4 < most ? el("p", { class: "note" }, "This variant has a scale of its own.") : null, chart.box, chart.strips);
+  }));
+  for (const chart of charts) seen.observe(chart.box);
+  layout();
+  point();
+  strips();
+}
+
+function chartHead(ledger) {
+  const sums = ledger.totals(), budgets = [...sums.budgets];
+  const facts = [plural(ledger.turns.length, "turn"), budgets.length ? `budget ${budgets.length === 1 ? count(budgets[0]) : `${count(Math.min(...budgets))} to ${count(Math.max(...budgets))}`}` : "no budget", `most ${count(sums.peak)} tokens`,
+    `${plural(sums.left, "item")} dropped`, plural(sums.breaks, "prefix break")];
+  if (sums.marks.overflow) facts.push(plural(sums.marks.overflow, "overflow"));
+  const missing = ledger.last - ledger.first + 1 - ledger.turns.length + ledger.first;
+  if (missing > 0) facts.push(`${plural(missing, "turn")} not recorded`);
+  return el("div", { class: "chart-head" }, el("h3", {}, foreign(ledger.name)), el("p", { class: "dim" }, facts.join(" · ")));
+}
+
+function turnTable(ledger) {
+  const names = kindsOf([ledger]);
+  const shown = ledger.ordered.map((place) => ledger.turns[place]);
+  return new Rows({
+    label: `Turns of ${ledger.name}`, rows: shown, lines: 12, open: (turn) => turn && openTurn(ledger, turn.n), marked: (turn) => (turn.n === now.turn ? "shown" : ""),
+    columns: [
+      { title: "Turn", css: "c-turn number", cell: (turn) => turn.n },
+      { title: "Tokens", css: "c-tokens number", cell: (turn) => (turn.unsent ? "not sent" : count(turn.out)) },
+      { title: "Budget", css: "c-tokens number", cell: (turn) => (turn.budget ? count(turn.budget) : "–") },
+      { title: "Used", css: "c-tokens number", cell: (turn) => (turn.budget && !turn.unsent ? percent(turn.out, turn.budget) : "–") },
+      { title: "Dropped", css: "c-tokens number", hint: "Items that left in this turn", cell: (turn) => count(size(turn.left) + size(turn.refused)) },
+      { title: "Prefix broke", css: "c-break", cell: (turn) => (turn.break && turn.break !== "first" ? words(turn.break) : "") },
+      { title: "Marks", css: "c-break", cell: (turn) => ledger.marks(turn).map((mark) => MARKS[mark].label).join(", ") },
+      ...names.map((name) => ({ title: kindLabel(name), css: "c-fill number", cell: (turn) => { const tokens = turn.kinds?.find(([one]) => one === name)?.[1]; return tokens === undefined ? "" : count(tokens); } })),
+    ],
+  });
+}
+
+function toggleTable() {
+  now.table = !now.table;
+  parts.table.setAttribute("aria-pressed", String(now.table));
+  drawCharts();
+  say(now.table ? "Turns as a table" : "Turns as a chart");
+}
+
+// Moving among turns
+
+const chartEvents = {
+  key: chartKey,
+  focus: (ledger) => { if (now.ledger !== ledger.number) { now.ledger = ledger.number; if (!ledger.turn(now.turn)) now.turn = ledger.nearest(now.turn); point(); } },
+  open: (ledger, number) => { if (number !== null) openTurn(ledger, number); },
+  hover: (ledger, number, event) => {
+    parts.tip.hidden = !ledger || number === null;
+    if (parts.tip.hidden) return;
+    const turn = ledger.turn(number);
+    refill(parts.tip, el("b", {}, `Turn ${number}`), el("div", {}, ledger.sentence(turn).split("; ").slice(1).map((line) => el("div", {}, line))),
+      el("div", { class: "tip-kinds" }, [...(turn.kinds ?? [])].sort((one, other) => kind(one[0]).rank - kind(other[0]).rank).map(([name, tokens]) => [kindLabel(name), el("b", {}, count(tokens))])));
+    const box = byId("main").getBoundingClientRect();
+    const x = event.clientX - box.left, flip = x > box.width - 240;
+    parts.tip.style.transform = `translate(${flip ? x - 236 : x + 14}px, ${event.clientY - box.top + 12}px)`;
+  },
+};
+
+function chartKey(ledger, event) {
+  if (event.altKey || event.ctrlKey || event.metaKey) return;
+  const by = { ArrowRight: 1, ArrowLeft: -1, PageDown: 10, PageUp: -10, End: Infinity, Home: -Infinity }[event.key];
+  const ledgers = here().ledgers;
+  if (by !== undefined) go(ledger, ledger.step(now.turn, by));
+  else if ((event.key === "ArrowDown" || event.key === "ArrowUp") && ledgers.length > 1) {
+    const next = charts[(ledger.number + (event.key === "ArrowDown" ? 1 : ledgers.length - 1)) % ledgers.length];
+    next.layer.focus();
+    intoView(next.box);
+    go(next.ledger, next.ledger.nearest(now.turn));
+  } else if (event.key === "Enter" || event.key === " ") openTurn(ledger, now.turn, true);
+  else if (event.key === "n" || event.key === "p") {
+    const order = event.key === "n" ? ledger.ordered : [...ledger.ordered].reverse();
+    const next = order.map((place) => ledger.turns[place]).find((turn) => (event.key === "n" ? turn.n > now.turn : turn.n < now.turn) && ledger.marks(turn).length);
+    if (next) go(ledger, next.n);
+    else say("No further mark");
+  } else return;
+  event.preventDefault();
+}
+
+function go(ledger, number) {
+  now.ledger = ledger.number;
+  now.turn = number;
+  reveal();
+  point();
+  if (now.open) showTurn();
+  const turn = ledger.turn(number);
+  say(`${here().ledgers.length > 1 ? `${ledger.name}. ` : ""}${ledger.sentence(turn)}`);
+}
+
+function point() {
+  for (const chart of charts) {
+    const turn = chart.ledger.turn(now.turn);
+    chart.cursor.hidden = !turn;
+    if (turn) chart.point(turn, chart.ledger.number === now.ledger);
+    else if (chart.ledger.turns.length) {
+      chart.cursor.setAttribute("aria-label", `Turn ${now.turn} is not in these spans`);
+    }
+  }
+  const hash = new URLSearchParams({ c: now.conversation, l: now.ledger, t: now.turn, ...(now.open ? { o: 1 } : {}), ...(now.item !== null ? { i: now.item } : {}) });
+  clearTimeout(point.later);
+  point.later = setTimeout(() => history.replaceState(null, "", `#${hash}`), 200);
+}
+
+// A turn and an item
+
+function openTurn(ledger, number, byKey = false) {
+  Object.assign(now, { ledger: ledger.number, turn: number, open: true });
+  reveal();
+  point();
+  showTurn();
+  if (byKey) byId("turn-head").focus({ preventScroll: true });
+  if (parts.turn.getBoundingClientRect().top > innerHeight - 160) parts.turn.scrollIntoView({ block: "start", behavior: still() ? "auto" : "smooth" });
+  say(ledger.sentence(ledger.turn(number)));
+}
+
+function showTurn() {
+  parts.hint.hidden = true;
+  const ledger = active(), turn = ledger.turn(now.turn);
+  parts.turn.hidden = !turn;
+  if (!turn) return;
+  const place = ledger.places.get(turn.n);
+  const to = (by) => go(ledger, ledger.step(turn.n, by));
+  const focused = document.activeElement?.dataset?.keep;
+  refill(parts.turn,
+    el("div", { class: "bar" }, el("h2", { id: "turn-head", tabindex: "-1" }, `Turn ${turn.n}`, here().ledgers.length > 1 ? el("span", { class: "dim" }, " · ", foreign(ledger.name)) : null),
+      el("button", { type: "button", class: "icon", "data-keep": "before", "aria-label": "Turn before", onclick: () => to(-1) }, "‹"),
+      el("button", { type: "button", class: "icon", "data-keep": "after", "aria-label": "Next turn", onclick: () => to(1) }, "›"),
+      el("button", { type: "button", class: "icon", "aria-label": "Close the turn", onclick: closeTurn }, "✕")),
+    turn.unsent ? el("p", { class: "note alarm" }, "Nothing was sent: the prompt could not be made.") : null,
+    turn.signals ? el("ul", { class: "signals", "aria-label": "Marks of this turn" }, turn.signals.map(signalLine)) : null,
+    headFacts(ledger, turn, place), kindsTable(turn),
+    changesOf(turn, (item) => follow(item)), variantsOf(here().ledgers, ledger, turn.n, (other) => { if (other.turn(now.turn)) openTurn(other, now.turn); }),
+    policiesOf(turn), allocationsOf(turn), promptsOf(turn, texts),
+    itemsOf(ledger, turn, place, texts, now.filter, {
+      follow: (item) => follow(item), filter: (name) => { now.filter = name; }, followed: () => now.item, made: (table) => { parts.items = table; } }),
+    el("p", { class: "dim small" }, `${new Date(turn.start).toISOString().replace("T", " ").replace("Z", " UTC")} · took ${(turn.us / 1000).toFixed(2)} ms · trace `, el("code", {}, turn.trace)));
+  parts.items.settle();
+  if (focused) parts.turn.querySelector(`[data-keep="${focused}"]`)?.focus();
+}
+
+function closeTurn() {
+  now.open = false;
+  parts.turn.hidden = true;
+  parts.hint.hidden = false;
+  point();
+  focusChart();
+}
+
+function focusChart() {
+  (charts[now.ledger]?.layer ?? parts.charts.querySelector(".rows"))?.focus({ preventScroll: false });
+}
+
+function follow(ordinal, focus = false) {
+  const item = active().items.get(ordinal);
+  if (!item) return;
+  now.item = ordinal;
+  parts.item.hidden = false;
+  refill(parts.item, itemCard(active(), item, texts, { turn: now.turn, follow: (other) => follow(other), unfollow }));
+  strips();
+  point();
+  if (focus) byId("item-head").focus({ preventScroll: true });
+  const box = parts.item.getBoundingClientRect();
+  if (box.top > innerHeight - 120 || box.bottom < 60) intoView(parts.item);
+  say(`Item ${ordinal}. ${active().stretches(item).map((one) => `turns ${one.from} to ${one.to}: ${one.state ? why(one.state) : "not known"}`).join("; ")}`);
+}
+
+function unfollow() {
+  now.item = null;
+  parts.item.hidden = true;
+  strips();
+  point();
+  focusChart();
+}
+
+// Ordinals are counted in each ledger for itself: another variant's item is the same one only where all that is known agrees.
+function strips() {
+  parts.items?.draw(true);
+  const item = now.item === null ? null : active().items.get(now.item);
+  for (const chart of charts) {
+    const other = item && chart.ledger.items.get(item.o);
+    const same = other && (chart.ledger === active() || (other.k === item.k && other.b === item.b && other.a === item.a));
+    refill(chart.strips, same ? strip(chart, chart.ledger, other) : null);
+    chart.strips.firstChild?.place();
+  }
+}
+
+// The whole page
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const typing = event.target.matches?.("input, select, textarea");
+  if (event.key === "Escape" && !typing) {
+    if (now.open && (now.item === null || !parts.item.contains(document.activeElement))) closeTurn();
+    else if (now.item !== null) unfollow();
+  } else if (event.key === "/" && !typing) {
+    event.preventDefault();
+    parts.search.focus();
+  } else if (typing) return;
+  else if (event.key === "t") toggleTable();
+  else if (event.key === "+" || event.key === "=") zoom(0.5);
+  else if (event.key === "-") zoom(2);
+  else if (event.key === "0") { fit(); moved(); }
+});
+document.addEventListener("pointerdown", (event) => { if (!event.target.closest?.(".finder")) closeResults(false); });
+
+function footer() {
+  const key = (...names) => names.map((name) => el("kbd", {}, name));
+  refill(byId("foot"), el("p", {}, "Keys: ", key("←", "→"), " turn, ", key("↑", "↓"), " variant, ", key("n", "p"), " next or previous mark, ", key("Enter"), " open, ", key("Esc"), " close, ",
+    key("+", "−", "0"), " zoom, ", key("/"), " find, ", key("t"), " table."),
+  el("p", {}, "Made by otel-assembly. Nothing is loaded and nothing is sent. Charts: BokehJS ", Bokeh.version, ", BSD-3-Clause."));
+}
+
+function start() {
+  header();
+  footer();
+  if (!conversations.length) {
+    refill(byId("main"), el("p", { class: "note" }, "There are no assemblies among these spans."));
+    byId("side").hidden = true;
+    return;
+  }
+  if (conversations.length > 1) {
+    side = sideList(conversations, choose);
+    byId("side").append(side.node);
+  } else byId("side").hidden = true;
+  const asked = new URLSearchParams(location.hash.slice(1)), number = (name) => (asked.has(name) ? Number(asked.get(name)) : null);
+  choose(number("c") in conversations ? number("c") : 0);
+  const ledger = here().ledgers[number("l") ?? 0];
+  if (ledger?.turn(number("t"))) {
+    if (asked.has("o")) openTurn(ledger, number("t"));
+    else go(ledger, number("t"));
+    if (asked.has("i")) follow(number("i"));
+  }
+  new ResizeObserver(() => { for (const chart of charts) chart.resize(); moved(); }).observe(byId("main"));
+  document.documentElement.dataset.ready = "";
+}
+
+start();

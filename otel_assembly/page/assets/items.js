@@ -1,0 +1,127 @@
+// Items: those of a turn as a list, one of them followed across turns, and the search for one.
+
+const STATES = { "in prompt": "●", dropped: "▼", compacted: "◆", left: "?" };
+const badge = (state) => el("span", { class: `state ${state.in ? "kept" : state.word}` }, el("span", { "aria-hidden": "true" }, STATES[state.word] ?? "▼"), ` ${state.word}`);
+
+function itemRows(ledger, turn, place) {
+  const order = new Map(expand(turn.kept).map((item, index) => [item, index]));
+  const end = prefixEnd(ledger, turn, place);
+  const fresh = new Set([...expand(turn.arrived), ...expand(turn.left), ...expand(turn.refused), ...expand(turn.returned), ...expand(turn.injected), ...expand(turn.replaced)]);
+  const rows = [];
+  for (const item of ledger.raw.items) {
+    const state = ledger.state(item, place);
+    if (state) rows.push({ item, state, tokens: ledger.tokens(item, place), at: order.get(item.o), fresh: fresh.has(item.o), breaks: end && order.has(item.o) && end.after === order.get(item.o) });
+  }
+  return rows;
+}
+
+// The prompt has an order of its own, which need not be that of arrival.
+const sorted = (rows, filter) => (filter === "in" ? rows.sort((one, other) => one.at - other.at) : rows);
+
+const FILTERS = {
+  all: ["All", () => true],
+  in: ["In prompt", (row) => row.state.in],
+  out: ["Left out", (row) => !row.state.in],
+  new: ["Changed here", (row) => row.fresh],
+};
+
+function itemsOf(ledger, turn, place, texts, filter, on) {
+  const all = itemRows(ledger, turn, place);
+  const text = (item) => (item.x === undefined ? "" : texts[item.x][0]);
+  const any = all.some(({ item }) => item.x !== undefined);
+  const columns = [
+    { title: "Item", css: "c-ordinal", cell: ({ item }) => item.o },
+    { title: "State", css: "c-state", cell: ({ state }) => badge(state) },
+    { title: "Kind", css: "c-kind", cell: ({ item }) => kindLabel(item.k) },
+    { title: "Tokens", css: "c-tokens number", cell: ({ tokens }) => (tokens === null ? "?" : count(tokens)) },
+    { title: "Since", css: "c-since number", hint: "The turn since which it is so", cell: ({ state }) => state.since },
+    { title: "Rule and policy", css: "c-rule", cell: ({ state }) => (state.in ? "" : [state.reason ?? "reason unknown", state.policy ? el("span", { class: "dim" }, " ", foreign(state.policy)) : null]) },
+    ...(any ? [{ title: "Text", css: "c-text", cell: ({ item }) => foreign(text(item).slice(0, 200)) }] : []),
+  ];
+  const table = new Rows({
+    label: `Items after turn ${turn.n}`, columns, rows: sorted(all.filter(FILTERS[filter][1]), filter), open: (row) => row && on.follow(row.item.o),
+    marked: (row) => `${on.followed() === row.item.o ? "shown " : ""}${row.state.in ? "" : "gone "}${row.fresh ? "fresh " : ""}${row.breaks ? "breaks" : ""}`,
+  });
+  // What happens in a long conversation happens where the prompt begins.
+  table.settle = () => {
+    const first = filter === "all" ? all.findIndex((row) => row.at !== undefined) : 0;
+    if (first > 6 && all.length > 14) table.box.scrollTop = (first - 5) * table.height;
+    table.draw(true);
+  };
+  on.made(table);
+  const buttons = Object.entries(FILTERS).map(([name, [label, keep]]) => el("button", {
+    type: "button", class: "tab", "aria-pressed": String(name === filter), "data-filter": name,
+    onclick: (event) => {
+      for (const one of event.currentTarget.parentNode.children) one.setAttribute("aria-pressed", String(one === event.currentTarget));
+      on.filter(name);
+      table.show(sorted(all.filter(keep), name));
+    },
+  }, `${label} `, el("span", { class: "dim" }, count(all.filter(keep).length))));
+  return el("section", { class: "items" }, el("h3", {}, "Items"), el("div", { class: "tabs", role: "group", "aria-label": "Which items" }, buttons), table.box);
+}
+
+function itemCard(ledger, item, texts, on) {
+  const mates = ledger.raw.items.filter((one) => one.a !== undefined && one.a === item.a && one.o !== item.o).map((one) => one.o);
+  const last = at(item.n, Infinity);
+  const summaries = ledger.turns.flatMap((turn) => (turn.summaries ?? []).map((summary) => [turn.n, ...summary]));
+  const holder = summaries.filter(([turn, result, runs]) => turn <= on.turn && result !== null && expand(runs).includes(item.o)).at(-1)?.[1];
+  const leaves = new Set(summaries.filter(([, result]) => result === item.o).flatMap(([, , runs]) => expand(runs)));
+  const where = (stretch) => (stretch.from === stretch.to ? `turn ${stretch.from}` : `turns ${stretch.from}–${stretch.to}`);
+  return [
+    el("div", { class: "bar" }, el("h2", { tabindex: "-1", id: "item-head" }, `Item ${item.o} `, kindLabel(item.k)),
+      el("button", { type: "button", class: "icon", "aria-label": "Stop following this item", onclick: on.unfollow }, "✕")),
+    el("p", { class: "dim" }, ledger.name),
+    el("dl", { class: "facts" },
+      fact("Tokens", last ? count(last[1]) : "not counted"), item.b !== undefined ? fact("Bytes", count(item.b)) : null,
+      item.t !== undefined ? fact("Arrived", `turn ${item.t}`) : fact("Arrived", "unknown: the span that told of it is missing"),
+      holder !== undefined ? fact("Covered by", chips([String(holder)], on.follow)) : null,
+      leaves.size ? fact("Stands for", chips(runsOf([...leaves]), on.follow)) : null,
+      mates.length ? fact("Kept or dropped with", chips(mates.map(String), on.follow)) : null),
+    el("h3", {}, "Across the turns"),
+    el("ol", { class: "stretches" }, ledger.stretches(item).map((stretch) => el("li", { class: !stretch.state ? "unknown" : stretch.state.in ? "kept" : stretch.state.word },
+      el("b", {}, where(stretch)), " ", stretch.state ? why(stretch.state) : "not known: these turns were not recorded"))),
+    el("h3", {}, "Text"),
+    item.x === undefined ? el("p", { class: "note" }, "Not captured.") : captured(texts[item.x]),
+  ];
+}
+
+// A strip under the chart: where the item was, turn by turn.
+function strip(chart, ledger, item) {
+  const made = el("div", { class: "strip", role: "img", "aria-label": `Item ${item.o} across the turns of ${ledger.name}; the list beside it says the same in words` });
+  made.place = () => {
+    const right = chart.width - EDGE.right;
+    refill(made, el("span", { class: "strip-name" }, `item ${item.o}`), ledger.stretches(item).map((stretch) => {
+      const from = Math.max(EDGE.left, chart.x(stretch.from - 0.5)), to = Math.min(right, chart.x(stretch.to + 0.5));
+      if (to <= from) return null;
+      const state = stretch.state;
+      return el("span", {
+        class: `stretch ${!state ? "unknown" : state.in ? "kept" : state.word}`, style: { left: `${from}px`, width: `${Math.max(2, to - from - 1)}px` },
+        title: state ? why(state) : "not recorded",
+      }, to - from > 70 ? (state ? (state.in ? "in prompt" : state.reason ?? "reason unknown") : "?") : "");
+    }));
+  };
+  return made;
+}
+
+function search(ledgers, texts, query) {
+  const wanted = query.trim().toLocaleLowerCase();
+  if (!wanted) return { found: [], total: 0, anyText: true };
+  const number = /^#?\d+$/.test(wanted) ? Number(wanted.replace("#", "")) : null;
+  const hits = new Map();
+  const exactly = [], found = [];
+  let total = 0, anyText = false;
+  for (const ledger of ledgers) for (const item of ledger.raw.items) {
+    anyText ||= item.x !== undefined;
+    let where = -1;
+    if (item.x !== undefined) {
+      if (!hits.has(item.x)) hits.set(item.x, texts[item.x][0].toLocaleLowerCase().indexOf(wanted));
+      where = hits.get(item.x);
+    }
+    const exact = number === item.o;
+    if (!exact && where < 0 && !(item.k && words(item.k).startsWith(words(wanted)))) continue;
+    total++;
+    if (exact) exactly.push({ ledger, item, where });
+    else if (found.length < 200) found.push({ ledger, item, where });
+  }
+  return { found: [...exactly, ...found].slice(0, 200), total, anyText };
+}

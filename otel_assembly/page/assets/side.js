@@ -1,0 +1,40 @@
+// The conversations, where there are several.
+
+function sideList(conversations, choose) {
+  const rows = conversations.map((one, index) => {
+    const sums = one.ledgers.map((ledger) => ledger.totals());
+    const turns = Math.max(...one.ledgers.map((ledger) => ledger.turns.length));
+    const marks = {};
+    for (const { marks: found } of sums) for (const [mark, many] of Object.entries(found)) marks[mark] = (marks[mark] ?? 0) + many;
+    return { index, name: one.name, turns, variants: one.ledgers.length, marks, left: sums.reduce((sum, { left }) => sum + left, 0), one };
+  });
+  const table = new Rows({
+    label: "Conversations", height: 44, lines: 400, rows, open: (row) => row && choose(row.index), marked: (row) => (row.one.shown ? "shown" : ""),
+    columns: [{
+      title: "Conversation", css: "c-conversation", cell: (row) => [
+        foreign(row.name, "div", { class: "name" }),
+        el("div", { class: "dim small" }, plural(row.turns, "turn"), row.variants > 1 ? `, ${row.variants} variants` : "",
+          Object.keys(MARKS).filter((mark) => row.marks[mark]).map((mark) => el("span", { class: "tally", title: `${MARKS[mark].label}: ${plural(row.marks[mark], "turn")}` },
+            el("span", { class: `mark ${mark}`, role: "img", "aria-label": MARKS[mark].label }, MARKS[mark].symbol), count(row.marks[mark])))),
+      ],
+    }],
+  });
+  const orders = {
+    recorded: ["as recorded", (one, other) => one.index - other.index],
+    left: ["most dropped", (one, other) => other.left - one.left || one.index - other.index],
+    overflow: ["most overflows", (one, other) => (other.marks.overflow ?? 0) - (one.marks.overflow ?? 0) || one.index - other.index],
+    turns: ["most turns", (one, other) => other.turns - one.turns || one.index - other.index],
+  };
+  const filter = el("input", { type: "search", placeholder: "Filter", "aria-label": "Filter conversations", autocomplete: "off" });
+  const order = el("select", { "aria-label": "Order of conversations" }, Object.entries(orders).map(([name, [label]]) => el("option", { value: name }, label)));
+  const show = () => {
+    const wanted = filter.value.trim().toLocaleLowerCase();
+    table.show(rows.filter(({ name }) => name.toLocaleLowerCase().includes(wanted)).sort(orders[order.value][1]));
+  };
+  filter.addEventListener("input", show);
+  order.addEventListener("change", show);
+  const wide = matchMedia("(min-width: 900px)");
+  const fold = el("details", { open: wide.matches }, el("summary", {}, `Conversations (${count(rows.length)})`), el("div", { class: "controls" }, filter, order), table.box);
+  wide.addEventListener("change", () => { fold.open = wide.matches; });
+  return { node: fold, table, fold, wide };
+}

@@ -1,0 +1,168 @@
+// An opened turn: its numbers, what its policies did, what changed, and its items.
+
+const fact = (name, ...value) => el("div", { class: "fact" }, el("dt", {}, name), el("dd", {}, value));
+
+const flow = (one) => (one.in === undefined ? `unknown → ${count(one.out)}` : `${one.estimated ? "≥ " : ""}${count(one.in)} → ${count(one.out)}`);
+
+function chips(runs, open) {
+  return el("span", { class: "chips" }, (runs ?? []).map((run) => {
+    const first = Number(run.split("-")[0]);
+    return el("button", { type: "button", class: "chip", onclick: () => open(first), "aria-label": `Follow item ${run.replace("-", " to ")}` }, run.replace("-", "–"));
+  }));
+}
+
+const CHANGES = [
+  ["arrived", "Arrived"], ["injected", "Injected"], ["returned", "Returned"],
+  ["left", "Left"], ["refused", "Arrived, left out"], ["replaced", "Compacted"], ["withdrawn", "Withdrawn"],
+];
+
+function changesOf(turn, open) {
+  const rows = CHANGES.filter(([name]) => turn[name])
+    .map(([name, label]) => fact(`${label} (${size(turn[name])})`, chips(turn[name], open)));
+  return el("section", {}, el("h3", {}, "Since the turn before"),
+    turn.unsent ? el("p", { class: "note" }, "Nothing was sent, so the ledger stays as it was.")
+      : turn.partial ? el("p", { class: "note warn" }, "A span is missing: of what changed in between, this is only what is known.") : null,
+    rows.length ? el("dl", { class: "facts changes" }, rows) : turn.unsent ? null : el("p", { class: "note" }, "No item came or went."));
+}
+
+function signalLine(signal) {
+  const mark = MARKS[signal.what];
+  const said = [];
+  if (signal.severity) said.push(signal.severity);
+  if (signal.cause) said.push(words(signal.cause));
+  if (signal.tokens !== undefined) said.push(`${count(signal.tokens)} tokens over`);
+  if (signal.policy) said.push(`by ${signal.policy}`);
+  if (signal.source) said.push(`from ${signal.source}`);
+  if (signal.after) said.push("after this turn");
+  if (signal.untold) said.push(`${signal.count > 1 ? `${signal.count} of them, ` : ""}counted here; what it says is not in these spans`);
+  return el("li", { class: `signal ${signal.what}` }, el("span", { class: `mark ${signal.what}`, "aria-hidden": "true" }, mark.symbol),
+    " ", el("strong", {}, mark.label), " ", foreign(said.join(", ")), signal.says ? [": ", foreign(signal.says, "q")] : null);
+}
+
+function settings(config) {
+  try {
+    return Object.entries(JSON.parse(config)).filter(([, value]) => value !== null && value !== false)
+      .map(([name, value]) => `${name}=${typeof value === "object" ? JSON.stringify(value) : value}`).join(" ");
+  } catch {
+    return String(config);
+  }
+}
+
+const cell = (css, ...value) => el("td", { class: css }, value);
+
+function simpleTable(label, heads, rows) {
+  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, el("table", {},
+    el("thead", {}, el("tr", {}, heads.map(([title, css]) => el("th", { scope: "col", class: css }, title)))), el("tbody", {}, rows)));
+}
+
+function policiesOf(turn) {
+  if (!turn.steps?.length) return el("section", {}, el("h3", {}, "Policies"), el("p", { class: "note" }, "No policy's span is here."));
+  const rows = turn.steps.flatMap((step) => [el("tr", {},
+    cell("name", foreign(step.policy)),
+    cell("number", flow(step)),
+    cell("number", step.dropped ? count(step.dropped) : "–"), cell("number", step.compacted ? count(step.compacted) : "–"),
+    cell("number", step.inserted ? count(step.inserted) : "–"),
+    cell("wide", (step.reasons ?? []).map(([reason, many]) => `${reason === null ? "reason unknown" : reason} × ${count(many)}`).join(", ") || "–",
+      step.error ? el("div", { class: "alarm" }, foreign(step.error)) : null)),
+  step.config ? el("tr", { class: "more" }, el("td", { colspan: "6", class: "config" }, foreign(settings(step.config)))) : null]);
+  return el("section", {}, el("h3", {}, "Policies, in order"), simpleTable("Policies of this turn",
+    [["Policy", "name"], ["Tokens", "number"], ["Dropped", "number"], ["Compacted", "number"], ["Injected", "number"], ["New since before", "wide"]], rows));
+}
+
+function attemptLine(attempt) {
+  const said = Object.entries(attempt.said ?? {}).map(([name, value]) => `${words(name)} ${value}`);
+  return el("li", {}, "Compaction", attempt.kind ? ` of ${attempt.kind}` : "", attempt.policy ? ` by ${attempt.policy}` : "",
+    `: ${count(attempt.in)} → ${count(attempt.out)} tokens`, attempt.error ? `, ${attempt.error}` : "", said.length ? ["; ", foreign(said.join("; "))] : null);
+}
+
+function allocationsOf(turn) {
+  const parts = (turn.allocations ?? []).map((one) => {
+    const blocks = (one.blocks ?? []).map((block) => [el("tr", {},
+      cell("name", foreign(block.name ?? "unnamed")), cell("", block.kind ? kindLabel(block.kind) : "–"), cell("number", count(block.priority)),
+      cell("number", `${count(block.in)} → ${count(block.out)}`), cell("", words(block.outcome ?? "unknown")), cell("", block.reason ?? "unknown"),
+      cell("number", block.floor ? count(block.floor) : "–"), cell("number", count(block.remaining))),
+    block.attempts ? el("tr", {}, el("td", { colspan: "8" }, el("ul", { class: "attempts" }, block.attempts.map(attemptLine)))) : null]);
+    return [el("p", { class: "note" }, [
+      one.policy ? `By ${one.policy}. ` : "", `Window ${count(one.window)}, reserve ${count(one.reserve)}, budget ${count(one.budget)}; fixed ${count(one.fixed)}, used ${count(one.used)}, left over ${count(one.remaining)}.`]),
+    blocks.length ? simpleTable("Blocks, in the order of decision",
+      [["Block", "name"], ["Kind"], ["Priority", "number"], ["Tokens", "number"], ["Outcome"], ["Reason"], ["Floor", "number"], ["Left then", "number"]], blocks.flat()) : null,
+    one.others ? el("details", {}, el("summary", {}, plural(one.others.length, "further block")), simpleTable("Further blocks", [["Block", "name"], ["Outcome"], ["Reason"], ["Tokens", "number"]],
+      one.others.map(([name, outcome, reason, tokens]) => el("tr", {}, cell("name", foreign(name)), cell("", words(outcome)), cell("", reason), cell("number", count(tokens)))))) : null,
+    one.attempts ? el("ul", { class: "attempts" }, one.attempts.map(attemptLine)) : null];
+  });
+  if (turn.attempts) parts.push(el("ul", { class: "attempts" }, turn.attempts.map(attemptLine)));
+  return parts.length ? el("section", {}, el("h3", {}, "Allocation"), parts) : null;
+}
+
+// How far into the items the cached prefix reaches; null where it cannot be said.
+function prefixEnd(ledger, turn, place) {
+  if (turn.prefix === undefined || !turn.break || turn.break === "first") return null;
+  const schemas = (turn.kinds ?? []).find(([name]) => name === "tool_schemas")?.[1] ?? 0;
+  const prompts = (turn.prompts ?? []).reduce((sum, [, tokens]) => sum + tokens, 0);
+  let sum = schemas + prompts, end = turn.prefix === sum ? 0 : null;
+  if (turn.prefix < sum) return { within: true };
+  for (const [index, ordinal] of expand(turn.kept).entries()) {
+    const tokens = ledger.items.has(ordinal) ? ledger.tokens(ledger.items.get(ordinal), place) : null;
+    if (tokens === null || sum > turn.prefix) break;
+    sum += tokens;
+    if (sum === turn.prefix) end = index + 1;
+  }
+  return end === null ? null : { after: end };
+}
+
+function prefixOf(ledger, turn, place) {
+  if (turn.prefix === undefined) return null;
+  if (turn.break === "first") return fact("Cached prefix", "none: the first prompt of this ledger");
+  const end = prefixEnd(ledger, turn, place);
+  const where = !end ? "" : end.within ? ", inside the prompts" : end.after === 0 ? ", right after the prompts" : `, after item ${expand(turn.kept)[end.after - 1]}`;
+  return fact("Cached prefix", `${count(turn.prefix)} tokens reused`,
+    turn.break ? el("span", { class: "warn" }, `; broke${where}: ${words(turn.break)}`) : "; it did not break");
+}
+
+function headFacts(ledger, turn, place) {
+  return el("dl", { class: "facts head" },
+    fact("Tokens", flow(turn), turn.budget ? el("span", { class: "dim" }, ` of ${count(turn.budget)}, ${percent(turn.out ?? 0, turn.budget)}`) : el("span", { class: "dim" }, " (no budget)")),
+    fact("Events", turn.eventsIn === undefined ? `unknown → ${count(turn.eventsOut)}` : `${count(turn.eventsIn)} → ${count(turn.eventsOut)}`),
+    turn.dropped ? fact("Left out", `${count(turn.dropped)}`, el("span", { class: "dim" }, ` ${turn.estimated ? "≥ " : ""}${count(turn.droppedTokens)} tokens`)) : null,
+    turn.compacted ? fact("Compacted", count(turn.compacted)) : null,
+    turn.fixed !== undefined ? fact("Fixed", `${count(turn.fixed)} tokens`) : null,
+    prefixOf(ledger, turn, place),
+    turn.diff ? fact("Difference", `${turn.diff}: the input could not be known`) : null,
+    fact("Counted", `${turn.method ?? "unknown"}${turn.encoding ? `, ${turn.encoding}` : ""}`));
+}
+
+function kindsTable(turn) {
+  const parts = [...(turn.kinds ?? [])].sort((one, other) => kind(one[0]).rank - kind(other[0]).rank);
+  if (!parts.length) return el("p", { class: "note" }, turn.unsent ? "Nothing was sent." : "What filled the prompt is not in these spans.");
+  return el("div", { class: "filled" }, fillBar(turn),
+    el("ul", { class: "parts", "aria-label": "What filled the budget" }, parts.map(([name, tokens]) => el("li", {}, kindLabel(name), " ", el("b", {}, count(tokens)))),
+      turn.budget > turn.out ? el("li", { class: "dim" }, "free ", el("b", {}, count(turn.budget - turn.out))) : null));
+}
+
+function promptsOf(turn, texts) {
+  if (!turn.prompts?.length) return null;
+  const line = (source, tokens) => [foreign(source), el("span", { class: "dim" }, ` ${count(tokens)} tokens`)];
+  return el("section", {}, el("h3", {}, "Prompts"), el("ul", { class: "prompts" }, turn.prompts.map(([source, tokens], index) => el("li", {},
+    turn.said?.[index] === undefined ? line(source, tokens) : el("details", {}, el("summary", {}, line(source, tokens)), captured(texts[turn.said[index]]))))));
+}
+
+function captured([text, whole]) {
+  return [foreign(text, "div", { class: "text", tabindex: "0", role: "region", "aria-label": "Captured text" }),
+    whole ? el("p", { class: "note" }, `Cut here: ${count(text.length)} of ${count(whole)} characters are shown.`) : null];
+}
+
+// The same turn under each of the variants.
+function variantsOf(ledgers, active, number, open) {
+  if (ledgers.length < 2) return null;
+  const rows = ledgers.map((ledger) => {
+    const turn = ledger.turn(number);
+    const name = el("button", { type: "button", class: "link", "aria-current": ledger === active ? "true" : null, onclick: () => open(ledger) }, ledger.name);
+    if (!turn) return el("tr", {}, cell("name", name), el("td", { colspan: "6", class: "dim" }, "this turn is not in these spans"));
+    return el("tr", { class: ledger === active ? "here" : "" }, cell("name", name), cell("number", count(turn.out)),
+      cell("number", turn.budget ? count(turn.budget) : "–"), cell("number", turn.budget && !turn.unsent ? percent(turn.out, turn.budget) : "–"),
+      cell("number", count(turn.dropped ?? 0)), cell("number", count(turn.prefix)),
+      cell("", ledger.marks(turn).map((mark) => el("span", { class: `mark ${mark}`, title: MARKS[mark].label, role: "img", "aria-label": MARKS[mark].label }, MARKS[mark].symbol))));
+  });
+  return el("section", {}, el("h3", {}, "Side by side"), simpleTable("This turn in each variant",
+    [["Variant", "name"], ["Tokens", "number"], ["Budget", "number"], ["Used", "number"], ["Left out", "number"], ["Reused prefix", "number"], ["Marks", ""]], rows));
+}

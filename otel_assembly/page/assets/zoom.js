@@ -1,0 +1,52 @@
+// Which turns the charts show; all of a conversation's charts show the same.
+
+function fit() {
+  Object.assign(now.window, ends());
+}
+
+function zoom(by) {
+  const all = ends(), span = Math.min(all.to - all.from, Math.max(5, (now.window.to - now.window.from) * by));
+  const middle = Math.max(all.from + span / 2, Math.min(all.to - span / 2, now.turn));
+  Object.assign(now.window, { from: middle - span / 2, to: middle + span / 2 });
+  moved();
+}
+
+function reveal() {
+  const { from, to } = now.window, all = ends();
+  if (now.turn - 0.5 >= from && now.turn + 0.5 <= to) return;
+  const span = to - from, middle = Math.max(all.from + span / 2, Math.min(all.to - span / 2, now.turn));
+  Object.assign(now.window, { from: middle - span / 2, to: middle + span / 2 });
+  moved();
+}
+
+let sliding = false;
+function slid() {
+  if (sliding) { sliding = false; return; }
+  const all = ends(), span = now.window.to - now.window.from, room = parts.slide.scrollWidth - parts.slide.clientWidth;
+  if (room <= 0) return;
+  const from = all.from + (parts.slide.scrollLeft / room) * (all.to - all.from - span);
+  Object.assign(now.window, { from, to: from + span });
+  moved(true);
+}
+
+let frame = null;
+function moved(bySliding = false) {
+  cancelAnimationFrame(frame);
+  frame = requestAnimationFrame(() => {
+    for (const chart of charts) chart.move();
+    layout(bySliding);
+    point();
+    for (const node of document.querySelectorAll(".strip")) node.place();
+  });
+}
+
+function layout(bySliding = false) {
+  const all = ends(), part = (now.window.to - now.window.from) / (all.to - all.from);
+  parts.slide.hidden = now.table || part > 0.999;
+  parts.zoom.hidden = now.table || all.to - all.from < 12;
+  if (parts.slide.hidden || bySliding) return;
+  parts.slideInner.style.width = `${100 / part}%`;
+  const room = parts.slide.scrollWidth - parts.slide.clientWidth;
+  const to = Math.round(((now.window.from - all.from) / (all.to - all.from - (now.window.to - now.window.from))) * room);
+  if (Math.abs(to - parts.slide.scrollLeft) > 1) { sliding = true; parts.slide.scrollLeft = to; }
+}

@@ -1,0 +1,145 @@
+"""The page as one HTML file that loads nothing: its script, its styles, its charts' library and its data are in it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+import re
+from functools import cache
+from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly._version import __version__
+from otel_assembly.errors import ConfigurationError
+from otel_assembly.page.model import page_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from otel_assembly.telemetry.ledger_lists import SpanLike
+
+_SCRIPTS: Final = (
+    "dom.js",
+    "ledgers.js",
+    "kinds.js",
+    "rows.js",
+    "chart.js",
+    "turn.js",
+    "items.js",
+    "side.js",
+    "find.js",
+    "zoom.js",
+    "app.js",
+)
+_UNSAFE: Final = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
+
+
+def render_page(model: Mapping[str, Any]) -> str:
+    """The page of a `page_model`: HTML that a browser opens from a file, with no server and no network.
+
+    Raises:
+        ConfigurationError: The library that draws the charts is not installed.
+    """
+    charts, script = _embeddable(_charts()), _embeddable(_script())
+    policy = "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src {_hash(charts)} {_hash(script)}",
+            # The charts' library makes style elements as it goes. Styles run nothing, and they can load nothing here.
+            "style-src 'unsafe-inline'",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
+    )
+    parts = {
+        "policy": policy,
+        "title": html.escape(str(model["title"]).encode("utf-8", "replace").decode()),
+        "version": __version__,
+        "style": _asset("page.css"),
+        "data": _json(model),
+        "charts": charts,
+        "script": script,
+    }
+    # One pass: what a part holds is never read as the name of another one.
+    return re.sub(r"\{\{(\w+)\}\}", lambda name: parts[name[1]], _asset("page.html"))
+
+
+def write_page(spans: Iterable[SpanLike], path: str | os.PathLike[str], *, title: str) -> dict[str, Any]:
+    """Write the page of these spans; what stands at the path is replaced when the page is whole.
+
+    Returns:
+        The page's model.
+
+    Raises:
+        ConfigurationError: The library that draws the charts is not installed, or the page cannot be written there.
+    """
+    _charts()  # a missing library is worth knowing before a million spans are read
+    model = page_model(spans, title=title)
+    save_page(model, path)
+    return model
+
+
+def save_page(model: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write the page of a `page_model`.
+
+    Raises:
+        ConfigurationError: As of `write_page`.
+    """
+    page = render_page(model)
+    target = Path(path)
+    whole = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        try:
+            whole.write_text(page, encoding="utf-8", newline="\n")
+            whole.replace(target)
+        finally:
+            whole.unlink(missing_ok=True)
+    except OSError as error:
+        why = (error.strerror or "failed").lower()
+        raise ConfigurationError(f"{target}: the page cannot be written: {why}; name another file") from error
+
+
+def _json(model: Mapping[str, Any]) -> str:
+    """JSON that may stand in a script element, and in UTF-8, whatever its texts hold."""
+    return _UNSAFE.sub(
+        lambda found: f"\\u{ord(found[0]):04x}",
+        json.dumps(model, ensure_ascii=False, separators=(",", ":"), allow_nan=False),
+    )
+
+
+@cache
+def _charts() -> str:
+    """BokehJS as its package ships it; nothing of that package is imported."""
+    spec = find_spec("bokeh")
+    places = spec.submodule_search_locations if spec is not None else None
+    script = Path(next(iter(places or ("",)))) / "server" / "static" / "js" / "bokeh.min.js"
+    if not places or not script.is_file():
+        raise ConfigurationError(
+            "the library that draws the charts is not installed; install it: pip install 'otel-assembly[view]'"
+        )
+    return script.read_text(encoding="utf-8")
+
+
+@cache
+def _script() -> str:
+    return "(() => {\n'use strict';\n" + "\n".join(map(_asset, _SCRIPTS)) + "\n})();\n"
+
+
+@cache
+def _asset(name: str) -> str:
+    return (resources.files("otel_assembly.page") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _embeddable(script: str) -> str:
+    """A script that does not end the element that it stands in; in a string or a pattern both are the same."""
+    script = script.replace("\r\n", "\n").replace("\r", "\n")
+    return re.sub(r"<(?=/script|!--|script)", r"\\x3c", script, flags=re.IGNORECASE)
+
+
+def _hash(script: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"

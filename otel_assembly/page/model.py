@@ -1,0 +1,117 @@
+"""What a page shows, as plain data: conversations, the ledgers of each side by side, their turns and items."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.page.histories import Histories
+from otel_assembly.page.numbers import known, text
+from otel_assembly.page.signals import halts_of
+from otel_assembly.page.texts import Texts
+from otel_assembly.page.turns import turn_row
+from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.ledger_lists import children_of
+from otel_assembly.telemetry.ledger_reader import read_ledgers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from otel_assembly.telemetry.ledger_lists import SpanLike
+    from otel_assembly.telemetry.ledger_reader import Ledger
+
+    _Children = Mapping[tuple[str, str | None], Sequence[SpanLike]]
+
+_MAX_PROBLEMS: Final = 100
+
+
+def page_model(spans: Iterable[SpanLike], *, title: str) -> dict[str, Any]:
+    """What a page of these spans shows, JSON-able; what the spans do not say is not in it.
+
+    Ledgers of one ``gen_ai.conversation.id`` stand side by side. Of those that have none, so do the ones whose
+    assemblers have different names and were given the same: kind and bytes of every arrival agree.
+
+    Args:
+        spans: Exported spans; those of other programs are passed over, and so is a second copy.
+        title: The page's heading.
+    """
+    held = list(spans)
+    children = children_of(held)
+    found = {(span.trace_id, span.span_id): span for below in children.values() for span in below}
+    texts = Texts()
+    ledgers = [_Row(ledger, found, children, texts) for ledger in read_ledgers(held).values()]
+    _halt_after(found.values(), ledgers)
+    unreadable = [problem for row in ledgers if not row.turns for problem in row.shown.get("problems", ())]
+    return {
+        "title": title,
+        "spans": len(found),
+        "conversations": _conversations([row for row in ledgers if row.turns]),
+        "problems": unreadable[:_MAX_PROBLEMS],
+        "texts": texts.all(),
+    }
+
+
+class _Row:
+    """A ledger, and what says whose it is."""
+
+    def __init__(
+        self, ledger: Ledger, spans: Mapping[tuple[str, str], SpanLike], children: _Children, texts: Texts
+    ) -> None:
+        problems = list(ledger.problems)
+        histories = Histories(ledger, texts)
+        self.turns: list[dict[str, Any]] = []
+        for turn in ledger.turns:
+            if ledger.turn(turn.number) is not turn:
+                problems.append(f"turn {turn.number}: another assembly says that it is this turn")
+                continue
+            histories.read(len(self.turns), turn)
+            row = turn_row(turn, spans[turn.trace_id, turn.span_id], children, texts)
+            self.turns.append(row | histories.changes[-1])
+        attributes = [turn.attributes for turn in ledger.turns]
+        first: Mapping[str, Any] = attributes[0] if attributes else {}
+        self.conversation = text(first.get(names.GEN_AI_CONVERSATION_ID))
+        self.name = text(first.get(names.NAME))
+        self.items = histories.rows()
+        made = ledger.made_by_policies
+        self.given = tuple((item.kind, item.bytes) for item in ledger.items.values() if item.ordinal not in made)
+        self.shown = known(
+            {
+                "id": ledger.id,
+                "name": self.name,
+                "agent": text(first.get(names.GEN_AI_AGENT_NAME)),
+                "framework": text(first.get(names.FRAMEWORK)),
+                "causes": histories.causes,
+                "problems": problems[:_MAX_PROBLEMS],
+                "problemCount": len(problems) or None,
+            }
+        ) | {"turns": self.turns, "items": self.items}
+
+
+def _conversations(rows: Sequence[_Row]) -> list[dict[str, Any]]:
+    """Conversations in the order in which they were met, each with its ledgers."""
+    groups: dict[Any, list[_Row]] = {}
+    for row in rows:
+        key: Any = ("id", row.conversation) if row.conversation is not None else ("given", row.given)
+        group = groups.get(key)
+        if row.conversation is None and (not row.given or (group and row.name in {one.name for one in group})):
+            key = ("alone", id(row))
+        groups.setdefault(key, []).append(row)
+    return [
+        known({"id": group[0].conversation, "alike": group[0].conversation is None and len(group) > 1})
+        | {"ledgers": [row.shown for row in group]}
+        for group in groups.values()
+    ]
+
+
+def _halt_after(spans: Iterable[SpanLike], rows: Sequence[_Row]) -> None:
+    """A halt while no assembly was open stands on another span: it belongs to the turn before it in its trace."""
+    turns: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        for turn in row.turns:
+            turns.setdefault(turn["trace"], []).append(turn)
+    ours = (names.SPAN_ASSEMBLE_CONTEXT, names.SPAN_APPLY_POLICY)
+    for span in spans:
+        for halt in halts_of(span) if not span.name.startswith(ours) else ():
+            among = turns.get(span.trace_id, [])
+            said = [signal for turn in among for signal in turn.get("signals", ()) if signal["what"] == "halt"]
+            if among and not said:
+                max(among, key=lambda turn: turn["start"]).setdefault("signals", []).append(halt | {"after": True})

@@ -1,0 +1,43 @@
+"""Captured texts, each held once however many assemblies show it, and cut where it would weigh a page down."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.store_reader import as_list
+
+MAX_TEXT: Final = 8_000
+"""Characters of one captured text that a page shows."""
+
+
+class Texts:
+    """Texts by their number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._held: list[list[Any]] = []
+
+    def number(self, text: str) -> int:
+        """The number of this text; a text that is cut keeps its length beside it."""
+        found = self._numbers.get(text)
+        if found is None:
+            found = self._numbers[text] = len(self._held)
+            self._held.append([text[:MAX_TEXT], len(text)] if len(text) > MAX_TEXT else [text])
+        return found
+
+    def all(self) -> list[list[Any]]:
+        """Each text, followed by its whole length where it was cut."""
+        return self._held
+
+    def instructions(self, attributes: Any) -> list[int]:
+        """The prompts of an assembly, where they were captured."""
+        captured = attributes.get(names.GEN_AI_SYSTEM_INSTRUCTIONS)
+        if isinstance(captured, str):
+            try:
+                captured = json.loads(captured)
+            except (ValueError, RecursionError):
+                return [self.number(captured)]
+        parts = [part.get("content") if isinstance(part, dict) else part for part in as_list(captured)]
+        return [self.number(part) for part in parts if isinstance(part, str)]

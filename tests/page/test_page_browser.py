@@ -1,0 +1,302 @@
+"""The page in a real browser: it can be used with keys and read by a reader, and nothing from outside runs in it."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from page_runs import messages, play
+
+from otel_assembly import BudgetPolicy, Compactors, ConversationPolicy, ModelRequest, ModelResponse, SlidingWindowPolicy
+from otel_assembly.page import write_page
+
+pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+
+WATCH = """
+window.violations = [];
+window.addEventListener('error', (event) => { window.broke = event.message; });
+document.addEventListener('securitypolicyviolation', (event) => window.violations.push(event.violatedDirective));
+"""
+
+
+class Page:
+    """A page as somebody uses it."""
+
+    def __init__(self, driver):
+        self.driver = driver
+
+    def open(self, path, *, width=1280, height=800, dark=False, fragment=""):
+        self.driver.get("about:blank")
+        self.driver.get_log("browser")
+        self.driver.get_log("performance")
+        self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": WATCH})
+        self.driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
+        )
+        theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.driver.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"features": [theme, {"name": "prefers-reduced-motion", "value": "reduce"}]}
+        )
+        self.driver.get(path.as_uri() + fragment)
+        self.until(lambda: self.run("return 'ready' in document.documentElement.dataset"), "the page")
+        self.until(lambda: self.find(".chart[data-drawn]") or not self.find(".chart"), "its charts")
+        return self
+
+    def until(self, condition, what):
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        def came(_):
+            # A page whose script broke will never be ready: no use in waiting for it.
+            assert self.run("return window.broke ?? null") is None
+            return condition()
+
+        WebDriverWait(self.driver, 20, poll_frequency=0.05).until(came, f"{what} did not come")
+
+    def run(self, script, *arguments):
+        return self.driver.execute_script(script, *arguments)
+
+    def find(self, selector):
+        return self.driver.find_elements("css selector", selector)
+
+    def text(self, selector):
+        return self.run("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
+
+    def press(self, *keys):
+        from selenium.webdriver.common.action_chains import ActionChains
+        from selenium.webdriver.common.keys import Keys
+
+        for key in keys:
+            ActionChains(self.driver).send_keys(getattr(Keys, key, key)).perform()
+
+    def focus(self, selector):
+        self.run("document.querySelector(arguments[0]).focus()", selector)
+
+    @property
+    def turn(self):
+        """What a screen reader says of the turn that is pointed at, in the chart that has the focus."""
+        return self.run(
+            "const id = document.activeElement.getAttribute('aria-activedescendant');"
+            "return id ? document.getElementById(id).getAttribute('aria-label') : null"
+        )
+
+    def said(self, pattern):
+        self.until(lambda: re.search(pattern, self.run("return document.getElementById('said').textContent")), pattern)
+
+
+@pytest.fixture
+def page(chromium):
+    shown = Page(chromium)
+    yield shown
+    assert shown.run("return window.violations") == []
+    errors = [entry["message"] for entry in chromium.get_log("browser") if entry["level"] in {"SEVERE", "WARNING"}]
+    assert errors == []
+    sent = [json.loads(entry["message"])["message"] for entry in chromium.get_log("performance")]
+    urls = [one["params"]["request"]["url"] for one in sent if one["method"] == "Network.requestWillBeSent"]
+    assert [url for url in urls if not url.startswith(("file:", "about:", "data:"))] == []
+
+
+@pytest.fixture
+async def variants(recorder, tmp_path):
+    """A conversation of twelve turns under two budgets, and another one."""
+    for budget in (300, 900):
+        await play(recorder.recorder, messages(12), name=f"budget-{budget}", budget=budget)
+    await play(recorder.recorder, messages(3), conversation="another")
+    write_page(recorder.spans, tmp_path / "page.html", title="two budgets")
+    return tmp_path / "page.html"
+
+
+def test_turns_are_walked_and_opened_with_keys(page, variants):
+    page.open(variants)
+    page.focus(".layer")
+    assert page.turn.startswith("Turn 0; ")
+    page.press("ARROW_RIGHT", "ARROW_RIGHT")
+    assert page.turn.startswith("Turn 2; ")
+    page.press("END")
+    assert page.turn.startswith("Turn 11; ")
+    page.said(r"budget-300\. Turn 11; \d+ of 300 tokens")
+    page.press("ARROW_DOWN")
+    assert "of 900 tokens" in page.turn
+    page.press("ENTER")
+    assert page.run("return document.activeElement.id") == "turn-head"
+    assert "Turn 11" in page.text("#turn-head")
+    page.press("ESCAPE")
+    assert not page.find(".turn:not([hidden])")
+    assert page.turn.startswith("Turn 11; ")
+
+
+def test_the_next_mark_is_one_key_away(page, variants):
+    page.open(variants)
+    page.focus(".layer")
+    page.press("n")
+    assert "dropped" in page.turn
+    first = page.turn
+    page.press("n", "p")
+    assert page.turn == first
+
+
+def test_focus_can_be_seen(page, variants):
+    page.open(variants)
+    page.press("TAB")
+    for _ in range(12):
+        outline = page.run(
+            "const one = document.activeElement, style = getComputedStyle(one);"
+            "return [style.outlineStyle, style.outlineWidth, one.outerHTML.slice(0, 80)]"
+        )
+        assert outline[0] != "none", outline
+        assert outline[1] != "0px", outline
+        page.press("TAB")
+
+
+def test_an_opened_turn_says_what_left_and_why(page, variants):
+    page.open(variants, fragment="#c=0&l=0&t=11&o=1")
+    text = page.text(".turn")
+    for said in (
+        "Since the turn before",
+        "Left (",
+        "over_budget",
+        "Cached prefix",
+        "cut moved",
+        "token_budget",
+        "max_tokens=300",
+        "Side by side",
+    ):
+        assert said in text, said
+    page.run("[...document.querySelectorAll('.tab')].find((tab) => tab.dataset.filter === 'out').click()")
+    states = page.run(
+        "return [...document.querySelectorAll('.items .inner .c-state')].map((cell) => cell.innerText.trim())"
+    )
+    assert states
+    assert {state.split()[-1] for state in states} == {"dropped"}
+
+
+def test_an_item_is_found_by_its_number_and_followed(page, variants):
+    page.open(variants)
+    page.press("/")
+    page.press("#", "0")
+    page.until(lambda: page.find(".result"), "a result")
+    page.press("ENTER")
+    text = page.text(".item")
+    assert "Item 0" in text
+    assert re.search(r"turns? 0(–\d+)? in the prompt", text)
+    assert "did not fit the budget (over_budget, token_budget)" in text
+    assert len(page.find(".strip")) == 2
+    assert "Not captured." in text
+
+
+def test_without_captured_texts_a_search_says_so(page, variants):
+    page.open(variants)
+    page.focus("#search")
+    page.press(*"refund")
+    page.until(lambda: "No text was captured" in page.text(".finder"), "the note")
+
+
+def test_the_chart_has_a_table_beside_it(page, variants):
+    page.open(variants)
+    page.press("t")
+    grid = page.find(".charts [role=grid]")[0]
+    assert grid.get_attribute("aria-rowcount") == "13"
+    rows = page.run(
+        "return [...document.querySelector('.charts .inner').children].map((row) => row.innerText.split(/\\s*\\n\\s*/))"
+    )
+    assert [row[0] for row in rows][:3] == ["0", "1", "2"]
+    page.focus(".charts [role=grid]")
+    page.press("ARROW_DOWN", "ARROW_DOWN", "ENTER")
+    assert "Turn 1" in page.text("#turn-head")
+
+
+def test_conversations_are_chosen_with_keys(page, variants):
+    page.open(variants)
+    page.focus("#side [role=grid]")
+    page.press("ARROW_DOWN", "ARROW_DOWN", "ENTER")
+    assert page.text("main h2") == "another"
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("dark", [False, True])
+def test_nothing_is_inaccessible(page, variants, width, dark):
+    from axe_core_python.selenium import Axe
+
+    page.open(variants, width=width, dark=dark, fragment="#c=0&l=0&t=9&o=1&i=0")
+    assert page.run("return document.documentElement.dataset.theme") == ("dark" if dark else "light")
+    assert page.run("return document.documentElement.scrollWidth") <= width
+    found = Axe().run(page.driver)
+    assert [(one["id"], [node["target"] for node in one["nodes"]]) for one in found["violations"]] == []
+    page.press("t")
+    found = Axe().run(page.driver)
+    assert [(one["id"], [node["target"] for node in one["nodes"]]) for one in found["violations"]] == []
+
+
+def test_the_theme_can_be_turned(page, variants):
+    page.open(variants)
+    before = page.run("return getComputedStyle(document.body).backgroundColor")
+    page.run("[...document.querySelectorAll('.button')].find((one) => one.innerText.includes('Dark')).click()")
+    assert page.run("return getComputedStyle(document.body).backgroundColor") != before
+    page.run("localStorage.clear()")
+
+
+async def test_hostile_texts_are_only_shown(page, capturing, tmp_path):
+    hostile = (
+        "</script><img src=x onerror='window.broken=1'><script>window.broken = 1</script> \u202e<b>bold</b> refund"
+    )
+    turns = [(ModelRequest(content=hostile), ModelResponse(content=hostile))] * 2
+    await play(capturing.recorder, turns, name=hostile, conversation=hostile, prompts=(hostile,))
+    write_page(capturing.spans, tmp_path / "page.html", title=hostile)
+    page.open(tmp_path / "page.html", fragment="#c=0&l=0&t=1&o=1&i=0")
+    assert page.run("return window.broken ?? null") is None
+    assert page.run("return document.querySelectorAll('main img, main b > b').length") == 0
+    assert page.text(".item .text") == hostile
+    assert page.run("return document.title") == hostile.replace("  ", " ")
+    page.focus("#search")
+    page.press(*"REFUND")
+    page.until(lambda: page.find(".result mark"), "a result")
+    assert page.text(".result mark") == "refund"
+
+
+async def test_what_is_not_recorded_shows_as_a_gap(page, recorder, tmp_path):
+    await play(recorder.recorder, messages(10), budget=300)
+    turns = [span for span in recorder.spans if span.name == "assemble_context"]
+    lost = {span.span_id for span in turns[3:6]}
+    write_page([span for span in recorder.spans if span.span_id not in lost], tmp_path / "page.html", title="gaps")
+    page.open(tmp_path / "page.html", fragment="#c=0&l=0&t=6&o=1&i=0")
+    assert "3 turns not recorded" in page.text(".chart-head")
+    assert "turns 3–5 not known: these turns were not recorded" in page.text(".item")
+    assert "A span is missing" in page.text(".turn")
+    assert page.find(".problems")
+    page.focus(".layer")
+    page.press("ARROW_LEFT")
+    assert page.turn.startswith("Turn 2; ")
+
+
+async def test_a_summary_leads_to_what_it_stands_for_and_back(page, recorder, tmp_path):
+    chain = [ConversationPolicy(), BudgetPolicy(420, 20, step_tokens=0, compact=Compactors(), summary_tokens=80)]
+    await play(recorder.recorder, messages(14), chain)
+    write_page(recorder.spans, tmp_path / "page.html", title="compaction")
+    page.open(tmp_path / "page.html", fragment="#c=0&l=0&t=13&o=1&i=0")
+    text = page.text(".turn")
+    for said in ("Allocation", "Window 420, reserve 20, budget 400", "Compaction of older by budget", "Compacted ("):
+        assert said in text, said
+    assert "is covered by a summary (compacted, budget)" in page.text(".item")
+    page.run(
+        "for (const one of document.querySelectorAll('.item .fact'))"
+        "  if (one.innerText.startsWith('Covered by')) return one.querySelector('button').click();"
+    )
+    assert "Stands for" in page.text(".item")
+    assert re.search(r"Item \d+\s+summary", page.text(".item"))
+
+
+async def test_a_thousand_turns_are_no_thousand_elements(page, recorder, tmp_path):
+    for name, keep in (("window-40", 40),):
+        chain = [ConversationPolicy(), SlidingWindowPolicy(keep)]
+        await play(recorder.recorder, messages(1000, size=6), chain, name=name)
+    write_page(recorder.spans, tmp_path / "page.html", title="long")
+    page.open(tmp_path / "page.html", fragment="#c=0&l=0&t=999&o=1")
+    assert page.run("return document.querySelectorAll('*').length") < 1500
+    page.run("document.querySelector('.items .rows').scrollTop = 1e6")
+    page.until(lambda: "1998" in page.text(".items .inner"), "the last item")
+    page.focus(".layer")
+    page.press("HOME")
+    assert page.turn.startswith("Turn 0; ")
+    page.press("+", "+", "+")
+    assert page.run("return document.querySelectorAll('*').length") < 1500

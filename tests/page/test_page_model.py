@@ -1,0 +1,323 @@
+"""What a page says is what happened."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from page_runs import expanded, messages, play, state
+
+from otel_assembly import (
+    AlertPolicy,
+    Assembler,
+    BudgetPolicy,
+    Compactors,
+    Context,
+    ConversationPolicy,
+    ModelRequest,
+    ModelResponse,
+    ObserverAlert,
+    SlidingWindowPolicy,
+    Stream,
+    TokenBudgetPolicy,
+)
+from otel_assembly.page import page_model
+from otel_assembly.page.texts import MAX_TEXT
+from otel_assembly.telemetry import AlertSignal, TelemetrySettings
+from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.telemetry.otlp_json import StoredSpan
+from otel_assembly.testing import RecordedTelemetry
+
+
+def shown(spans):
+    """The only ledger of a page of these spans."""
+    ((ledger,),) = [conversation["ledgers"] for conversation in page_model(spans, title="t")["conversations"]]
+    return ledger
+
+
+async def test_every_turn_says_what_was_sent(recorder):
+    assemblies = await play(recorder.recorder, messages(12))
+    ledger = shown(recorder.spans)
+    assert [turn["n"] for turn in ledger["turns"]] == list(range(12))
+    for turn, assembly in zip(ledger["turns"], assemblies, strict=True):
+        assert turn["out"] == assembly.totals.tokens_out == sum(tokens for _, tokens in turn["kinds"])
+        assert turn["budget"] == 400
+        assert len(expanded(turn["kept"])) == turn["eventsOut"] == len(assembly.events)
+        assert turn.get("dropped", 0) == assembly.totals.dropped
+        assert [tokens for _, tokens in turn["prompts"]] == [
+            next(tokens for name, tokens in turn["kinds"] if name == "prompt")
+        ]
+        assert [step["policy"] for step in turn["steps"]] == ["conversation", "token_budget"]
+    assert any(turn.get("left") for turn in ledger["turns"])
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(data=st.data())
+async def test_items_are_where_the_ledger_says_whatever_spans_are_missing(data):
+    telemetry = RecordedTelemetry()
+    budget, window = data.draw(st.integers(120, 500)), data.draw(st.integers(2, 12))
+    policies = [ConversationPolicy(), SlidingWindowPolicy(window), TokenBudgetPolicy(budget, on_overflow="raise")]
+    await play(telemetry.recorder, messages(10, data.draw(st.integers(5, 60))), policies)
+    spans = telemetry.spans
+    telemetry.shutdown()
+    lost = data.draw(st.sets(st.integers(0, len(spans) - 1), max_size=4))
+    left = [span for index, span in enumerate(spans) if index not in lost]
+    for ledger in read_ledgers(left).values():
+        page = shown(left)
+        assert page.get("problems", []) == ledger.problems
+        items = {item["o"]: item for item in page["items"]}
+        for place, (turn, told) in enumerate(zip(page["turns"], ledger.turns, strict=True)):
+            exits = {
+                item: (why.reason, why.policy, why.index, why.outcome)
+                for item, why in ledger.exits(told.number).items()
+            }
+            found = {item: state(page, row, place) for item, row in items.items()}
+            assert {item: why for item, why in found.items() if why not in (None, True)} == exits
+            if told.sent:
+                assert {item for item, why in found.items() if why is True} == set(told.kept)
+                assert expanded(turn.get("kept", [])) == list(told.kept)
+            for item in exits:
+                counted = [tokens for at, tokens in items[item].get("n", []) if at <= place]
+                assert (counted[-1] if counted else None) == ledger.tokens(told.number, item)
+
+
+async def test_changes_are_against_the_turn_before(recorder):
+    await play(recorder.recorder, messages(12))
+    ledger = shown(recorder.spans)
+    before = set()
+    for turn in ledger["turns"]:
+        kept = set(expanded(turn["kept"]))
+        assert set(expanded(turn.get("left", []))) == before - kept
+        assert set(expanded(turn.get("arrived", []))) | set(expanded(turn.get("returned", []))) == kept - before
+        before = kept
+
+
+async def test_a_turn_that_came_to_nothing_is_one_of_them(recorder):
+    turns = messages(4)
+    turns[2] = (ModelRequest(content="far too long " * 400), turns[2][1])
+    await play(recorder.recorder, turns)
+    ledger = shown(recorder.spans)
+    failed = ledger["turns"][2]
+    assert failed["unsent"]
+    assert failed["out"] == 0
+    assert [signal["what"] for signal in failed["signals"]] == ["overflow"]
+    assert failed["signals"][0]["cause"] == "fixed"
+    assert failed["signals"][0]["tokens"] > 0
+    assert "left" not in failed
+
+
+async def test_without_the_policy_s_span_the_reason_is_not_known(recorder):
+    await play(recorder.recorder, messages(8), budget=200)
+    spans = recorder.spans
+    gone = next(span for span in spans if span.attributes.get("assembly.dropped.items"))
+    ledger = shown([span for span in spans if span is not gone])
+    place = next(index for index, turn in enumerate(ledger["turns"]) if turn.get("partial"))
+    reasons = {state(ledger, item, place) for item in ledger["items"]} - {None, True}
+    assert {reason[0] for reason in reasons} == {None}
+    assert any("no span says why" in problem for problem in ledger["problems"])
+
+
+async def test_variants_of_a_conversation_stand_side_by_side(recorder):
+    for budget in (300, 600):
+        await play(recorder.recorder, messages(6), budget=budget, name=f"budget-{budget}")
+    await play(recorder.recorder, messages(3), conversation="another")
+    first, second = page_model(recorder.spans, title="t")["conversations"]
+    assert (first["id"], second["id"]) == ("talk", "another")
+    assert [ledger["name"] for ledger in first["ledgers"]] == ["budget-300", "budget-600"]
+    assert len(second["ledgers"]) == 1
+
+
+async def test_without_a_conversation_id_only_what_was_given_the_same_stands_side_by_side(recorder):
+    for name, turns in (("one", messages(4)), ("other", messages(4)), ("third", messages(4, size=9))):
+        await play(recorder.recorder, turns, name=name, conversation=None, budget=300)
+    await play(recorder.recorder, messages(4), name="one", conversation=None, budget=300)
+    found = [
+        [ledger["name"] for ledger in one["ledgers"]] for one in page_model(recorder.spans, title="t")["conversations"]
+    ]
+    assert found == [["one", "other"], ["third"], ["one"]]
+
+
+async def _alerted(recorder, *severities):
+    stream = Stream()
+    context = Context(conversation_id="talk", agent_name="support", stream=stream)
+    assembler = Assembler([AlertPolicy(), ConversationPolicy()], name="alerts", recorder=recorder)
+    for severity in severities:
+        await stream.send(ModelRequest(content="hello"))
+        if severity is not None:
+            await stream.send(ObserverAlert(source="watch", severity=severity, message=f"it is {severity}"))
+        await assembler.assemble([], stream.history, context)
+        await stream.send(ModelResponse(content="hello"))
+
+
+async def test_alerts_say_what_they_say_and_once(recorder):
+    await _alerted(recorder.recorder, None, "warning", None)
+    turns = shown(recorder.spans)["turns"]
+    assert [len(turn.get("signals", [])) for turn in turns] == [0, 1, 0]
+    (signal,) = turns[1]["signals"]
+    assert signal == {
+        "what": "alert",
+        "severity": "warning",
+        "source": "watch",
+        "says": "it is warning",
+        "policy": "alert",
+    }
+
+
+async def test_an_alert_that_went_to_the_logs_is_counted_and_nothing_is_made_up():
+    telemetry = RecordedTelemetry(settings=TelemetrySettings(alert_signal=AlertSignal.LOG_EVENT))
+    await _alerted(telemetry.recorder, "critical")
+    (turn,) = shown(telemetry.spans)["turns"]
+    telemetry.shutdown()
+    assert turn["signals"] == [{"what": "alert", "count": 1, "untold": True}]
+
+
+async def test_a_halt_is_marked(recorder):
+    await _alerted(recorder.recorder, None, "fatal")
+    spans = recorder.spans
+    halts = [event for span in spans for event in span.events if event.name == "assembly.halt"]
+    turns = shown(spans)["turns"]
+    said = [signal["what"] for turn in turns for signal in turn.get("signals", [])]
+    assert ("halt" in said) == bool(halts)
+    assert "alert" in said
+
+
+def test_a_halt_on_the_run_s_span_stands_after_the_last_turn():
+    spans = [
+        StoredSpan("a" * 32, "1" * 16, "2" * 16, "assemble_context", 10, 20, {**ASSEMBLY, "assembly.turn": 0}),
+        StoredSpan("a" * 32, "2" * 16, None, "invoke_agent support", 1, 99, {}, events=[halt_event()]),
+    ]
+    (turn,) = shown(spans)["turns"]
+    assert turn["signals"] == [{"what": "halt", "source": "guard", "says": "enough", "after": True}]
+
+
+ASSEMBLY = {
+    "assembly.id": "i",
+    "assembly.ledger.id": "l",
+    "assembly.prefix.hash": "h",
+    "assembly.events.out": 0,
+    "assembly.tokens.out": 3,
+}
+
+
+def halt_event():
+    from otel_assembly.telemetry.otlp_json import StoredEvent
+
+    return StoredEvent("assembly.halt", 50, {"assembly.halt.source": "guard", "assembly.halt.reason": "enough"})
+
+
+def test_blocks_and_attempts_are_read_where_they_are():
+    trace = "a" * 32
+    budget = {"assembly.budget.window": 1000, "assembly.budget.output_reserve": 100, "assembly.budget.tokens": 900}
+    block = {
+        "assembly.block.name": "memories",
+        "assembly.block.kind": "memory",
+        "assembly.block.priority": 6,
+        "assembly.tokens.in": 500,
+        "assembly.tokens.out": 120,
+        "assembly.decision.outcome": "compacted",
+        "assembly.decision.reason": "compacted",
+        "assembly.budget.remaining": 130,
+    }
+    attempt = {
+        "assembly.compaction.outcome": "compacted",
+        "assembly.compaction.target": 130,
+        "assembly.compaction.provenance": ["3-5"],
+        "assembly.compaction.result": "9",
+        "assembly.tokens.in": 500,
+        "assembly.tokens.out": 120,
+    }
+    spans = [
+        StoredSpan(trace, "1" * 16, None, "assemble_context", 10, 90, {**ASSEMBLY, "assembly.turn": 0}),
+        StoredSpan(trace, "2" * 16, "1" * 16, "apply_policy budget", 11, 80, {"assembly.policy.name": "budget"}),
+        StoredSpan(trace, "3" * 16, "2" * 16, "allocate_budget", 12, 70, budget),
+        StoredSpan(trace, "4" * 16, "3" * 16, "allocate_block memory", 13, 60, block),
+        StoredSpan(trace, "5" * 16, "4" * 16, "compact_block memory", 14, 50, attempt),
+        StoredSpan(trace, "6" * 16, "2" * 16, "compact_block older", 15, 16, {"error.type": "TimeoutError"}),
+    ]
+    (turn,) = shown(spans)["turns"]
+    (allocation,) = turn["allocations"]
+    assert (allocation["policy"], allocation["window"], allocation["reserve"], allocation["budget"]) == (
+        "budget",
+        1000,
+        100,
+        900,
+    )
+    (found,) = allocation["blocks"]
+    assert (found["name"], found["priority"], found["in"], found["out"]) == ("memories", 6, 500, 120)
+    assert (found["outcome"], found["remaining"]) == ("compacted", 130)
+    (tried,) = found["attempts"]
+    assert tried["said"]["provenance"] == "3-5"
+    assert turn["attempts"] == [{"kind": "older", "error": "TimeoutError", "policy": "budget"}]
+    assert turn["summaries"] == [[9, ["3-5"]]]
+
+
+async def test_what_a_summary_covers_can_be_followed(recorder):
+    chain = [ConversationPolicy(), BudgetPolicy(420, 20, step_tokens=0, compact=Compactors(), summary_tokens=80)]
+    await play(recorder.recorder, messages(14), chain, conversation="talk")
+    ledger = shown(recorder.spans)
+    assert "problems" not in ledger
+    turns = [turn for turn in ledger["turns"] if turn.get("replaced")]
+    assert turns
+    for turn in turns:
+        (allocation,) = turn["allocations"]
+        assert allocation["used"] == turn["out"]
+        assert sum(block["out"] for block in allocation["blocks"]) <= allocation["used"]
+        result, covered = turn["summaries"][-1]
+        assert result in expanded(turn["kept"])
+        assert set(expanded(turn["replaced"])) <= set(expanded(covered))
+        assert set(expanded(turn.get("withdrawn", []))).isdisjoint(expanded(turn.get("left", [])))
+
+
+async def test_texts_are_there_only_where_they_were_captured(recorder, capturing):
+    for telemetry in (recorder, capturing):
+        await play(telemetry.recorder, messages(3), prompts=("Be kind to Ms Mustermann.",))
+    bare, full = (page_model(telemetry.spans, title="t") for telemetry in (recorder, capturing))
+    assert bare["texts"] == []
+    assert "Mustermann" not in json.dumps(bare)
+    texts = [text for (text,) in full["texts"]]
+    ledger = full["conversations"][0]["ledgers"][0]
+    assert texts[ledger["items"][0]["x"]].startswith("Question 0")
+    assert [texts[number] for number in ledger["turns"][0]["said"]] == ["Be kind to Ms Mustermann."]
+
+
+async def test_a_huge_text_is_cut_and_held_once(capturing):
+    huge = "y" * 1_000_000
+    for name in ("one", "other"):
+        turns = [(ModelRequest(content=huge), ModelResponse(content="ok"))]
+        await play(capturing.recorder, turns, name=name, budget=500_000)
+    model = page_model(capturing.spans, title="t")
+    assert [text for text in model["texts"] if len(text) > 1] == [[huge[:MAX_TEXT], len(huge)]]
+    assert len(json.dumps(model)) < 50_000
+
+
+def test_damaged_spans_cost_only_themselves():
+    def span(number, **attributes):
+        held = {**ASSEMBLY, "assembly.turn": number, "assembly.id": f"i{number}", **attributes}
+        return StoredSpan("a" * 32, f"{number:016x}", None, "assemble_context", number, number + 1, held)
+
+    spans = [
+        span(0),
+        span(1, **{"assembly.kept.items": ["x-y"]}),
+        span(2, **{"assembly.kind.names": ["a"], "assembly.kind.tokens": ["?"], "assembly.budget.tokens": "many"}),
+        replace(span(3), attributes={**span(3).attributes, "assembly.turn": 0}),
+    ]
+    ledger = shown(spans)
+    assert [turn["n"] for turn in ledger["turns"]] == [2, 0]
+    assert "budget" not in ledger["turns"][0]
+    assert "kinds" not in ledger["turns"][0]
+    assert len(ledger["problems"]) >= 2
+
+
+def test_a_ledger_of_which_nothing_can_be_read_is_named():
+    broken = {**ASSEMBLY, "assembly.turn": 0, "assembly.kept.items": ["?"]}
+    model = page_model([StoredSpan("a" * 32, "1" * 16, None, "assemble_context", 1, 2, broken)], title="t")
+    assert model["conversations"] == []
+    assert model["problems"] == ["turn 0: an attribute of the wrong form"]
+
+
+@pytest.mark.parametrize("spans", [[], [StoredSpan("a" * 32, "b" * 16, None, "chat", 0, 1)]])
+def test_spans_of_others_are_passed_over(spans):
+    assert page_model(spans, title="t")["conversations"] == []

@@ -1,0 +1,123 @@
+"""``otel-assembly view``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from page_runs import embedded
+
+REAL_DATA = Path(__file__).parents[3] / "shared" / "data" / "airline_support_dev.jsonl"
+
+
+@pytest.fixture
+def otel_assembly(tmp_path):
+    def run(*arguments):
+        env = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+        done = subprocess.run(
+            [sys.executable, "-m", "otel_assembly.cli", *map(str, arguments)],
+            capture_output=True,
+            encoding="utf-8",
+            timeout=100,
+            cwd=tmp_path,
+            env=env | {"PYTHONIOENCODING": "utf-8"},
+            check=False,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def spans(otel_assembly, tmp_path):
+    """The spans of two conversations, each under two budgets."""
+    talk = [{"role": "system", "content": "You are terse."}]
+    for number in range(6):
+        talk += [
+            {"role": "user", "content": f"Question {number}: " + "how does it work? " * 12},
+            {"role": "assistant", "content": f"Answer {number}."},
+        ]
+    rows = [{"id": name, "messages": talk} for name in ("first", "second")]
+    (tmp_path / "talks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ran = otel_assembly("replay", "talks.jsonl", "--budget", 150, "--budget", 300, "--export", "spans.jsonl")
+    assert ran.returncode == 0, ran.stderr
+    return tmp_path / "spans.jsonl"
+
+
+def test_it_says_what_it_wrote(otel_assembly, spans, tmp_path):
+    ran = otel_assembly("view", spans)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("assemblies.html: 2 conversations (4 ledgers), 24 turns, ")
+    data, _ = embedded((tmp_path / "assemblies.html").read_text(encoding="utf-8"))
+    assert [one["id"] for one in data["conversations"]] == ["first", "second"]
+    assert [ledger["name"] for ledger in data["conversations"][0]["ledgers"]] == ["budget-150", "budget-300"]
+    assert data["title"] == "spans.jsonl"
+
+
+def test_several_files_are_merged_and_a_second_copy_is_no_second_turn(otel_assembly, spans, tmp_path):
+    lines = spans.read_text().splitlines(keepends=True)
+    (tmp_path / "a.jsonl").write_text("".join(lines[: len(lines) // 2 + 1]))
+    (tmp_path / "b.jsonl").write_text("".join(lines[len(lines) // 2 :]))
+    assert otel_assembly("view", spans, "-o", "whole.html").returncode == 0
+    assert otel_assembly("view", "a.jsonl", "b.jsonl", "-o", "parts.html").returncode == 0
+    whole, parts = (embedded((tmp_path / name).read_text(encoding="utf-8"))[0] for name in ("whole.html", "parts.html"))
+    assert whole["conversations"] == parts["conversations"]
+
+
+def test_one_conversation_on_stdout(otel_assembly, spans):
+    ran = otel_assembly("view", spans, "--conversation", "second", "-o", "-")
+    assert ran.returncode == 0
+    data, _ = embedded(ran.stdout)
+    assert [one["id"] for one in data["conversations"]] == ["second"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        ([], 2, "name either files of spans or --jaeger URL"),
+        (["spans.jsonl", "--jaeger", "http://localhost:1"], 2, "name either files of spans or --jaeger URL"),
+        (["spans.jsonl", "--service", "shop"], 2, "--jaeger"),
+        (["nowhere.jsonl"], 2, "nowhere.jsonl: no such file"),
+        (["talks.jsonl"], 2, "talks.jsonl:1"),
+        (["."], 2, "is a folder"),
+        (["spans.jsonl", "-o", "no/such/folder/page.html"], 2, "the page cannot be written"),
+        (["spans.jsonl", "--conversation", "third"], 1, "no assembly of the conversation 'third'"),
+    ],
+)
+def test_what_is_wrong_is_one_line(otel_assembly, spans, arguments, status, says):
+    ran = otel_assembly("view", *arguments)
+    assert ran.returncode == status
+    assert says in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+    assert ran.stdout == ""
+
+
+def test_a_line_that_cannot_be_read_costs_only_itself(otel_assembly, spans):
+    spans.write_text("not JSON\n" + spans.read_text())
+    ran = otel_assembly("view", spans)
+    assert ran.returncode == 0
+    assert "spans.jsonl:1: not JSON" in ran.stderr
+    assert "24 turns" in ran.stdout
+
+
+@pytest.mark.realdata
+def test_recorded_conversations_make_a_page_of_what_replay_counted(otel_assembly, tmp_path):
+    if not REAL_DATA.is_file():
+        pytest.skip("the recorded transcripts are not beside this checkout")
+    replayed = otel_assembly("replay", REAL_DATA, "--budget", 2000, "--export", "spans.jsonl", "--json")
+    totals = json.loads(replayed.stdout)
+    assert otel_assembly("view", "spans.jsonl", "-o", "page.html").returncode == 0
+    data, _ = embedded((tmp_path / "page.html").read_text(encoding="utf-8"))
+    turns = [turn for one in data["conversations"] for ledger in one["ledgers"] for turn in ledger["turns"]]
+    assert len(data["conversations"]) == totals["conversations"]
+    assert len(turns) == totals["turns"]
+    assert sum(turn["in"] for turn in turns) == totals["tokens_in"]
+    assert sum(turn["out"] for turn in turns) == totals["tokens_out"]
+    overflows = sum(signal["what"] == "overflow" for turn in turns for signal in turn.get("signals", []))
+    assert overflows == totals["overflows"]
+    assert all("problems" not in ledger for one in data["conversations"] for ledger in one["ledgers"])
