@@ -1,4 +1,4 @@
-"""The command line: ``otel-assembly demo | replay | doctor``."""
+"""The command line: ``otel-assembly demo | replay | explain | view | doctor``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, NoReturn
 from otel_assembly._version import __version__
 from otel_assembly.cli import demo as demo
 from otel_assembly.cli import doctor as doctor
+from otel_assembly.cli import explain as explain
 from otel_assembly.cli import replay as replay
+from otel_assembly.cli import view as view
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.errors import AssemblyError, ConfigurationError, TranscriptError
 
@@ -36,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
     )
     root.add_argument("--version", action="version", version=f"otel-assembly {__version__}")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (demo, replay, doctor):
+    for module in (demo, replay, explain, view, doctor):
         module.add_parser(commands)
     return root
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: What decides on the items of blocks, by the name that its policy has in a chain.
+ALLOCATOR: Final = "allocator"
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -25,6 +28,7 @@ class Item:
         bytes: Bytes of its text, as UTF-8.
         atom: The ordinal of the first item of its atom.
         turn: The turn that first told of it.
+        calls: How many tool calls it asks for, or, below 0, how many it answers; None where the traces do not say.
     """
 
     ordinal: int
@@ -32,6 +36,7 @@ class Item:
     bytes: int
     atom: int
     turn: int
+    calls: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +59,30 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockReading:
+    """One block of an allocation.
+
+    Attributes:
+        name: The block's name.
+        kind: Its kind.
+        priority: Its priority.
+        remaining: Tokens of the budget that were left before it was decided.
+        items: The ordinals of its items; empty where an assembly tells of them.
+    """
+
+    name: str
+    kind: str
+    priority: int | None
+    remaining: int | None
+    items: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
 class StepReading:
-    """One policy's span: its attributes, arrays whole, and what it says of items since the turn before."""
+    """One policy's span: its attributes, arrays whole, and what it says of items since the turn before.
+
+    Where the allocator decided, `allocation` are the attributes of its span, and `blocks` are its blocks.
+    """
 
     policy: str
     index: int
@@ -64,6 +91,23 @@ class StepReading:
     injected: Sequence[int]
     returned: Sequence[int]
     withdrawn: Sequence[int]
+    allocation: Mapping[str, Any] | None = None
+    blocks: Sequence[BlockReading] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """A summary that was made, or used again, on a turn.
+
+    Attributes:
+        result: The summary's ordinal; None where its span does not name it.
+        provenance: The ordinals of the items that it stands for in the end, summaries of summaries resolved.
+        turn: The turn.
+    """
+
+    result: int | None
+    provenance: frozenset[int]
+    turn: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +128,8 @@ class Turn:
         withdrawn: Items that the caller no longer offers.
         trace_id: Its trace.
         span_id: Its span.
+        compactions: What ``compact_block`` spans say of summaries.
+        blocks: Where the allocator ran alone, its blocks with their items, in decision order.
     """
 
     number: int
@@ -99,6 +145,8 @@ class Turn:
     withdrawn: Sequence[int]
     trace_id: str
     span_id: str
+    compactions: Sequence[Compaction] = ()
+    blocks: Sequence[BlockReading] = ()
 
 
 class _Timeline(Generic[T]):
@@ -114,9 +162,9 @@ class _Timeline(Generic[T]):
         self._places.append(place)
         self._values.append(value)
 
-    def at(self, place: int) -> T | None:
+    def at(self, place: int, *, else_first: bool = False) -> T | None:
         index = bisect_right(self._places, place) - 1
-        return self._values[index] if index >= 0 else None
+        return self._values[max(0, index)] if index >= 0 or else_first else None
 
 
 @dataclass(slots=True)
@@ -139,6 +187,7 @@ class Ledger:
     _kept: set[int] = field(default_factory=set, repr=False)
     _absent: set[int] = field(default_factory=set, repr=False)
     _places: dict[int, int] = field(default_factory=dict, repr=False)
+    _makers: dict[int, int] = field(default_factory=dict, repr=False)
 
     def turn(self, number: int) -> Turn:
         """The assembly of this number.
@@ -164,6 +213,20 @@ class Ledger:
         timeline = self._tokens.get(item)
         return timeline.at(self._places[number]) if timeline is not None else None
 
+    def tokens_known(self, number: int, item: int) -> int | None:
+        """The item's tokens as counted up to that turn, else as first counted after it; None where nobody ever did."""
+        timeline = self._tokens.get(item)
+        return timeline.at(self._places[number], else_first=True) if timeline is not None else None
+
+    def maker_of(self, item: int) -> int | None:
+        """The place in the chain of the policy that made the item; None where it came in."""
+        return self._makers.get(item)
+
+    @property
+    def made_by_policies(self) -> frozenset[int]:
+        """The items that did not come in, but were made by a policy: summaries, replacements, injected events."""
+        return frozenset(self._makers)
+
     # Reading, one assembly after the other
 
     def read(self, turn: Turn) -> None:
@@ -181,6 +244,7 @@ class Ledger:
                 self._leave(place, item, Exit(None, turn=turn.number))
         self._arrive(turn, place)
         for step in turn.steps:
+            self._makers.update(dict.fromkeys(step.injected, step.index))
             for item, exit_ in step.exits.items():
                 self._leave(place, item, exit_)
             for item in step.withdrawn:
@@ -194,10 +258,13 @@ class Ledger:
     def _arrive(self, turn: Turn, place: int) -> None:
         held = turn.attributes
         columns = (names.ARRIVED_KINDS, names.ARRIVED_TOKENS, names.ARRIVED_BYTES, names.ARRIVED_ATOMS)
+        calls = dict(zip(turn.arrived, held.get(_ARRIVED_CALLS, ()), strict=False))
         for item, kind, tokens, size, atom in zip(turn.arrived, *(held.get(n, ()) for n in columns), strict=False):
             if item in self.items:
                 self._problem(turn, f"item {item} arrived a second time")
-            self.items[item] = Item(item, kind, int(size), int(atom), turn.number)
+            self.items[item] = Item(
+                item, kind, int(size), int(atom), turn.number, int(calls[item]) if item in calls else None
+            )
             if int(tokens) >= 0:
                 self._count(place, item, int(tokens))
         for item, tokens in turn.counted.items():
@@ -237,7 +304,8 @@ class Ledger:
                     f"{name}: {came} events in + {injected} injected are not "
                     f"{left} out + {dropped} dropped + {compacted} compacted",
                 )
-        if turn.sent and turn.attributes.get(names.EVENTS_OUT) != len(turn.kept):
+        alone = any(step.allocation is turn.attributes for step in turn.steps)
+        if turn.sent and not alone and turn.attributes.get(names.EVENTS_OUT) != len(turn.kept):
             self._problem(
                 turn, f"{turn.attributes.get(names.EVENTS_OUT)} events out, of which {len(turn.kept)} are listed"
             )
@@ -246,6 +314,7 @@ class Ledger:
         self.problems.append(f"turn {turn.number}: {what}")
 
 
+_ARRIVED_CALLS: Final = "assembly.arrived.calls"
 _EQUATION: Final = (
     names.EVENTS_IN,
     names.EVENTS_INJECTED,

@@ -6,37 +6,55 @@ unknown, and nothing is guessed: `Exit.reason` is None where the span that gave 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.ledger_lists import SpanLike, by_ordinal, children_of, ordinals, whole
-from otel_assembly.telemetry.ledger_model import Exit, Item, Ledger, StepReading, Turn
+from otel_assembly.telemetry.ledger_model import (
+    ALLOCATOR,
+    BlockReading,
+    Compaction,
+    Exit,
+    Item,
+    Ledger,
+    StepReading,
+    Turn,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     _Children = Mapping[tuple[str, str | None], Sequence[SpanLike]]
 
-__all__ = ["Exit", "Item", "Ledger", "StepReading", "Turn", "read_ledgers"]
+__all__ = ["ALLOCATOR", "BlockReading", "Compaction", "Exit", "Item", "Ledger", "StepReading", "Turn", "read_ledgers"]
 
 
-def read_ledgers(spans: Iterable[SpanLike]) -> dict[str, Ledger]:
-    """Every ledger that the spans tell of, by its id; spans of others are passed over, and so is a second copy."""
+def read_ledgers(spans: Iterable[SpanLike], *, allocations: bool = False) -> dict[str, Ledger]:
+    """Every ledger that the spans tell of, by its id; spans of others are passed over, and so is a second copy.
+
+    Args:
+        spans: In any order.
+        allocations: Whether to read what the allocator did outside of any assembly, too: a ledger of one turn each.
+    """
     children = children_of(spans)
     held: dict[str, dict[str, SpanLike]] = {}
     for span in (span for found in children.values() for span in found):
-        if span.name == names.SPAN_ASSEMBLE_CONTEXT and names.LEDGER_ID in span.attributes:
-            ledger_id, assembly_id = str(span.attributes[names.LEDGER_ID]), str(span.attributes.get(names.ID))
+        is_turn = span.name == names.SPAN_ASSEMBLE_CONTEXT or (allocations and span.name == names.SPAN_ALLOCATE_BUDGET)
+        if is_turn and names.LEDGER_ID in span.attributes:
+            ledger_id = str(span.attributes[names.LEDGER_ID])
+            assembly_id = str(span.attributes.get(names.ID, span.span_id))
             held.setdefault(ledger_id, {}).setdefault(assembly_id, span)
     ledgers: dict[str, Ledger] = {}
     for ledger_id, assemblies in held.items():
         ledger = ledgers[ledger_id] = Ledger(ledger_id)
         policies = _policies(assemblies.values(), children)
         for span in _in_order(assemblies):
+            alone = span.name == names.SPAN_ALLOCATE_BUDGET
             try:
-                ledger.read(_turn(span, children, assemblies, policies))
+                ledger.read(_allocation(span, children) if alone else _turn(span, children, assemblies, policies))
             except (TypeError, ValueError):
                 ledger.problems.append(f"turn {span.attributes.get(names.TURN)}: an attribute of the wrong form")
     return ledgers
@@ -72,11 +90,7 @@ def _turn(span: SpanLike, children: _Children, read: Mapping[str, SpanLike], pol
     number = int(held[names.TURN]) if names.TURN in held else 0
     previous = held.get(names.PREVIOUS_ID)
     sent = names.PREFIX_HASH in held
-    steps = [
-        _step(child, children.get((child.trace_id, child.span_id), ()), number)
-        for child in below
-        if child.name.startswith(names.SPAN_APPLY_POLICY)
-    ]
+    steps = [_step(child, children, number) for child in below if child.name.startswith(names.SPAN_APPLY_POLICY)]
     return Turn(
         number=number,
         assembly_id=str(held.get(names.ID)),
@@ -91,11 +105,76 @@ def _turn(span: SpanLike, children: _Children, read: Mapping[str, SpanLike], pol
         withdrawn=ordinals(held.get(names.WITHDRAWN_ITEMS)),
         trace_id=span.trace_id,
         span_id=span.span_id,
+        compactions=list(_compactions(span, children, number)),
     )
 
 
-def _step(span: SpanLike, children: Sequence[SpanLike], turn: int) -> StepReading:
+def _allocation(span: SpanLike, children: _Children) -> Turn:
+    """An allocation that stands alone: one turn, whose only step is the allocator."""
+    below = children.get((span.trace_id, span.span_id), ())
+    held = whole(span, below)
+    number = int(held.get(names.TURN, 0))
+    blocks: list[BlockReading] = []
+    exits: dict[int, Exit] = {}
+    injected: list[int] = []
+    for child in (child for child in below if child.name.startswith(names.SPAN_ALLOCATE_BLOCK)):
+        rest = children.get((child.trace_id, child.span_id), ())
+        step = _step(child, children, number)
+        exits.update({item: replace(exit_, policy=ALLOCATOR, index=0) for item, exit_ in step.exits.items()})
+        injected += step.injected
+        blocks.append(_block(child, rest))
+    return Turn(
+        number=number,
+        assembly_id=str(held.get(names.ID, span.span_id)),
+        previous_id=None,
+        sent=names.EXCEPTION_TYPE not in held,
+        follows=True,
+        attributes=held,
+        steps=[StepReading(ALLOCATOR, 0, held, exits, injected, (), (), held)],
+        kept=ordinals(held.get(names.KEPT_ITEMS)),
+        arrived=ordinals(held.get(names.ARRIVED_ITEMS)),
+        counted={},
+        withdrawn=(),
+        trace_id=span.trace_id,
+        span_id=span.span_id,
+        compactions=list(_compactions(span, children, number)),
+        blocks=blocks,
+    )
+
+
+def _block(span: SpanLike, children: Sequence[SpanLike]) -> BlockReading:
     held = whole(span, children)
+    return BlockReading(
+        name=str(held.get(names.BLOCK_NAME)),
+        kind=str(held.get(names.BLOCK_KIND)),
+        priority=held.get(names.BLOCK_PRIORITY),
+        remaining=held.get(names.BUDGET_REMAINING),
+        items=frozenset(ordinals(held.get(names.BLOCK_ITEMS))),
+    )
+
+
+def _compactions(span: SpanLike, children: _Children, turn: int) -> Iterator[Compaction]:
+    """The summaries that were made anywhere under an assembly's span."""
+    waiting, seen = [span], {span.span_id}
+    while waiting:
+        below = children.get((span.trace_id, waiting.pop().span_id), ())
+        for child in below:
+            if child.span_id in seen:
+                continue
+            seen.add(child.span_id)
+            waiting.append(child)
+            held = whole(child, children.get((child.trace_id, child.span_id), ()))
+            provenance = ordinals(held.get(names.COMPACTION_PROVENANCE))
+            if provenance:
+                result = held.get(names.COMPACTION_RESULT)
+                yield Compaction(int(result) if result is not None else None, frozenset(provenance), turn)
+
+
+def _step(span: SpanLike, children: _Children, turn: int) -> StepReading:
+    below = children.get((span.trace_id, span.span_id), ())
+    held = whole(span, below)
+    allocation = next((child for child in below if child.name == names.SPAN_ALLOCATE_BUDGET), None)
+    under = children.get((allocation.trace_id, allocation.span_id), ()) if allocation is not None else ()
     policy, index = str(held.get(names.POLICY_NAME, span.name)), int(held.get(names.POLICY_INDEX, 0))
     dropped = by_ordinal(held.get(names.DROPPED_ITEMS), held.get(names.DROPPED_REASONS))
     exits = {item: Exit(str(reason), policy, index, turn=turn) for item, reason in dropped.items()}
@@ -109,4 +188,6 @@ def _step(span: SpanLike, children: Sequence[SpanLike], turn: int) -> StepReadin
         injected=ordinals(held.get(names.INJECTED_ITEMS)),
         returned=ordinals(held.get(names.RETURNED_ITEMS)),
         withdrawn=ordinals(held.get(names.WITHDRAWN_ITEMS)),
+        allocation=allocation.attributes if allocation is not None else None,
+        blocks=[_block(child, ()) for child in under if child.name.startswith(names.SPAN_ALLOCATE_BLOCK)],
     )

@@ -1,0 +1,305 @@
+"""``explain``: what happened to an item at a turn, from exported spans alone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+from otel_assembly.cli.terminal import safe_text
+from otel_assembly.errors import AssemblyError, ConfigurationError
+from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.arrays import run_text
+from otel_assembly.view import to_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from otel_assembly.explain import Absence, Explainer, Explanation
+    from otel_assembly.telemetry.ledger_model import Ledger
+    from otel_assembly.telemetry.store_reader import StoredSpan
+
+_EXCERPT = 48
+_SHOWN = 20
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "explain",
+        help="say what happened to an item at a turn: which policy, which rule, what would have kept it",
+        description="Say what happened to one item of a conversation at one turn, from exported spans alone: which "
+        "policy decided, by which rule, how much of the budget was left, who has the room, and the smallest extra "
+        "budget that would have kept it, found by running the chain again on what the spans state.",
+        epilog="Without --item and --find, everything that is out of the turn's prompt is listed.",
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--traces", metavar="FILE", help="a span file (OTLP JSON lines)")
+    source.add_argument("--jaeger", metavar="URL", help="a Jaeger, such as http://localhost:16686")
+    parser.add_argument("--turn", type=_number, required=True, metavar="N", help="the assembly, counted from 0")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--item", type=_number, metavar="K", help="the item, by its ordinal")
+    which.add_argument("--find", metavar="TEXT", help="the item, by what it says: captured content, or --transcript")
+    parser.add_argument("--conversation", metavar="ID", help="the conversation, by its id")
+    parser.add_argument("--ledger", metavar="ID", help="the ledger, by its id or the beginning of it")
+    parser.add_argument("--transcript", metavar="PATH", help="the conversation that was replayed, for --find")
+    parser.add_argument("--service", metavar="NAME", help="with --jaeger: only this service")
+    parser.add_argument("--lookback", metavar="TIME", help="with --jaeger: how far back, such as 2h or 7d (default 2d)")
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.set_defaults(run=run)
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"must be a whole number, 0 or more, got {text!r}")
+    return int(text)
+
+
+class AmbiguousError(ConfigurationError):
+    """Several fit; the choices are its further lines."""
+
+    def __init__(self, what: str, choices: Sequence[str]) -> None:
+        self.choices = choices
+        super().__init__(what)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Explain; 0, 1 where there is no such turn or item or nothing is known of it, 2 where several fit."""
+    from otel_assembly.explain import Explainer
+
+    if arguments.transcript is not None and arguments.find is None:
+        raise ConfigurationError("--transcript is where --find looks; name what to find")
+    if arguments.jaeger is None and (arguments.service is not None or arguments.lookback is not None):
+        raise ConfigurationError("--service and --lookback say what to read of a Jaeger; name one with --jaeger")
+    try:
+        ledger = _ledger(arguments)
+        for problem in ledger.problems[:_SHOWN]:
+            print(f"otel-assembly: {safe_text(problem)}", file=sys.stderr)
+        explainer = Explainer(ledger, arguments.turn)
+        item = arguments.item if arguments.find is None else _find(arguments, ledger)
+    except AmbiguousError as error:
+        print(f"otel-assembly: {safe_text(error)}", file=sys.stderr)
+        for choice in error.choices[:_SHOWN]:
+            print(f"  {safe_text(choice)}", file=sys.stderr)
+        if len(error.choices) > _SHOWN:
+            print(f"  and {len(error.choices) - _SHOWN} more", file=sys.stderr)
+        return 2
+    if item is None:
+        absent = explainer.absent()
+        if arguments.json:
+            print(json.dumps([group.as_json() for group in absent]))
+        else:
+            _print_absent(explainer, absent)
+        return 0
+    answer = explainer.explain(item)
+    if arguments.json:
+        print(json.dumps(answer.as_json()))
+    else:
+        _print(answer)
+    return 1 if answer.outcome == "unknown" else 0
+
+
+# Whose turn
+
+
+def _ledger(arguments: argparse.Namespace) -> Ledger:
+    from otel_assembly.telemetry.ledger_reader import read_ledgers
+
+    ledgers = list(read_ledgers(_spans(arguments), allocations=True).values())
+    where = arguments.traces or arguments.jaeger
+    if not ledgers:
+        raise AssemblyError(f"{where}: no assembly is told of there")
+    found = ledgers
+    if arguments.conversation is not None:
+        found = [one for one in found if _conversation(one) == arguments.conversation]
+        if not found:
+            raise AssemblyError(f"{where}: no conversation has the id {arguments.conversation!r}")
+    if arguments.ledger is not None:
+        exact = [one for one in found if one.id == arguments.ledger]
+        found = exact or [one for one in found if one.id.startswith(arguments.ledger)]
+        if not found:
+            raise AssemblyError(f"{where}: no ledger has the id {arguments.ledger!r}")
+    if len(found) > 1:
+        raise AmbiguousError(
+            f"{len(found)} ledgers are told of in {where}; choose one with --conversation or --ledger",
+            [_told(one) for one in found],
+        )
+    return found[0]
+
+
+def _spans(arguments: argparse.Namespace) -> Iterable[StoredSpan]:
+    def complain(problem: str) -> None:
+        print(f"otel-assembly: {safe_text(problem)}", file=sys.stderr)
+
+    if arguments.traces is not None:
+        from otel_assembly.telemetry.store_reader import read_spans
+
+        return read_spans(
+            arguments.traces, on_problem=lambda line, problem: complain(f"{arguments.traces}:{line}: {problem}")
+        )
+    from otel_assembly.telemetry.jaeger import read_jaeger
+
+    return read_jaeger(
+        arguments.jaeger,
+        service=arguments.service,
+        lookback=arguments.lookback,
+        conversation=arguments.conversation,
+        on_problem=complain,
+    )
+
+
+def _conversation(ledger: Ledger) -> str | None:
+    return next(
+        (str(one) for turn in ledger.turns if (one := turn.attributes.get(names.GEN_AI_CONVERSATION_ID)) is not None),
+        None,
+    )
+
+
+def _told(ledger: Ledger) -> str:
+    conversation = _conversation(ledger)
+    name = next((turn.attributes.get(names.NAME) for turn in ledger.turns), None)
+    parts = [f"--ledger {ledger.id[:12]}"]
+    if conversation is not None:
+        parts.append(f"conversation {conversation}")
+    if name is not None:
+        parts.append(f"assembler {name}")
+    numbers = [turn.number for turn in ledger.turns]
+    parts.append(f"turns {min(numbers)} to {max(numbers)}" if numbers else "no turn")
+    return ", ".join(parts)
+
+
+# Which item
+
+
+def _find(arguments: argparse.Namespace, ledger: Ledger) -> int:
+    texts = _texts(arguments, ledger)
+    wanted = arguments.find.casefold()
+    if not wanted:
+        raise ConfigurationError("--find needs a text to look for")
+    found = [item for item, text in sorted(texts.items()) if wanted in text.casefold()]
+    if not found:
+        raise AssemblyError(f"no item says {_excerpt(arguments.find, arguments.find)!r}")
+    if len(found) > 1:
+        choices = [
+            f"--item {item}, {ledger.items[item].kind} of turn {ledger.items[item].turn}:"
+            f" {_excerpt(texts[item], arguments.find)}"
+            for item in found
+            if item in ledger.items
+        ]
+        raise AmbiguousError(f"{len(found)} items say that; choose one with --item", choices)
+    return found[0]
+
+
+def _texts(arguments: argparse.Namespace, ledger: Ledger) -> dict[int, str]:
+    """What the items say, by ordinal."""
+    if arguments.transcript is not None:
+        return _of_transcript(arguments.transcript, ledger)
+    texts: dict[int, str] = {}
+    for turn in ledger.turns:
+        texts.update(zip(turn.arrived, map(str, turn.attributes.get(names.ARRIVED_CONTENTS, ())), strict=False))
+    if not texts:
+        raise ConfigurationError(
+            "the traces hold no content, for its capture was off; give the conversation with --transcript, or --item"
+        )
+    return texts
+
+
+def _of_transcript(path: str, ledger: Ledger) -> dict[int, str]:
+    from otel_assembly.cli.transcripts import read_transcripts
+    from otel_assembly.errors import TranscriptError
+    from otel_assembly.facts import EventKind, describe
+
+    conversation = _conversation(ledger)
+    transcripts = []
+    for found in read_transcripts([path]):
+        if isinstance(found, TranscriptError):
+            raise found
+        transcripts.append(found)
+    named = [one for one in transcripts if conversation is not None and one.id == conversation]
+    if not named and len(transcripts) > 1:
+        raise ConfigurationError(f"{path}: none of its {len(transcripts)} conversations has the id {conversation!r}")
+    facts = [describe(message) for message in (named or transcripts)[0].messages]
+    first = next((at for at, one in enumerate(facts) if one.kind != EventKind.SYSTEM), len(facts))
+    items = sorted(item for item in ledger.items if ledger.maker_of(item) is None)
+    texts: dict[int, str] = {}
+    for item, one in zip(items, facts[first:], strict=False):
+        if ledger.items[item].bytes != sum(len(text.encode("utf-8", "surrogatepass")) for text in one.texts):
+            raise ConfigurationError(
+                f"{path}: message {first + len(texts)} is not item {item} of the traces: they tell of another"
+                " conversation, or of a part of it"
+            )
+        texts[item] = "\n".join(one.texts)
+    return texts
+
+
+def _excerpt(text: str, wanted: str) -> str:
+    """What stands around a text that was looked for."""
+    at = max(0, text.casefold().find(wanted.casefold()) - _EXCERPT // 4)
+    cut = safe_text(text[at : at + _EXCERPT])
+    return f"{'…' * (at > 0)}{cut}{'…' * (at + _EXCERPT < len(text))}"
+
+
+# Saying it
+
+
+def _print(answer: Explanation) -> None:
+    from otel_assembly.explain.wording import headline, said
+
+    lines = list(said(answer))
+    label = max((len(name) for name, _ in lines), default=0)
+    print(_wrapped("", headline(answer), 0))
+    for name, sentence in lines:
+        print(_wrapped(name, sentence, label))
+
+
+def _wrapped(name: str, sentence: str, label: int) -> str:
+    first = f"  {name:<{label}}  " if label else ""
+    text = textwrap.fill(
+        safe_text(sentence),
+        _width(),
+        initial_indent=first,
+        subsequent_indent=" " * len(first),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return _encodable(text)
+
+
+def _width() -> int:
+    return max(40, min(shutil.get_terminal_size((80, 24)).columns, 100))
+
+
+def _encodable(text: str) -> str:
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)
+
+
+def _print_absent(explainer: Explainer, absent: Sequence[Absence]) -> None:
+    out = sum(len(group.items) for group in absent)
+    if not out:
+        print(f"Nothing is out of the prompt of turn {explainer.number}.")
+        return
+    print(_wrapped("", f"Out of the prompt of turn {explainer.number}: {out:,} item{'s' * (out != 1)}.", 0))
+    rows = [
+        (
+            f"{group.policy or ('its source' if group.reason else 'not known')}",
+            group.reason or "not known",
+            f"{len(group.items):,}",
+            f"{'≥' * bool(group.uncounted)}{group.tokens:,}",
+            _runs(group.items),
+        )
+        for group in absent
+    ]
+    heads = ("policy", "rule", "items", "tokens", "which")
+    widths = [max(len(row[at]) for row in (heads, *rows)) for at in range(4)]
+    for row in (heads, *rows):
+        cells = [row[0].ljust(widths[0]), row[1].ljust(widths[1]), row[2].rjust(widths[2]), row[3].rjust(widths[3])]
+        first = f"  {'  '.join(cells)}  "
+        print(_encodable(safe_text(first) + textwrap.shorten(row[4], max(12, _width() - len(first)), placeholder=" …")))
+
+
+def _runs(items: Sequence[int]) -> str:
+    return ", ".join(run_text(start, stop - 1) for start, stop in to_runs(items))

@@ -1,0 +1,286 @@
+"""The chain of a turn, run again on the skeleton of its conversation by the real policies, with any limits."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from otel_assembly.config import make_policy
+from otel_assembly.context import Context
+from otel_assembly.decision import DecisionReason
+from otel_assembly.errors import ConfigurationError, ContextOverflowError
+from otel_assembly.explain.skeleton import PromptsOfTurn, SkeletonMeter, UnknownError, note_tokens, stand_ins
+from otel_assembly.facts import EventKind
+from otel_assembly.history import History
+from otel_assembly.policies import POLICIES, DecidingPolicy
+from otel_assembly.telemetry import conventions as names
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping, Sequence
+
+    from otel_assembly.decision import Outcome
+    from otel_assembly.explain.skeleton import StandIn
+    from otel_assembly.telemetry.ledger_model import Ledger, StepReading, Turn
+
+T = TypeVar("T")
+
+#: The setting of each reducer that makes room, and what it counts.
+LIMITS: Final[Mapping[str, tuple[str, str]]] = {
+    "token_budget": ("max_tokens", "tokens"),
+    "budget": ("window", "tokens"),
+    "sliding_window": ("max_events", "events"),
+}
+#: What adds to the prompts and lets every event through; what it added stands in the ledger.
+_INJECTIONS: Final = frozenset({"alert", "working_memory", "episodic_memory", "topic_inbox", "network_context"})
+
+
+@dataclass(frozen=True, slots=True)
+class StepRun:
+    """One policy, run again.
+
+    Attributes:
+        kept: The ordinals that it let out, in order.
+        outcome: What it decided; None where it was not run but taken from the ledger.
+    """
+
+    kept: tuple[int, ...]
+    outcome: Outcome | None = None
+
+    def reason_for(self, item: int) -> str | None:
+        """The rule by which an item was kept although another would have taken it, or was not kept."""
+        for verdict in self.outcome.decisions if self.outcome is not None else ():
+            if any(event.item == item for event in verdict.events):
+                return verdict.reason.value
+        return None
+
+
+class ChainRun:
+    """A turn that can be run again.
+
+    Attributes:
+        problem: Why a run with the limits as they were does not give what the ledger states; None where it does.
+        base: That run, policy by policy.
+        uncounted: Items whose tokens nobody counted: what is worked out without them is a lower bound.
+    """
+
+    def __init__(self, ledger: Ledger, turn: Turn) -> None:
+        self._ledger = ledger
+        self._turn = turn
+        self._exits = ledger.exits(turn.number)
+        self._policies: dict[tuple[int, int], DecidingPolicy | None] = {}
+        self.problem: str | None = None
+        self.base: list[StepRun] = []
+        self.uncounted: frozenset[int] = frozenset()
+        try:
+            self._prepare()
+        except UnknownError as error:
+            self.problem = str(error)
+
+    def _prepare(self) -> None:
+        turn = self._turn
+        if not turn.sent:
+            raise UnknownError("nothing was sent on this turn")
+        if not _consecutive(turn.steps):
+            raise UnknownError("the span of one of this turn's policies is missing")
+        unsaid = [item for item, exit_ in self._exits.items() if exit_.reason is None]
+        if unsaid:
+            raise UnknownError(f"for {_count(unsaid, 'absent item')} the traces do not say which policy took it")
+        self._items = self._input()
+        self._prompts = PromptsOfTurn.of(turn)
+        self._notes = note_tokens(self._ledger)
+        self._run_base(frozenset())
+        if self.problem is not None and self._awaiting:
+            self._run_base(self._awaiting)
+        self.uncounted = frozenset(item for item, event in self._events.items() if event.tokens is None)
+
+    def _run_base(self, awaiting: frozenset[int]) -> None:
+        self._events = stand_ins(self._ledger, self._turn, self._items, awaiting)
+        self._history = History(self._events[item] for item in self._items)
+        parted = [
+            item
+            for position, item in enumerate(self._items)
+            if self._ledger.items[item].atom not in (item, self._items[self._history.atom(position)])
+        ]
+        if parted:
+            raise UnknownError(f"the traces do not say which call each result answers: {_count(parted, 'item')}")
+        self._meter = SkeletonMeter(self._turn, self._prompts, self._notes)
+        self.problem, self._awaiting = None, frozenset[int]()
+        self.base = self.run({})
+        for step, ran in zip(self._turn.steps, self.base, strict=True):
+            stated = self._stated(step.index)
+            if set(ran.kept) != stated:
+                asks = {EventKind.RESPONSE, EventKind.TOOL_CALL}
+                lost = stated - set(ran.kept)
+                self._awaiting = frozenset(item for item in lost if self._events[item].kind in asks)
+                self.problem = (
+                    f"{step.policy}, run again on what the ledger states, keeps {len(ran.kept)} items and not the"
+                    f" {len(stated)} that it kept"
+                )
+                return
+        if list(self.base[-1].kept if self.base else self._items) != list(self._turn.kept):
+            self.problem = "the items stand in an order that the policies of the chain do not give them"
+
+    def _input(self) -> list[int]:
+        """The ordinals of the assembly's input, in order."""
+        turn, ledger = self._turn, self._ledger
+        there = {item for item in (*turn.kept, *self._exits) if not self._is_withdrawn(item)}
+        missing = sorted(item for item in there if item not in ledger.items)
+        if missing:
+            raise UnknownError(f"the arrival of {_count(missing, 'item')} is not in the traces")
+        items = sorted(there - ledger.made_by_policies)
+        if turn.attributes.get(names.EVENTS_IN) != len(items):
+            raise UnknownError(
+                f"{turn.attributes.get(names.EVENTS_IN, 'an unknown number of')} events came in, and the traces tell of"
+                f" {len(items)}"
+            )
+        return items
+
+    def _is_withdrawn(self, item: int) -> bool:
+        exit_ = self._exits.get(item)
+        return exit_ is not None and exit_.reason == DecisionReason.WITHDRAWN
+
+    def _stated(self, index: int) -> set[int]:
+        """What the ledger says was let out by the policy at this place."""
+        made = {item for step in self._turn.steps if step.index <= index for item in self._made(step)}
+        out = {item for item, exit_ in self._exits.items() if exit_.index is not None and exit_.index <= index}
+        return (set(self._items) | made) - out
+
+    def _made(self, step: StepReading) -> set[int]:
+        return {
+            item
+            for item in (*self._turn.kept, *self._exits)
+            if self._ledger.maker_of(item) == step.index and not self._is_withdrawn(item)
+        }
+
+    def is_ours(self, step: StepReading) -> bool:
+        """Whether a policy can be run again."""
+        return step.policy in _INJECTIONS or self._policy(step, 0) is not None
+
+    def size(self, unit: str) -> int:
+        """What a limit has to be raised by, at most, so that everything fits."""
+        return sum(event.tokens or 0 for event in self._events.values()) if unit == "tokens" else len(self._items)
+
+    def doubtful(self, index: int) -> list[int]:
+        """Absent responses of which the ledger does not show that the policy at this place may keep them.
+
+        Shown it is by a filter in front of that policy, or by a prompt that held them when there was a newer response.
+        """
+        if any(step.policy == "conversation" for step in self._turn.steps if step.index < index):
+            return []
+        if all(self._ledger.items[item].calls is not None for item in self._items):
+            return []
+        responses = {item for item in self._items if self._events[item].kind == EventKind.RESPONSE}
+        shown, newest = set[int](), -1
+        for turn in self._ledger.turns:
+            if turn.number <= self._turn.number:
+                newest = max((newest, *(item for item in turn.arrived if item in responses)))
+                shown.update(item for item in turn.kept if item < newest)
+        return sorted(
+            item
+            for item in responses - shown
+            if item in self._exits and self._exits[item].reason != DecisionReason.ORPHANED_TOOL_CALL
+        )
+
+    def run(self, more: Mapping[int, int], upto: int | None = None) -> list[StepRun]:
+        """Run the chain, the limits of some policies raised by so much; by the policy's place.
+
+        Args:
+            more: What to add to a policy's limit.
+            upto: The last policy to run.
+
+        Raises:
+            UnknownError: Something that a policy goes by is not in the traces.
+        """
+        view: Sequence[Any] = self._history.view()
+        names_at = {step.index: step.policy for step in self._turn.steps}
+        prompts: list[str] = self._prompts.given_by({"caller"})
+        runs: list[StepRun] = []
+        context = Context().for_assembly(self._meter)
+        for step in self._turn.steps:
+            if upto is not None and step.index > upto:
+                break
+            policy = self._policy(step, more.get(step.index, 0))
+            if policy is None or names.EXCEPTION_TYPE in step.attributes:
+                prompts = [*prompts, *self._prompts.given_by({names_at[step.index]} - {"caller"})]
+                view = view if step.policy in _INJECTIONS else self._as_stated(step, view)
+                runs.append(StepRun(_ordinals(view)))
+                continue
+            try:
+                outcome = _finished(policy.decide(prompts, view, context))
+            except ContextOverflowError:
+                raise UnknownError(f"{step.policy}, run again, finds that its budget cannot hold") from None
+            prompts, view = list(outcome.prompts), outcome.events
+            runs.append(StepRun(_ordinals(view), outcome))
+        return runs
+
+    def _policy(self, step: StepReading, more: int) -> DecidingPolicy | None:
+        key = step.index, more
+        if key not in self._policies:
+            self._policies[key] = _made_again(step, more)
+        return self._policies[key]
+
+    def _as_stated(self, step: StepReading, view: Sequence[Any]) -> Sequence[Any]:
+        """What a policy that is not ours did, as the ledger states it, on events that it may never have seen."""
+        out = {item for item, exit_ in self._exits.items() if exit_.index == step.index}
+        made = self._made(step)
+        if not out and not made:
+            return view
+        events = {event.item: event for event in view if event.item not in out}
+        if made:
+            events |= stand_ins(self._ledger, self._turn, made, frozenset())
+        place = _places(self._turn.kept, events)
+        return sorted(events.values(), key=lambda event: place[event.item])
+
+
+def _places(kept: Sequence[int], events: Mapping[int, StandIn]) -> dict[int, tuple[float, int]]:
+    """Where each item stands: by its ordinal, but what policies made right before whatever the prompt has after it."""
+    places: dict[int, tuple[float, int]] = {item: (item, 1) for item in events}
+    after = float("inf")
+    rising = sorted(kept)
+    if rising == list(kept):
+        return places
+    for item in reversed(kept):
+        if item > after or (after == float("inf") and item != rising[-1]):
+            places[item] = (after, 0)
+        else:
+            after = item
+    return places
+
+
+def _ordinals(view: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(event.item for event in view)
+
+
+def _made_again(step: StepReading, more: int) -> DecidingPolicy | None:
+    """The policy with its settings; None where it is not one of ours, or was counted by what no ledger states."""
+    if step.policy not in POLICIES or step.policy in _INJECTIONS:
+        return None
+    try:
+        read = json.loads(step.attributes.get(names.POLICY_CONFIG) or "{}")
+        config = {name: value for name, value in dict(read).items() if value is not None}
+        if more:
+            config[LIMITS[step.policy][0]] += more
+        policy = make_policy(step.policy, config, step.policy)
+    except (ValueError, TypeError, KeyError, ConfigurationError):
+        return None
+    return None if "chars_per_token" in config or not isinstance(policy, DecidingPolicy) else policy
+
+
+def _consecutive(steps: Sequence[StepReading]) -> bool:
+    return [step.index for step in steps] == list(range(len(steps)))
+
+
+def _count(items: Sequence[int], noun: str) -> str:
+    return f"item {items[0]}" if len(items) == 1 else f"{len(items)} {noun}s"
+
+
+def _finished(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a policy that waits for nothing, wherever a loop may be running."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    coroutine.close()
+    raise UnknownError("a policy of the chain waits for something outside of it")

@@ -1,0 +1,284 @@
+"""`explain`: what happened to an item, put together from its ledger and from the chain run again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from otel_assembly.decision import DecisionOutcome, DecisionReason, PromptPart
+from otel_assembly.errors import AssemblyError
+from otel_assembly.explain.chain import LIMITS
+from otel_assembly.explain.explanation import Absence, BlockPlace, Explanation, Holder, Raise, Standing, unsure
+from otel_assembly.explain.remedy import Remedy
+from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.ledger_model import ALLOCATOR
+
+if TYPE_CHECKING:
+    from otel_assembly.telemetry.ledger_model import BlockReading, Exit, Ledger, Turn
+
+
+def explain(ledger: Ledger, turn: int, item: int) -> Explanation:
+    """What happened to an item at a turn.
+
+    Args:
+        ledger: As `read_ledgers` gives it.
+        turn: The assembly's number in its ledger, from 0.
+        item: The item's ordinal in its ledger, from 0.
+
+    Raises:
+        AssemblyError: The ledger has no such turn or item.
+    """
+    return Explainer(ledger, turn).explain(item)
+
+
+class Explainer:
+    """Explains the items of one turn; its chain is run again once for all of them.
+
+    Args:
+        ledger: As `read_ledgers` gives it.
+        turn: The assembly's number in its ledger, from 0.
+
+    Raises:
+        AssemblyError: The ledger has no such turn.
+    """
+
+    def __init__(self, ledger: Ledger, turn: int) -> None:
+        self.ledger = ledger
+        numbers = [one.number for one in ledger.turns]
+        if not numbers or not 0 <= turn <= max(numbers):
+            there = f"turns {min(numbers)} to {max(numbers)}" if numbers else "no turn"
+            raise AssemblyError(f"ledger {ledger.id[:12]} has no turn {turn}; the traces tell of {there}")
+        self.number = turn
+        self._told = _OfTurn(ledger, ledger.turn(turn)) if turn in numbers else None
+
+    def explain(self, item: int) -> Explanation:
+        """What happened to one item.
+
+        Raises:
+            AssemblyError: The ledger has no such item.
+        """
+        ledger = self.ledger
+        known = ledger.items.get(item)
+        if known is None and not any(item in turn.kept for turn in ledger.turns):
+            last = max(ledger.items, default=-1)
+            hint = "; its arrival may be in traces that are missing" if item < last else ""
+            there = f"items 0 to {last}" if last >= 0 else "no item"
+            raise AssemblyError(f"ledger {ledger.id[:12]} has no item {item}; the traces tell of {there}{hint}")
+        answer = Explanation(
+            ledger=ledger.id,
+            conversation=next(iter(ledger.turns)).attributes.get(names.GEN_AI_CONVERSATION_ID),
+            turn=self.number,
+            item=item,
+            kind=known.kind if known is not None else None,
+            arrived=known.turn if known is not None else None,
+        )
+        if known is None:
+            answer = unsure(answer, "its kind and its size: its arrival is not in the traces")
+        if self._told is None:
+            return self._between(answer)
+        return self._told.explain(replace(answer, tokens=ledger.tokens_known(self.number, item)))
+
+    def absent(self) -> list[Absence]:
+        """What is out of the turn's prompt, by policy and reason; the largest group first.
+
+        Raises:
+            AssemblyError: The turn is not in the traces.
+        """
+        if self._told is None:
+            raise AssemblyError(f"turn {self.number} is not in the traces, so that what was out is not known")
+        return self._told.absent()
+
+    def _between(self, answer: Explanation) -> Explanation:
+        """The turn itself is not there: what the turns around it say is all there is."""
+        said = [f"what happened on turn {self.number}: it is not in the traces"]
+        sent = [turn for turn in self.ledger.turns if turn.sent]
+        earlier = [turn for turn in sent if turn.number < self.number]
+        later = [turn for turn in sent if turn.number > self.number]
+        for turn in (*earlier[-1:], *later[:1]):
+            exit_ = self.ledger.exit(turn.number, answer.item)
+            if answer.item in turn.kept:
+                said.append(f"on turn {turn.number} it was in the prompt")
+            elif exit_ is None:
+                said.append(f"on turn {turn.number} it had not arrived")
+            else:
+                why = f" ({exit_.policy or 'its source'}, {exit_.reason})" if exit_.reason else ", and no span says why"
+                said.append(f"on turn {turn.number} it was out{why}")
+        return unsure(answer, "; ".join(said))
+
+
+class _OfTurn:
+    """The answers of a turn that is in the traces."""
+
+    def __init__(self, ledger: Ledger, turn: Turn) -> None:
+        self.ledger = ledger
+        self.turn = turn
+
+    @cached_property
+    def remedy(self) -> Remedy:
+        """The turn's limits, with its chain run again."""
+        return Remedy(self.ledger, self.turn)
+
+    def explain(self, answer: Explanation) -> Explanation:
+        """What happened to the item."""
+        block = self._block(answer)
+        if block is not None:
+            place = BlockPlace(block.name, block.kind, block.priority, block.remaining)
+            answer = replace(answer, block=place)
+        if answer.arrived is not None and answer.arrived > self.turn.number:
+            return replace(answer, outcome="not_arrived")
+        if not self.turn.sent:
+            return self._nothing_sent(answer)
+        if answer.item in self.turn.kept:
+            return self._kept(answer)
+        return self._out(answer, self.ledger.exit(self.turn.number, answer.item))
+
+    def _block(self, answer: Explanation) -> BlockReading | None:
+        """The block that holds the item: the one that lists it, else the only one of its kind."""
+        for block in self.turn.blocks:
+            if answer.item in block.items:
+                return block
+        found = [
+            block
+            for step in self.turn.steps
+            if step.policy == ALLOCATOR and not self.turn.blocks
+            for block in step.blocks
+            if block.kind == answer.kind
+        ]
+        return found[0] if len(found) == 1 else None
+
+    def absent(self) -> list[Absence]:
+        """What is out, in groups."""
+        groups: dict[tuple[str | None, str | None, int | None, str], list[int]] = {}
+        exits = self.ledger.exits(self.turn.number)
+        for item, exit_ in exits.items():
+            groups.setdefault((exit_.reason, exit_.policy, exit_.index, exit_.outcome), []).append(item)
+        found: list[Absence] = []
+        for key, items in groups.items():
+            tokens = [self.ledger.tokens_known(self.turn.number, item) for item in items]
+            since = [exits[item].turn for item in items]
+            uncounted = tokens.count(None)
+            found.append(
+                Absence(*key, tuple(items), sum(filter(None, tokens)), uncounted, since=(min(since), max(since)))
+            )
+        return sorted(found, key=lambda group: -len(group.items))
+
+    def _nothing_sent(self, answer: Explanation) -> Explanation:
+        answer = replace(answer, outcome="not_sent")
+        held = self.turn.attributes
+        excess = held.get(names.OVERFLOW_TOKENS)
+        step = next((step for step in self.turn.steps if step.attributes.get(names.OVERFLOWED)), None)
+        if not isinstance(excess, int):
+            return unsure(answer, f"why: {held.get(names.ERROR_TYPE, 'the assembly failed')}")
+        answer = replace(answer, reason=DecisionReason.OVER_BUDGET.value)
+        if step is None:
+            return unsure(answer, "which policy could not hold its budget: its span is missing")
+        answer = replace(answer, policy=step.policy, index=step.index)
+        limit = self.remedy.limit(step)
+        if limit is None or LIMITS[step.policy][1] != "tokens":
+            return answer
+        parameter, setting = limit.parameter, limit.setting
+        raised = Raise(step.policy, step.index, parameter, excess, setting + excess, "tokens")
+        return replace(answer, limit=replace(limit, used=limit.limit + excess), raises=(raised,))
+
+    # In the prompt
+
+    def _kept(self, answer: Explanation) -> Explanation:
+        turn, held = self.turn, self.turn.attributes
+        at = turn.kept.index(answer.item)
+        kinds = dict(zip(held.get(names.KIND_NAMES, ()), held.get(names.KIND_TOKENS, ()), strict=False))
+        # Where the allocator ran alone, the items are in decision order, and the framing is not an item's.
+        before = self.remedy.tokens_of(turn.kept[:at]) if not turn.blocks else None
+        after = self.remedy.tokens_of(turn.kept[at + 1 :]) if not turn.blocks else None
+        if before is not None:
+            before += sum(map(int, held.get(names.PROMPT_TOKENS, ()))) + int(kinds.get(PromptPart.TOOL_SCHEMAS, 0))
+        if after is not None:
+            after += int(kinds.get(PromptPart.FRAMING, 0))
+        prefix = held.get(names.PREFIX_TOKENS)
+        known = before is not None and answer.tokens is not None and isinstance(prefix, int)
+        standing = Standing(
+            position=at + 1,
+            of=len(turn.kept),
+            prompts=int(held.get(names.PROMPTS_OUT, 0)),
+            tokens_before=before,
+            tokens_after=after,
+            cached=(before or 0) + (answer.tokens or 0) <= prefix if known and isinstance(prefix, int) else None,
+        )
+        reason, policy, index = self._why_kept(answer.item)
+        since = self._kept_since(answer.item)
+        return replace(
+            answer, outcome="kept", standing=standing, reason=reason, policy=policy, index=index, since=since
+        )
+
+    def _why_kept(self, item: int) -> tuple[str, str | None, int | None]:
+        chain = self.remedy.chain
+        for step, ran in zip(self.turn.steps, chain.base, strict=False) if chain.problem is None else ():
+            reason = ran.reason_for(item)
+            if reason is not None:
+                return reason, step.policy, step.index
+        return DecisionReason.FITS.value, None, None
+
+    def _kept_since(self, item: int) -> int:
+        since = self.turn.number
+        for turn in reversed(self.ledger.turns):
+            if turn.number < since and turn.sent:
+                if item not in turn.kept:
+                    break
+                since = turn.number
+        return since
+
+    # Out of it
+
+    def _out(self, answer: Explanation, exit_: Exit | None) -> Explanation:
+        if exit_ is None:
+            return unsure(answer, "why it is not in the prompt: no span says so")
+        answer = replace(
+            answer, outcome="dropped", reason=exit_.reason, policy=exit_.policy, index=exit_.index, since=exit_.turn
+        )
+        if exit_.reason is None:
+            return unsure(answer, f"which policy took it, and why: spans of turn {exit_.turn}, or before, are missing")
+        if exit_.reason == DecisionReason.WITHDRAWN:
+            return replace(answer, outcome="withdrawn")
+        if exit_.outcome == DecisionOutcome.COMPACTED:
+            return self._compacted(replace(answer, outcome="compacted"), exit_)
+        step = next((step for step in self.turn.steps if step.index == exit_.index), None)
+        if step is None:
+            return unsure(answer, f"how much room there was: the span of {exit_.policy} on this turn is missing")
+        return self.remedy.with_raises(self.remedy.with_room(answer, step), step)
+
+    def _compacted(self, answer: Explanation, exit_: Exit) -> Explanation:
+        """Follow the item into the summary that stands for it, and that one into the next."""
+        holders: list[Holder] = []
+        seen = {answer.item}
+        item: int | None = answer.item
+        while item is not None and item not in self.turn.kept:
+            holder = self._holder(item)
+            if holder is None or holder.item in seen:
+                break
+            holders.append(holder)
+            item = holder.item
+            if item is not None:
+                seen.add(item)
+        answer = replace(answer, holders=tuple(holders))
+        if not holders:
+            return unsure(answer, f"which summary holds it: the spans of {exit_.policy} do not say")
+        if not holders[-1].in_prompt:
+            return unsure(answer, "where that summary went: it is not in this turn's prompt")
+        return answer
+
+    def _holder(self, item: int) -> Holder | None:
+        """The newest summary of an item: by the span that made it, else by what was put in as the item went out."""
+        turns = [turn for turn in self.ledger.turns if turn.number <= self.turn.number]
+        made = [one for turn in turns for one in turn.compactions if item in one.provenance and one.result != item]
+        if made:
+            best = max(made, key=lambda one: (one.result in self.turn.kept, one.turn))
+            return Holder(best.result, best.turn, best.result in self.turn.kept, len(best.provenance))
+        exit_ = self.ledger.exit(self.turn.number, item)
+        if exit_ is None or exit_.outcome != DecisionOutcome.COMPACTED:
+            return None
+        for step in (step for turn in turns if turn.number == exit_.turn for step in turn.steps):
+            if step.index == exit_.index and len(step.injected) == 1:
+                (summary,) = step.injected
+                out = sum(one.outcome == DecisionOutcome.COMPACTED for one in step.exits.values())
+                return Holder(summary, exit_.turn, summary in self.turn.kept, out)
+        return None

@@ -1,0 +1,223 @@
+"""What an explanation says, as data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+__all__ = ["Absence", "BlockPlace", "Competitor", "Explanation", "Holder", "Limit", "Raise", "Standing", "unsure"]
+
+Outcome: TypeAlias = Literal["kept", "dropped", "compacted", "withdrawn", "not_arrived", "not_sent", "unknown"]
+Unit: TypeAlias = Literal["tokens", "events"]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where an item stands in the prompt.
+
+    Attributes:
+        position: Its place among the prompt's items, from 1.
+        of: How many items the prompt has.
+        prompts: How many prompts (system-level texts) stand in front of the items.
+        tokens_before: Tokens in front of it, prompts and tool schemas included; None where one was not counted.
+        tokens_after: Tokens behind it, the reply's priming included; None where one was not counted.
+        cached: Whether all of it lies in the stable prefix, which equals the beginning of the last prompt.
+    """
+
+    position: int
+    of: int
+    prompts: int
+    tokens_before: int | None
+    tokens_after: int | None
+    cached: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The limit by which a policy decided, and how full it was.
+
+    Attributes:
+        unit: What it counts.
+        parameter: The setting that sets it, by its name in the policy's configuration.
+        setting: That setting.
+        limit: The most that may be used; for a budget with an output reserve, less than the setting.
+        fixed: What may not be dropped takes so much; None where that is not known.
+        used: What the policy let out takes so much.
+        step: Tokens by which the cut moves at a time, so that more may be left than the next item takes; 0: none.
+    """
+
+    unit: Unit
+    parameter: str
+    setting: int
+    limit: int
+    fixed: int | None
+    used: int | None
+    step: int = 0
+
+    @property
+    def left(self) -> int | None:
+        """What was left when all that was kept had its place."""
+        return None if self.used is None else self.limit - self.used
+
+
+@dataclass(frozen=True, slots=True)
+class Competitor:
+    """An item that has the room that this one did not get."""
+
+    item: int
+    kind: str
+    tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Raise:
+    """The smallest change of one limit by which a policy keeps the item, everything else as it was.
+
+    Attributes:
+        policy: The policy.
+        index: Its place in the chain.
+        parameter: Its setting.
+        extra: How much more.
+        to: The setting then.
+        unit: What the setting counts.
+        at_least: True where old items have never been counted, so that it may take more.
+    """
+
+    policy: str
+    index: int
+    parameter: str
+    extra: int
+    to: int
+    unit: Unit
+    at_least: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A summary that stands for the item.
+
+    Attributes:
+        item: The summary's own ordinal; None where the traces do not name it.
+        turn: When it was made.
+        in_prompt: Whether it is in the prompt of the turn in question.
+        leaves: How many items it stands for in all.
+    """
+
+    item: int | None
+    turn: int
+    in_prompt: bool
+    leaves: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPlace:
+    """The block that holds an item, where an allocator decided.
+
+    Attributes:
+        name: The block's name.
+        kind: Its kind.
+        priority: Its priority, 1 the highest.
+        remaining: Tokens of the budget that were left when the block was decided.
+    """
+
+    name: str
+    kind: str
+    priority: int | None
+    remaining: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What happened to one item at one turn, as far as the traces tell.
+
+    Attributes:
+        ledger: The ledger's id.
+        conversation: The conversation's id, if it has one.
+        turn: The turn.
+        item: The item's ordinal.
+        kind: Its kind; None where its arrival is not in the traces.
+        tokens: Its tokens; None where nobody counted them.
+        arrived: The turn that first told of it.
+        outcome: What happened to it.
+        reason: The rule.
+        policy: The policy that decided.
+        index: Its place in the chain, from 0.
+        since: Since which turn that is so.
+        standing: Where it stands, if it was kept.
+        limit: The limit that was decided by.
+        competitors: Who has the room: the kept items that come before it, the largest first.
+        competitors_tokens: Their tokens together; None where one was not counted.
+        also_out: Newer items, or items of its own tool call, that this policy took as well: with more room they are
+            back before it, or with it.
+        also_out_tokens: Their tokens together; None where one was not counted.
+        raises: The smallest extra budget: one entry for each policy whose limit has to be raised, in chain order.
+        never: Why no limit would have kept it.
+        holders: The summary that holds it, then the one that holds that summary, and so on.
+        block: Its block, where an allocator decided.
+        unknown: What the traces do not tell, a sentence each.
+    """
+
+    ledger: str
+    conversation: str | None
+    turn: int
+    item: int
+    kind: str | None = None
+    tokens: int | None = None
+    arrived: int | None = None
+    outcome: Outcome = "unknown"
+    reason: str | None = None
+    policy: str | None = None
+    index: int | None = None
+    since: int | None = None
+    standing: Standing | None = None
+    limit: Limit | None = None
+    competitors: tuple[Competitor, ...] = ()
+    competitors_tokens: int | None = None
+    also_out: tuple[int, ...] = ()
+    also_out_tokens: int | None = None
+    raises: tuple[Raise, ...] = ()
+    never: str | None = None
+    holders: tuple[Holder, ...] = ()
+    block: BlockPlace | None = None
+    unknown: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, for ``json.dumps``."""
+        plain = asdict(self)
+        if self.limit is not None:
+            plain["limit"]["left"] = self.limit.left
+        return plain
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """Items that are out of a turn's prompt for one reason.
+
+    Attributes:
+        reason: The rule; None where no span says.
+        policy: The policy that took them; None where the caller no longer offers them, or where it is not known.
+        index: Its place in the chain.
+        outcome: ``dropped`` or ``compacted``.
+        items: Their ordinals.
+        tokens: Their tokens, as far as they were counted.
+        uncounted: How many of them nobody counted.
+        since: The turns since when, the first and the last.
+    """
+
+    reason: str | None
+    policy: str | None
+    index: int | None
+    outcome: str
+    items: tuple[int, ...]
+    tokens: int
+    uncounted: int
+    since: tuple[int, int]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, for ``json.dumps``."""
+        return asdict(self)
+
+
+def unsure(answer: Explanation, *sentences: str) -> Explanation:
+    """The answer, with more that is not known."""
+    return replace(answer, unknown=(*answer.unknown, *sentences))

@@ -1,0 +1,268 @@
+"""What a policy's limit left no room for, who has the room, and the smallest larger limit that would have kept it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.decision import DecisionReason
+from otel_assembly.explain.chain import LIMITS, ChainRun
+from otel_assembly.explain.explanation import Competitor, Explanation, Limit, Raise, unsure
+from otel_assembly.explain.skeleton import UnknownError
+from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.ledger_model import ALLOCATOR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from otel_assembly.telemetry.ledger_model import Ledger, StepReading, Turn
+
+__all__ = ["Remedy"]
+
+#: The policy that takes in summaries before older turns.
+_PLACES_SUMMARIES: Final = "budget"
+
+#: Why no larger limit would keep an item that left for this reason.
+_NEVER: Final = {
+    DecisionReason.NOT_CONVERSATION.value: "it is no part of the conversation: the model is never shown such an event",
+    DecisionReason.ORPHANED_TOOL_CALL.value: "it is a tool call without a result, which no model accepts",
+    DecisionReason.ORPHANED_TOOL_RESULT.value: "it is a tool result without its call, which no model accepts",
+    DecisionReason.DUPLICATE.value: "another item says the same",
+    DecisionReason.STALE.value: "a newer version of it is there",
+    DecisionReason.FORBIDDEN_SCOPE.value: "its scope is not allowed here",
+}
+#: Reasons that have to do with a limit.
+_LIMITED: Final = frozenset(
+    {
+        DecisionReason.OVER_BUDGET.value,
+        DecisionReason.OUTSIDE_WINDOW.value,
+        DecisionReason.ORPHANED_TOOL_CALL.value,
+        DecisionReason.ORPHANED_TOOL_RESULT.value,
+        DecisionReason.BELOW_FLOOR.value,
+        DecisionReason.LOW_RANK.value,
+    }
+)
+
+
+class Remedy:
+    """The limits of one turn's policies, and what a larger one would do."""
+
+    def __init__(self, ledger: Ledger, turn: Turn) -> None:
+        self.ledger = ledger
+        self.turn = turn
+        self.chain = ChainRun(ledger, turn)
+
+    def limit(self, step: StepReading) -> Limit | None:
+        """The limit of a policy; None where it has none, or where its settings are not in the traces."""
+        if step.policy not in LIMITS:
+            return self._allocated(step)
+        parameter, unit = LIMITS[step.policy]
+        setting = self._setting(step, parameter)
+        if setting is None:
+            return None
+        if unit == "events":
+            out = step.attributes.get(names.EVENTS_OUT)
+            return Limit("events", parameter, setting, setting, None, int(out) if isinstance(out, int) else None)
+        used = step.attributes.get(names.TOKENS_OUT)
+        return Limit(
+            "tokens",
+            parameter,
+            setting,
+            setting - (self._setting(step, "output_reserve") or 0),
+            self._fixed(step),
+            used if isinstance(used, int) else None,
+            self._setting(step, "step_tokens") or 0,
+        )
+
+    def _allocated(self, step: StepReading) -> Limit | None:
+        """The limit of the allocator, as its own span states it."""
+        held = step.allocation or {}
+        keys = (names.BUDGET_WINDOW, names.BUDGET_TOKENS, names.BUDGET_FIXED, names.BUDGET_USED)
+        window, tokens, fixed, used = (held.get(key) for key in keys)
+        if not isinstance(window, int) or not isinstance(tokens, int):
+            return None
+        return Limit("tokens", "window", window, tokens, fixed, used)
+
+    def _config(self, step: StepReading) -> dict[str, Any]:
+        try:
+            return dict(json.loads(step.attributes.get(names.POLICY_CONFIG) or "{}"))
+        except (ValueError, TypeError):
+            return {}
+
+    def _setting(self, step: StepReading, parameter: str) -> int | None:
+        setting = self._config(step).get(parameter)
+        return setting if type(setting) is int else None
+
+    def _fixed(self, step: StepReading) -> int | None:
+        if self.turn.sent and self.chain.problem is None:
+            outcome = self.chain.base[step.index].outcome
+            if outcome is not None and outcome.fixed is not None:
+                return outcome.fixed
+        holders = [one for one in self.turn.steps if LIMITS.get(one.policy, ("", ""))[1] == "tokens"]
+        fixed = self.turn.attributes.get(names.BUDGET_FIXED)
+        return int(fixed) if isinstance(fixed, int) and len(holders) == 1 else None
+
+    def with_room(self, answer: Explanation, step: StepReading) -> Explanation:
+        """The limit, and the items that have the room."""
+        limit = self.limit(step)
+        if limit is None or answer.reason not in _LIMITED:
+            return answer
+        known = self.ledger.items.get(answer.item)
+        atom = known.atom if known is not None else answer.item
+        blocks = self.turn.blocks
+        own = next((at for at, block in enumerate(blocks) if answer.item in block.items), len(blocks))
+        before = {item for block in blocks[: own + 1] for item in block.items}
+        in_blocks = step.policy == ALLOCATOR
+        rivals = [
+            Competitor(item, self._kind(item), self.ledger.tokens_known(self.turn.number, item))
+            for item in self.turn.kept
+            if (not blocks or item in before if in_blocks else item > atom)
+        ]
+        rivals.sort(key=lambda one: (-(one.tokens or 0), -one.item))
+        exits = self.ledger.exits(self.turn.number)
+        also_out = tuple(
+            item
+            for item, exit_ in exits.items()
+            if exit_.index == step.index and exit_.reason in _LIMITED and item >= atom and item != answer.item
+        )
+        return replace(
+            answer,
+            limit=limit,
+            competitors=tuple(rivals),
+            competitors_tokens=self.tokens_of(one.item for one in rivals),
+            also_out=() if in_blocks else also_out,
+            also_out_tokens=None if in_blocks else self.tokens_of(also_out),
+        )
+
+    def _kind(self, item: int) -> str:
+        known = self.ledger.items.get(item)
+        return known.kind if known is not None else "unknown"
+
+    def tokens_of(self, items: Iterable[int]) -> int | None:
+        """The tokens of items together; None where one was never counted."""
+        tokens = [self.ledger.tokens_known(self.turn.number, item) for item in items]
+        return None if None in tokens else sum(filter(None, tokens))
+
+    def with_raises(self, answer: Explanation, step: StepReading) -> Explanation:
+        """The smallest larger limits that would have kept it, or why there are none."""
+        if step.policy not in LIMITS:
+            if answer.reason in _NEVER:
+                return replace(answer, never=_NEVER[answer.reason])
+            if step.policy == ALLOCATOR:
+                what = "it cuts blocks by ranks and rules of their own, which are not in the traces"
+                return unsure(answer, f"what would have kept it: {what}")
+            return unsure(answer, f"{step.policy} is not one of our policies: what it goes by is not known")
+        chain = self.chain
+        problem = chain.problem
+        if problem is None and not chain.is_ours(step):
+            problem = f"{step.policy} cannot be run again on the tokens of the ledger"
+        if problem is not None:
+            return unsure(answer, f"what would have kept it: {problem}")
+        try:
+            return self._searched(answer)
+        except UnknownError as error:
+            return unsure(answer, f"what would have kept it: {error}")
+
+    def _searched(self, answer: Explanation) -> Explanation:
+        """Raise the limit of the policy that took it, then of the next one that would, until it is in the prompt."""
+        more: dict[int, int] = {}
+        raises: list[Raise] = []
+        for step in self.turn.steps:
+            ran = self.chain.run(more, upto=step.index)[-1]
+            if answer.item in ran.kept:
+                continue
+            limit = self.limit(step)
+            extra = self._smallest(answer.item, step, more) if limit is not None else None
+            if limit is None or extra is None:
+                why = _NEVER.get(ran.reason_for(answer.item) or "")
+                return replace(answer, never=why or f"{step.policy} would not have kept it under any limit")
+            more[step.index] = extra
+            at_least = limit.unit == "tokens" and self._needs_uncounted(answer.item, step)
+            to = limit.setting + extra
+            raises.append(Raise(step.policy, step.index, limit.parameter, extra, to, limit.unit, at_least))
+            if at_least:
+                break
+        return self._with_doubts(self._with_later_policies(replace(answer, raises=tuple(raises))))
+
+    def _with_later_policies(self, answer: Explanation) -> Explanation:
+        """What cannot be told of the policies that come after those whose limits were raised."""
+        raised = {change.index for change in answer.raises}
+        bound = any(change.at_least for change in answer.raises)
+        for step in self.turn.steps:
+            if step.index < min(raised) or step.index in raised:
+                continue
+            policy, counts = step.policy, LIMITS.get(step.policy, ("", ""))[1] == "tokens"
+            if not self.chain.is_ours(step):
+                answer = unsure(answer, f"whether {policy}, which comes after it, would have let the item pass")
+            elif (bound and policy in LIMITS) or (counts and self._needs_uncounted(answer.item, step)):
+                answer = unsure(answer, f"whether {policy} would then have had room: some items were never counted")
+        return answer
+
+    def _needs_uncounted(self, item: int, step: StepReading) -> bool:
+        """Whether nobody counted something that has to fit with the item: what is newer, or of its atom.
+
+        Where the cut moves in steps, or a note says that something was left out, what is older counts as well.
+        """
+        known = self.ledger.items.get(item)
+        config = self._config(step)
+        older = config.get("step_tokens") or config.get("transparent") or known is None
+        first = known.atom if known is not None and not older else 0
+        return any(one >= first for one in self.chain.uncounted)
+
+    def _with_doubts(self, answer: Explanation) -> Explanation:
+        """No ledger says that a response waits for a result in vain, unless some policy dropped it for that."""
+        doubtful = self.chain.doubtful(answer.raises[0].index)
+        known = self.ledger.items.get(answer.item)
+        own = {answer.item, known.atom if known is not None else answer.item}
+        if own & set(doubtful):
+            answer = unsure(answer, "whether it holds a tool call that never got its result: then no limit keeps it")
+        newer = [item for item in doubtful if item > answer.item]
+        if newer:
+            which = f"item {newer[0]}" if len(newer) == 1 else f"items such as {newer[0]}"
+            return unsure(answer, f"whether that is exact: {which} may hold a tool call that never got its result")
+        return answer
+
+    def _smallest(self, item: int, step: StepReading, more: dict[int, int]) -> int | None:
+        """The smallest raise of a policy's limit by which it keeps the item; one less does not, for that is tried.
+
+        A larger limit never keeps less, with exceptions: what did not fit and comes before older items (the newest
+        atom, a summary) takes its room as soon as it does. From one such point to the next is searched by halves.
+        """
+        return self._between(item, step, more, self._turning_points(item, step, more))
+
+    def _between(self, item: int, step: StepReading, more: dict[int, int], points: Iterable[int]) -> int | None:
+        def keeps(extra: int) -> bool:
+            return item in self.chain.run({**more, step.index: extra}, upto=step.index)[-1].kept
+
+        low = 0
+        for point in points:
+            if point - 1 > low and keeps(point - 1):
+                return _first(keeps, low, point - 1)
+            low = max(low, point - 1)
+        most = low + self.chain.size(LIMITS[step.policy][1])
+        reach = 1
+        while not keeps(low + reach):
+            if low + reach > most:
+                return None
+            reach *= 2
+        return _first(keeps, low, low + reach)
+
+    def _turning_points(self, item: int, step: StepReading, more: dict[int, int]) -> list[int]:
+        """The raises at which something else than older items comes in, ascending."""
+        excess = step.attributes.get(names.OVERFLOW_TOKENS)
+        points = [excess] if isinstance(excess, int) and LIMITS[step.policy][1] == "tokens" else []
+        if step.policy != _PLACES_SUMMARIES:
+            return points
+        exits = self.ledger.exits(self.turn.number)
+        out = (one for one, exit_ in exits.items() if exit_.index == step.index and self._kind(one) == "summary")
+        found = (self._between(one, step, more, points) for one in out if one != item)
+        return sorted({*points, *(point for point in found if point is not None)})
+
+
+def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """The smallest number above `low`, up to `high`, for which it holds, which it does for `high` and not for `low`."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high

@@ -1,0 +1,150 @@
+"""An explanation in a few lines of plain English."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from otel_assembly.decision import DecisionReason
+from otel_assembly.telemetry.ledger_model import ALLOCATOR
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from otel_assembly.explain.explanation import Competitor, Explanation, Limit, Raise
+
+__all__ = ["RULES", "headline", "said"]
+
+#: What each reason means, to somebody who reads it for the first time.
+RULES: Final = {
+    DecisionReason.NOT_CONVERSATION: "it is no part of the conversation",
+    DecisionReason.OUTSIDE_WINDOW: "it is older than the window's newest events",
+    DecisionReason.OVER_BUDGET: "newer items had taken the budget",
+    DecisionReason.BELOW_FLOOR: "what was left of it would have been below its floor",
+    DecisionReason.LOW_RANK: "others of its block rank higher",
+    DecisionReason.ORPHANED_TOOL_RESULT: "a tool result without its call",
+    DecisionReason.ORPHANED_TOOL_CALL: "a tool call without its result",
+    DecisionReason.DUPLICATE: "another item says the same",
+    DecisionReason.FORBIDDEN_SCOPE: "its scope is not allowed here",
+    DecisionReason.STALE: "a newer version of it is there",
+    DecisionReason.COMPACTED: "a summary stands for it",
+    DecisionReason.PINNED: "it may not be dropped",
+    DecisionReason.PENDING_TOOL_CALL: "a tool call that waits for its result",
+    DecisionReason.FITS: "there is room for it",
+    DecisionReason.WITHDRAWN: "its source no longer offers it",
+    DecisionReason.POLICY: "the policy gave no reason",
+    DecisionReason.POLICY_ERROR: "the policy failed",
+}
+#: Competitors that are named one by one.
+_NAMED: Final = 4
+
+
+def headline(about: Explanation) -> str:
+    """The answer in one sentence."""
+    item = f"Item {about.item}{_described(about)}"
+    turn = f"turn {about.turn}"
+    if about.outcome == "kept":
+        return f"{item} is in the prompt of {turn}."
+    if about.outcome == "compacted":
+        return f"{item} is in the prompt of {turn} only as part of a summary."
+    if about.outcome == "withdrawn":
+        return f"{item} was not offered any more on {turn}."
+    if about.outcome == "not_arrived":
+        return f"{item} had not arrived by {turn}: turn {about.arrived} is the first to tell of it."
+    if about.outcome == "not_sent":
+        return f"No prompt was sent on {turn}, so {item[:1].lower()}{item[1:]} was in none."
+    if about.outcome == "dropped":
+        return f"{item} is not in the prompt of {turn}."
+    return f"What happened to {item[:1].lower()}{item[1:]} on {turn} is not known."
+
+
+def _described(about: Explanation) -> str:
+    if about.kind is None:
+        return ""
+    tokens = f", {_tokens(about.tokens)}" if about.tokens is not None else ""
+    return f" ({about.kind}{tokens})"
+
+
+def said(about: Explanation) -> Iterator[tuple[str, str]]:
+    """What follows the headline: a short label and a sentence each."""
+    if about.reason is not None:
+        by = f"{about.policy} (policy {about.index})" if about.policy is not None else ""
+        rule = RULES.get(about.reason, "")  # type: ignore[call-overload]  # a StrEnum's members equal their strings
+        rule = f"{about.reason}: {rule}" if rule else about.reason
+        yield "rule", f"{by}, {rule}" if by else rule
+    if about.since is not None:
+        yield "since", "this turn" if about.since == about.turn else f"turn {about.since}"
+    if about.standing is not None:
+        yield from _standing(about)
+    if about.block is not None:
+        block = about.block
+        left = f", decided with room for {_tokens(block.remaining)}" if block.remaining is not None else ""
+        yield "block", f"{block.name} ({block.kind}, priority {block.priority}){left}"
+    if about.limit is not None:
+        yield "limit", _limit(about.limit)
+    if about.competitors:
+        noun = "item" if about.policy == ALLOCATOR else "newer item"
+        yield "who has the room", _competitors(about.competitors, about.competitors_tokens, noun)
+    if about.also_out:
+        tokens = f", {_tokens(about.also_out_tokens)}" if about.also_out_tokens is not None else ""
+        yield "out as well", f"{_items(len(about.also_out))} newer than it or of its call{tokens}: they come before it"
+    for holder in about.holders:
+        name = f"item {holder.item}" if holder.item is not None else "a summary that the traces do not name"
+        there = "which is in this prompt" if holder.in_prompt else "which is not in this prompt"
+        yield "summary", f"{name}, made on turn {holder.turn} of {_items(holder.leaves)}, {there}"
+    if about.raises:
+        yield "to keep it", _raises(about)
+    if about.never is not None:
+        yield "to keep it", f"no limit would: {about.never}"
+    for sentence in about.unknown:
+        yield "not known", sentence
+
+
+def _standing(about: Explanation) -> Iterator[tuple[str, str]]:
+    standing = about.standing
+    if standing is None:
+        return
+    prompts = f", behind {standing.prompts} prompt{'s' * (standing.prompts != 1)}" if standing.prompts else ""
+    yield "place", f"{standing.position} of {_items(standing.of)}{prompts}"
+    if standing.tokens_before is not None and standing.tokens_after is not None:
+        yield "tokens", f"{standing.tokens_before:,} in front of it, {standing.tokens_after:,} behind it"
+    if standing.cached is not None:
+        where = "inside the stable prefix: it can be read from the provider's cache"
+        yield "cache", where if standing.cached else "behind the stable prefix: it is read anew"
+
+
+def _limit(limit: Limit) -> str:
+    unit = limit.unit
+    parts = [f"{limit.limit:,} {unit}"]
+    if limit.fixed is not None:
+        parts.append(f"{limit.fixed:,} fixed")
+    if limit.used is not None and limit.left is not None:
+        parts.append(f"{limit.used:,} used in all")
+        parts.append(f"{limit.left:,} left" if limit.left >= 0 else f"{-limit.left:,} over")
+    step = f"; the cut moves in steps of {limit.step:,}" if limit.step else ""
+    return ", ".join(parts) + step
+
+
+def _competitors(competitors: Sequence[Competitor], tokens: int | None, noun: str) -> str:
+    together = f", {_tokens(tokens)}" if tokens is not None else ""
+    named = ", ".join(f"{one.item} {one.kind} {one.tokens:,}" for one in competitors[:_NAMED] if one.tokens is not None)
+    rest = len(competitors) - _NAMED
+    more = f", and {rest} more" if rest > 0 else ""
+    return f"{_items(len(competitors), noun)}{together}" + (f": {named}{more}" if named else "")
+
+
+def _raises(about: Explanation) -> str:
+    return ", and ".join(map(_raise, about.raises))
+
+
+def _raise(change: Raise) -> str:
+    unit = change.unit if change.extra != 1 else change.unit[:-1]
+    least = "at least " if change.at_least else ""
+    return f"{least}{change.extra:,} more {unit}: {change.policy} with {change.parameter}={change.to}"
+
+
+def _items(count: int, noun: str = "item") -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _tokens(count: int | None) -> str:
+    return f"{count:,} token" if count == 1 else f"{count:,} tokens"

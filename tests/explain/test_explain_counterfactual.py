@@ -1,0 +1,178 @@
+"""What an explanation says would have kept an item keeps it, and less does not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from explained import REAL_DATA, play
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from strategies import as_events, as_messages, scripts
+
+from otel_assembly import describe
+from otel_assembly.explain import Explainer, explain
+from otel_assembly.testing import conversation
+
+MODEST = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+
+windows = st.builds(
+    lambda n, stride, note: {"sliding_window": {"max_events": n, "stride": min(stride, n), "transparent": note}},
+    st.integers(1, 8),
+    st.integers(1, 3),
+    st.booleans(),
+)
+budgets = st.builds(
+    lambda n, step, note: {
+        "token_budget": {"max_tokens": n, "step_tokens": step, "transparent": note, "on_overflow": "drop"}
+    },
+    st.integers(20, 260),
+    st.sampled_from([0, 0, 10, 40]),
+    st.booleans(),
+)
+allocators = st.builds(
+    lambda n, step: {"budget": {"window": n + 16, "output_reserve": 16, "step_tokens": step, "on_overflow": "drop"}},
+    st.integers(20, 260),
+    st.sampled_from([0, 10, 40]),
+)
+limits = st.one_of(windows, budgets, allocators)
+chains = st.lists(st.one_of(limits, st.just("conversation")), min_size=1, max_size=3)
+
+
+@st.composite
+def in_turns(draw, events):
+    events = draw(events)
+    cuts = sorted(draw(st.lists(st.integers(0, len(events)), min_size=1, max_size=4)))
+    return events, cuts
+
+
+wild = in_turns(st.one_of(scripts(max_blocks=8).map(as_events), scripts(max_blocks=8).map(as_messages)))
+
+SAYINGS = ["ok", "where is my bag", "the flight was moved to gate fourteen " * 3, "lorem ipsum dolor " * 12]
+
+
+@st.composite
+def tidy_messages(draw):
+    """Chat messages as a well-behaved agent keeps them: every call is answered at once."""
+    said = st.sampled_from(SAYINGS)
+    messages = []
+    for number in range(draw(st.integers(1, 6))):
+        messages.append({"role": "user", "content": draw(said)})
+        for step in range(draw(st.integers(0, 2))):
+            ids = [f"{number}.{step}.{at}" for at in range(draw(st.integers(1, 3)))]
+            calls = [{"id": one, "type": "function", "function": {"name": "look", "arguments": "{}"}} for one in ids]
+            messages.append({"role": "assistant", "content": None, "tool_calls": calls})
+            messages += [{"role": "tool", "tool_call_id": one, "content": draw(said)} for one in ids]
+        messages.append({"role": "assistant", "content": draw(said)})
+    return messages
+
+
+def explained(played):
+    """Every absent item of every turn, with what is said of it."""
+    ledger = played.ledger
+    for turn in ledger.turns if ledger is not None else ():
+        explainer = Explainer(ledger, turn.number)
+        for item in ledger.exits(turn.number) if turn.sent else ():
+            yield turn.number, item, explainer.explain(item)
+
+
+def check(played, turn, item, answer):
+    bound = any(change.at_least for change in answer.raises)
+    assert item not in played.again(turn, answer.raises, less=1)
+    if not bound:
+        assert item in played.again(turn, answer.raises)
+
+
+@MODEST
+@given(chain=chains, events_and_cuts=wild)
+def test_the_extra_that_is_named_keeps_the_item_and_one_less_does_not(chain, events_and_cuts):
+    played = play(chain, *events_and_cuts)
+    # Where one result answers two messages at once, they are one atom from then on, of which no ledger tells.
+    assume(not any(map(played.pairing.is_joined, played.pairing.atoms)))
+    for turn, item, answer in explained(played):
+        assert answer.outcome == "dropped"
+        assert answer.raises or answer.never or answer.unknown
+        if answer.raises and not answer.unknown:
+            check(played, turn, item, answer)
+        if answer.never and not answer.unknown:
+            assert item not in played.without_limits(turn)
+
+
+@MODEST
+@given(chain=st.lists(limits, min_size=1, max_size=2), events_and_cuts=in_turns(tidy_messages()))
+def test_of_a_well_behaved_conversation_nothing_is_unknown(chain, events_and_cuts):
+    played = play(["conversation", *chain], *events_and_cuts)
+    for turn, item, answer in explained(played):
+        uncounted = any(change.at_least for change in answer.raises)
+        assert uncounted or not [one for one in answer.unknown if "never counted" not in one], answer
+        assert answer.raises, answer
+        if not answer.unknown:
+            check(played, turn, item, answer)
+
+
+@MODEST
+@given(limit=limits, messages=tidy_messages())
+def test_no_smaller_extra_keeps_it_either(limit, messages):
+    played = play(["conversation", limit], messages)
+    for turn, item, answer in explained(played):
+        (change,) = answer.raises
+        if not change.at_least and change.extra <= 60:
+            for less in range(1, change.extra + 1):
+                assert item not in played.again(turn, answer.raises, less=less)
+
+
+def test_where_a_summary_and_then_an_older_item_would_fit_the_smallest_extra_is_found():
+    from otel_assembly import CompactionSummary, ModelRequest
+
+    events = [
+        ModelRequest(content="older " * 10),
+        CompactionSummary(summary="so far " * 30),
+        ModelRequest(content="new"),
+    ]
+    chain = [{"budget": {"window": 30, "output_reserve": 10, "step_tokens": 0}}]
+    played = play(chain, events)
+    answer = explain(played.ledger, 0, 0)
+    check(played, 0, 0, answer)
+    assert not any(0 in played.again(0, answer.raises, less=less) for less in range(1, answer.raises[0].extra))
+
+
+def test_a_window_and_a_budget_behind_it_are_both_raised():
+    events = conversation("ask", "answer: " + "word " * 40, "ask", "answer", "ask")
+    played = play([{"sliding_window": {"max_events": 2}}, {"token_budget": {"max_tokens": 66}}], events, [2, 5])
+    answer = explain(played.ledger, 1, 1)
+    assert [(one.policy, one.parameter, one.unit) for one in answer.raises] == [
+        ("sliding_window", "max_events", "events"),
+        ("token_budget", "max_tokens", "tokens"),
+    ]
+    assert answer.raises[0].extra == 2
+    check(played, 1, 1, answer)
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"token_budget": {"max_tokens": 2000, "on_overflow": "drop"}},
+        {"budget": {"window": 3000, "output_reserve": 1000, "step_tokens": 200, "on_overflow": "drop"}},
+        {"sliding_window": {"max_events": 9, "stride": 4}},
+    ],
+    ids=lambda limit: next(iter(limit)),
+)
+def test_ten_items_of_a_real_transcript_are_kept_by_the_limit_that_is_named(limit):
+    if not REAL_DATA.is_file():
+        pytest.skip("the recorded transcripts are not beside this checkout")
+    rows = REAL_DATA.read_text(encoding="utf-8").splitlines()
+    row = max(map(json.loads, rows), key=lambda row: len(row["messages"]))
+    system, *messages = row["messages"]
+    assert system["role"] == "system"
+    at = [index for index, message in enumerate(messages) if describe(message).kind == "response"]
+    played = play(["conversation", limit], messages, at, prompts=[system["content"]])
+    turn = played.ledger.turns[-1].number
+    exits = sorted(played.ledger.exits(turn))
+    assert len(exits) >= 10
+    for item in exits[:: max(1, len(exits) // 10)][:10]:
+        answer = explain(played.ledger, turn, item)
+        assert answer.unknown == ()
+        check(played, turn, item, answer)
+        (change,) = answer.raises
+        assert change.extra > 0
