@@ -169,13 +169,18 @@ def chain_to_config(policies: Sequence[AssemblyPolicy], settings: Mapping[str, A
     """The mapping that `chain_from_config` reads back.
 
     Raises:
-        ConfigurationError: A policy is not one of ours.
+        ConfigurationError: A policy is not one of ours, or was given something that only code can make.
     """
     entries: list[str | dict[str, Any]] = []
     for index, policy in enumerate(policies):
         if type(policy) is not POLICIES.get(policy.name) or not isinstance(policy, DecidingPolicy):
             raise ConfigurationError(
                 f"policy {policy.name!r} (index {index}) is not one of ours, so that no configuration stands for it"
+            )
+        if policy.only_in_code:
+            raise ConfigurationError(
+                f"policy {policy.name!r} (index {index}): its {policy.only_in_code!r} was made in code, so that no "
+                "configuration stands for it"
             )
         parameters = {name: value for name, value in policy.config.items() if value is not None}
         entries.append({policy.name: parameters} if parameters else policy.name)

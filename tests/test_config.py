@@ -287,3 +287,14 @@ def test_defaults_fill_in_what_an_entry_leaves_out():
     assert (window.max_events, window.stride) == (7, 3)
     [window] = chain_from_config({"policies": ["sliding_window"]}, defaults).policies
     assert (window.max_events, window.stride) == (7, 2)
+
+
+def test_a_compactor_made_in_code_has_no_configuration_and_the_one_without_a_model_has():
+    plain = Assembler([BudgetPolicy(8_000, 500, compact="extractive", summary_tokens=200)])
+    form = plain.to_config()
+    assert form["policies"][0]["budget"]["compact"] == "extractive"
+    assert shape(Assembler.from_config(form)) == shape(plain)
+    with pytest.raises(ConfigurationError, match=r"'budget' \(index 0\): its 'compact' was made in code"):
+        Assembler([BudgetPolicy(8_000, 500, compact=lambda text, target: text[:target])]).to_config()
+    with pytest.raises(ConfigurationError, match="compact must be 'extractive' or a function, got 'model'"):
+        chain_from_spec("budget:window=8000:output_reserve=0:compact=model")

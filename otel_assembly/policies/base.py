@@ -50,6 +50,11 @@ class DecidingPolicy:
         """The settings as given, for spans and configuration files."""
         return {}
 
+    @property
+    def only_in_code(self) -> str:
+        """The parameter that was given something which no configuration can say; empty where there is none."""
+        return ""
+
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return what goes on, and why the rest does not."""
         raise AssertionError(f"{type(self).__name__} decides nothing")

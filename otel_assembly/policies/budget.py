@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from otel_assembly.budget.compaction import Compactors
 from otel_assembly.decision import (
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from otel_assembly.context import Context
 
 
+#: What configuration files call the compactor that needs no model.
+EXTRACTIVE: Final = "extractive"
+
+
 class BudgetPolicy(DecidingPolicy):
     """Keeps the rendered prompt within ``window − output_reserve`` tokens: the allocator, as a policy (seed 004).
 
@@ -45,12 +49,14 @@ class BudgetPolicy(DecidingPolicy):
         window: The model's window, in tokens.
         output_reserve: Tokens kept free for the reply.
         step_tokens: How far the cut moves at a time: only to atoms that begin in another cell of ``4 × step_tokens``
-            bytes than the atom before them; 0 moves it to any atom.
+            bytes than the atom before them; 0 moves it to any atom, and so does a step that would keep less than a
+            quarter of what there is room for.
         on_overflow: What to do where the newest atom does not fit although the fixed content does: ``raise`` or
             ``drop``, which leaves it out whole, reason ``over_budget``.
-        compact: What makes texts shorter, as for `allocate`; ``Compactors()`` needs no model. With it, a summary stands
-            for the turns that are cut, made anew when the cut moves; and a tool's result that does not fit is shortened
-            to half of what is free instead of an overflow. None: what does not fit is dropped.
+        compact: What makes texts shorter, as for `allocate`; ``"extractive"`` (or ``Compactors()``) needs no model.
+            With it, a summary stands for the turns that are cut, made anew when the cut moves; and a tool's result that
+            does not fit is shortened to half of what is free instead of an overflow. None: what does not fit is
+            dropped.
         summary_tokens: Tokens of that summary at most; so many are kept free for it once something is cut.
 
     Raises:
@@ -80,10 +86,8 @@ class BudgetPolicy(DecidingPolicy):
             raise ConfigurationError(f"{self.name}: on_overflow must be 'raise' or 'drop', got {on_overflow!r}")
         self.on_overflow = on_overflow
         self.summary_tokens = at_least(self.name, "summary_tokens", summary_tokens)
-        if compact is None or isinstance(compact, Compactors):
-            self._compactors: Compactors | None = compact
-        else:
-            self._compactors = Compactors(compact)
+        self._compact = compact
+        self._compactors = _compactors(compact)
 
     @property
     def max_tokens(self) -> int:
@@ -98,8 +102,14 @@ class BudgetPolicy(DecidingPolicy):
             "output_reserve": self.output_reserve,
             "step_tokens": self.step_tokens,
             "on_overflow": self.on_overflow,
+            **({"compact": EXTRACTIVE} if self._compact == EXTRACTIVE else {}),
             **({"summary_tokens": self.summary_tokens} if self._compactors is not None else {}),
         }
+
+    @property
+    def only_in_code(self) -> str:
+        """``compact``, where it is a function or an object."""
+        return "compact" if self._compactors is not None and self._compact != EXTRACTIVE else ""
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return what fits.
@@ -155,6 +165,16 @@ class BudgetPolicy(DecidingPolicy):
     def _reserve(self, fill: Fill, view: View) -> int:
         """What is kept free for a summary, with the marks of its message."""
         return self.summary_tokens + fill.meter.event(describe(summary_like(view[0], "", ())))
+
+
+def _compactors(compact: Any) -> Compactors | None:
+    if compact is None or isinstance(compact, Compactors):
+        return compact
+    if isinstance(compact, str):
+        if compact != EXTRACTIVE:
+            raise ConfigurationError(f"budget: compact must be {EXTRACTIVE!r} or a function, got {compact!r}")
+        return Compactors()
+    return Compactors(compact)
 
 
 def _edited(outcome: Outcome, fill: Fill, kept: View, standing: Standing, compactions: Sequence[Compaction]) -> Outcome:

@@ -65,7 +65,7 @@ def _lines(
     ):
         if tokens:
             yield _line(kind, tokens, items, policy.max_tokens, placed=sent, cuttable=False)
-    room = policy.max_tokens - fill.fixed
+    room = max(0, policy.max_tokens - fill.fixed)
     newest = [*fill.newest, *fill.left_out]
     if newest:
         placed = sent and not fill.left_out

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Bytes of text in a token, by rule of thumb; a step of the cut is so many bytes long for each of its tokens.
 BYTES_PER_TOKEN = 4
+#: A cut at a step keeps at least one part in so many of what there is room for; else it is made at any atom.
+LEAST_FILLED = 4
 
 
 #: Of the fixed costs, those of events.
@@ -186,7 +188,8 @@ class Fill:
         room = budget - self.taken
         late: dict[int, int] = {}
         index = len(view)
-        oldest, step_cut, previous = index, -1, -1
+        free = room
+        oldest, step_cut, step_room, previous = index, -1, room, -1
         for chunk in view.chunks_backward():
             for position, count in zip(chunk, table.peek(chunk), strict=True):
                 index -= 1
@@ -204,9 +207,11 @@ class Fill:
                     late[atom] = late.get(atom, 0) + tokens
                     continue
                 if cell and previous >= 0 and history.offset(previous) // cell != history.offset(position) // cell:
-                    step_cut = oldest
+                    step_cut, step_room = oldest, room
                 room -= tokens + late.pop(position, 0) if late else tokens
                 if room < 0:
-                    return step_cut if step_cut >= 0 else oldest
+                    # A cut point right behind the newest message would throw away what there is room for.
+                    worth = step_cut >= 0 and LEAST_FILLED * (free - step_room) >= free
+                    return step_cut if worth else oldest
                 oldest, previous = index, position
         return first

@@ -32,7 +32,8 @@ class TokenBudgetPolicy(DecidingPolicy):
         chars_per_token: Estimate by this many characters a token instead of counting with the model's tokenizer.
         transparent: Append a note to the prompts when something was dropped, and there is room for it.
         step_tokens: The cut moves only at atoms that begin in another cell of ``4 × step_tokens`` bytes than the atom
-            before them, so that the prompt's beginning stays the same, and cached, for most turns; 0 cuts at any atom.
+            before them, so that the prompt's beginning stays the same, and cached, for most turns; 0 cuts at any atom,
+            and so does a step that would keep less than a quarter of what there is room for.
         on_overflow: What to do where the newest atom does not fit although the fixed content does: ``raise`` or
             ``drop``, which leaves it out whole, reason ``over_budget``.
 

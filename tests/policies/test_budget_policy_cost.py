@@ -1,0 +1,79 @@
+"""What a turn of a `BudgetPolicy` costs with its spans recorded: counted, never timed."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from otel_assembly import (
+    Assembler,
+    BudgetPolicy,
+    CompactionSummary,
+    Context,
+    ConversationPolicy,
+    History,
+    ModelRequest,
+    ModelResponse,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+from otel_assembly.tokens import CharacterCounter
+
+
+def exchange(number):
+    """A question, a tool's answer to it, and now and then a summary or a call that waits."""
+    call = ToolCallEvent(id=f"c{number}", name="look", arguments="{}")
+    yield ModelRequest(content=f"question {number}")
+    yield ModelResponse(tool_calls=(call,))
+    yield ToolResultEvent(parent_id=call.id, name="look", content="row " * (number % 9))
+    yield ModelResponse(content=f"answer {number}")
+
+
+@pytest.fixture(scope="module")
+def histories():
+    """A short one and a long one: 1,000 events and 100,000."""
+    made = []
+    for length in (250, 25_000):
+        history = History([CompactionSummary(summary="before")])
+        history.append(ModelResponse(tool_calls=(ToolCallEvent(id="wait", name="pay", awaiting_approval=True),)))
+        for number in range(length):
+            history.extend(exchange(number))
+        made.append(history)
+    return made
+
+
+async def lines_of_a_turn(history, recorder, step):
+    """The most lines of ours that one of 24 turns runs."""
+    policies = [ConversationPolicy(), BudgetPolicy(450, 50, step_tokens=step)]
+    assembler = Assembler(policies, recorder=recorder.recorder, counter=CharacterCounter(4))
+    context, most = Context(), 0
+
+    def trace(frame, what, argument):
+        nonlocal ran
+        if "otel_assembly" not in frame.f_code.co_filename:
+            return None
+        ran += what == "line"
+        return trace
+
+    await assembler.assemble(["p"], history, context)
+    for number in range(24):
+        history.extend(exchange(number))
+        recorder.clear()
+        ran, before = 0, sys.gettrace()
+        sys.settrace(trace)
+        try:
+            await assembler.assemble(["p"], history, context)
+        finally:
+            sys.settrace(before)
+        assert recorder.span("allocate_budget").attributes["assembly.budget.used"] <= 400
+        most = max(most, ran)
+    return most
+
+
+@pytest.mark.parametrize("step", [0, 30])
+async def test_a_recorded_turn_at_a_hundred_thousand_events_takes_the_steps_of_one_at_a_thousand(
+    step, histories, recorder
+):
+    short, long = [await lines_of_a_turn(history, recorder, step) for history in histories]
+    assert 500 < long <= short * 1.1 + 50
