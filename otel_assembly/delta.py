@@ -28,6 +28,7 @@ class Arrival:
     tokens: int
     bytes: int
     atom: int
+    calls: int
     frame: Frame
     position: int
 
@@ -58,6 +59,7 @@ def _arrival(record: Record, frame: Frame, position: int) -> Arrival:
         tokens=history.table(record.meter).known(position),
         bytes=history.size(position),
         atom=frame.ordinals.of(history.atom(position)),
+        calls=history.calls(position),
         frame=frame,
         position=position,
     )

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from otel_assembly.conversation import Conversation
 from otel_assembly.facts import EventFacts, EventKind, describe
-from otel_assembly.pairing import ECHO, MEDIA, ORPHAN, Pairing
+from otel_assembly.pairing import ANSWERS, ECHO, MEDIA, ORPHAN, Pairing
 from otel_assembly.view import Column, PositionColumn, View
 
 if TYPE_CHECKING:
@@ -290,6 +290,11 @@ class History(Sequence[Any]):
     def atom(self, position: int) -> int:
         """The position of the first item of the event's atom."""
         return self._pairing.atoms[position]
+
+    def calls(self, position: int) -> int:
+        """How many tool calls an event asks for, or, below 0, how many it answers; what restates them does neither."""
+        links = self._pairing.links[position]
+        return -links if self._pairing.flags[position] & ANSWERS else links
 
     @property
     def pairing(self) -> Pairing:

@@ -28,8 +28,7 @@ class StepCompaction:
     """Events for which a shorter one stands, by ordinal, and what it took.
 
     Attributes:
-        provenance: What it was made of, as runs ``[first, last]``: leaves alone, also where a summary was compacted once
-            more.
+        provenance: What it was made of, as runs ``[first, last]``: leaves alone, also of a summary of summaries.
         result: What stands for them.
         attempts: Every attempt of this assembly, in order.
     """

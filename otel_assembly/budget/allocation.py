@@ -10,7 +10,7 @@ from otel_assembly.budget.measure import NOTHING, Rendered
 from otel_assembly.budget.sections import is_text, item_text
 from otel_assembly.decision import DecisionOutcome, DecisionReason
 from otel_assembly.facts import EventFacts, EventKind, describe
-from otel_assembly.pairing import Pairing
+from otel_assembly.pairing import ANSWERS, Pairing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -295,6 +295,14 @@ def pairing_of(items: Sequence[BlockItem]) -> Pairing:
     for item in items:
         pairing.append(EventFacts(EventKind.OTHER) if is_text(item) else describe(item.content))
     return pairing
+
+
+def calls_of(items: Sequence[BlockItem]) -> list[int]:
+    """How many tool calls each of a block's items asks for, or, below 0, how many it answers."""
+    if all(map(is_text, items)):
+        return [0] * len(items)
+    pairing = pairing_of(items)
+    return [-links if flags & ANSWERS else links for links, flags in zip(pairing.links, pairing.flags, strict=True)]
 
 
 __all__ = ["Allocation", "BlockDecision", "Fate", "ItemDecision"]

@@ -12,7 +12,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import INVALID_SPAN
 
-from otel_assembly.budget.allocation import texts_of
+from otel_assembly.budget.allocation import calls_of, texts_of
 from otel_assembly.budget.sheets import sheet_of
 from otel_assembly.decision import BudgetSheet, DecisionOutcome, Overflow, OverflowCause, PromptPart
 from otel_assembly.errors import ContextOverflowError, HaltedError
@@ -175,15 +175,17 @@ class _Ledger:
     def state(self, arrays: Arrays) -> None:
         """What stands in the prompt, and everything that was seen: which is all of it, for the first time."""
         kept: list[int] = []
-        rows: list[tuple[str, str, int, int, str]] = []
+        rows: list[tuple[str, str, int, int, str, int]] = []
         contents: list[str] = []
         content = self._content
         for at, decision in enumerate(self._decisions):
             first = self._first[at]
-            for item in decision.items:
+            calls = calls_of(decision.block.items)
+            for item, asked in zip(decision.items, calls, strict=True):
                 if item.outcome is DecisionOutcome.KEPT:
                     kept.append(first + item.index)
-                rows.append((str(first + item.index), item.kind, item.tokens, item.bytes, str(first + item.atom)))
+                atom = str(first + item.atom)
+                rows.append((str(first + item.index), item.kind, item.tokens, item.bytes, atom, asked))
                 if content is not None:
                     contents.append(content("\n".join(texts_of(item.item))))
             if at in self._made:
@@ -192,17 +194,18 @@ class _Ledger:
             made = self._decisions[at].made
             text = made.summary if made is not None else ""
             size = len(text.encode("utf-8", "surrogatepass"))
-            rows.append((str(ordinal), self._decisions[at].block.kind.value, self._text(text), size, str(ordinal)))
+            rows.append((str(ordinal), self._decisions[at].block.kind.value, self._text(text), size, str(ordinal), 0))
             if content is not None:
                 contents.append(content(text))
         arrays.add([names.KEPT_ITEMS], [_ascending(kept)])
-        columns: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * 5
+        columns: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * 6
         arrived = [
             names.ARRIVED_ITEMS,
             names.ARRIVED_KINDS,
             names.ARRIVED_TOKENS,
             names.ARRIVED_BYTES,
             names.ARRIVED_ATOMS,
+            names.ARRIVED_CALLS,
         ]
         if content is not None:
             arrived.append(names.ARRIVED_CONTENTS)

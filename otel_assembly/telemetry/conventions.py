@@ -261,6 +261,13 @@ ARRIVED_ATOMS: Final = _attribute(
     "A tool-calling response and all its results are one atom: kept or dropped together.",
     parallel_to=ARRIVED_ITEMS,
 )
+ARRIVED_CALLS: Final = _attribute(
+    "assembly.arrived.calls",
+    "int[]",
+    "Tool calls that each asks for; below 0, how many it answers.",
+    "A call that never got its result parts its message from the prompt once a later response exists.",
+    parallel_to=ARRIVED_ITEMS,
+)
 ARRIVED_CONTENTS: Final = _attribute(
     "assembly.arrived.contents", "string[]", "Their texts, redacted.", opt_in=True, parallel_to=ARRIVED_ITEMS
 )

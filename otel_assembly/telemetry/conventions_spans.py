@@ -35,6 +35,7 @@ _ARRIVALS = (
         names.ARRIVED_TOKENS,
         names.ARRIVED_BYTES,
         names.ARRIVED_ATOMS,
+        names.ARRIVED_CALLS,
         given=names.ARRIVED_ITEMS,
     ),
     *conditional(names.COUNTED_ITEMS, when="earlier items were counted"),

@@ -258,7 +258,7 @@ class Ledger:
     def _arrive(self, turn: Turn, place: int) -> None:
         held = turn.attributes
         columns = (names.ARRIVED_KINDS, names.ARRIVED_TOKENS, names.ARRIVED_BYTES, names.ARRIVED_ATOMS)
-        calls = dict(zip(turn.arrived, held.get(_ARRIVED_CALLS, ()), strict=False))
+        calls = dict(zip(turn.arrived, held.get(names.ARRIVED_CALLS, ()), strict=False))
         for item, kind, tokens, size, atom in zip(turn.arrived, *(held.get(n, ()) for n in columns), strict=False):
             if item in self.items:
                 self._problem(turn, f"item {item} arrived a second time")
@@ -314,7 +314,6 @@ class Ledger:
         self.problems.append(f"turn {turn.number}: {what}")
 
 
-_ARRIVED_CALLS: Final = "assembly.arrived.calls"
 _EQUATION: Final = (
     names.EVENTS_IN,
     names.EVENTS_INJECTED,

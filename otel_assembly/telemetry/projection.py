@@ -169,6 +169,7 @@ def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Arr
         names.ARRIVED_TOKENS: [one.tokens for one in arrived],
         names.ARRIVED_BYTES: [one.bytes for one in arrived],
         names.ARRIVED_ATOMS: [str(one.atom) for one in arrived],
+        names.ARRIVED_CALLS: [one.calls for one in arrived],
     }
     if content is not None:
         columns[names.ARRIVED_CONTENTS] = [

@@ -81,6 +81,7 @@ ASSEMBLY = {
     c.ARRIVED_TOKENS: [31, 310],
     c.ARRIVED_BYTES: [118, 1204],
     c.ARRIVED_ATOMS: ["3", "3"],
+    c.ARRIVED_CALLS: [1, -1],
 }
 
 POLICY = {
