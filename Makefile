@@ -22,11 +22,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.runtime: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cli,otlp]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cli,otlp,view]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cli,otlp,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cli,otlp,view,dev]'
 	@touch $@
 
 demo: $(VENV)/.runtime

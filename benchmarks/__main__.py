@@ -1,13 +1,13 @@
-"""``python -m benchmarks [memory] [turns]``."""
+"""``python -m benchmarks [allocator] [memory] [prefix] [turns]``."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 
-from benchmarks import memory, turns
+from benchmarks import allocator, memory, prefix, turns
 
-REPORTS = {"turns": turns.report, "memory": memory.report}
+REPORTS = {"turns": turns.report, "allocator": allocator.report, "memory": memory.report, "prefix": prefix.report}
 
 
 async def main(chosen: list[str]) -> int:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly.assembler import Assembler
 from otel_assembly.cli.export import Export, file_exporter, otlp_exporter
+from otel_assembly.cli.replay_page import ReplayPage
 from otel_assembly.cli.report import make_report
-from otel_assembly.cli.tally import Tally, Turn, Variant
+from otel_assembly.cli.tally import Exit, Tally, Turn, Variant
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.config import chain_from_config, chain_from_spec
 from otel_assembly.context import Context
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from otel_assembly.cli.transcripts import Transcript
+    from otel_assembly.decision import DecisionOutcome
     from otel_assembly.policies import AssemblyPolicy
     from otel_assembly.recorder import Recorder
 
 #: A budget that cannot hold is counted here, not raised: the other turns are worth seeing.
-_TOLERANT = {"token_budget": {"on_overflow": "drop"}}
+_TOLERANT = {"token_budget": {"on_overflow": "drop"}, "budget": {"on_overflow": "drop"}}
 
 
 #: Unreadable conversations that are named one by one.
@@ -65,14 +67,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action=_Chosen,
         type=_positive,
         metavar="N",
-        help="conversation + token budget of N tokens",
+        help="the conversation at a budget of N tokens: --policies conversation,budget:window=N:output_reserve=0",
     )
     parser.add_argument(
         "--policies",
         dest="chosen",
         action=_Chosen,
         metavar="SPEC",
-        help="a chain: conversation,sliding_window:max_events=50,token_budget:max_tokens=8000",
+        help="a chain: conversation,sliding_window:max_events=50,budget:window=8000:output_reserve=500",
     )
     parser.add_argument("--config", dest="chosen", action=_Chosen, metavar="FILE", help="a chain in YAML or JSON")
     parser.add_argument("--model", metavar="NAME", help="the model whose tokenizer counts (default: o200k_base)")
@@ -82,6 +84,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument(
         "--export", metavar="otlp|FILE", help="export the spans: over OTLP as OTEL_EXPORTER_OTLP_* say, or to a file"
+    )
+    parser.add_argument(
+        "--html", metavar="FILE", help="write one page that shows every turn: what filled it, what left and why"
     )
     parser.add_argument("--json", action="store_true", help="print the totals as JSON")
     parser.set_defaults(run=run, chosen=None)
@@ -98,7 +103,8 @@ def run(arguments: argparse.Namespace) -> int:
     variants = _variants(arguments)
     bad: list[TranscriptError] = []
     with ExitStack() as stack:
-        export = _export(arguments, stack)
+        page = _page(arguments, stack)
+        export = _export(arguments, page, stack)
         recorder = NullRecorder() if export is None else OpenTelemetryRecorder(tracer_provider=export.provider)
         for variant in variants:
             variant.assembler = _assembler(variant, arguments.model, recorder)
@@ -118,10 +124,12 @@ def run(arguments: argparse.Namespace) -> int:
             raise AssemblyError(f"no conversation has the id {arguments.conversation!r}")
         if found:
             report.totals(variants)
-    return _status(bad, found, export)
+        if found and page is not None:
+            page.write(_title(arguments))
+    return _status(bad, found, export, named=arguments.export is not None)
 
 
-def _status(bad: list[TranscriptError], found: int, export: Export | None) -> int:
+def _status(bad: list[TranscriptError], found: int, export: Export | None, *, named: bool) -> int:
     for error in bad[:_SHOWN]:
         print(f"otel-assembly: {safe_text(error)}", file=sys.stderr)
     if len(bad) > _SHOWN:
@@ -132,7 +140,8 @@ def _status(bad: list[TranscriptError], found: int, export: Export | None) -> in
     lost = 0
     if export is not None:
         lost = export.lost
-        print(f"otel-assembly: {export.spans} spans exported, {lost} lost", file=sys.stderr)
+        if named or lost:
+            print(f"otel-assembly: {export.spans} spans exported, {lost} lost", file=sys.stderr)
     if not found:
         return 2
     return 1 if bad or lost else 0
@@ -145,7 +154,7 @@ def _variants(arguments: argparse.Namespace) -> list[Variant]:
         policies: Sequence[AssemblyPolicy]
         if option == "--budget":
             name = f"budget-{value}"
-            policies = chain_from_spec(f"conversation,token_budget:max_tokens={value}", _TOLERANT)
+            policies = chain_from_spec(f"conversation,budget:window={value}:output_reserve=0", _TOLERANT)
         elif option == "--policies":
             policies = chain_from_spec(value, _TOLERANT)
             name = "+".join(policy.name for policy in policies)
@@ -166,11 +175,20 @@ def _assembler(variant: Variant, model: str | None, recorder: Recorder) -> Assem
     return Assembler(policies, name=variant.name, model=model, counter=variant.counter, recorder=recorder)
 
 
-def _export(arguments: argparse.Namespace, stack: ExitStack) -> Export | None:
-    if arguments.export is None:
-        return None
-    exporter = otlp_exporter() if arguments.export == "otlp" else file_exporter(arguments.export)
-    return stack.enter_context(Export([exporter], "otel-assembly-replay"))
+def _page(arguments: argparse.Namespace, stack: ExitStack) -> ReplayPage | None:
+    return None if arguments.html is None else stack.enter_context(ReplayPage(arguments.html))
+
+
+def _export(arguments: argparse.Namespace, page: ReplayPage | None, stack: ExitStack) -> Export | None:
+    exporters = [] if page is None else [page.exporter]
+    if arguments.export is not None:
+        exporters.append(otlp_exporter() if arguments.export == "otlp" else file_exporter(arguments.export))
+    return stack.enter_context(Export(exporters, "otel-assembly-replay")) if exporters else None
+
+
+def _title(arguments: argparse.Namespace) -> str:
+    names = [safe_text(Path(path).name) for path in arguments.paths]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _transcripts(arguments: argparse.Namespace, bad: list[TranscriptError]) -> Iterator[Transcript]:
@@ -235,15 +253,16 @@ async def _turn(assembler: Assembler, prompts: list[str], history: History, cont
         assembly = await assembler.assemble(prompts, history, context)
     except ContextOverflowError as error:
         overflow, assembly = error, error.assembly
-    exits: dict[tuple[str, str], list[int]] = {}
+    exits: dict[tuple[str, DecisionOutcome, str, str], list[int]] = {}
     for decision in assembly.exits:
-        count = exits.setdefault((decision.policy or "", decision.reason.value), [0, 0])
+        alike = decision.policy or "", decision.outcome, decision.reason.value, decision.kind
+        count = exits.setdefault(alike, [0, 0])
         count[0] += 1
         count[1] += decision.tokens or 0
     return Turn(
         number=number,
         assembly=assembly,
         sent=overflow is None,
-        exits=[(policy, reason, count, tokens) for (policy, reason), (count, tokens) in exits.items()],
+        exits=[Exit(*alike, items, tokens) for alike, (items, tokens) in exits.items()],
         orphans=len(broken_pairs([describe(event) for event in assembly.events])),
     )

@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from otel_assembly.cli.bars import fill_bar, legend
-from otel_assembly.cli.terminal import ASCII, UNICODE, safe_text
+from otel_assembly.cli.comparison import comparison
+from otel_assembly.cli.terminal import ASCII, UNICODE
 from otel_assembly.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -27,6 +28,14 @@ if TYPE_CHECKING:
 #: Cells of a turn's bar, and the columns a terminal needs to show one beside the rest.
 _BAR = 24
 _WIDE = 96
+
+#: Of an id or a chain's name, so many characters.
+_LONGEST = 200
+
+_CACHE_NOTE = (
+    "Tokens with which a prompt begins as the turn before can come from the provider's cache, for as long as it keeps "
+    "them; the rest is read from scratch."
+)
 
 
 class Report(AbstractContextManager["Report"], Protocol):
@@ -136,7 +145,8 @@ class TextReport:
     def _print_turns(self, transcript: Transcript, variant: Variant, turns: Sequence[Turn]) -> None:
         from rich.text import Text
 
-        title = f"{safe_text(transcript.id)}  ({variant.name})" if self._several else safe_text(transcript.id)
+        name = self._printable(transcript.id)
+        title = f"{name}  ({self._printable(variant.name)})" if self._several else name
         self._console.print(Text(title, style="bold"))
         table = _table(
             ("turn", "right"),
@@ -150,14 +160,14 @@ class TextReport:
         )
         for turn in turns:
             totals = turn.assembly.totals
-            bound = "≥" if totals.tokens_in_estimated else ""
+            bound = self._glyphs.at_least if totals.tokens_in_estimated else ""
             reuse = turn.assembly.prefix.reuse
             table.add_row(
                 str(turn.number),
                 f"{bound}{totals.tokens_in:,}",
-                f"{totals.tokens_out:,}" if turn.sent else "–",
+                f"{totals.tokens_out:,}" if turn.sent else "-",
                 str(totals.events_in),
-                str(totals.events_out) if turn.sent else "–",
+                str(totals.events_out) if turn.sent else "-",
                 f"{reuse:.0%}" if turn.sent and reuse is not None else "",
                 *([self._what_fills(turn)] if self._bars else []),
                 self._what_left(turn),
@@ -166,6 +176,9 @@ class TextReport:
         if self._kinds:
             self._console.print(Text("  ").join(legend(self._kinds, self._glyphs)))
         self._console.print()
+
+    def _printable(self, name: str) -> str:
+        return self._glyphs.printable(name, _LONGEST)
 
     def _what_fills(self, turn: Turn) -> Text:
         from rich.text import Text
@@ -182,9 +195,15 @@ class TextReport:
         if overflow is not None:
             what = "needs" if turn.sent is False else "newest message left out; all of it needs"
             text.append(
-                f"✖ overflow: {what} {overflow.needed:,} of {overflow.budget:,} {overflow.unit}", style="bold red"
+                f"{self._glyphs.stop} overflow: {what} {overflow.needed:,} of {overflow.budget:,} {overflow.unit}",
+                style="bold red",
             )
-        for policy, reason, items, tokens in turn.exits:
+        left: dict[tuple[str, str], list[int]] = {}
+        for one in turn.exits:
+            count = left.setdefault((one.policy, one.reason), [0, 0])
+            count[0] += one.items
+            count[1] += one.tokens
+        for (policy, reason), (items, tokens) in left.items():
             if text:
                 text.append("\n")
             noun = "item" if items == 1 else "items"
@@ -204,7 +223,7 @@ class TextReport:
         )
         for transcript, _, tally, _ in self._held:
             table.add_row(
-                safe_text(transcript.id),
+                self._printable(transcript.id),
                 str(tally.turns),
                 f"{tally.tokens_in:,}",
                 f"{tally.tokens_out:,}",
@@ -216,22 +235,9 @@ class TextReport:
         self._console.print(table)
 
     def _print_totals(self, variants: Sequence[Variant]) -> None:
-        table = _table(("", "left"), *((safe_text(variant.name), "right") for variant in variants))
-        rows: list[tuple[str, list[Any]]] = [
-            ("budget, tokens", [f"{v.budget:,}" if v.budget else "none" for v in variants]),
-            ("conversations", [f"{v.total.conversations:,}" for v in variants]),
-            ("turns", [f"{v.total.turns:,}" for v in variants]),
-            ("tokens in", [f"{v.total.tokens_in:,}" for v in variants]),
-            ("tokens out", [f"{v.total.tokens_out:,}" for v in variants]),
-            ("largest prompt, tokens", [f"{v.total.max_tokens_out:,}" for v in variants]),
-            ("items dropped", [f"{v.total.dropped:,}" for v in variants]),
-            ("turns that overflow", [_loud(v.total.overflows) for v in variants]),
-            ("broken tool pairs", [_loud(v.total.orphans) for v in variants]),
-            ("prefix reuse, mean", [f"{v.total.prefix_reuse:.1%}" for v in variants]),
-        ]
-        for label, cells in rows:
-            table.add_row(label, *cells)
-        self._console.print(table)
+        for table in comparison(variants, self._console.width, self._glyphs):
+            self._console.print(table)
+        self._console.print(_CACHE_NOTE, style="dim", markup=False)
 
 
 def _table(*columns: tuple[str, Any]) -> Table:

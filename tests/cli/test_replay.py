@@ -36,6 +36,21 @@ def test_a_budget_is_held_and_what_it_cost_is_told(otel_assembly, conversations)
     assert ran.json["orphans"] == 0
 
 
+def test_a_budget_is_the_conversation_and_the_budget_policy(otel_assembly, conversations):
+    chain = "conversation,budget:window=400:output_reserve=0"
+    budget, policies = otel_assembly("replay", conversations, "--budget", 400, "--policies", chain, "--json").json
+    assert (budget.pop("name"), policies.pop("name")) == ("budget-400", "conversation+budget")
+    assert budget == policies
+    assert budget["budget"] == 400
+
+
+def test_what_is_reserved_for_the_reply_is_no_budget(otel_assembly, conversations):
+    chain = "conversation,budget:window=500:output_reserve=100"
+    rows = otel_assembly("replay", conversations, "--policies", chain, "--budget", 400, "--json").json
+    assert [row["budget"] for row in rows] == [400, 400]
+    assert rows[0]["tokens_out"] == rows[1]["tokens_out"]
+
+
 def test_without_a_chain_everything_is_sent(otel_assembly, conversations):
     whole = otel_assembly("replay", conversations, "--json").json
     assert whole["tokens_in"] == whole["tokens_out"]
@@ -73,7 +88,7 @@ def test_turn_by_turn_it_says_what_left_and_why(otel_assembly, conversations):
     assert ran.status == 0
     assert "talk-2" in ran.out
     assert "talk-0" not in ran.out
-    assert "token_budget" in ran.out
+    assert "budget: " in ran.out
     assert "over_budget" in ran.out
     assert max(map(len, ran.out.splitlines())) <= 100
 

@@ -1,0 +1,141 @@
+"""Chains side by side: what each would cost, and what it would lose."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from otel_assembly.cli.tally import STEADY
+from otel_assembly.decision import DecisionOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from rich.table import Table
+    from rich.text import Text
+
+    from otel_assembly.cli.tally import Variant
+    from otel_assembly.cli.terminal import Glyphs
+
+#: The narrowest column that is still read as one; the widest line of a chain's name, and the longest name.
+_NARROW = 7
+_NAME = 24
+_LONGEST = 200
+
+#: What rich puts around a column's text.
+_PADDING = 2
+
+
+class _Row(NamedTuple):
+    label: str
+    cells: list[str]
+    #: Something is wrong where this is not 0.
+    alarming: bool = False
+    #: A part of the row above.
+    part: bool = False
+
+
+def comparison(variants: Sequence[Variant], width: int, glyphs: Glyphs) -> Iterator[Table]:
+    """The totals of all chains, in as many tables as a terminal of so many columns asks for."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = list(_rows(variants, glyphs))
+    labels = max(len(row.label) + 2 * row.part for row in rows)
+    names = [_broken(glyphs.printable(variant.name, _LONGEST)) for variant in variants]
+    wide = [max(_NARROW, *map(len, name), *(len(row.cells[index]) for row in rows)) for index, name in enumerate(names)]
+    for group in _groups(wide, width - labels - _PADDING):
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="bold")
+        table.add_column("", no_wrap=True, min_width=labels)
+        for index in group:
+            table.add_column(
+                Text("\n".join(names[index])), justify="right", vertical="bottom", no_wrap=True, min_width=wide[index]
+            )
+        for row in rows:
+            style = "dim" if row.part else ""
+            label = Text(f"  {row.label}" if row.part else row.label, style)
+            table.add_row(label, *(_cell(row, row.cells[index], style) for index in group))
+        yield table
+
+
+def _cell(row: _Row, cell: str, style: str) -> Text:
+    from rich.text import Text
+
+    return Text(cell, "bold red" if row.alarming and cell != "0" else style)
+
+
+def _groups(wide: Sequence[int], room: int) -> Iterator[list[int]]:
+    """Columns that stand beside each other in the room there is, at least one at a time."""
+    group: list[int] = []
+    left = room
+    for index, columns in enumerate(wide):
+        if group and left < columns + _PADDING:
+            yield group
+            group, left = [], room
+        group.append(index)
+        left -= columns + _PADDING
+    yield group
+
+
+def _broken(name: str) -> list[str]:
+    """A chain's name in lines: broken behind its signs, and by force where a piece is too long."""
+    lines = [""]
+    for part in re.split(r"(?<=[+,])", name):
+        for at in range(0, len(part), _NAME):
+            piece = part[at : at + _NAME]
+            if len(lines[-1]) + len(piece) > _NAME:
+                lines.append("")
+            lines[-1] += piece
+    return lines
+
+
+def _rows(variants: Sequence[Variant], glyphs: Glyphs) -> Iterator[_Row]:
+    totals = [variant.total for variant in variants]
+
+    def row(label: str, cells: Iterable[Any], *, alarming: bool = False, part: bool = False) -> _Row:
+        return _Row(label, [_said(cell) for cell in cells], alarming, part)
+
+    def parts(counters: list[Counter[str]], name: Callable[[str], str] = str) -> Iterator[_Row]:
+        found: Counter[str] = sum(counters, Counter())
+        for key, _ in found.most_common():
+            yield row(name(key), (counter[key] for counter in counters), part=True)
+
+    yield row("budget, tokens", (variant.budget or "none" for variant in variants))
+    yield row("conversations", (total.conversations for total in totals))
+    yield row("turns", (total.turns for total in totals))
+    yield row("tokens in", (total.tokens_in for total in totals))
+    yield row("tokens out", (total.tokens_out for total in totals))
+    yield row("begin as the turn before", (total.prefix_tokens for total in totals), part=True)
+    yield row("read from scratch", (total.tokens_out - total.prefix_tokens for total in totals), part=True)
+    yield row("largest prompt, tokens", (total.max_tokens_out for total in totals))
+    if any(variant.budget for variant in variants):
+        yield row("budget used, mean", (total.used for total in totals))
+        yield row("where not all fits", (total.used_full for total in totals), part=True)
+    yield row("items dropped", (total.dropped for total in totals))
+    yield from parts([_of_dropped(total.exits) for total in totals])
+    if len({reason for total in totals for reason in total.reasons}) > 1:
+        yield from parts([total.reasons for total in totals], lambda reason: f"by {reason}")
+    yield row("tokens dropped", (total.exit_tokens[DecisionOutcome.DROPPED] for total in totals))
+    if any(total.compacted for total in totals):
+        yield row("items compacted", (total.compacted for total in totals))
+        yield row("tokens", (total.exit_tokens[DecisionOutcome.COMPACTED] for total in totals), part=True)
+    yield row("turns that overflow", (total.overflows for total in totals), alarming=True)
+    yield row("broken tool pairs", (total.orphans for total in totals), alarming=True)
+    yield row("prefix reuse, mean", (total.prefix_reuse for total in totals))
+    yield row(f"turns that reuse {glyphs.at_least} {STEADY:.0%}", (total.steady for total in totals), part=True)
+    yield row("prefix breaks", (total.breaks.total() for total in totals))
+    yield from parts([total.breaks for total in totals])
+
+
+def _of_dropped(exits: Counter[tuple[DecisionOutcome, str]]) -> Counter[str]:
+    return Counter({kind: count for (outcome, kind), count in exits.items() if outcome is DecisionOutcome.DROPPED})
+
+
+def _said(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.1%}"
+    return value if isinstance(value, str) else f"{value:,}"
