@@ -11,7 +11,7 @@ from otel_assembly.context import Context
 from otel_assembly.errors import HaltedError
 from otel_assembly.events import ModelRequest, ModelResponse, Severity, ToolCallEvent, ToolResultEvent, Usage
 from otel_assembly.knowledge import WORKING_MEMORY_PATH, KnowledgeStore, MemoryKnowledgeStore
-from otel_assembly.policies import AlertPolicy, ConversationPolicy, TokenBudgetPolicy, WorkingMemoryPolicy
+from otel_assembly.policies import AlertPolicy, BudgetPolicy, ConversationPolicy, WorkingMemoryPolicy
 from otel_assembly.runtime import BudgetMonitor, LoopDetector, Observer, Stream, TokenMonitor, attach
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 AGENT: Final = "support"
 MODEL: Final = "gpt-4o"
-BUDGET: Final = 900
+WINDOW: Final = 1_200
+OUTPUT_RESERVE: Final = 300
+BUDGET: Final = WINDOW - OUTPUT_RESERVE
 SYSTEM: Final = (
     "You are the support agent of a small shop for bicycle parts. Look orders up before you answer. Never promise a "
     "date that the carrier has not given. A refund of more than 50 euros needs a colleague's approval."
@@ -105,7 +107,7 @@ class SupportAgent:
                 WorkingMemoryPolicy(),
                 AlertPolicy(),
                 ConversationPolicy(),
-                TokenBudgetPolicy(BUDGET, on_overflow="drop"),
+                BudgetPolicy(WINDOW, OUTPUT_RESERVE, on_overflow="drop"),
             ],
             name="demo",
             model=MODEL,

@@ -148,6 +148,8 @@ class _Page:
 
     def duration(self, span: StoredSpan) -> str:
         seconds = span.duration_s
+        if not seconds:  # a note of what was decided, which takes no time of its own
+            return ""
         if seconds >= 60:
             return f"{int(seconds // 60)}m{int(seconds % 60):02}s"
         if seconds >= 1:

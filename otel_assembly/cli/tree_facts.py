@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from otel_assembly.budget.compaction import CompactionOutcome
+from otel_assembly.decision import DecisionOutcome
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.store_reader import as_list
 
@@ -112,9 +114,47 @@ def _policy(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
     return facts
 
 
+def _allocation(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
+    attributes = node.span.attributes
+    used, budget, fixed = (
+        _number(attributes, key) for key in (names.BUDGET_USED, names.BUDGET_TOKENS, names.BUDGET_FIXED)
+    )
+    facts = [] if used is None or budget is None else [Fact(f"{used:,} of {budget:,}")]
+    if fixed is not None:
+        facts.append(Fact(f"fixed {fixed:,}"))
+    return facts
+
+
+def _block(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
+    attributes = node.span.attributes
+    name, kind = (str(attributes.get(key, "")) for key in (names.BLOCK_NAME, names.BLOCK_KIND))
+    facts = [Fact(name)] if name and name != kind else []
+    if flow := _flow(attributes, glyphs):
+        facts.append(Fact(flow))
+    outcome, reason = (str(attributes.get(key, "")) for key in (names.DECISION_OUTCOME, names.DECISION_REASON))
+    came, stayed = _number(attributes, names.ITEMS_IN), _number(attributes, names.ITEMS_OUT)
+    whole = outcome == DecisionOutcome.KEPT and came == stayed
+    if outcome and not whole:
+        items = f" {stayed:,} of {came:,} items" if came and stayed and came > 1 else ""
+        facts.append(Fact(outcome + items + (f" ({reason})" if reason != outcome else ""), "yellow"))
+    return facts
+
+
+def _attempt(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
+    attributes = node.span.attributes
+    facts = [Fact(str(attributes.get(names.COMPACTION_COMPACTOR, "")))]
+    if flow := _flow(attributes, glyphs):
+        facts.append(Fact(flow))
+    outcome = str(attributes.get(names.COMPACTION_OUTCOME, ""))
+    return [*facts, Fact(outcome, "" if outcome == CompactionOutcome.COMPACTED else "yellow")]
+
+
 _FACTS: dict[str, Callable[[SpanNode, Glyphs], list[Fact]]] = {
     names.SPAN_ASSEMBLE_CONTEXT: _assembly,
     names.SPAN_APPLY_POLICY: _policy,
+    names.SPAN_ALLOCATE_BUDGET: _allocation,
+    names.SPAN_ALLOCATE_BLOCK: _block,
+    names.SPAN_COMPACT_BLOCK: _attempt,
 }
 
 
