@@ -38,6 +38,10 @@ class Recording(Protocol):
 class AllocationRecording(AbstractContextManager[Any], Protocol):
     """One run of the allocator outside of any chain, while it runs; left with an error, it tells of that."""
 
+    def asks(self, window: int, output_reserve: int) -> None:
+        """What is to be given out."""
+        ...
+
     def watch(self, block: Block) -> Watch:
         """What stands around each attempt to compact a block."""
         ...

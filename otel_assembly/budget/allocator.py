@@ -98,13 +98,13 @@ def _compactors(compact: Compact | Compactors | None) -> Compactors:
 
 def _finished(steps: Plan, compactors: Compactors, recording: AllocationRecording | None) -> Allocation:
     compacted: Compacted | None = None
-    try:
-        while True:
-            request = next(steps) if compacted is None else steps.send(compacted)
-            watch = recording.watch(request.block) if recording is not None else None
-            compacted = compactors.run(request.text, request.target, request.measure.text, watch)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]  # what a Plan returns
+    while True:
+        try:
+            request: CompactionRequest = next(steps) if compacted is None else steps.send(compacted)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]  # what a Plan returns
+        watch = recording.watch(request.block) if recording is not None else None
+        compacted = compactors.run(request.text, request.target, request.measure.text, watch)
 
 
 async def finished_async(

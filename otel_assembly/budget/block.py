@@ -153,6 +153,10 @@ class Block:
         name: Any = self.name
         if not isinstance(name, str) or not name:
             raise ConfigurationError(f"a block needs a name, got {name!r}")
+        try:
+            name.encode()
+        except UnicodeEncodeError:  # an exporter would lose the whole batch over it
+            raise ConfigurationError(f"a block's name must be text that UTF-8 can hold, got {name!r}") from None
         if type(self.priority) is not int or not 1 <= self.priority <= LOWEST_PRIORITY:
             raise self._wrong(f"its priority must be a whole number from 1 to {LOWEST_PRIORITY}", self.priority)
         if type(self.min_tokens) is not int or self.min_tokens < 0:

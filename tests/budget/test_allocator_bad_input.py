@@ -35,6 +35,7 @@ def block(name="evidence", content="some text", **settings):
         ({"rank": 0}, "block 'evidence': its rank must be 1 for the best and count up, got 0"),
         ({"name": ""}, "a block needs a name"),
         ({"name": None}, "a block needs a name"),
+        ({"name": "half a pair \ud83d"}, "a block's name must be text that UTF-8 can hold"),
     ],
 )
 def test_a_block_that_cannot_work_says_what_is_wrong_with_it(settings, says):
