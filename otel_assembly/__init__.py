@@ -13,6 +13,7 @@ from otel_assembly.budget.allocator import allocate, allocate_async
 from otel_assembly.budget.block import Block, BlockItem, Cut
 from otel_assembly.budget.candidates import Candidate, Recall, Retriever, Task
 from otel_assembly.budget.clear import AssembledContext, ContextAssembler
+from otel_assembly.budget.clear_queue import QueuedWriteGate
 from otel_assembly.budget.compact_model import ModelCompactor
 from otel_assembly.budget.compact_turns import compact_history, compact_history_async
 from otel_assembly.budget.compacted_block import CompactedBlock
@@ -186,6 +187,7 @@ __all__ = [
     "PolicyFailedError",
     "Prefix",
     "Proposal",
+    "QueuedWriteGate",
     "Recall",
     "Retained",
     "RetentionOutcome",

@@ -173,10 +173,13 @@ class Assembler:
         meter = self._meters.get(key)
         if meter is None:
             with self._lock:
-                meter = self._meters.setdefault(key, TokenMeter(self._counter or counter_for(model)))
+                meter = self._meters.setdefault(key, self._new_meter(self._counter or counter_for(model)))
                 while len(self._meters) > _METERS:
                     del self._meters[next(iter(self._meters))]
         return meter
+
+    def _new_meter(self, counter: TokenCounter) -> TokenMeter:
+        return TokenMeter(counter)
 
     async def _run(self, record: Record, recording: Recording | None) -> None:
         prompts = record.prompts_in

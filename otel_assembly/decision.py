@@ -108,6 +108,11 @@ class BudgetLine:
         items: Its items: by their place in the block, or, in a chain, the events that they are.
         order: Of those that are not out from the start, the places in `items`, the one that is cut last first.
         charges: What each of these is charged as it is taken in.
+        atoms: How many of these are kept or dropped together, each time.
+        cost: Tokens that it takes with all of these.
+        enough: How many of these it takes to be worth its floor; 0 where it has none.
+        events: How many of these are messages of their own, not texts.
+        winners: Items that another stands for, each by its place, with that one's block and place there.
     """
 
     name: str
@@ -128,6 +133,11 @@ class BudgetLine:
     items: Sequence[Any] = ()
     order: Sequence[int] = ()
     charges: Sequence[int] = ()
+    atoms: Sequence[int] = ()
+    cost: int | None = None
+    enough: int = 0
+    events: int = 0
+    winners: Sequence[tuple[int, tuple[str, int]]] = ()
 
     @property
     def is_whole(self) -> bool:

@@ -66,6 +66,10 @@ class Recorder(Protocol):
         """The provider billed `billed` tokens for a prompt that was counted as `counted`."""
         ...
 
+    def source_failed(self, role: str, source: str, error_type: str) -> None:
+        """A source of a `ContextAssembler` failed, whether it was passed over or stopped the assembly."""
+        ...
+
 
 class NullRecorder:
     """Records nothing."""
@@ -79,6 +83,9 @@ class NullRecorder:
         return None
 
     def calibrated(self, model: str | None, counted: int, billed: int) -> None:
+        """Nobody listens."""
+
+    def source_failed(self, role: str, source: str, error_type: str) -> None:
         """Nobody listens."""
 
 

@@ -96,7 +96,7 @@ class Fate:
     reason: DecisionReason
     #: Indexes of the items that stay as they are.
     kept: Sequence[int] = ()
-    #: What became of the others, where it is not the block's own outcome and reason.
+    #: What became of items, where it is not the block's own outcome and reason, or why they stay.
     told: dict[int, tuple[DecisionOutcome, DecisionReason, tuple[str, int] | None]] = field(default_factory=dict)
     result: Block | None = None
     rendered: Rendered = NOTHING
@@ -112,7 +112,7 @@ class Allocation:
         window: The model's window, in tokens.
         output_reserve: Tokens kept free for the reply.
         budget: ``window − output_reserve``: the tokens there are for the prompt.
-        fixed: Tokens of what may not be cut, the reply's priming included.
+        fixed: Tokens of what may not be cut, the reply's priming and calls that await an approval included.
         used: Tokens of the whole prompt: ``framing`` and ``separators`` and what each block takes, summed.
         framing: Tokens that belong to no block: the reply's priming.
         method: How far the counts can be trusted: ``exact``, ``calibrated`` or ``estimated``.
@@ -219,21 +219,20 @@ class Allocation:
 
     def _items(self, block: Block, items: Sequence[BlockItem], fate: Fate) -> Iterator[ItemDecision]:
         kept = set(fate.kept)
-        atoms = atoms_of(items)
-        first = {index: atom[0] for atom in atoms.values() for index in atom}
+        first = {index: leader for leader, atom in atoms_of(items).items() for index in atom}
         stays = DecisionReason.FITS if block.cuttable else DecisionReason.PINNED
         for index, item in enumerate(items):
-            if index in kept:
-                outcome, reason, winner = DecisionOutcome.KEPT, stays, None
-            else:
-                outcome, reason, winner = fate.told.get(index, (fate.outcome, fate.reason, None))
+            held = (DecisionOutcome.KEPT, stays) if index in kept else (fate.outcome, fate.reason)
+            outcome, reason, winner = fate.told.get(index, (*held, None))
+            text = is_text(item)
+            texts = (item_text(item),) if text else texts_of(item)
             yield ItemDecision(
                 item=item,
                 block=block.name,
                 index=index,
-                kind=kind_of(block, item),
-                tokens=self._measure.item(item),
-                bytes=sum(len(text.encode("utf-8", "surrogatepass")) for text in texts_of(item)),
+                kind=block.kind.value if text else kind_of(block, item),
+                tokens=self._measure.text(texts[0]) if text else self._measure.item(item),
+                bytes=sum(map(_utf8_length, texts)),
                 atom=first[index],
                 outcome=outcome,
                 reason=reason,
@@ -249,6 +248,10 @@ def _kept(block: Block, whole: Rendered, items: Sequence[int]) -> Fate:
     return Fate(DecisionOutcome.KEPT, reason, items, result=block, rendered=whole)
 
 
+def _utf8_length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
 def texts_of(item: BlockItem) -> tuple[str, ...]:
     """The texts that the model reads of an item."""
     if is_text(item):
@@ -261,15 +264,19 @@ def kind_of(block: Block, item: BlockItem) -> str:
     return block.kind.value if is_text(item) else EventKind(describe(item.content).kind).value
 
 
-def atoms_of(items: Sequence[BlockItem]) -> dict[int, list[int]]:
+def atoms_of(items: Sequence[BlockItem], pairing: Pairing | None = None) -> dict[int, list[int]]:
     """The items that are kept or dropped together, by the first of them: groups, and tool calls with their results.
 
     A group that holds a part of a tool call's atom holds all of it.
+
+    Args:
+        items: The items.
+        pairing: Which result answers which call among them, if that is known already.
     """
     apart = all(map(is_text, items))
     if apart and all(item.group is None for item in items):
         return {index: [index] for index in range(len(items))}
-    leaders = list(range(len(items))) if apart else list(pairing_of(items).atoms)
+    leaders = list(range(len(items))) if apart else list((pairing or pairing_of(items)).atoms)
     groups: dict[str, int] = {}
 
     def leader_of(index: int) -> int:

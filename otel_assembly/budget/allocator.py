@@ -60,8 +60,8 @@ def allocate(
     recording = default_recorder().begin_allocation()
     if recording is None:
         return _finished(steps, compactors, None)
-    with recording as told:
-        told.asks(window, output_reserve)
+    with recording:
+        recording.asks(window, output_reserve)
         allocation = _finished(steps, compactors, recording)
         recording.finish(allocation)
         return allocation
@@ -83,8 +83,8 @@ async def allocate_async(
     recording = default_recorder().begin_allocation()
     if recording is None:
         return await finished_async(steps, compactors, None)
-    with recording as told:
-        told.asks(window, output_reserve)
+    with recording:
+        recording.asks(window, output_reserve)
         allocation = await finished_async(steps, compactors, recording.watch)
         recording.finish(allocation)
         return allocation

@@ -10,14 +10,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.assembler import Assembler
 from otel_assembly.budget.block import Block, BlockItem
+from otel_assembly.budget.clear_assembler import DeskAssembler
 from otel_assembly.budget.clear_gather import Sources, checked_source
 from otel_assembly.budget.clear_turns import as_items, split_turns
 from otel_assembly.budget.compacted_block import CompactedBlock
 from otel_assembly.budget.compaction import Compactors
 from otel_assembly.budget.placed import AllocatorPolicy, Desk, desk, laid_out
 from otel_assembly.budget.retention import Retained, WriteGate, retained
+from otel_assembly.context import Context
 from otel_assembly.errors import (
     AssemblyError,
     ConfigurationError,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from otel_assembly.budget.clear_gather import Gathered
     from otel_assembly.budget.compaction import Compact
     from otel_assembly.budget.ordering import OrderedPrompt
-    from otel_assembly.context import Context
     from otel_assembly.decision import Decision
     from otel_assembly.recorder import Recorder
     from otel_assembly.tokens import TokenCounter
@@ -195,7 +195,7 @@ class ContextAssembler:
         ]
         compactors = compact if isinstance(compact, Compactors) else Compactors(compact)
         policy = AllocatorPolicy(window, output_reserve, compactors)
-        self._assembler = Assembler([policy], name=name, model=model, counter=counter, recorder=recorder)
+        self._assembler = DeskAssembler([policy], name=name, model=model, counter=counter, recorder=recorder)
 
     async def assemble(self, task: Task, user: Any, context: Context | None = None) -> AssembledContext:
         """Work out what the model is sent for a task.
@@ -211,9 +211,15 @@ class ContextAssembler:
             ConfigurationError: Two versions of one candidate cannot be compared.
             DescribeError: A turn cannot be read.
         """
-        gathered = await self._sources.gather(task, user)
+        try:
+            gathered = await self._sources.gather(task, user)
+        except SourceFailedError as failed:
+            self._assembler.tell_failures([failed])
+            raise
+        self._assembler.tell_failures(gathered.failures)
         blocks = self._blocks(task, gathered)
-        own = Desk()
+        context = context if context is not None else Context()
+        own = Desk(self._assembler.kept(context))
         token = desk.set(own)
         try:
             assembly = await self._assembler.assemble([], laid_out(blocks), context)

@@ -215,7 +215,7 @@ class _Own:
             if len(self._held) > _MODELS:
                 self._meters.pop(self._held.pop(0), None)
         alive = lives if function is None else (lambda: MethodType(function, lives()))
-        meter = _meter(_Counted(count, alive))
+        meter = meter_of_blocks(_Counted(count, alive))
         self._meters[key] = lives, meter
         return meter
 
@@ -229,7 +229,8 @@ def _itself(owner: Any) -> Any:
     return owner
 
 
-def _meter(counter: TokenCounter) -> TokenMeter:
+def meter_of_blocks(counter: TokenCounter) -> TokenMeter:
+    """A meter that remembers long texts: items joined to one message are counted as that one text."""
     return TokenMeter(counter, max_text=_LONGEST_TEXT, max_characters=_ALL_TEXTS)
 
 
@@ -253,7 +254,7 @@ def measure_for(count: Callable[[str], int] | None, model: str | None = None) ->
         return Measure(_own.meter(count), framed=False, holds=count)
     measure = _default.get(model)
     if measure is None:
-        measure = _default[model] = Measure(_meter(counter_for(model)), framed=True)
+        measure = _default[model] = Measure(meter_of_blocks(counter_for(model)), framed=True)
         while len(_default) > _MODELS:
             _default.pop(next(iter(_default)), None)
     return measure

@@ -8,12 +8,12 @@ question comes last, right before the answer.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from otel_assembly.budget.sections import Section, Zone, is_text, spoken
+from otel_assembly.budget.sections import Section, Zone, is_text, sections, spoken
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.facts import EventKind, describe
 from otel_assembly.history import text_digest
@@ -21,6 +21,7 @@ from otel_assembly.history import text_digest
 if TYPE_CHECKING:
     from otel_assembly.budget.block import Block
 
+T = TypeVar("T")
 #: Stands between the messages of a prompt that is sent as one text.
 _BETWEEN: Final = "\n\n"
 
@@ -164,6 +165,32 @@ def order_for_attention_and_cache(blocks: Iterable[Block], query_block: str | No
     Raises:
         ConfigurationError: Two blocks share a name, or none has the name that `query_block` says.
     """
+    return OrderedPrompt(
+        _piece(block, section, said, zone)
+        for block, section, said, zone in _in_order(
+            blocks, query_block, lambda block: spoken(block, block.items, range(len(block.items)))
+        )
+    )
+
+
+def parts_in_order(blocks: Iterable[Block]) -> Iterator[tuple[Block, Section]]:
+    """In which order the items of blocks are sent, with none of their texts put together.
+
+    Raises:
+        ConfigurationError: Two blocks share a name.
+    """
+    for block, section, _, _ in _in_order(
+        blocks, None, lambda block: [(one, None) for one in sections(block, block.items, range(len(block.items)))]
+    ):
+        yield block, section
+
+
+def _in_order(
+    blocks: Iterable[Block],
+    query_block: str | None,
+    parts_of: Callable[[Block], Iterable[tuple[Section, T]]],
+) -> list[tuple[Block, Section, T, Zone]]:
+    """The parts of all blocks, each with its zone, as they are sent."""
     ordered = sorted(blocks, key=lambda block: block.order)
     names = [block.name for block in ordered]
     if len(set(names)) < len(names):
@@ -173,33 +200,27 @@ def order_for_attention_and_cache(blocks: Iterable[Block], query_block: str | No
         raise ConfigurationError(
             f"no block is called {query_block!r}, so it cannot be the query; there are: {', '.join(names) or 'none'}"
         )
-    evidence: list[tuple[str, int, Piece]] = []
-    standing: dict[Zone, list[Piece]] = {zone: [] for zone in Zone}
-    question: list[Piece] = []
+    evidence: list[tuple[Block, Section, T]] = []
+    standing: dict[Zone, list[tuple[Block, Section, T]]] = {zone: [] for zone in Zone}
+    question: list[tuple[Block, Section, T]] = []
     for block in ordered:
-        for section, said in spoken(block, block.items, range(len(block.items))):
+        for section, part in parts_of(block):
             if block.name == query_block:
-                question.append(_piece(block, section, said, Zone.QUERY))
+                question.append((block, section, part))
             elif block.kind is EventKind.EVIDENCE and not block.stable:
-                evidence.append((block.order, section.strength, _piece(block, section, said, Zone.MIDDLE)))
+                evidence.append((block, section, part))
             else:
-                standing[section.zone].append(_piece(block, section, said, section.zone))
-    ranked = [piece for _, _, piece in sorted(evidence, key=lambda one: one[:2])]
+                standing[section.zone].append((block, section, part))
+    ranked = sorted(evidence, key=lambda one: (one[0].order, one[1].strength))
     best, second, rest = ranked[:1], ranked[1:2], ranked[2:]
-    return OrderedPrompt(
-        [
-            *standing[Zone.PREFIX],
-            *(replace(piece, zone=Zone.OPENING) for piece in best),
-            *standing[Zone.OPENING],
-            *rest[::2],
-            *standing[Zone.MIDDLE],
-            *reversed(rest[1::2]),
-            *(replace(piece, zone=Zone.CLOSING) for piece in second),
-            *standing[Zone.CLOSING],
-            *standing[Zone.QUERY],
-            *question,
-        ]
+    zones = (
+        (Zone.PREFIX, standing[Zone.PREFIX]),
+        (Zone.OPENING, [*best, *standing[Zone.OPENING]]),
+        (Zone.MIDDLE, [*rest[::2], *standing[Zone.MIDDLE], *reversed(rest[1::2])]),
+        (Zone.CLOSING, [*second, *standing[Zone.CLOSING]]),
+        (Zone.QUERY, [*standing[Zone.QUERY], *question]),
     )
+    return [(block, section, part, zone) for zone, parts in zones for block, section, part in parts]
 
 
 def _piece(block: Block, section: Section, said: Sequence[Sequence[str]], zone: Zone) -> Piece:

@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from otel_assembly.budget.rivals import Told
 
 
-def orphans(blocks: Sequence[Block], lost: dict[str, dict[int, Told]]) -> dict[str, dict[int, Told]]:
+def orphans(
+    blocks: Sequence[Block], lost: dict[str, dict[int, Told]]
+) -> tuple[dict[str, dict[int, Told]], frozenset[str]]:
     """Items that no prompt may hold, by block and place: an answer without its call, a call that nobody will answer.
+
+    And the names of the blocks in which a call awaits an approval; see `pending_of`.
 
     Pairs are looked for within a block, for blocks are kept and dropped one by one. A call without a result is pending
     while no response stands behind it, in its own block or in another.
@@ -33,9 +37,10 @@ def orphans(blocks: Sequence[Block], lost: dict[str, dict[int, Told]]) -> dict[s
     """
     holding = [block for block in blocks if block.eventful]
     if not holding:
-        return {}
+        return {}, frozenset()
     replies = [block for block in holding if _replies(block, lost)]
     found: dict[str, dict[int, Told]] = {}
+    pending: set[str] = set()
     for block in holding:
         items = block.items
         alive = [index for index in range(len(items)) if index not in lost.get(block.name, ())]
@@ -49,7 +54,9 @@ def orphans(blocks: Sequence[Block], lost: dict[str, dict[int, Told]]) -> dict[s
             told[alive[at]] = DecisionOutcome.DROPPED, reason, None
         if told:
             found[block.name] = told
-    return found
+        if pairing.awaiting(newest_response):
+            pending.add(block.name)
+    return found, frozenset(pending)
 
 
 def _replies(block: Block, lost: dict[str, dict[int, Told]]) -> bool:

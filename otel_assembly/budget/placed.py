@@ -6,12 +6,12 @@ So there is one ledger, one set of spans and one way to explain: what holds of e
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from otel_assembly.budget.allocator import finished_async
+from otel_assembly.budget.clear_kept import KeptCompactions, finished_keeping
 from otel_assembly.budget.measure import Measure
-from otel_assembly.budget.ordering import OrderedPrompt, order_for_attention_and_cache
+from otel_assembly.budget.ordering import OrderedPrompt, order_for_attention_and_cache, parts_in_order
 from otel_assembly.budget.rule import plan
 from otel_assembly.budget.sections import is_text, item_text
 from otel_assembly.budget.sheets import sheet_of
@@ -78,21 +78,23 @@ def _(placed: Placed) -> EventFacts:
 
 def laid_out(blocks: Sequence[Block]) -> list[Placed]:
     """Every item of these blocks, in the order in which it would be sent if all of it fitted."""
-    places = {id(item): Placed(block, place, item) for block in blocks for place, item in enumerate(_held(block))}
-    prompt = order_for_attention_and_cache(blocks)
-    return [places[id(item)] for piece in prompt for item in _held(piece)]
-
-
-def _held(block: Block) -> tuple[BlockItem, ...]:
-    """A block's items; the very objects, for its content is a sequence of them."""
-    content = block.content
-    return content if isinstance(content, tuple) else ()
+    return [
+        Placed(block, place, item)
+        for block, section in parts_in_order(blocks)
+        for place, item in zip(section.items, map(block.items.__getitem__, section.items), strict=True)
+    ]
 
 
 @dataclass(slots=True)
 class Desk:
-    """What an assembly's allocation came to, beside what its record says; None until it has."""
+    """What an assembly goes by and comes to, beside what its record says.
 
+    Attributes:
+        kept: What compaction made on the turns before.
+        laid: What the allocation came to; None until it has.
+    """
+
+    kept: KeptCompactions = field(default_factory=KeptCompactions)
     laid: tuple[Allocation, OrderedPrompt] | None = None
 
 
@@ -129,16 +131,18 @@ class AllocatorPolicy(DecidingPolicy):
             ContextOverflowError: What may not be cut does not fit.
         """
         measure = Measure(context.meter, framed=True)
-        measure.priming += context.meter.tools(context.tools)
+        schemas = context.meter.tools(context.tools)
+        measure.priming += schemas
         blocks = {placed.block.name: placed.block for placed in events}
-        steps = plan(blocks.values(), self._window, self._output_reserve, measure)
-        allocation = await finished_async(steps, self._compactors, lambda block: context.watch(block.kind.value))
+        steps = plan(blocks.values(), self._window, self._output_reserve, measure, schemas=schemas)
+        own = desk.get() or Desk()
+        allocation = await finished_keeping(
+            steps, self._compactors, lambda block: context.watch(block.kind.value), own.kept
+        )
         prompt = order_for_attention_and_cache(allocation.blocks)
         known = {(placed.block.name, placed.place): placed for placed in events}
         sent, made = _sent(prompt, {id(placed.item): placed for placed in events})
-        held = desk.get()
-        if held is not None:
-            held.laid = allocation, prompt
+        own.laid = allocation, prompt
         if isinstance(events, View):  # what the rule has counted, the ledger may as well know
             events.history.table(context.meter).each(events)
         decisions = allocation.decisions

@@ -28,12 +28,23 @@ _LONGEST_NAME: Final = 160
 
 
 class RetentionOutcome(StrEnum):
-    """What became of a proposal; a closed set."""
+    """What became of a proposal; a closed set.
+
+    Attributes:
+        WRITTEN: It is remembered.
+        REJECTED: The gate's rule did not accept it.
+        FORBIDDEN_SCOPE: It lies outside of what was permitted, and the gate never saw it.
+        FAILED: The gate failed.
+        QUEUED: A `QueuedWriteGate` holds it for later.
+        REFUSED: A `QueuedWriteGate` had no room for it, or was closed.
+    """
 
     WRITTEN = "written"
     REJECTED = "rejected"
     FORBIDDEN_SCOPE = "forbidden_scope"
     FAILED = "failed"
+    QUEUED = "queued"
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)

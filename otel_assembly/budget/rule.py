@@ -13,25 +13,27 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.budget.allocation import Allocation, Fate
 from otel_assembly.budget.block import Block, BlockItem, Cut
 from otel_assembly.budget.compaction import CompactedBlock
 from otel_assembly.budget.orphans import orphans
-from otel_assembly.budget.rivals import losers
+from otel_assembly.budget.rivals import Told, losers
 from otel_assembly.budget.sections import is_text, item_text
 from otel_assembly.budget.sheets import overflowing_sheet
-from otel_assembly.budget.survival import survivors_of
+from otel_assembly.budget.survival import pending_of, survivors_of
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Overflow, OverflowCause
 from otel_assembly.errors import ConfigurationError, ContextOverflowError, TokenizerError
 
 if TYPE_CHECKING:
     from otel_assembly.budget.compaction import Compacted
     from otel_assembly.budget.measure import Measure, Rendered
-    from otel_assembly.budget.rivals import Told
 
 _DROPPED = DecisionOutcome.DROPPED
+_PENDING: Final[Told] = (DecisionOutcome.KEPT, DecisionReason.PENDING_TOOL_CALL, None)
+#: What an overflow calls the calls that await an approval in blocks that may be cut.
+_PENDING_COST: Final = "pending_tool_calls"
 #: Most blocks that leave whole have nothing more to say, so they share one.
 _OVER_BUDGET = Fate(_DROPPED, DecisionReason.OVER_BUDGET)
 _BELOW_FLOOR = Fate(_DROPPED, DecisionReason.BELOW_FLOOR)
@@ -50,10 +52,17 @@ class CompactionRequest:
 Plan = Generator[CompactionRequest, "Compacted", Allocation]
 
 
-def plan(blocks: Iterable[Block], window: int, output_reserve: int, measure: Measure) -> Plan:
+def plan(blocks: Iterable[Block], window: int, output_reserve: int, measure: Measure, *, schemas: int = 0) -> Plan:
     """The rule, as a generator of what it wants compacted; it returns the allocation.
 
     What is wrong whatever the tokens are is raised at once, and what only counting shows, by the generator.
+
+    Args:
+        blocks: The blocks.
+        window: The model's window, in tokens.
+        output_reserve: Tokens kept free for the reply.
+        measure: What counts; its ``priming`` is what belongs to no block.
+        schemas: How many tokens of that are for tool schemas.
 
     Raises:
         ConfigurationError: A number cannot work, two blocks share a name, or a floor is above the window.
@@ -61,7 +70,7 @@ def plan(blocks: Iterable[Block], window: int, output_reserve: int, measure: Mea
         ContextOverflowError: What may not be cut does not fit.
         TokenizerError: The counter does not count; the message names the block.
     """
-    return _Rule(blocks, window, output_reserve, measure).run()
+    return _Rule(blocks, window, output_reserve, measure, schemas).run()
 
 
 def _sorted(blocks: Iterable[Block]) -> list[Block]:
@@ -87,9 +96,22 @@ def _sorted(blocks: Iterable[Block]) -> list[Block]:
 
 
 class _Rule:
-    __slots__ = ("_blocks", "_budget", "_costs", "_lost", "_measure", "_reserve", "_window")
+    __slots__ = (
+        "_blocks",
+        "_budget",
+        "_costs",
+        "_lost",
+        "_measure",
+        "_pending",
+        "_pinned",
+        "_reserve",
+        "_schemas",
+        "_window",
+    )
 
-    def __init__(self, blocks: Iterable[Block], window: int, output_reserve: int, measure: Measure) -> None:
+    def __init__(
+        self, blocks: Iterable[Block], window: int, output_reserve: int, measure: Measure, schemas: int
+    ) -> None:
         numbers: dict[str, Any] = {"window": window, "output_reserve": output_reserve}
         for name, value in numbers.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -100,6 +122,7 @@ class _Rule:
             )
         self._window, self._reserve, self._budget = window, output_reserve, window - output_reserve
         self._measure = measure
+        self._schemas = schemas
         self._blocks = _sorted(blocks)
         for block in self._blocks:
             if block.min_tokens > window:
@@ -107,33 +130,48 @@ class _Rule:
                     f"block {block.name!r}: its floor of {block.min_tokens} tokens is above the window of {window}; "
                     "lower min_tokens or raise the window"
                 )
-        self._lost = self._out_from_the_start()
+        self._lost, pending = self._out_from_the_start()
+        #: Of cuttable blocks with calls that await an approval, the atoms that stay whatever is cut.
+        self._pending: dict[str, list[list[int]]] = {
+            block.name: pending_of(block, block.items, self._alive(block))
+            for block in (self._blocks if pending else ())
+            if block.cuttable and block.name in pending
+        }
+        #: What those take.
+        self._pinned: dict[str, int] = {}
         self._costs: list[int] = []
 
-    def _out_from_the_start(self) -> dict[str, dict[int, Told]]:
-        """Items that stay out of any prompt, however much room there is, by block and place."""
+    def _out_from_the_start(self) -> tuple[dict[str, dict[int, Told]], frozenset[str]]:
+        """Items that stay out of any prompt, however much room there is, by block and place.
+
+        And the names of the blocks in which calls await an approval.
+        """
         several = [block for block in self._blocks if isinstance(block.content, tuple)]
         if not several:
-            return {}
+            return {}, frozenset()
         lost = losers(several)
-        for name, told in orphans(several, lost).items():
+        unpaired, pending = orphans(several, lost)
+        for name, told in unpaired.items():
             lost.setdefault(name, {}).update(told)
-        return lost
+        return lost, pending
 
     def _counted(self) -> list[int]:
         """What each block takes whole, without the items that are out from the start."""
         text, overhead, lost = self._measure.text, self._measure.overhead, self._lost
+        pending = self._pending
         costs: list[int] = []
         block: Block | None = None
         try:
             for block in self._blocks:
                 if block.plain:
                     costs.append(overhead + text(block.content) if block.content else 0)  # type: ignore[arg-type]  # plain: a text
-                elif block.name in lost:
-                    costs.append(self._measure.tokens(block, block.items, self._alive(block)))
                 else:
                     items = block.items
-                    costs.append(self._measure.tokens(block, items, range(len(items))))
+                    alive = self._alive(block) if block.name in lost else range(len(items))
+                    costs.append(self._measure.tokens(block, items, alive))
+                    if block.name in pending:
+                        held = _in_order(pending[block.name])
+                        self._pinned[block.name] = self._measure.tokens(block, items, held)
         except TokenizerError as error:
             raise _named(block, error) from error
         return costs
@@ -146,7 +184,8 @@ class _Rule:
     def run(self) -> Plan:
         costs = self._costs = self._counted()
         budget, lost, overhead = self._budget, self._lost, self._measure.overhead
-        fixed = self._measure.priming
+        pinned = self._pinned
+        fixed = self._measure.priming + sum(pinned.values())
         for block, cost in zip(self._blocks, costs, strict=True):
             if not block.cuttable:
                 fixed += cost
@@ -162,24 +201,28 @@ class _Rule:
                 # Its room is what it was given in the first pass: its own.
                 decided.append((block, cost, self._kept(block) if block.name in lost else None))
                 continue
+            # What is fixed of it has been reserved already, and is all its own.
+            holds = block.name in pinned
+            own = pinned[block.name] if holds else 0
             if floor < 0:
-                decided.append((block, free - reserved, self._with_lost(block, _BELOW_FLOOR)))
+                fate = self._pinned_alone(block, DecisionReason.BELOW_FLOOR) if holds else _BELOW_FLOOR
+                decided.append((block, free - reserved + own, self._with_lost(block, fate)))
                 continue
             reserved -= floor
-            room = free - reserved
+            room = free - reserved + own
             if cost <= room:
-                free -= cost
-                used += cost
+                free -= cost - own
+                used += cost - own
                 fate = self._kept(block) if block.name in lost else None
-            elif room <= (overhead if block.plain else 0):
+            elif room <= (overhead if block.plain else 0) and not holds:
                 fate = self._with_lost(block, _OVER_BUDGET)
             else:
                 try:
                     fate = self._with_lost(block, (yield from self._cut(block, cost, room)))
-                    free -= self._charged(block, fate)
+                    free -= min(room, max(own, self._charged(block, fate))) - own
                 except TokenizerError as error:
                     raise _named(block, error) from error
-                used += fate.rendered.tokens
+                used += fate.rendered.tokens - own
             decided.append((block, room, fate))
         return Allocation(
             decided,
@@ -192,8 +235,12 @@ class _Rule:
 
     def _overflow(self, fixed: int) -> ContextOverflowError:
         costs = {block.name: cost for block, cost in zip(self._blocks, self._costs, strict=True) if not block.cuttable}
-        if self._measure.priming:
-            costs["reply_priming"] = self._measure.priming
+        around = {
+            _PENDING_COST: sum(self._pinned.values()),
+            "tool_schemas": self._schemas,
+            "reply_priming": self._measure.priming - self._schemas,
+        }
+        costs.update((name, tokens) for name, tokens in around.items() if tokens)
         error = ContextOverflowError(self._budget, fixed, costs)
         overflow = Overflow(self._budget, fixed, OverflowCause.FIXED)
         error.sheet = overflowing_sheet(self._blocks, self._costs, self._window, self._reserve, overflow)
@@ -205,6 +252,8 @@ class _Rule:
         reserved = 0
         for block, cost in zip(self._blocks, self._costs, strict=True):
             floor = min(block.min_tokens, cost) if block.cuttable and block.min_tokens else 0
+            if floor and block.name in self._pinned:
+                floor = max(0, floor - self._pinned[block.name])
             if reserved + floor > room:
                 floors.append(-1)
                 continue
@@ -223,6 +272,15 @@ class _Rule:
         result = block.holding([items[index] for index in alive])
         return Fate(DecisionOutcome.KEPT, reason, alive, told, result, self._measure.rendered(block, items, alive))
 
+    def _pinned_alone(self, block: Block, reason: DecisionReason) -> Fate:
+        """A block of which nothing is left but the calls that await an approval."""
+        kept = _in_order(self._pending[block.name])
+        items = block.items
+        told: dict[int, Told] = dict.fromkeys(self._alive(block), (_DROPPED, reason, None))
+        told.update(dict.fromkeys(kept, _PENDING))
+        result = block.holding([items[index] for index in kept])
+        return Fate(DecisionOutcome.KEPT, reason, kept, told, result, self._measure.rendered(block, items, kept))
+
     def _with_lost(self, block: Block, fate: Fate) -> Fate:
         lost = self._lost.get(block.name)
         return fate if lost is None else replace(fate, told={**fate.told, **lost})
@@ -240,7 +298,8 @@ class _Rule:
 
     def _cut(self, block: Block, cost: int, room: int) -> Generator[CompactionRequest, Compacted, Fate]:
         if block.cut is Cut.WHOLE:
-            return _OVER_BUDGET
+            holds = block.name in self._pending
+            return self._pinned_alone(block, DecisionReason.OVER_BUDGET) if holds else _OVER_BUDGET
         items = block.items
         alive = self._alive(block)
         attempts: tuple[Any, ...] = ()
@@ -287,12 +346,13 @@ class _Rule:
     ) -> Generator[CompactionRequest, Compacted, Fate]:
         reason = DecisionReason.OVER_BUDGET if block.cut is Cut.OLDEST else DecisionReason.LOW_RANK
         survivors = survivors_of(block, items, alive)
-        fitting, kept, rendered = self._that_fit(block, items, survivors, room)
+        pending = self._pending.get(block.name, [])
+        fitting, kept, rendered = self._that_fit(block, items, survivors, room, len(pending))
         told: dict[int, Told] = {}
         made: CompactedBlock | None = None
         attempts: tuple[Any, ...] = ()
         result: Block | None = None
-        if fitting < len(survivors) and (not kept or rendered.tokens < floor):
+        if fitting < len(survivors) and (fitting == len(pending) or rendered.tokens < floor):
             # What fits is nothing, or useless by itself: the next item may make up for it, if it is shorter.
             found = yield from self._next_compacted(block, items, survivors[: fitting + 1], room)
             made, result, rendered_with, attempts = found
@@ -301,32 +361,38 @@ class _Rule:
                 told[survivors[fitting][0]] = DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, None
         if made is None:
             if not kept or rendered.tokens < floor:
-                useless = DecisionReason.BELOW_FLOOR if kept else DecisionReason.OVER_BUDGET
-                return Fate(_DROPPED, useless, attempts=attempts)
+                useless = DecisionReason.BELOW_FLOOR if fitting > len(pending) else DecisionReason.OVER_BUDGET
+                fate = self._pinned_alone(block, useless) if pending else Fate(_DROPPED, useless)
+                fate.attempts = attempts
+                return fate
             result = block.holding([items[index] for index in kept])
         stays = set(kept).union(told)
         told.update((index, (_DROPPED, reason, None)) for index in alive if index not in stays)
+        told.update(dict.fromkeys(_in_order(pending), _PENDING))
         if made is not None:
             reason = DecisionReason.COMPACTED
         outcome = DecisionOutcome.KEPT if made is None else DecisionOutcome.COMPACTED
         return Fate(outcome, reason, kept, told, result, rendered, made, attempts)
 
     def _that_fit(
-        self, block: Block, items: Sequence[BlockItem], survivors: Sequence[Sequence[int]], room: int
+        self, block: Block, items: Sequence[BlockItem], survivors: Sequence[Sequence[int]], room: int, pinned: int
     ) -> tuple[int, list[int], Rendered]:
-        """How many atoms fit together, the first ones first; their items, ascending; and what those take."""
+        """How many atoms fit together, the first ones first; their items, ascending; and what those take.
+
+        The first `pinned` of them stay in any case: `room` holds them.
+        """
         charges = iter(self._charges(block, items, [index for atom in survivors for index in atom]))
         left, fitting = room, 0
         for atom in survivors:
             left -= sum(next(charges) for _ in atom)
-            if left < 0:
+            if left < 0 and fitting >= pinned:
                 break
             fitting += 1
         while True:
-            kept = sorted(index for atom in survivors[:fitting] for index in atom)
+            kept = _in_order(survivors[:fitting])
             rendered = self._measure.rendered(block, items, kept)
             # A counter may find more in a joined text than in its parts; whatever it finds, the budget holds.
-            if rendered.tokens <= room:
+            if rendered.tokens <= room or fitting <= pinned:
                 return fitting, kept, rendered
             fitting -= 1
 
@@ -356,6 +422,11 @@ class _Rule:
         if rendered.tokens > room:
             return None, None, nothing, compacted.attempts
         return made, result, rendered, compacted.attempts
+
+
+def _in_order(atoms: Iterable[Sequence[int]]) -> list[int]:
+    """The items of these atoms, ascending."""
+    return sorted(index for atom in atoms for index in atom)
 
 
 def _named(block: Block | None, error: TokenizerError) -> TokenizerError:

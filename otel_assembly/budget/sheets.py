@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
+from otel_assembly.budget.sections import is_text, spoken
 from otel_assembly.budget.survival import survivors_of
 from otel_assembly.decision import BudgetLine, BudgetSheet, DecisionOutcome, DecisionReason
 
@@ -65,18 +68,26 @@ _OUT_FROM_THE_START: Final = frozenset(
 def _line(allocation: Allocation, decision: BlockDecision) -> BudgetLine:
     block = decision.block
     made = int(decision.made is not None)
-    order: list[int] = []
+    alive = [item.index for item in decision.items if item.reason not in _OUT_FROM_THE_START]
+    tokens_in = decision.tokens_in + decision.separators_in
+    tokens_out = decision.tokens_out + decision.separators_out
+    atoms: list[list[int]] = []
+    cost = tokens_in
     if block.cuttable:
-        alive = [item.index for item in decision.items if item.reason not in _OUT_FROM_THE_START]
-        order = [index for atom in survivors_of(block, block.items, alive) for index in atom]
+        atoms = survivors_of(block, block.items, alive)
+        if len(alive) < len(decision.items):
+            cost = tokens_out if decision.items_out == len(alive) else _tokens_of(allocation, decision, alive)
+    order = [index for atom in atoms for index in atom]
+    charges = allocation.charges(block, order)
+    floor = min(block.min_tokens, cost)
     return BudgetLine(
         name=block.name,
         kind=block.kind.value,
         priority=block.priority,
         cuttable=block.cuttable,
         min_tokens=block.min_tokens,
-        tokens_in=decision.tokens_in + decision.separators_in,
-        tokens_out=decision.tokens_out + decision.separators_out,
+        tokens_in=tokens_in,
+        tokens_out=tokens_out,
         outcome=decision.outcome,
         reason=decision.reason,
         room=decision.room,
@@ -87,5 +98,44 @@ def _line(allocation: Allocation, decision: BlockDecision) -> BudgetLine:
         cut=str(block.cut),
         items=range(len(decision.items)),
         order=order,
-        charges=allocation.charges(block, order),
+        charges=charges,
+        atoms=[len(atom) for atom in atoms],
+        cost=cost,
+        enough=_enough(allocation, decision, atoms, charges, floor) if floor else 0,
+        events=sum(not is_text(block.items[index]) for index in order),
+        winners=[(item.index, item.winner) for item in decision.items if item.winner is not None],
     )
+
+
+def _enough(
+    allocation: Allocation, decision: BlockDecision, atoms: Sequence[Sequence[int]], charges: Sequence[int], floor: int
+) -> int:
+    """How many items it takes, in the order in which they survive, to be worth the block's floor."""
+    upto = [0, *accumulate(charges)]
+    taken: list[int] = []
+    for atom in atoms:
+        taken += atom
+        # Nothing is counted before the bound says that it may be enough.
+        if upto[len(taken)] >= floor and _tokens_of(allocation, decision, sorted(taken)) >= floor:
+            break
+    return len(taken)
+
+
+def _tokens_of(allocation: Allocation, decision: BlockDecision, kept: Sequence[int]) -> int:
+    """What a block takes with these of its items, counted as it is sent."""
+    block, items = decision.block, decision.block.items
+    tokens = 0
+    for section, said in spoken(block, items, kept):
+        tokens += sum(decision.items[index].tokens for index in section.items if not is_text(items[index]))
+        tokens += sum(allocation.count(block.separator.join(texts)) for texts in said)
+        tokens += len(said) * _marks(allocation, decision) if said else 0
+    return tokens
+
+
+def _marks(allocation: Allocation, decision: BlockDecision) -> int:
+    """What stands around a message that is a text: what the first text of a block is charged beside itself."""
+    text = next((index for index, item in enumerate(decision.block.items) if is_text(item)), None)
+    if text is None:  # all that is said here is the instruction, in a message of its own
+        text_alone = decision.block.holding(decision.block.restated)
+        return allocation.charges(replace(text_alone, restated=""), [0])[0] - allocation.count(text_alone.restated)
+    return allocation.charges(replace(decision.block, restated=""), [text])[0] - decision.items[text].tokens

@@ -88,6 +88,7 @@ def put_sheet(
         unsaid = Arrays()
         ledger.changes([at for at in range(len(lines)) if at not in shown], unsaid)
         put_lists(start, context, unsaid, started_ns)
+    places = {line.name: at for at, line in enumerate(lines)}
     for number, at in enumerate(sorted(shown)):
         # Apart by enough that their order survives a backend that keeps microseconds.
         at_ns = started_ns + number * names.APART_NS
@@ -97,6 +98,11 @@ def put_sheet(
             changes.add([names.BLOCK_ITEMS], [runs_of(items)])
             survivors = [str(items[place]) for place in lines[at].order]
             changes.add([names.BLOCK_ORDER, names.BLOCK_CHARGES], [survivors, list(lines[at].charges)])
+            if any(size > 1 for size in lines[at].atoms):
+                changes.add([names.BLOCK_ATOMS], [list(lines[at].atoms)])
+            losers = [str(items[place]) for place, _ in lines[at].winners]
+            winners = [str(ordinals(places[block])[place]) for _, (block, place) in lines[at].winners]
+            changes.add([names.BLOCK_LOSERS, names.BLOCK_WINNERS], [losers, winners])
         if ledger is not None:
             ledger.changes([at], changes)
         put_arrays(start, block, trace.set_span_in_context(block, context), line_attributes(lines[at]), changes, at_ns)
@@ -150,6 +156,9 @@ def line_attributes(line: BudgetLine) -> Attributes:
         names.BLOCK_CUTTABLE: line.cuttable,
         **({names.BLOCK_CUT: line.cut} if line.cut else {}),
         names.BLOCK_MIN_TOKENS: line.min_tokens,
+        **({names.BLOCK_COST: line.cost} if line.cost not in {None, line.tokens_in} else {}),
+        **({names.BLOCK_ENOUGH: line.enough} if line.enough else {}),
+        **({names.BLOCK_EVENTS: line.events} if line.events else {}),
         names.TOKENS_IN: line.tokens_in,
         names.TOKENS_OUT: line.tokens_out,
         names.DECISION_OUTCOME: line.outcome.value,

@@ -368,6 +368,26 @@ BLOCK_CHARGES: Final = _attribute(
     "What each is charged as it is taken in: its tokens, and at most what joining it adds.",
     parallel_to=BLOCK_ORDER,
 )
+BLOCK_ATOMS: Final = _attribute(
+    "assembly.block.atoms",
+    "int[]",
+    "How many items of `assembly.block.order`, from its beginning, are kept or dropped together, each time.",
+)
+BLOCK_COST: Final = _attribute(
+    "assembly.block.cost", "int", "Tokens that it takes whole, without the items that are out from the start."
+)
+BLOCK_ENOUGH: Final = _attribute(
+    "assembly.block.enough", "int", "How many items of `assembly.block.order` it takes to be worth its floor."
+)
+BLOCK_EVENTS: Final = _attribute(
+    "assembly.block.events", "int", "How many items of `assembly.block.order` are messages of their own, not texts."
+)
+BLOCK_LOSERS: Final = _attribute(
+    "assembly.block.losers", "string[]", "Its items that are out because another says the same, or a newer version."
+)
+BLOCK_WINNERS: Final = _attribute(
+    "assembly.block.winners", "string[]", "The item that stands for each.", parallel_to=BLOCK_LOSERS
+)
 DECISION_OUTCOME: Final = _attribute(
     "assembly.decision.outcome",
     "string",

@@ -111,7 +111,7 @@ POLICY_ERRORS: Final = Metric(
     "assembly.policy.errors",
     "counter",
     "{error}",
-    "Policies that raised, or broke their contract.",
+    "Policies that raised, or broke their contract; and sources of a `ContextAssembler` that failed.",
     (*_POLICY, *required(names.ERROR_TYPE)),
 )
 TELEMETRY_ERRORS: Final = Metric(

@@ -67,7 +67,10 @@ class BlockReading:
         kind: Its kind.
         priority: Its priority.
         remaining: Tokens of the budget that were left before it was decided.
-        items: The ordinals of its items; empty where an assembly tells of them.
+        items: The ordinals of its items; empty where the span does not name them.
+        attributes: Those of its span, arrays whole.
+        order: Its items that are not out from the start, the one that is cut last first.
+        winners: Items that are out because another stands for them, with that one.
     """
 
     name: str
@@ -75,13 +78,17 @@ class BlockReading:
     priority: int | None
     remaining: int | None
     items: frozenset[int]
+    attributes: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    order: Sequence[int] = ()
+    winners: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class StepReading:
     """One policy's span: its attributes, arrays whole, and what it says of items since the turn before.
 
-    Where the allocator decided, `allocation` are the attributes of its span, and `blocks` are its blocks.
+    Where the allocator decided, `allocation` are the attributes of its span, and `blocks` are its blocks, in decision
+    order, as far as their spans are there.
     """
 
     policy: str

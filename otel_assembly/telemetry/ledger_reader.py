@@ -115,8 +115,10 @@ def _allocation(span: SpanLike, children: _Children) -> Turn:
     held = whole(span, below)
     number = int(held.get(names.TURN, 0))
     blocks: list[BlockReading] = []
-    exits: dict[int, Exit] = {}
-    injected: list[int] = []
+    # What happened to items of blocks without a span stands on this one.
+    unsaid = _step(span, children, number)
+    exits = {item: replace(exit_, policy=ALLOCATOR, index=0) for item, exit_ in unsaid.exits.items()}
+    injected = list(unsaid.injected)
     for child in (child for child in below if child.name.startswith(names.SPAN_ALLOCATE_BLOCK)):
         rest = children.get((child.trace_id, child.span_id), ())
         step = _step(child, children, number)
@@ -130,7 +132,7 @@ def _allocation(span: SpanLike, children: _Children) -> Turn:
         sent=names.EXCEPTION_TYPE not in held,
         follows=True,
         attributes=held,
-        steps=[StepReading(ALLOCATOR, 0, held, exits, injected, (), (), held)],
+        steps=[StepReading(ALLOCATOR, 0, held, exits, injected, (), (), held, blocks)],
         kept=ordinals(held.get(names.KEPT_ITEMS)),
         arrived=ordinals(held.get(names.ARRIVED_ITEMS)),
         counted={},
@@ -144,12 +146,16 @@ def _allocation(span: SpanLike, children: _Children) -> Turn:
 
 def _block(span: SpanLike, children: Sequence[SpanLike]) -> BlockReading:
     held = whole(span, children)
+    losers, winners = ordinals(held.get(names.BLOCK_LOSERS)), ordinals(held.get(names.BLOCK_WINNERS))
     return BlockReading(
         name=str(held.get(names.BLOCK_NAME)),
         kind=str(held.get(names.BLOCK_KIND)),
         priority=held.get(names.BLOCK_PRIORITY),
         remaining=held.get(names.BUDGET_REMAINING),
         items=frozenset(ordinals(held.get(names.BLOCK_ITEMS))),
+        attributes=held,
+        order=ordinals(held.get(names.BLOCK_ORDER)),
+        winners=dict(zip(losers, winners, strict=False)),
     )
 
 
@@ -188,6 +194,10 @@ def _step(span: SpanLike, children: _Children, turn: int) -> StepReading:
         injected=ordinals(held.get(names.INJECTED_ITEMS)),
         returned=ordinals(held.get(names.RETURNED_ITEMS)),
         withdrawn=ordinals(held.get(names.WITHDRAWN_ITEMS)),
-        allocation=allocation.attributes if allocation is not None else None,
-        blocks=[_block(child, ()) for child in under if child.name.startswith(names.SPAN_ALLOCATE_BLOCK)],
+        allocation=whole(allocation, under) if allocation is not None else None,
+        blocks=[
+            _block(child, children.get((child.trace_id, child.span_id), ()))
+            for child in under
+            if child.name.startswith(names.SPAN_ALLOCATE_BLOCK)
+        ],
     )

@@ -171,6 +171,16 @@ class OpenTelemetryRecorder:
                 attributes = {names.MODEL: self.metrics.model_name(model)}
                 self.metrics.record(catalogue.TOKENS_CALIBRATION, counted / billed, attributes)
 
+    def source_failed(self, role: str, source: str, error_type: str) -> None:
+        """A source failed: as a policy's error, for to who watches over a service it is the same."""
+        with self.failures.contained("metrics"):
+            if self.listening() and is_instrumentation_enabled() and self._prepared():
+                attributes = {
+                    names.POLICY_NAME: self.metrics.policy_name(f"{role} {source}"),
+                    names.ERROR_TYPE: self.metrics.error_type(error_type),
+                }
+                self.metrics.add(catalogue.POLICY_ERRORS, 1, attributes)
+
     def stamping(self) -> StampingProcessor | None:
         """What stamps later model calls of our tracer provider; None where it is no SDK's."""
         provider = self._providers[0] or trace.get_tracer_provider()

@@ -275,6 +275,12 @@ async def test_too_much_that_may_not_be_cut_raises_before_anything_is_compacted(
     with pytest.raises(ContextOverflowError) as raised:
         await assembler.assemble(Task("Why? " * 60), user=None)
     assert raised.value.costs.keys() == {"system", "query", "reply_priming"}
+    assert raised.value.costs["reply_priming"] == 3
+    schemas = [{"type": "function", "function": {"name": "pay", "parameters": {"type": "object", "properties": {}}}}]
+    with pytest.raises(ContextOverflowError) as with_tools:
+        await assembler.assemble(Task("Why? " * 60), user=None, context=Context(tools=schemas))
+    costs = with_tools.value.costs
+    assert costs == {**raised.value.costs, "tool_schemas": with_tools.value.needed - raised.value.needed}
     assert recorder.span("assemble_context").attributes["assembly.overflow.cause"] == "fixed"
     assert recorder.span("allocate_budget").status == "ERROR"
 

@@ -32,7 +32,8 @@ def test_the_example_says_what_was_kept_cut_and_why():
 
 
 def test_the_guides_code_runs(capsys):
-    assembling, remembering = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.M | re.S)
+    code = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.M | re.S)
+    assembling, remembering, queueing = code
     names: dict = {}
     exec(compile(assembling, str(GUIDE), "exec"), names)
     messages = asyncio.run(names["answer"]("What is the fee?", Context()))
@@ -44,3 +45,5 @@ def test_the_guides_code_runs(capsys):
     ]
     exec(compile(remembering, str(GUIDE), "exec"), names)
     assert names["recall"].recall
+    exec(compile(queueing, str(GUIDE), "exec"), names)
+    assert names["queue"].waiting == 0

@@ -200,6 +200,41 @@ async def test_a_source_that_fails_is_named_and_stops_the_assembly_or_is_passed_
     assert [(one.source, one.problem) for one in context.failures] == [("wiki", problem)]
 
 
+def errors_counted(telemetry):
+    points = telemetry.metrics.get("assembly.policy.errors", [])
+    return [(one.attributes["assembly.policy.name"], one.attributes["error.type"], one.value) for one in points]
+
+
+@pytest.mark.parametrize("mode", ["skip", "raise"])
+@pytest.mark.parametrize(
+    ("broken", "error"),
+    [
+        (Failing(ValueError(CANARY), name="wiki"), "ValueError"),
+        (Source("wiki", wait=never), "TimeoutError"),
+        (Source("wiki", brings=[CANARY]), "SourceFailedError"),
+    ],
+)
+async def test_a_source_that_fails_is_counted_by_its_role_and_name(broken, error, mode):
+    telemetry = RecordedTelemetry()
+    assembler = desk(
+        Source(brings=[passage(1), forbidden(1)]),
+        broken,
+        deadline=0.01,
+        on_retriever_error=mode,
+        recorder=telemetry.recorder,
+    )
+    for _ in range(2):
+        try:
+            await assembler.assemble(Task(ASKED), None)
+        except SourceFailedError:
+            assert mode == "raise"
+    assert errors_counted(telemetry) == [("retriever wiki", error, 2)]
+    assert CANARY not in repr(telemetry.metrics)
+    if mode == "skip":
+        assert telemetry.span("assemble_context").status != "ERROR"
+    assert telemetry.violations() == []
+
+
 async def test_when_one_fails_the_others_are_not_waited_for():
     ended = []
 
