@@ -14,6 +14,7 @@ from otel_assembly.explain.explaining import Explainer, explain
 from otel_assembly.explain.explanation import (
     Absence,
     BlockPlace,
+    BlockShare,
     Competitor,
     Explanation,
     Holder,
@@ -25,6 +26,7 @@ from otel_assembly.explain.explanation import (
 __all__ = [
     "Absence",
     "BlockPlace",
+    "BlockShare",
     "Competitor",
     "Explainer",
     "Explanation",

@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, PromptPart
 from otel_assembly.errors import AssemblyError
-from otel_assembly.explain.chain import LIMITS
-from otel_assembly.explain.explanation import Absence, BlockPlace, Explanation, Holder, Raise, Standing, unsure
+from otel_assembly.explain.explanation import (
+    Absence,
+    BlockPlace,
+    BlockShare,
+    Explanation,
+    Holder,
+    Raise,
+    Standing,
+    unsure,
+)
 from otel_assembly.explain.remedy import Remedy
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.ledger_model import ALLOCATOR
@@ -123,8 +131,7 @@ class _OfTurn:
         """What happened to the item."""
         block = self._block(answer)
         if block is not None:
-            place = BlockPlace(block.name, block.kind, block.priority, block.remaining)
-            answer = replace(answer, block=place)
+            answer = replace(answer, block=self._place(block), winner=block.winners.get(answer.item))
         if answer.arrived is not None and answer.arrived > self.turn.number:
             return replace(answer, outcome="not_arrived")
         if not self.turn.sent:
@@ -135,17 +142,30 @@ class _OfTurn:
 
     def _block(self, answer: Explanation) -> BlockReading | None:
         """The block that holds the item: the one that lists it, else the only one of its kind."""
-        for block in self.turn.blocks:
+        blocks = [block for step in self.turn.steps if step.policy == ALLOCATOR for block in step.blocks]
+        for block in blocks:
             if answer.item in block.items:
                 return block
-        found = [
-            block
-            for step in self.turn.steps
-            if step.policy == ALLOCATOR and not self.turn.blocks
-            for block in step.blocks
-            if block.kind == answer.kind
-        ]
+        found = [block for block in blocks if block.kind == answer.kind and not block.items]
         return found[0] if len(found) == 1 else None
+
+    def _place(self, block: BlockReading) -> BlockPlace:
+        blocks = next(step.blocks for step in self.turn.steps if any(one is block for one in step.blocks))
+        before = blocks[: next(at for at, one in enumerate(blocks) if one is block)]
+        shares = [
+            BlockShare(one.name, one.priority, tokens)
+            for one in before
+            if isinstance(tokens := one.attributes.get(names.TOKENS_OUT), int) and tokens
+        ]
+        floor = block.attributes.get(names.BLOCK_MIN_TOKENS)
+        return BlockPlace(
+            block.name,
+            block.kind,
+            block.priority,
+            block.remaining,
+            floor if isinstance(floor, int) and block.attributes.get(names.BLOCK_CUTTABLE) else 0,
+            tuple(shares),
+        )
 
     def absent(self) -> list[Absence]:
         """What is out, in groups."""
@@ -175,7 +195,7 @@ class _OfTurn:
             return unsure(answer, "which policy could not hold its budget: its span is missing")
         answer = replace(answer, policy=step.policy, index=step.index)
         limit = self.remedy.limit(step)
-        if limit is None or LIMITS[step.policy][1] != "tokens":
+        if limit is None or limit.unit != "tokens":
             return answer
         parameter, setting = limit.parameter, limit.setting
         raised = Raise(step.policy, step.index, parameter, excess, setting + excess, "tokens")
@@ -240,7 +260,7 @@ class _OfTurn:
         if exit_.reason == DecisionReason.WITHDRAWN:
             return replace(answer, outcome="withdrawn")
         if exit_.outcome == DecisionOutcome.COMPACTED:
-            return self._compacted(replace(answer, outcome="compacted"), exit_)
+            return self._as_it_is(self._compacted(replace(answer, outcome="compacted"), exit_), exit_)
         step = next((step for step in self.turn.steps if step.index == exit_.index), None)
         if step is None:
             return unsure(answer, f"how much room there was: the span of {exit_.policy} on this turn is missing")
@@ -265,6 +285,13 @@ class _OfTurn:
         if not holders[-1].in_prompt:
             return unsure(answer, "where that summary went: it is not in this turn's prompt")
         return answer
+
+    def _as_it_is(self, answer: Explanation, exit_: Exit) -> Explanation:
+        """What would have kept a compacted item as it is, where an allocator compacted it on this turn."""
+        step = next((step for step in self.turn.steps if step.index == exit_.index), None)
+        if step is None or step.policy != ALLOCATOR:
+            return answer
+        return self.remedy.with_raises(self.remedy.with_room(answer, step), step)
 
     def _holder(self, item: int) -> Holder | None:
         """The newest summary of an item: by the span that made it, else by what was put in as the item went out."""

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Absence", "BlockPlace", "Competitor", "Explanation", "Holder", "Limit", "Raise", "Standing", "unsure"]
+__all__ = [
+    "Absence",
+    "BlockPlace",
+    "BlockShare",
+    "Competitor",
+    "Explanation",
+    "Holder",
+    "Limit",
+    "Raise",
+    "Standing",
+    "unsure",
+]
 
 Outcome: TypeAlias = Literal["kept", "dropped", "compacted", "withdrawn", "not_arrived", "not_sent", "unknown"]
 Unit: TypeAlias = Literal["tokens", "events"]
@@ -81,6 +92,7 @@ class Raise:
         to: The setting then.
         unit: What the setting counts.
         at_least: True where old items have never been counted, so that it may take more.
+        at_most: True where less may do, if a compactor answers with less than it was asked for.
     """
 
     policy: str
@@ -90,6 +102,7 @@ class Raise:
     to: int
     unit: Unit
     at_least: bool = False
+    at_most: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +123,21 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockShare:
+    """What a block takes of the budget.
+
+    Attributes:
+        name: The block's name.
+        priority: Its priority, 1 the highest.
+        tokens: Its tokens in the prompt.
+    """
+
+    name: str
+    priority: int | None
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class BlockPlace:
     """The block that holds an item, where an allocator decided.
 
@@ -118,12 +146,16 @@ class BlockPlace:
         kind: Its kind.
         priority: Its priority, 1 the highest.
         remaining: Tokens of the budget that were left when the block was decided.
+        floor: Tokens that are reserved for it, or it is dropped; 0 where nothing is.
+        before: The blocks that were decided before it, with what they take.
     """
 
     name: str
     kind: str
     priority: int | None
     remaining: int | None
+    floor: int = 0
+    before: tuple[BlockShare, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +184,7 @@ class Explanation:
         also_out_tokens: Their tokens together; None where one was not counted.
         raises: The smallest extra budget: one entry for each policy whose limit has to be raised, in chain order.
         never: Why no limit would have kept it.
+        winner: The item that stands for it, where it is out as a duplicate or as an older version.
         holders: The summary that holds it, then the one that holds that summary, and so on.
         block: Its block, where an allocator decided.
         unknown: What the traces do not tell, a sentence each.
@@ -177,6 +210,7 @@ class Explanation:
     also_out_tokens: int | None = None
     raises: tuple[Raise, ...] = ()
     never: str | None = None
+    winner: int | None = None
     holders: tuple[Holder, ...] = ()
     block: BlockPlace | None = None
     unknown: tuple[str, ...] = ()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionReason
+from otel_assembly.explain.allocated import AllocatorRun
 from otel_assembly.explain.chain import LIMITS, ChainRun
 from otel_assembly.explain.explanation import Competitor, Explanation, Limit, Raise, unsure
 from otel_assembly.explain.skeleton import UnknownError
@@ -41,6 +43,7 @@ _LIMITED: Final = frozenset(
         DecisionReason.ORPHANED_TOOL_RESULT.value,
         DecisionReason.BELOW_FLOOR.value,
         DecisionReason.LOW_RANK.value,
+        DecisionReason.COMPACTED.value,
     }
 )
 
@@ -52,6 +55,12 @@ class Remedy:
         self.ledger = ledger
         self.turn = turn
         self.chain = ChainRun(ledger, turn)
+
+    @cached_property
+    def allocator(self) -> AllocatorRun:
+        """The turn's allocator, where it is its only policy, to be run again."""
+        (step,) = self.turn.steps
+        return AllocatorRun(self.ledger, self.turn, step)
 
     def limit(self, step: StepReading) -> Limit | None:
         """The limit of a policy; None where it has none, or where its settings are not in the traces."""
@@ -110,14 +119,12 @@ class Remedy:
             return answer
         known = self.ledger.items.get(answer.item)
         atom = known.atom if known is not None else answer.item
-        blocks = self.turn.blocks
-        own = next((at for at, block in enumerate(blocks) if answer.item in block.items), len(blocks))
-        before = {item for block in blocks[: own + 1] for item in block.items}
         in_blocks = step.policy == ALLOCATOR
+        before = self._before(answer.item, step) if in_blocks else frozenset()
         rivals = [
             Competitor(item, self._kind(item), self.ledger.tokens_known(self.turn.number, item))
             for item in self.turn.kept
-            if (not blocks or item in before if in_blocks else item > atom)
+            if (item in before if in_blocks else item > atom)
         ]
         rivals.sort(key=lambda one: (-(one.tokens or 0), -one.item))
         exits = self.ledger.exits(self.turn.number)
@@ -135,6 +142,15 @@ class Remedy:
             also_out_tokens=None if in_blocks else self.tokens_of(also_out),
         )
 
+    def _before(self, item: int, step: StepReading) -> frozenset[int]:
+        """The items of the blocks that come before an item's own, and those of its own that are cut after it."""
+        before: set[int] = set()
+        for block in step.blocks:
+            if item in block.order:
+                return frozenset(before.union(block.order[: list(block.order).index(item)]))
+            before |= block.items
+        return frozenset(before)
+
     def _kind(self, item: int) -> str:
         known = self.ledger.items.get(item)
         return known.kind if known is not None else "unknown"
@@ -150,8 +166,7 @@ class Remedy:
             if answer.reason in _NEVER:
                 return replace(answer, never=_NEVER[answer.reason])
             if step.policy == ALLOCATOR:
-                what = "it cuts blocks by ranks and rules of their own, which are not in the traces"
-                return unsure(answer, f"what would have kept it: {what}")
+                return self._allocated_more(answer, step)
             return unsure(answer, f"{step.policy} is not one of our policies: what it goes by is not known")
         chain = self.chain
         problem = chain.problem
@@ -163,6 +178,22 @@ class Remedy:
             return self._searched(answer)
         except UnknownError as error:
             return unsure(answer, f"what would have kept it: {error}")
+
+    def _allocated_more(self, answer: Explanation, step: StepReading) -> Explanation:
+        """The smallest larger window by which the allocator keeps it."""
+        limit = self.limit(step)
+        if limit is None:
+            return unsure(answer, "what would have kept it: the allocator's span is missing")
+        problem = self.allocator.problem if self.turn.steps == [step] else "other policies stand around the allocator"
+        try:
+            if problem is not None:
+                raise UnknownError(problem)
+            extra, less_might_do = self.allocator.smallest(answer.item)
+        except UnknownError as error:
+            return unsure(answer, f"what would have kept it: {error}")
+        to = limit.setting + extra
+        raised = Raise(step.policy, step.index, limit.parameter, extra, to, limit.unit, at_most=less_might_do)
+        return replace(answer, raises=(raised,))
 
     def _searched(self, answer: Explanation) -> Explanation:
         """Raise the limit of the policy that took it, then of the next one that would, until it is in the prompt."""

@@ -78,7 +78,11 @@ def said(about: Explanation) -> Iterator[tuple[str, str]]:
     if about.block is not None:
         block = about.block
         left = f", decided with room for {_tokens(block.remaining)}" if block.remaining is not None else ""
-        yield "block", f"{block.name} ({block.kind}, priority {block.priority}){left}"
+        floor = f", floor {block.floor:,}" if block.floor else ""
+        yield "block", f"{block.name} ({block.kind}, priority {block.priority}{floor}){left}"
+        if block.before and about.outcome in {"dropped", "compacted"} and about.limit is not None:
+            shares = ", ".join(f"{share.name} {share.tokens:,}" for share in block.before)
+            yield "blocks before it", f"{_tokens(sum(share.tokens for share in block.before))}: {shares}"
     if about.limit is not None:
         yield "limit", _limit(about.limit)
     if about.competitors:
@@ -87,6 +91,8 @@ def said(about: Explanation) -> Iterator[tuple[str, str]]:
     if about.also_out:
         tokens = f", {_tokens(about.also_out_tokens)}" if about.also_out_tokens is not None else ""
         yield "out as well", f"{_items(len(about.also_out))} newer than it or of its call{tokens}: they come before it"
+    if about.winner is not None:
+        yield "stands for it", f"item {about.winner}"
     for holder in about.holders:
         name = f"item {holder.item}" if holder.item is not None else "a summary that the traces do not name"
         there = "which is in this prompt" if holder.in_prompt else "which is not in this prompt"
@@ -138,7 +144,7 @@ def _raises(about: Explanation) -> str:
 
 def _raise(change: Raise) -> str:
     unit = change.unit if change.extra != 1 else change.unit[:-1]
-    least = "at least " if change.at_least else ""
+    least = "at least " if change.at_least else "at most " if change.at_most else ""
     return f"{least}{change.extra:,} more {unit}: {change.policy} with {change.parameter}={change.to}"
 
 

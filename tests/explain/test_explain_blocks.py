@@ -34,7 +34,9 @@ def test_a_cut_item_has_its_block_its_rule_and_what_was_left(explainer):
     assert answer.block.remaining < answer.tokens + explainer.explain(2).tokens
     assert (answer.limit.setting, answer.limit.limit, answer.limit.left >= 0) == (120, 100, True)
     assert {one.item for one in answer.competitors} == {0, 1, 2}
-    assert "which are not in the traces" in answer.unknown[0]
+    assert answer.unknown == ()
+    (change,) = answer.raises
+    assert (change.policy, change.parameter, change.to) == ("allocator", "window", 120 + change.extra)
     assert "docs (evidence, priority 5)" in dict(said(answer))["block"]
 
 

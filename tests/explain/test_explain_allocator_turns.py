@@ -1,0 +1,161 @@
+"""Items of a context assembler's blocks, turn by turn: one ledger, and what would have kept them is true there too."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from otel_assembly import Context, ContextAssembler
+from otel_assembly.budget.allocation import texts_of
+from otel_assembly.budget.candidates import Candidate, Task
+from otel_assembly.errors import ContextOverflowError
+from otel_assembly.explain import Explainer, explain
+from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.telemetry.settings import ContentCapture, TelemetrySettings
+from otel_assembly.testing import RecordedTelemetry, conversation
+from otel_assembly.tokens.counters import TiktokenCounter
+
+MODEST = settings(
+    max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+FLOORS = {"evidence": 40, "memory": 20, "summary": 20}
+
+
+class Remembering(TiktokenCounter):
+    """Counts each text once, however many assemblers ask."""
+
+    count = cache(TiktokenCounter.count)
+
+
+COUNTER = Remembering("o200k_base")
+
+
+class Shelf:
+    """A retriever and a recall that bring what they were given for a task."""
+
+    name = "shelf"
+
+    def __init__(self, brings):
+        self.brings = brings
+
+    async def search(self, query, *, scopes, k):
+        return self.brings[query]
+
+    async def recall(self, query, *, user, scopes, k):
+        return self.brings[query]
+
+
+class Desk:
+    """A conversation of several tasks under one window, recorded with its content."""
+
+    def __init__(self, turns, window):
+        self.turns, self.window = turns, window
+        telemetry = RecordedTelemetry(settings=TelemetrySettings(content=ContentCapture.SPAN_ONLY))
+        context, assembler = Context(), self._assembler(window, telemetry.recorder)
+        for task, _, _ in turns:
+            try:
+                asyncio.run(assembler.assemble(task, None, context))
+            except ContextOverflowError:
+                continue
+        self.spans = telemetry.spans
+        telemetry.shutdown()
+        (self.ledger,) = read_ledgers(self.spans).values()
+        self.texts = {
+            item: text
+            for turn in self.ledger.turns
+            for item, text in zip(turn.arrived, turn.attributes.get("assembly.arrived.contents", ()), strict=False)
+        }
+
+    def _assembler(self, window, recorder=None):
+        return ContextAssembler(
+            system="You are the support desk of a shop.",
+            window=window,
+            output_reserve=20,
+            scopes=lambda user, task: {"public"},
+            retrievers=[Shelf({task.query: passages for task, passages, _ in self.turns})],
+            recall=Shelf({task.query: memories for task, _, memories in self.turns}),
+            floors=FLOORS,
+            counter=COUNTER,
+            recorder=recorder,
+        )
+
+    @cache  # noqa: B019  # it lives for one example
+    def kept(self, turn, window):
+        """What the texts are of the items that are in the prompt as they are."""
+        task, _, _ = self.turns[turn]
+        context = asyncio.run(self._assembler(window).assemble(task, None, Context()))
+        return {"\n".join(texts_of(one.item)) for one in context.allocation.items if one.outcome == "kept"}
+
+
+def _round(text, calls):
+    if not calls:
+        return conversation("ask: " + text, "answer: " + text)
+    return conversation("ask: " + text, "call a", "result a: " + text, "answer: " + text)
+
+
+@st.composite
+def turns(draw):
+    said = st.sampled_from(["ok", "where is my bag", "the flight was moved to gate fourteen " * 2, "lorem ipsum " * 9])
+    made = []
+    for number in range(draw(st.integers(1, 3))):
+        passages = [
+            Candidate(f"doc-{at}", f"passage {at}: {draw(said)}", "public", version=draw(st.integers(1, 2)))
+            for at in draw(st.lists(st.integers(0, 5), max_size=5))
+        ]
+        memories = [
+            Candidate(f"m-{at}", f"memory {at}: {draw(said)}", "public", score=draw(st.integers(0, 3)))
+            for at in draw(st.lists(st.integers(0, 3), unique=True, max_size=3))
+        ]
+        events = [event for _ in range(draw(st.integers(0, 4))) for event in _round(draw(said), draw(st.booleans()))]
+        border = draw(st.integers(0, len(events)))
+        summary = draw(st.sampled_from([None, "so far they have talked about bags and flights. " * 3]))
+        task = Task(f"question {number}", summary=summary, older=events[:border], recent=events[border:])
+        made.append((task, passages, memories))
+    return made
+
+
+@MODEST
+@given(turns(), st.integers(90, 360))
+def test_the_window_that_is_named_keeps_the_item_on_that_turn_and_a_smaller_one_does_not(turns, window):
+    desk = Desk(turns, window)
+    for turn in (turn for turn in desk.ledger.turns if turn.sent):
+        explainer = Explainer(desk.ledger, turn.number)
+        said = [desk.texts[item] for item in desk.ledger.exits(turn.number)] + [desk.texts[i] for i in turn.kept]
+        for item, exit_ in desk.ledger.exits(turn.number).items():
+            answer = explainer.explain(item)
+            if exit_.reason == "withdrawn":
+                continue
+            assert answer.raises or answer.never or answer.unknown
+            assert not answer.unknown, answer
+            text = desk.texts[item]
+            for change in answer.raises if said.count(text) == 1 else ():
+                assert text in desk.kept(turn.number, change.to)
+                if not change.at_most:
+                    assert text not in desk.kept(turn.number, change.to - 1)
+
+
+def test_an_item_that_left_earlier_is_explained_by_the_turn_that_is_asked_about():
+    passages = [Candidate(f"doc-{n}", f"passage {n} says " + "this " * 12, "public") for n in range(6)]
+    made = [(Task("first question"), passages, []), (Task("second question"), passages, [])]
+    desk = Desk(made, 130)
+    (last,) = [item for item, text in desk.texts.items() if text.startswith("passage 5")]
+    answer = explain(desk.ledger, 1, last)
+    assert (answer.reason, answer.policy, answer.since, answer.block.name) == ("low_rank", "allocator", 0, "evidence")
+    (change,) = answer.raises
+    assert desk.texts[last] in desk.kept(1, change.to)
+    assert desk.texts[last] not in desk.kept(1, change.to - 1)
+    assert [one.name for one in answer.block.before] == ["system", "query"]
+
+
+def test_where_what_may_not_be_cut_does_not_fit_the_window_that_holds_it_is_named():
+    fits = (Task("question"), [], [])
+    made = [fits, (Task("question " * 60), [], [])]
+    desk = Desk(made, 60)
+    answer = explain(desk.ledger, 1, 0)
+    assert (answer.outcome, answer.policy, answer.reason) == ("not_sent", "allocator", "over_budget")
+    (change,) = answer.raises
+    assert Desk(made, change.to).ledger.turn(1).sent
+    assert not Desk(made, change.to - 1).ledger.turn(1).sent
