@@ -33,10 +33,10 @@ demo: $(VENV)/.runtime
 	@$(BIN)/otel-assembly demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n auto --dist worksteal
 
 test-long: $(VENV)/.dev
-	$(BIN)/python -m pytest -m slow --timeout 1800
+	$(BIN)/python -m pytest -m slow --timeout 1800 -n auto --dist worksteal
 
 coverage: $(VENV)/.dev
 	$(BIN)/coverage run -m pytest -m "not slow"

@@ -24,7 +24,15 @@ def test_the_demo_shows_an_overflow_a_warning_and_a_halt(otel_assembly, tmp_path
     halted = [span for span in spans if any(event.name == "assembly.halt" for event in span.events)]
     assert [span.name for span in halted] == ["invoke_agent support"]
     assert all(span.status == "ERROR" for span in halted)
-    for shown in ("OVERFLOW", "WARNING", "HALT", "assemble_context", "apply_policy budget", "allocate_budget", "allocate_block query"):
+    for shown in (
+        "OVERFLOW",
+        "WARNING",
+        "HALT",
+        "assemble_context",
+        "apply_policy budget",
+        "allocate_budget",
+        "allocate_block query",
+    ):
         assert shown in ran.out
     assert max(map(len, ran.out.splitlines())) <= 100
 

@@ -170,7 +170,9 @@ def talks():
 
 
 @pytest.mark.parametrize("chain", {**CHAINS, **COMPACTING})
-@pytest.mark.parametrize("notes", [False, True], ids=["plain", "with notes"])
+@pytest.mark.parametrize(
+    "notes", [pytest.param(False, id="plain"), pytest.param(True, id="with notes", marks=pytest.mark.slow)]
+)
 async def test_a_turn_at_100_000_events_does_what_a_turn_at_1_000_does(chain, notes, talks):
     codes, held = [], []
     for length in (SHORT, LONG):
