@@ -11,6 +11,7 @@ from otel_assembly.context import Context
 from otel_assembly.decision import DecisionReason
 from otel_assembly.errors import ConfigurationError, ContextOverflowError
 from otel_assembly.explain.skeleton import PromptsOfTurn, SkeletonMeter, UnknownError, note_tokens, stand_ins
+from otel_assembly.explain.summarised import SummarisedBudget
 from otel_assembly.facts import EventKind
 from otel_assembly.history import History
 from otel_assembly.policies import POLICIES, DecidingPolicy
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from otel_assembly.telemetry.ledger_model import Ledger, StepReading, Turn
 
 T = TypeVar("T")
+
+BUDGET: Final = "budget"
 
 #: The setting of each reducer that makes room, and what it counts.
 LIMITS: Final[Mapping[str, tuple[str, str]]] = {
@@ -112,7 +115,7 @@ class ChainRun:
             if set(ran.kept) != stated:
                 asks = {EventKind.RESPONSE, EventKind.TOOL_CALL}
                 lost = stated - set(ran.kept)
-                self._awaiting = frozenset(item for item in lost if self._events[item].kind in asks)
+                self._awaiting = frozenset(item for item in lost & self._events.keys() if self._events[item].kind in asks)
                 self.problem = (
                     f"{step.policy}, run again on what the ledger states, keeps {len(ran.kept)} items and not the"
                     f" {len(stated)} that it kept"
@@ -217,8 +220,22 @@ class ChainRun:
     def _policy(self, step: StepReading, more: int) -> DecidingPolicy | None:
         key = step.index, more
         if key not in self._policies:
-            self._policies[key] = _made_again(step, more)
+            self._policies[key] = self._summarised(step, more) or _made_again(step, more)
         return self._policies[key]
+
+    def _summarised(self, step: StepReading, more: int) -> DecidingPolicy | None:
+        """A budget that put a summary in the place of what it cut."""
+        settings = _settings(step)
+        if step.policy != BUDGET or "summary_tokens" not in settings:
+            return None
+        older = next((block for block in step.blocks if block.kind == EventKind.OLDER), None)
+        reserve = int(older.attributes.get(names.BLOCK_MIN_TOKENS, 0)) if older is not None else 0
+        made = self._made(step)
+        if not reserve or len(made) != 1:
+            return None
+        (summary,) = stand_ins(self._ledger, self._turn, made, frozenset()).values()
+        settings["window"] += more
+        return SummarisedBudget({**settings, "compact": None}, reserve, summary)
 
     def _as_stated(self, step: StepReading, view: Sequence[Any]) -> Sequence[Any]:
         """What a policy that is not ours did, as the ledger states it, on events that it may never have seen."""
@@ -257,14 +274,24 @@ def _made_again(step: StepReading, more: int) -> DecidingPolicy | None:
     if step.policy not in POLICIES or step.policy in _INJECTIONS:
         return None
     try:
-        read = json.loads(step.attributes.get(names.POLICY_CONFIG) or "{}")
-        config = {name: value for name, value in dict(read).items() if value is not None}
+        config = _settings(step)
+        if config.pop("compact", None) is not None or step.policy == BUDGET:
+            config.pop("summary_tokens", None)
         if more:
             config[LIMITS[step.policy][0]] += more
         policy = make_policy(step.policy, config, step.policy)
     except (ValueError, TypeError, KeyError, ConfigurationError):
         return None
     return None if "chars_per_token" in config or not isinstance(policy, DecidingPolicy) else policy
+
+
+def _settings(step: StepReading) -> dict[str, Any]:
+    """A policy's settings, as its span states them."""
+    try:
+        read = dict(json.loads(step.attributes.get(names.POLICY_CONFIG) or "{}"))
+    except (ValueError, TypeError):
+        return {}
+    return {name: value for name, value in read.items() if value is not None}
 
 
 def _consecutive(steps: Sequence[StepReading]) -> bool:

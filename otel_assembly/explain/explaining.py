@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, PromptPart
 from otel_assembly.errors import AssemblyError
+from otel_assembly.explain.chain import BUDGET
 from otel_assembly.explain.explanation import (
     Absence,
     BlockPlace,
@@ -289,7 +290,7 @@ class _OfTurn:
     def _as_it_is(self, answer: Explanation, exit_: Exit) -> Explanation:
         """What would have kept a compacted item as it is, where an allocator compacted it on this turn."""
         step = next((step for step in self.turn.steps if step.index == exit_.index), None)
-        if step is None or step.policy != ALLOCATOR:
+        if step is None or step.policy not in {ALLOCATOR, BUDGET}:
             return answer
         return self.remedy.with_raises(self.remedy.with_room(answer, step), step)
 

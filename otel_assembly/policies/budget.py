@@ -151,18 +151,18 @@ class BudgetPolicy(DecidingPolicy):
         """A summary of what is cut where room is kept for one; None where there is no room, or nothing to say."""
         if self._compactors is None or not takes_summary(view):
             return None
-        if fill.taken + self._reserve(fill, view) > self.max_tokens:
+        if fill.taken + self.reserved(fill, view) > self.max_tokens:
             return None
         gone = fill.gone(self._beside_summary(fill, view)[1])
         if gone is None:
             return None
-        room = self._reserve(fill, view)
+        room = self.reserved(fill, view)
         return await standing.summarise(gone, self.summary_tokens, room, self._compactors, context)
 
     def _beside_summary(self, fill: Fill, view: View) -> tuple[View, list[Verdict]]:
-        return fill.selected(fill.cut(self.max_tokens - self._reserve(fill, view), self.step_tokens))
+        return fill.selected(fill.cut(self.max_tokens - self.reserved(fill, view), self.step_tokens))
 
-    def _reserve(self, fill: Fill, view: View) -> int:
+    def reserved(self, fill: Fill, view: View) -> int:
         """What is kept free for a summary, with the marks of its message."""
         return self.summary_tokens + fill.meter.event(describe(summary_like(view[0], "", ())))
 

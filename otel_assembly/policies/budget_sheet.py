@@ -85,7 +85,7 @@ def _lines(
     if summaries:
         yield _line(EventKind.SUMMARY, summaries, len(fill.summaries), room, placed=sent, cuttable=True)
         room -= summaries
-    yield from _older(fill, view, kept, max(0, room), summary, made)
+    yield from _older(fill, view, kept, max(0, room), summary, made, policy.reserved(fill, view) if made else 0)
 
 
 def _line(
@@ -122,9 +122,9 @@ def _line(
 
 
 def _older(
-    fill: Fill, view: View, kept: View | None, room: int, summary: Compaction | None, made: int
+    fill: Fill, view: View, kept: View | None, room: int, summary: Compaction | None, made: int, reserved: int
 ) -> Iterator[BudgetLine]:
-    """All the rest: the turns that the cut goes through."""
+    """All the rest: the turns that the cut goes through; its floor is what is kept free for their summary."""
     held = {*fill.pinned, *fill.newest, *fill.left_out, *fill.summaries}
     items_in = len(view) - fill.first - len(held)
     if items_in <= 0:
@@ -147,7 +147,7 @@ def _older(
         kind=EventKind.OLDER.value,
         priority=_PRIORITIES[EventKind.OLDER],
         cuttable=True,
-        min_tokens=0,
+        min_tokens=reserved,
         tokens_in=fill.sum(view) - around,
         tokens_out=tokens_out + made,
         outcome=outcome,
