@@ -114,8 +114,8 @@ class ChainRun:
             stated = self._stated(step.index)
             if set(ran.kept) != stated:
                 asks = {EventKind.RESPONSE, EventKind.TOOL_CALL}
-                lost = stated - set(ran.kept)
-                self._awaiting = frozenset(item for item in lost & self._events.keys() if self._events[item].kind in asks)
+                lost = (stated - set(ran.kept)) & self._events.keys()
+                self._awaiting = frozenset(item for item in lost if self._events[item].kind in asks)
                 self.problem = (
                     f"{step.policy}, run again on what the ledger states, keeps {len(ran.kept)} items and not the"
                     f" {len(stated)} that it kept"
