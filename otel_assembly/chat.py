@@ -52,9 +52,18 @@ def _(message: dict) -> EventFacts:  # type: ignore[type-arg]  # singledispatch 
     )
 
 
+class ChatSummary(dict[str, Any]):
+    """A system message that says what earlier messages said; a dict like any other to whoever sends it."""
+
+
+@describe.register(ChatSummary)
+def _(message: ChatSummary) -> EventFacts:
+    return EventFacts(EventKind.SUMMARY, message["content"])
+
+
 @summary_like.register(dict)
 def _(message: dict[str, Any], text: str, events: Sequence[Any]) -> dict[str, Any]:
-    return {"role": "system", "content": f"[Earlier messages, summarised: details may be missing]\n{text}"}
+    return ChatSummary(role="system", content=f"[Earlier messages, summarised: details may be missing]\n{text}")
 
 
 @shortened.register(dict)

@@ -63,6 +63,7 @@ async def test_a_summary_stands_where_the_cut_turns_stood(assembly_telemetry):
 
     assert "what was said before" in assembly.events[0]["content"]
     assert assembly.events[-1] is messages[-1]
+    assert assembly.kinds["summary"] == prompt_tokens([], [assembly.events[0]]) - prompt_tokens([], [])
     assert assembly.totals.tokens_out == prompt_tokens(assembly.prompts, assembly.events) <= 600
     assert assembly.totals.dropped == 0
     assert assembly.totals.compacted == len(messages) - (len(assembly.events) - 1)
