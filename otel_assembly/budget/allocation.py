@@ -187,6 +187,10 @@ class Allocation:
         """Tokens of each block in the prompt, by its name; with `separators` and `framing` they sum to `used`."""
         return {decision.block.name: decision.tokens_out for decision in self.decisions if decision.result is not None}
 
+    def tokens_of(self, block: Block, kept: Sequence[int]) -> int:
+        """What a block takes with these of its items, counted as it is sent."""
+        return self._measure.tokens(block, block.items, kept)
+
     def charges(self, block: Block, order: Sequence[int]) -> list[int]:
         """What each of these items of a block is charged as they are taken in, in this order."""
         items = block.items

@@ -10,7 +10,7 @@ from otel_assembly.budget.rule import plan
 from otel_assembly.recorder import default_recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from otel_assembly.budget.allocation import Allocation
     from otel_assembly.budget.block import Block
@@ -82,10 +82,10 @@ async def allocate_async(
     steps = plan(blocks, window, output_reserve, measure)
     recording = default_recorder().begin_allocation()
     if recording is None:
-        return await finished_async(steps, compactors, None)
+        return await finished_async(steps, answered_by(compactors, None))
     with recording:
         recording.asks(window, output_reserve)
-        allocation = await finished_async(steps, compactors, recording.watch)
+        allocation = await finished_async(steps, answered_by(compactors, recording.watch))
         recording.finish(allocation)
         return allocation
 
@@ -107,15 +107,24 @@ def _finished(steps: Plan, compactors: Compactors, recording: AllocationRecordin
         compacted = compactors.run(request.text, request.target, request.measure.text, watch)
 
 
-async def finished_async(
-    steps: Plan, compactors: Compactors, watch: Callable[[Block], Watch | None] | None
-) -> Allocation:
-    """Run the rule to its end, with compactors that may wait."""
+async def finished_async(steps: Plan, answer: Callable[[CompactionRequest], Awaitable[Compacted]]) -> Allocation:
+    """Run the rule to its end; `answer` compacts what it asks for, and may wait."""
     compacted: Compacted | None = None
     while True:
         try:
             request: CompactionRequest = next(steps) if compacted is None else steps.send(compacted)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]  # what a Plan returns
+        compacted = await answer(request)
+
+
+def answered_by(
+    compactors: Compactors, watch: Callable[[Block], Watch | None] | None
+) -> Callable[[CompactionRequest], Awaitable[Compacted]]:
+    """What answers with these compactors, each attempt watched."""
+
+    async def answer(request: CompactionRequest) -> Compacted:
         watched = watch(request.block) if watch is not None else None
-        compacted = await compactors.run_async(request.text, request.target, request.measure.text, watched)
+        return await compactors.run_async(request.text, request.target, request.measure.text, watched)
+
+    return answer

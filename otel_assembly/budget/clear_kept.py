@@ -10,15 +10,15 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from otel_assembly.budget.allocator import answered_by
 from otel_assembly.budget.compaction import Compacted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
-    from otel_assembly.budget.allocation import Allocation
     from otel_assembly.budget.block import Block
     from otel_assembly.budget.compaction import Compactors, Watch
-    from otel_assembly.budget.rule import CompactionRequest, Plan
+    from otel_assembly.budget.rule import CompactionRequest
 
 #: Texts of one conversation that are kept: a block has one at a time, and a few more for turns that go back and forth.
 _MOST: Final = 16
@@ -84,22 +84,17 @@ def _original(request: CompactionRequest) -> _Original:
     return request.block.name, hashlib.blake2b(text, digest_size=16).digest()
 
 
-async def finished_keeping(
-    steps: Plan,
-    compactors: Compactors,
-    watch: Callable[[Block], Watch | None],
-    kept: KeptCompactions,
-) -> Allocation:
-    """Run the rule to its end, and ask the compactors only for what is not kept."""
-    compacted: Compacted | None = None
-    while True:
-        try:
-            request: CompactionRequest = next(steps) if compacted is None else steps.send(compacted)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]  # what a Plan returns
+def answered_keeping(
+    compactors: Compactors, watch: Callable[[Block], Watch | None], kept: KeptCompactions
+) -> Callable[[CompactionRequest], Awaitable[Compacted]]:
+    """What answers with what is kept, and asks the compactors only for the rest."""
+    ask = answered_by(compactors, watch)
+
+    async def answer(request: CompactionRequest) -> Compacted:
         compacted = kept.find(request)
         if compacted is None:
-            compacted = await compactors.run_async(
-                request.text, request.target, request.measure.text, watch(request.block)
-            )
+            compacted = await ask(request)
             kept.keep(request, compacted)
+        return compacted
+
+    return answer

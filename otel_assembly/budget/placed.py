@@ -9,7 +9,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from otel_assembly.budget.clear_kept import KeptCompactions, finished_keeping
+from otel_assembly.budget.allocator import finished_async
+from otel_assembly.budget.clear_kept import KeptCompactions, answered_keeping
 from otel_assembly.budget.measure import Measure
 from otel_assembly.budget.ordering import OrderedPrompt, order_for_attention_and_cache, parts_in_order
 from otel_assembly.budget.rule import plan
@@ -136,9 +137,8 @@ class AllocatorPolicy(DecidingPolicy):
         blocks = {placed.block.name: placed.block for placed in events}
         steps = plan(blocks.values(), self._window, self._output_reserve, measure, schemas=schemas)
         own = desk.get() or Desk()
-        allocation = await finished_keeping(
-            steps, self._compactors, lambda block: context.watch(block.kind.value), own.kept
-        )
+        answer = answered_keeping(self._compactors, lambda block: context.watch(block.kind.value), own.kept)
+        allocation = await finished_async(steps, answer)
         prompt = order_for_attention_and_cache(allocation.blocks)
         known = {(placed.block.name, placed.place): placed for placed in events}
         sent, made = _sent(prompt, {id(placed.item): placed for placed in events})

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from otel_assembly.budget.sections import is_text, spoken
+from otel_assembly.budget.sections import is_text
 from otel_assembly.budget.survival import survivors_of
 from otel_assembly.decision import BudgetLine, BudgetSheet, DecisionOutcome, DecisionReason
 
@@ -76,7 +75,7 @@ def _line(allocation: Allocation, decision: BlockDecision) -> BudgetLine:
     if block.cuttable:
         atoms = survivors_of(block, block.items, alive)
         if len(alive) < len(decision.items):
-            cost = tokens_out if decision.items_out == len(alive) else _tokens_of(allocation, decision, alive)
+            cost = tokens_out if decision.items_out == len(alive) else allocation.tokens_of(block, alive)
     order = [index for atom in atoms for index in atom]
     charges = allocation.charges(block, order)
     floor = min(block.min_tokens, cost)
@@ -116,26 +115,6 @@ def _enough(
     for atom in atoms:
         taken += atom
         # Nothing is counted before the bound says that it may be enough.
-        if upto[len(taken)] >= floor and _tokens_of(allocation, decision, sorted(taken)) >= floor:
+        if upto[len(taken)] >= floor and allocation.tokens_of(decision.block, sorted(taken)) >= floor:
             break
     return len(taken)
-
-
-def _tokens_of(allocation: Allocation, decision: BlockDecision, kept: Sequence[int]) -> int:
-    """What a block takes with these of its items, counted as it is sent."""
-    block, items = decision.block, decision.block.items
-    tokens = 0
-    for section, said in spoken(block, items, kept):
-        tokens += sum(decision.items[index].tokens for index in section.items if not is_text(items[index]))
-        tokens += sum(allocation.count(block.separator.join(texts)) for texts in said)
-        tokens += len(said) * _marks(allocation, decision) if said else 0
-    return tokens
-
-
-def _marks(allocation: Allocation, decision: BlockDecision) -> int:
-    """What stands around a message that is a text: what the first text of a block is charged beside itself."""
-    text = next((index for index, item in enumerate(decision.block.items) if is_text(item)), None)
-    if text is None:  # all that is said here is the instruction, in a message of its own
-        text_alone = decision.block.holding(decision.block.restated)
-        return allocation.charges(replace(text_alone, restated=""), [0])[0] - allocation.count(text_alone.restated)
-    return allocation.charges(replace(decision.block, restated=""), [text])[0] - decision.items[text].tokens

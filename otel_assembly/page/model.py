@@ -38,7 +38,7 @@ def page_model(spans: Iterable[SpanLike], *, title: str) -> dict[str, Any]:
     children = children_of(held)
     found = {(span.trace_id, span.span_id): span for below in children.values() for span in below}
     texts = Texts()
-    ledgers = [_Row(ledger, found, children, texts) for ledger in read_ledgers(held).values()]
+    ledgers = [_Row(ledger, found, children, texts) for ledger in read_ledgers(held, allocations=True).values()]
     _halt_after(found.values(), ledgers)
     unreadable = [problem for row in ledgers if not row.turns for problem in row.shown.get("problems", ())]
     return {

@@ -13,6 +13,7 @@ from page_runs import expanded, messages, play, state
 from otel_assembly import (
     AlertPolicy,
     Assembler,
+    Block,
     BudgetPolicy,
     Compactors,
     Context,
@@ -23,6 +24,7 @@ from otel_assembly import (
     SlidingWindowPolicy,
     Stream,
     TokenBudgetPolicy,
+    allocate,
 )
 from otel_assembly.page import page_model
 from otel_assembly.page.texts import MAX_TEXT
@@ -321,3 +323,22 @@ def test_a_ledger_of_which_nothing_can_be_read_is_named():
 @pytest.mark.parametrize("spans", [[], [StoredSpan("a" * 32, "b" * 16, None, "chat", 0, 1)]])
 def test_spans_of_others_are_passed_over(spans):
     assert page_model(spans, title="t")["conversations"] == []
+
+
+def test_an_allocation_by_itself_is_a_conversation_of_one_turn():
+    telemetry = RecordedTelemetry()
+    with telemetry.as_default():
+        allocate(
+            [
+                Block("rules", 1, "be brief", cuttable=False),
+                Block("passages", 5, ["one two three " * 20, "four five six " * 20], cuttable=True),
+            ],
+            120,
+            10,
+        )
+    (conversation,) = page_model(telemetry.spans, title="one")["conversations"]
+    (ledger,) = conversation["ledgers"]
+    (turn,) = ledger["turns"]
+    assert turn["steps"][0]["reasons"] == [["low_rank", 1]]
+    assert [block["name"] for block in turn["allocations"][0]["blocks"]] == ["rules", "passages"]
+    telemetry.shutdown()
