@@ -457,7 +457,7 @@ def test_an_unreadable_beginning_spoils_the_conversation_that_the_file_is(file):
         ("a.bin", bytes(range(255, 0, -1)), "is not UTF-8, expected JSON in UTF-8"),
         ("a.jsonl", bytes(range(255, 0, -1)) * 10, "is not UTF-8, expected JSON in UTF-8"),
         ("a.json", "[]".encode("utf-16-le"), "is binary or UTF-16, expected JSON in UTF-8"),
-        ("a.jsonl.gz", gzip.compress(b"[]"), "is compressed, expected plain JSON"),
+        ("a.jsonl.gz", gzip.compress(b"[]", mtime=0), "is compressed, expected plain JSON"),
         ("notes.txt", b"Dear diary,\ntoday\n", "not JSON: Expecting value (column 1)"),
         ("a.csv", b"role,content\nuser,hi\n", "not JSON: Expecting value (column 1)"),
     ],
