@@ -1,13 +1,19 @@
-"""``python -m benchmarks [allocator] [memory] [prefix] [turns]``."""
+"""``python -m benchmarks [allocator] [memory] [observed] [prefix] [turns]``."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 
-from benchmarks import allocator, memory, prefix, turns
+from benchmarks import allocator, memory, observed, prefix, turns
 
-REPORTS = {"turns": turns.report, "allocator": allocator.report, "memory": memory.report, "prefix": prefix.report}
+REPORTS = {
+    "turns": turns.report,
+    "observed": observed.report,
+    "allocator": allocator.report,
+    "memory": memory.report,
+    "prefix": prefix.report,
+}
 
 
 async def main(chosen: list[str]) -> int:

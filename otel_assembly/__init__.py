@@ -75,6 +75,7 @@ from otel_assembly.events import (
 )
 from otel_assembly.facts import EventFacts, EventKind, describe
 from otel_assembly.history import History
+from otel_assembly.instrumentation import instrument, uninstrument
 from otel_assembly.knowledge import (
     AggregateTrigger,
     ConversationSummaryAggregate,
@@ -231,9 +232,11 @@ __all__ = [
     "describe",
     "event_from_json",
     "event_to_json",
+    "instrument",
     "invoke_agent",
     "on_halt",
     "order_for_attention_and_cache",
+    "uninstrument",
     "validate_order",
 ]
 

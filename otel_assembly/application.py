@@ -9,13 +9,12 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.changes import ordinal_runs
-from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
+from otel_assembly.decision import Outcome, Verdict
 from otel_assembly.errors import DescribeError, PolicyContractError
 from otel_assembly.history import History
 from otel_assembly.ledger import Frame, Group
-from otel_assembly.matching import Matcher, moved, replaced
+from otel_assembly.matched import EXITS, match
 from otel_assembly.ordinals import Ordinals
-from otel_assembly.pairing import ECHO
 from otel_assembly.policies import POLICIES, DecidingPolicy, policy_kind
 from otel_assembly.record import Step, StepCompaction
 from otel_assembly.view import Edited, View, to_runs
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from otel_assembly.context import Context
-    from otel_assembly.decision import Compaction
+    from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason
     from otel_assembly.ledger import Ledger
     from otel_assembly.policies.base import AssemblyPolicy
 
@@ -190,7 +189,7 @@ def _events(policy: AssemblyPolicy, step: Step, outcome: Outcome, ledger: Ledger
         _take_verdicts(step, outcome.decisions)
     elif events is not step.view_in or outcome.decisions:
         try:
-            _match(step, list(events), outcome.decisions, ledger)
+            match(step, list(step.view_in), list(events), outcome.decisions, ledger)
         except DescribeError as error:
             raise PolicyContractError(
                 policy.name, step.index, f"returned an event that cannot be read: {error}"
@@ -228,11 +227,8 @@ def _take_verdicts(step: Step, verdicts: Sequence[Verdict]) -> None:
         for verdict in verdicts
         if isinstance(verdict.events, View)
     ]
-    step.groups = tuple(group for group in groups if group.outcome in _EXITS)
-    step.held = tuple(group for group in groups if group.outcome not in _EXITS)
-
-
-_EXITS: Final = frozenset({DecisionOutcome.DROPPED, DecisionOutcome.COMPACTED})
+    step.groups = tuple(group for group in groups if group.outcome in EXITS)
+    step.held = tuple(group for group in groups if group.outcome not in EXITS)
 
 
 def _take_edits(step: Step, events: Edited, ledger: Ledger) -> None:
@@ -240,91 +236,16 @@ def _take_edits(step: Step, events: Edited, ledger: Ledger) -> None:
     history = History(events)
     history.passing = True
     frame = Frame(history, Ordinals())
-    last = ledger.last
-    known = {id(event): ordinal for event, ordinal in last.made[step.index]} if last is not None else {}
+    known = {id(event): ordinal for event, ordinal in ledger.made_by(step)}
     made: list[tuple[Any, int]] = []
-    for event, position in zip(events, events.positions, strict=True):
+    made_at: list[int] = []
+    for place, (event, position) in enumerate(zip(events, events.positions, strict=True)):
         if position is not None:
             frame.ordinals.extend(1, step.frame_in.ordinals.of(position))
             continue
         ordinal = known.get(id(event))
         made.append((event, ledger.take(1) if ordinal is None else ordinal))
+        made_at.append(place)
         frame.ordinals.extend(1, made[-1][1])
-    step.frame_out, step.view_out, step.made = frame, history.view(), tuple(made)
-
-
-def _match(step: Step, events: list[Any], verdicts: Sequence[Verdict], ledger: Ledger) -> None:
-    """Find out what a policy did that returned events of any making; its verdicts say why, where they are true."""
-    view, inputs = step.view_in, list(step.view_in)
-    found = Matcher(inputs).match(events)
-    indexes = [index for index in found if index is not None]
-    tags = _tags(inputs, found, verdicts)
-    part = _part(view, indexes) if None not in found and indexes == sorted(indexes) else None
-    if part is not None and all(map(is_, events, part)):
-        step.view_out = part
-    else:
-        ordinals = list(step.frame_in.of(view))
-        step.frame_out, step.view_out, step.made = _reframed(step, events, found, ordinals, ledger)
-        step.moved = tuple(sorted(ordinals[index] for index in moved(indexes)))
-    groups = [_group(step, view.pick(to_runs(held)), *tag) for tag, held in tags.items()]
-    step.groups = tuple(group for group in groups if group.outcome in _EXITS)
-    step.held = tuple(group for group in groups if group.outcome not in _EXITS)
-
-
-def _part(view: View, indexes: list[int]) -> View | None:
-    """A part of a view, marked as a slice: what belongs together may be parted, and who comes next reads it anew.
-
-    None where a restatement is in it: what it restates may be gone, and then it is none.
-    """
-    if len(indexes) == len(view):
-        return view
-    part = View(view.history, view.pick(to_runs(indexes)).segments, is_slice=True)
-    return None if any(view.history.flags(position) & ECHO for position in part.positions()) else part
-
-
-def _tags(
-    inputs: list[Any], found: list[int | None], verdicts: Sequence[Verdict]
-) -> dict[tuple[DecisionOutcome, DecisionReason], list[int]]:
-    """The indexes of what left, and of what a verdict says was kept, by outcome and reason."""
-    kept, compacted = set(found), replaced(len(inputs), found)
-    said: dict[int, list[Verdict]] = {}
-    for verdict in verdicts:
-        for event in verdict.events:
-            said.setdefault(id(event), []).append(verdict)
-    tags: dict[tuple[DecisionOutcome, DecisionReason], list[int]] = {}
-    for index, event in enumerate(inputs):
-        exits = index not in kept
-        true = (one for one in said.get(id(event), ()) if (one.outcome in _EXITS) is exits)
-        tag = next(((one.outcome, one.reason) for one in true), None)
-        if tag is None and exits:
-            tag = _COMPACTED if index in compacted else _DROPPED
-        if tag is not None:
-            tags.setdefault(tag, []).append(index)
-    return tags
-
-
-_COMPACTED: Final = (DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)
-_DROPPED: Final = (DecisionOutcome.DROPPED, DecisionReason.POLICY)
-
-
-def _reframed(
-    step: Step, events: list[Any], found: list[int | None], ordinals: list[int], ledger: Ledger
-) -> tuple[Frame, View, tuple[tuple[Any, int], ...]]:
-    """The policy's output as a history of its own, in which what came in, or was made before, keeps its ordinal."""
-    history = History(events)
-    history.passing = True
-    frame = Frame(history, Ordinals())
-    made: list[tuple[Any, int]] = []
-    last = ledger.last
-    known = last.made[step.index] if last is not None else ()
-    new = [event for event, index in zip(events, found, strict=True) if index is None]
-    again = iter(Matcher([event for event, _ in known]).match(new))
-    for event, index in zip(events, found, strict=True):
-        if index is not None:
-            frame.ordinals.extend(1, ordinals[index])
-            continue
-        earlier = next(again)
-        ordinal = known[earlier][1] if earlier is not None else ledger.take(1)
-        frame.ordinals.extend(1, ordinal)
-        made.append((event, ordinal))
-    return frame, history.view(), tuple(made)
+    step.frame_out, step.view_out = frame, history.view()
+    step.made, step.made_at = tuple(made), tuple(made_at)

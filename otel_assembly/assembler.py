@@ -13,14 +13,14 @@ from otel_assembly.assembly import Assembly, note_on
 from otel_assembly.config import chain_from_config, chain_to_config
 from otel_assembly.context import Context
 from otel_assembly.decision import Overflow, OverflowCause
+from otel_assembly.ending import failed, numbers, succeeded
 from otel_assembly.errors import ConfigurationError, ContextOverflowError, HaltedError, PolicyError, PolicyFailedError
 from otel_assembly.history import History
-from otel_assembly.ledger import Bill, Ledgers
+from otel_assembly.ledger import Ledgers
 from otel_assembly.policies.order import validate_order
 from otel_assembly.record import CALLER, Record
 from otel_assembly.recorder import default_recorder, policy_span
 from otel_assembly.tokens import CalibratedCounter, TokenMeter, counter_for
-from otel_assembly.totals import totals_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from otel_assembly.record import Step
     from otel_assembly.recorder import Recorder, Recording
     from otel_assembly.tokens import TokenCounter
-    from otel_assembly.totals import Totals
 
 logger = logging.getLogger("otel_assembly")
 
@@ -156,7 +155,7 @@ class Assembler:
             if isinstance(error, ContextOverflowError):
                 await self._tell(record)
             raise
-        self._succeeded(record, recording)
+        succeeded(record, recording)
         try:
             await self._tell(record)
         except BaseException:  # cancelled: nobody will send this prompt
@@ -252,50 +251,18 @@ class Assembler:
         self._recorded_by().calibrated(model or self.model, counted, billed)
 
     def _failed(self, record: Record, recording: Recording | None, error: BaseException) -> None:
-        record.error = error
         record.context.done(succeeded=False)
+        failed(record, recording, error)
         if isinstance(error, ContextOverflowError):
             error.assembly = Assembly(record)
-        if recording is not None:
-            record.last, record.baseline = record.ledger.last, record.ledger.recorded
-            recording.finish(record)
-
-    def _succeeded(self, record: Record, recording: Recording | None) -> None:
-        ledger = record.ledger
-        with ledger.lock:
-            record.last, record.baseline = ledger.last, ledger.recorded
-            counter = record.meter.counter
-            # What is sent is counted before it is noted how much has been counted: both are told together.
-            measured = recording is not None and recording.measured
-            totals = _totals(record) if measured or isinstance(counter, CalibratedCounter) else None
-            record.counts = len(record.opening.view.history.table(record.meter).order)
-            if recording is not None:
-                recording.finish(record)
-            ledger.last = record.snapshot(record.last)
-            if recording is not None and recording.recorded:
-                same = record.baseline is record.last
-                ledger.recorded = ledger.last if same else record.snapshot(record.baseline)
-            if totals is not None:
-                frame, seen = record.opening.frame, record.opening.view.end
-                ledger.awaits_bill = Bill(frame, seen, totals.tokens_out, counter.generation)
 
     async def _tell(self, record: Record) -> None:
         """Let observers of budgets know; the tokens are counted only where somebody may listen."""
         stream = record.context.stream
-        totals = _totals(record) if stream is not None else None
+        totals = numbers(record) if stream is not None else None
         if stream is None or totals is None:
             return
         try:
             await stream.send(note_on(record, totals))
         except Exception as error:  # noqa: BLE001  # the assembly is done; a stream that fails must not undo it
             logger.warning("the stream refused the note on an assembly: %s", type(error).__name__)
-
-
-def _totals(record: Record) -> Totals | None:
-    """The numbers of an assembly that is done; a counter that fails must not undo it."""
-    try:
-        record.count_where_it_came_in()
-        return totals_of(record)
-    except Exception as error:  # noqa: BLE001  # as above
-        logger.warning("the tokens of an assembly could not be counted: %s", type(error).__name__)
-        return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +25,7 @@ _FEW: Final = 8
 
 def entered(new: Sequence[Group], old: Sequence[Group], *, tagged: bool = True) -> list[Group]:
     """The items of `new` that are not in `old`; with `tagged`, also those whose outcome or reason was another."""
-    if not old:
+    if not old or not new:
         return list(new)
     if not _comparable(new, old):
         return _by_ordinal(new, old, tagged=tagged)
@@ -60,11 +59,16 @@ def _outside(run: Run, held: Sequence[Run]) -> list[Run]:
 
 def _comparable(new: Sequence[Group], old: Sequence[Group]) -> bool:
     """Whether no item can stand in two of the columns that these groups name."""
-    columns: set[Column] = {column for group in (*new, *old) for column, _, _ in group.view.segments}
-    histories = {column.history for column in columns}
-    if len(histories) > 1:
-        return False
-    return all(type(column) is Column for column in columns) or all(type(column) is not Column for column in columns)
+    first: Column | None = None
+    for group in (*new, *old):
+        for column, _, _ in group.view.segments:
+            if first is None:
+                first = column
+            elif column is not first and (
+                column.history is not first.history or (type(column) is Column) is not (type(first) is Column)
+            ):
+                return False
+    return True
 
 
 def _by_ordinal(new: Sequence[Group], old: Sequence[Group], *, tagged: bool) -> list[Group]:
@@ -118,7 +122,9 @@ def _spans(column: Column, start: int, stop: int, frame: Frame) -> Iterable[Run]
 def shared_prefix(new: View, old: View) -> int:
     """How many items two views begin with that read the same: by interval as far as that goes, then by their text."""
     count = _shared_positions(new, old) if new.history is old.history else 0
-    rest = zip(islice(new.positions(), count, None), islice(old.positions(), count, None), strict=False)
+    if count == min(len(new), len(old)):
+        return count
+    rest = zip(*(view.pick([(count, len(view))]).positions() for view in (new, old)), strict=False)
     for position, other in rest:
         if not _reads_the_same(new.history, position, old.history, other):
             break
@@ -140,6 +146,8 @@ def _shared_positions(new: View, old: View) -> int:
 def _reads_the_same(history: History, position: int, other: History, at: int) -> bool:
     if history is other and position == at:
         return True
+    if history.size(position) != other.size(at):
+        return False
     if (history.flags(position) ^ other.flags(at)) & ECHO or history.digest(position) != other.digest(at):
         return False
     # What an image shows is in no text.

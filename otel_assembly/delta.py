@@ -11,15 +11,15 @@ from otel_assembly.decision import Decision, DecisionOutcome, DecisionReason
 from otel_assembly.facts import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from otel_assembly.ledger import Frame, Group, Snapshot
+    from otel_assembly.ledger import Departure, Frame, Group, Snapshot
     from otel_assembly.record import Record, Step
 
 Place = tuple["Frame", int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Arrival:
     """An item at first sight; `tokens` is −1 until it is counted."""
 
@@ -36,16 +36,20 @@ class Arrival:
 def arrivals(record: Record, since: Snapshot | None) -> list[Arrival]:
     """The items that no assembly up to then had: those that came in, and those that policies made."""
     frame, end = record.opening.frame, record.opening.view.end
+    made_before = {item for made in since.made for _, item in made} if since is not None else set()
     if since is not None and since.source is frame:
         new: Iterable[int] = range(since.seen, end)
+        if made_before:
+            new = [position for position in new if frame.ordinals.of(position) not in made_before]
     else:
         known = set() if since is None else set(islice(since.source.ordinals.all(), since.seen))
+        known |= made_before
         new = (position for position, item in enumerate(islice(frame.ordinals.all(), end)) if item not in known)
     found = [_arrival(record, frame, position) for position in new]
     for step in record.steps:
-        made = set(_injected(step, since))
-        for position in step.view_out.positions() if made else ():
-            if step.frame_out.ordinals.of(position) in made:
+        made = set(_injected(step, since)) if step.made else set()
+        for (_, item), position in zip(step.made, step.made_at, strict=True):
+            if item in made:
                 step.frame_out.history.table(record.meter).tokens(position)
                 found.append(_arrival(record, step.frame_out, position))
     return found
@@ -67,14 +71,37 @@ def _arrival(record: Record, frame: Frame, position: int) -> Arrival:
 
 def offered_no_more(record: Record, since: Snapshot | None) -> list[Place]:
     """What came in then and does not come in now, by its place in the input of then."""
-    if since is None:
+    if since is None or record.unknown:
         return []
     frame, end = record.opening.frame, record.opening.view.end
     if since.source is frame:
         return [(frame, position) for position in range(end, since.end)]
     now = set(islice(frame.ordinals.all(), end))
     then = enumerate(islice(since.source.ordinals.all(), since.end))
-    return [(since.source, position) for position, item in then if item not in now]
+    gone = [(since.source, position) for position, item in then if item not in now]
+    if not (gone and record.observed):
+        return gone
+    # What a step had taken out is not there because the reduced history came in: its policy and reason stand.
+    out = {item for groups in since.groups for group in groups for item in group.frame.of(group.view)}
+    out.update(departures(record, since))
+    return [(source, position) for source, position in gone if source.ordinals.of(position) not in out]
+
+
+def departures(record: Record, since: Snapshot | None) -> dict[int, Departure]:
+    """What a step took out in an assembly that was not recorded, that a reader knows of, and that came in no more.
+
+    Those alone whose step stands in this assembly too, so that it can tell of them.
+    """
+    if not record.departed or since is None:
+        return {}
+    known = {*islice(since.source.ordinals.all(), since.seen), *(item for made in since.made for _, item in made)}
+    told = {item: group.tag for groups in since.groups for group in groups for item in group.frame.of(group.view)}
+    steps = {(step.index, step.policy) for step in record.steps}
+    return {
+        item: one
+        for item, one in record.departed.items()
+        if item in known and (one.index, one.policy) in steps and told.get(item) != (one.outcome, one.reason)
+    }
 
 
 def _offered_again(record: Record, since: Snapshot | None) -> range:
@@ -102,7 +129,7 @@ def counted(record: Record, since: Snapshot | None, arrived: list[Arrival]) -> l
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepDelta:
     """What one policy did that it had not done before."""
 
@@ -110,25 +137,44 @@ class StepDelta:
     returned: list[int]
     injected: list[int]
     withdrawn: list[int]
+    #: What left in an assembly that no reader was told of, and was not offered since.
+    departed: dict[int, Departure]
 
 
 def step_delta(record: Record, step: Step, since: Snapshot | None) -> StepDelta:
     """Compare one step with the same step of an earlier assembly."""
     if since is None:
-        return StepDelta(list(step.groups), [], list(step.injected), [])
-    before = since.groups[step.index]
-    left = entered(before, step.groups, tagged=False)
-    injected = set(step.injected)
+        return StepDelta(list(step.groups), [], list(step.injected), [], {})
+    same = since.did(step.index, step.policy)
+    before = since.groups[step.index] if same else ()
+    left = entered(before, step.groups, tagged=False) if before else []
+    departed = departures(record, since)
     return StepDelta(
         exits=entered(step.groups, before),
         returned=still_in(left, record.view_out, record.frame_out) if left else [],
         injected=_injected(step, since),
-        withdrawn=sorted(ordinal for _, ordinal in since.made[step.index] if ordinal not in injected),
+        withdrawn=_no_longer_made(record, step, since, departed) if same else [],
+        departed={item: one for item, one in departed.items() if (one.index, one.policy) == (step.index, step.policy)},
     )
 
 
+def _no_longer_made(record: Record, step: Step, since: Snapshot, departed: Mapping[int, Departure]) -> list[int]:
+    if not since.made[step.index]:
+        return []
+    made = {ordinal for _, ordinal in since.made[step.index]}.difference(step.injected)
+    if made and record.observed:
+        frame, end = record.opening.frame, record.opening.view.end
+        came = {frame.ordinals.of(position) for position in frame.ordinals.find(made) if position < end}
+        made -= came | departed.keys()
+    return sorted(made)
+
+
 def _injected(step: Step, since: Snapshot | None) -> list[int]:
-    before = set() if since is None else {ordinal for _, ordinal in since.made[step.index]}
+    if not step.made:
+        return []
+    before = set()
+    if since is not None and since.did(step.index, step.policy):
+        before = {ordinal for _, ordinal in since.made[step.index]}
     return sorted(ordinal for ordinal in step.injected if ordinal not in before)
 
 
@@ -169,13 +215,14 @@ def decisions_of(record: Record) -> Iterator[Decision]:
         back.update(dict.fromkeys(delta.returned, step))
         for place in _places(step.frame_out, step.view_out, set(delta.injected)):
             yield _decision(record, place, DecisionOutcome.INJECTED, DecisionReason.POLICY, step)
-        if since is not None and delta.withdrawn:
+        if since is not None and delta.withdrawn and since.did(step.index, step.policy):
             yield from _withdrawn(step, since.made[step.index], set(delta.withdrawn))
     for place in offered_no_more(record, since):
         yield _decision(record, place, DecisionOutcome.DROPPED, DecisionReason.WITHDRAWN, None)
     yield from _kept(record, left, back)
     for step in record.steps:
-        moved = set(step.moved).difference(since.moved[step.index] if since is not None else ())
+        same = since is not None and since.did(step.index, step.policy)
+        moved = set(step.moved).difference(since.moved[step.index] if since is not None and same else ())
         for place in _places(record.frame_out, record.view_out, moved):
             yield _decision(record, place, DecisionOutcome.REORDERED, DecisionReason.POLICY, step)
 

@@ -19,12 +19,14 @@ from weakref import WeakKeyDictionary
 from otel_assembly.conversation import Conversation
 from otel_assembly.facts import EventFacts, EventKind, describe
 from otel_assembly.pairing import ANSWERS, ECHO, MEDIA, ORPHAN, Pairing
+from otel_assembly.token_table import TokenTable
 from otel_assembly.view import Column, PositionColumn, View
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from otel_assembly.tokens import TokenMeter
+    from otel_assembly.view import Run
 
 KINDS: Final = tuple(EventKind)
 _CODES: Final = {kind: code for code, kind in enumerate(KINDS)}
@@ -43,103 +45,6 @@ _CONVERSATION_CODES: Final = frozenset(_CODES[kind] for kind in CONVERSATION_KIN
 _FRESH: Final = 1024
 #: Token tables of so many meters are held: a second assembler with another model is common, a tenth is not.
 _METERS: Final = 4
-
-
-class TokenTable:
-    """What one meter counted of a history: tokens by position, and their sums by column."""
-
-    __slots__ = ("_counts", "_history", "_meter", "counted", "order", "totals")
-
-    def __init__(self, history: History, meter: TokenMeter) -> None:
-        self._history = history
-        self._meter = meter
-        #: One more than the tokens of each position, and 0 where they are not counted: one look-up tells both.
-        self._counts = array("I")
-        #: Positions in the order in which they were counted.
-        self.order = array("I")
-        self.totals: dict[Column, int] = dict.fromkeys(history.columns, 0)
-        self.counted: dict[Column, int] = dict.fromkeys(history.columns, 0)
-
-    def _reach(self) -> array[int]:
-        history, counts = self._history, self._counts
-        if len(history) > len(counts):
-            with history.lock:
-                start = len(counts)
-                counts.extend(array("I", bytes(4 * (len(history) - start))))
-                for position in history.silent[bisect_left(history.silent, start) :]:
-                    counts[position] = 1
-                    for column in history.columns_of(position):
-                        self.counted[column] += 1
-        return counts
-
-    def tokens(self, position: int) -> int:
-        """The tokens of an item; counted now if they were not."""
-        counts = self._counts
-        return ((position < len(counts) and counts[position]) or self._count(position)) - 1
-
-    def known(self, position: int) -> int:
-        """The tokens of an item, or −1 if nobody has counted it."""
-        return self._reach()[position] - 1
-
-    def peek(self, positions: Iterable[int]) -> list[int]:
-        """One more than the tokens of each item, and 0 where nobody has counted it."""
-        return list(map(self._reach().__getitem__, positions))
-
-    def each(self, view: View) -> list[int]:
-        """The tokens of every item of a view, in its order; counted now where they were not."""
-        positions = list(view.positions())
-        counts = self.peek(positions)
-        if 0 in counts:
-            return list(map(self.tokens, positions))
-        return [count - 1 for count in counts]
-
-    def _count(self, position: int) -> int:
-        history, counts = self._history, self._reach()
-        if counts[position]:
-            return counts[position]
-        tokens = self._meter.event(history.facts(position, last=True), remember=history.passing)
-        with history.lock:
-            if not counts[position]:
-                counts[position] = tokens + 1
-                self.order.append(position)
-                for column in history.columns_of(position):
-                    self.totals[column] += tokens
-                    self.counted[column] += 1
-        return counts[position]
-
-    def sum(self, view: View) -> int:
-        """Tokens of a view, as far as they are counted; the cost is that of the view or of the rest, what is less."""
-        return sum(self._segment(column, start, stop) for column, start, stop in view.segments)
-
-    def _segment(self, column: Column, start: int, stop: int) -> int:
-        length = len(column)
-        if column in self.totals and stop - start > length - (stop - start):
-            return self.totals[column] - self._direct(column, 0, start) - self._direct(column, stop, length)
-        return self._direct(column, start, stop)
-
-    def _direct(self, column: Column, start: int, stop: int) -> int:
-        if start >= stop:
-            return 0
-        counts = self._of(column, start, stop)
-        return sum(counts) - len(counts) + counts.count(0)
-
-    def _of(self, column: Column, start: int, stop: int) -> Sequence[int]:
-        counts = self._reach()
-        positions = column.positions(start, stop)
-        if isinstance(positions, range):
-            return counts[positions.start : positions.stop]
-        return list(map(counts.__getitem__, positions))
-
-    def complete(self, view: View) -> bool:
-        """Whether every item of the view is counted."""
-        self._reach()
-        for column, start, stop in view.segments:
-            if column in self.counted and start == 0 and stop == len(column):
-                if self.counted[column] < stop:
-                    return False
-            elif 0 in self._of(column, start, stop):
-                return False
-        return True
 
 
 class History(Sequence[Any]):
@@ -165,11 +70,18 @@ class History(Sequence[Any]):
         self._sizes = array("I")
         #: Items that take no tokens: what the model does not see as a message, and what restates another event.
         self.silent = array("I")
-        self._media = False
+        #: Items that restate another event.
+        self.echoes = array("I")
+        #: How far an item stands behind the first item of its atom, at most.
+        self.reach = 0
+        self._media = array("I")
+        self._dicts = False
         self._digests = array("Q")
         self._pairing = Pairing()
         self._fresh: dict[int, EventFacts] = {}
         self._tables: dict[Hashable, TokenTable] = {}
+        #: The table that was asked for last, and for whom: it is asked for many times a turn.
+        self._last_table: tuple[TokenMeter | None, int, TokenTable | None] = (None, 0, None)
         #: The newest response that says what the provider billed, and that number of input tokens.
         self.billed: tuple[int, int] | None = None
         self.all = Column(self)
@@ -203,13 +115,17 @@ class History(Sequence[Any]):
         with self.lock:
             position = len(self._events)
             flags = self._pairing.append(facts)
+            self.reach = max(self.reach, position - self._pairing.atoms[position])
             size = 0 if flags & ECHO else sum(map(_utf8_length, facts.texts))
             self._kinds.append(code)
             self._offsets.append(self._offsets[-1] + size)
             self._sizes.append(size)
+            if flags & ECHO:
+                self.echoes.append(position)
             if flags & ECHO or not facts.rendered:
                 self.silent.append(position)
-            self._media = self._media or bool(flags & MEDIA)
+            if flags & MEDIA:
+                self._media.append(position)
             self._fresh[position] = facts
             if len(self._fresh) > _FRESH:
                 del self._fresh[next(iter(self._fresh))]
@@ -220,6 +136,7 @@ class History(Sequence[Any]):
                     self.leading = position + 1
                 elif facts.rendered:
                     self._leads = False
+            self._dicts = self._dicts or isinstance(event, dict)
             self._events.append(event)
             for column in self.columns_of(position)[1:]:
                 column.held.append(position)  # type: ignore[attr-defined]  # all but the first are arrays
@@ -266,6 +183,11 @@ class History(Sequence[Any]):
         return View(self, [(self.all, 0, len(self._events))])
 
     @property
+    def of_dicts(self) -> bool:
+        """Whether an event is a dict, which whoever holds it may change in place."""
+        return self._dicts
+
+    @property
     def events(self) -> Sequence[Any]:
         """The events by position; not to be changed."""
         return self._events
@@ -276,7 +198,10 @@ class History(Sequence[Any]):
 
     def facts(self, position: int, *, last: bool = False) -> EventFacts:
         """What `describe` says of an event; `last` gives up what was remembered of it."""
-        fresh = self._fresh.pop(position, None) if last else self._fresh.get(position)
+        if last and position < len(self._digests) and self._digests[position]:
+            fresh = self._fresh.pop(position, None)
+        else:
+            fresh = self._fresh.get(position)
         return fresh if fresh is not None else describe(self._events[position])
 
     def kind(self, position: int) -> EventKind:
@@ -315,7 +240,7 @@ class History(Sequence[Any]):
 
     def any_media(self, view: View) -> bool:
         """Whether part of a view can only be estimated."""
-        return self._media and any(map(self.has_media, view.positions()))
+        return any(map(view.holds, self._media))
 
     def view_size(self, view: View) -> int:
         """Bytes of the text (UTF-8) of a view's items."""
@@ -326,22 +251,29 @@ class History(Sequence[Any]):
             for column, start, stop in view.segments
         )
 
-    def tokens_by_kind(self, view: View, table: TokenTable) -> dict[EventKind, int]:
-        """The tokens of a view's items, added up by kind."""
+    def tokens_by_kind(self, view: View, table: TokenTable) -> list[int]:
+        """The tokens of a view's items, added up by kind, in the order of `KINDS`."""
         sums = [0] * len(KINDS)
         for code, tokens in zip(map(self._kinds.__getitem__, view.positions()), table.each(view), strict=True):
             sums[code] += tokens
-        return {kind: tokens for kind, tokens in zip(KINDS, sums, strict=True) if tokens}
+        return sums
 
     def digests(self, view: View) -> bytes:
         """What stands for the texts of a view's items, 8 bytes each, equal in every process."""
-        positions = list(view.positions())
-        if positions and max(positions) >= len(self._digests):
-            self.digest(max(positions))
-        found = array("Q", map(self._digests.__getitem__, positions))
-        while not all(found):
-            missing = found.index(0)
-            found[missing] = self.digest(positions[missing])
+        found = array("Q")
+        if view.segments:
+            last = max(column.position(stop - 1) for column, _, stop in view.segments)
+            if last >= len(self._digests):
+                self.digest(last)
+        for column, start, stop in view.segments:
+            if type(column) is Column:
+                found += self._digests[start:stop]
+            else:
+                found.extend(map(self._digests.__getitem__, column.positions(start, stop)))
+        if 0 in found:
+            for index, position in enumerate(view.positions()):
+                if not found[index]:
+                    found[index] = self.digest(position)
         if sys.byteorder == "big":
             found.byteswap()
         return found.tobytes()
@@ -353,17 +285,27 @@ class History(Sequence[Any]):
             if missing > 0:
                 self._digests.extend(array("Q", bytes(8 * missing)))
             if not self._digests[position]:
-                self._digests[position] = text_digest((self.kind(position), *self.facts(position).texts))
+                facts = self.facts(position)
+                self._digests[position] = text_digest((self.kind(position), *facts.texts))
             return self._digests[position]
+
+    def echoes_in(self, runs: Iterable[Run]) -> Iterator[int]:
+        """The items in runs of positions that restate another event."""
+        for start, stop in runs:
+            yield from self.echoes[bisect_left(self.echoes, start) : bisect_left(self.echoes, stop)]
 
     def table(self, meter: TokenMeter) -> TokenTable:
         """What `meter` counted of this history so far."""
+        last, generation, table = self._last_table
+        if last is meter and generation == meter.counter.generation and table is not None:
+            return table
         table = self._tables.get(meter.key)
         if table is None:
             with self.lock:
                 table = self._tables.setdefault(meter.key, TokenTable(self, meter))
                 while len(self._tables) > _METERS:
                     del self._tables[next(iter(self._tables))]
+        self._last_table = meter, meter.counter.generation, table
         return table
 
     def newest_request(self, view: View) -> int:

@@ -11,14 +11,14 @@ import threading
 import uuid
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from operator import is_
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
+from otel_assembly.alignment import align, equal
 from otel_assembly.errors import DescribeError
 from otel_assembly.facts import describe
 from otel_assembly.history import History
-from otel_assembly.matching import Matcher
+from otel_assembly.matching import Index, Matcher
 from otel_assembly.ordinals import Ordinals
 
 if TYPE_CHECKING:
@@ -26,13 +26,18 @@ if TYPE_CHECKING:
 
     from otel_assembly.context import Context
     from otel_assembly.decision import DecisionOutcome, DecisionReason
-    from otel_assembly.history import TokenTable
+    from otel_assembly.prefixes import PrefixHash
+    from otel_assembly.record import Step
+    from otel_assembly.scattered import Scattered
+    from otel_assembly.token_table import TokenTable
     from otel_assembly.view import View
 
 Key = TypeVar("Key")
 
 #: Ledgers that are known only by a conversation id; the least recently used are forgotten beyond it.
 LEDGERS_BY_ID: Final = 1_000
+#: Items that steps made whose own origins are remembered.
+_SUMMARIES: Final = 64
 
 
 @dataclass(slots=True)
@@ -45,6 +50,13 @@ class Frame:
     told: dict[int, int] = field(default_factory=dict)
     #: How often the caller had changed an item in place so that it reads differently, by ordinal.
     changes: dict[int, int] = field(default_factory=dict)
+    _places: Index | None = None
+
+    def places(self) -> Index:
+        """Where its events stand."""
+        if self._places is None:
+            self._places = Index(self.history.events)
+        return self._places
 
     def of(self, view: View) -> Iterator[int]:
         """The ordinals of a view's items, in order."""
@@ -52,7 +64,7 @@ class Frame:
         return (ordinal(position) for position in view.positions())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Group:
     """Some items with one outcome and one reason."""
 
@@ -68,10 +80,21 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class Departure:
+    """Why an item left that is not offered any more, decided in an assembly that no reader was told of."""
+
+    policy: str
+    index: int
+    outcome: DecisionOutcome
+    reason: DecisionReason
+
+
+@dataclass(slots=True)
 class Snapshot:
     """What one assembly did, as far as the next one needs it."""
 
     assembly_id: str
+    policies: tuple[str, ...]
     #: By step: what left, what was held, what was moved, and the events that were made, with their ordinals.
     groups: tuple[tuple[Group, ...], ...]
     held: tuple[tuple[Group, ...], ...]
@@ -89,15 +112,24 @@ class Snapshot:
     #: The source's token table, and how many counts were made in it by then.
     table: TokenTable
     counted: int
+    #: Tokens of what was kept, by kind, if somebody has asked, as this table has them.
+    kinds: Sequence[int] | None
+    kept_table: TokenTable
+    #: Tokens of what steps made, by ordinal.
+    told_of_made: Mapping[int, int]
+
+    def did(self, index: int, policy: str) -> bool:
+        """Whether this policy stood at this place of the chain: a framework's chain need not be the same each time."""
+        return index < len(self.policies) and self.policies[index] == policy
 
     def told(self) -> dict[int, int]:
         """Tokens by ordinal, of the items that came in, as they were announced up to this assembly."""
         ordinal = self.source.ordinals.of
         now = {ordinal(position): self.table.known(position) for position in self.table.order[: self.counted]}
-        return {**self.source.told, **now}
+        return {**self.source.told, **now, **self.told_of_made}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Bill:
     """What was counted for a prompt, until the provider says what it billed."""
 
@@ -114,13 +146,21 @@ class Opening:
 
     frame: Frame
     view: View
+    #: The events as a list, which later ones may have been put behind since.
+    given: list[Any] = field(default_factory=list)
 
 
 class Ledger:
     """One conversation under one assembler in one process."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, observed: bool = False) -> None:
         self.id = uuid.uuid4().hex
+        #: Whether somebody else's code assembles, whose output may be the next input.
+        self.observed = observed
+        #: Of each step, its last output that was a history of its own: it is read on where that only grew.
+        self.frames: dict[int, Frame] = {}
+        #: Of each step, its last output if that was in many pieces.
+        self.scattered: dict[int, Scattered] = {}
         self.lock = threading.RLock()
         self.turns = 0
         self.last: Snapshot | None = None
@@ -129,8 +169,16 @@ class Ledger:
         self.awaits_bill: Bill | None = None
         self._next = 0
         self._frame: Frame | None = None
-        #: Of each chat message of a list, what it said when it was read.
+        #: The last list that came in.
+        self._given: list[Any] = []
+        #: Of a list with chat messages, what each said when it was read; any other event as it is.
         self._said: list[Any] = []
+        #: The digest of the last stable prefix, so that one that only grew is not read again.
+        self.prefix: PrefixHash | None = None
+        #: What left by a step since the last recorded assembly, and is not offered any more.
+        self.departed: dict[int, Departure] = {}
+        #: What a step made of others, by its ordinal: theirs, of those that nobody made.
+        self.leaves: dict[int, tuple[tuple[int, int], ...]] = {}
 
     def take(self, count: int) -> int:
         """Give `count` new items their ordinals; the first is returned."""
@@ -138,6 +186,25 @@ class Ledger:
             first = self._next
             self._next += count
             return first
+
+    def made_by(self, step: Step) -> tuple[tuple[Any, int], ...]:
+        """What this step made in the last assembly, with the ordinals."""
+        last = self.last
+        return last.made[step.index] if last is not None and last.did(step.index, step.policy) else ()
+
+    def remember_leaves(self, item: int, leaves: tuple[tuple[int, int], ...]) -> None:
+        """What an item that a step made stands for, for as long as it may come in and be compacted itself."""
+        self.leaves[item] = leaves
+        while len(self.leaves) > _SUMMARIES:
+            del self.leaves[next(iter(self.leaves))]
+
+    @property
+    def size(self) -> int:
+        """How many events it holds."""
+        histories = {id(frame.history): len(frame.history) for frame in self.frames.values()}
+        if self._frame is not None:
+            histories[id(self._frame.history)] = len(self._frame.history)
+        return sum(histories.values())
 
     def turn(self) -> int:
         """Count an assembly; its number, from 0, is returned."""
@@ -154,7 +221,7 @@ class Ledger:
         with self.lock:
             if isinstance(events, History):
                 return self._open_history(events)
-            return self._open_list(list(events))
+            return self._open_list(events if type(events) is list else list(events))
 
     def _open_history(self, history: History) -> Opening:
         if self._frame is None:
@@ -172,46 +239,123 @@ class Ledger:
             frame = self._frame = Frame(History(), Ordinals())
             frame.history.passing = True
         known = len(frame.history)
-        if len(events) >= known and all(map(is_, frame.history, events)) and self._unchanged(events, known):
+        if self._grown(events, known) and self._unchanged(events, known):
             new = events[known:]
             if new:
+                made = self._made_before(new)
                 frame.history.extend(new)
-                frame.ordinals.extend(len(new), self.take(len(new)))
-                self._said += map(_said, new)
-            return Opening(frame, frame.history.view())
+                self._number(frame, made)
+                if self._said or frame.history.of_dicts:
+                    self._said += map(_said, frame.history.events[len(self._said) :])
+            return Opening(frame, frame.history.view(), self._given)
         return self._rearranged(frame, events)
+
+    def _grown(self, events: list[Any], known: int) -> bool:
+        """Whether a list is what it was, with more behind it.
+
+        What is behind is put behind ours first, and taken away again where it is not so: two lists of one length are
+        compared without copying any of them, and without touching what is in them.
+        """
+        given = self._given
+        if not known:
+            self._given = list(events)
+            return True
+        if len(events) < known or events[0] is not given[0] or events[known - 1] is not given[known - 1]:
+            return False
+        del given[known:]  # what could not be read
+        given += events[known:]
+        if equal(given, events):
+            return True
+        del given[known:]
+        return False
+
+    def _number(self, frame: Frame, known: Sequence[int | None]) -> None:
+        """Give the newest items of a frame their ordinals: those that they have already, or new ones."""
+        told = self.recorded.told_of_made if self.recorded is not None else {}
+        unnumbered = 0
+        for ordinal in (*known, -1):
+            if ordinal is None:
+                unnumbered += 1
+                continue
+            frame.ordinals.extend(unnumbered, self.take(unnumbered))
+            unnumbered = 0
+            if ordinal >= 0:
+                frame.ordinals.extend(1, ordinal)
+                if ordinal in told:
+                    frame.told[ordinal] = told[ordinal]
+
+    def _recognised(self, old: Frame, events: list[Any]) -> list[int | None]:
+        """The ordinals of those events that came in, or were sent, before."""
+        ordinals: list[int | None] = [None] * len(events)
+        last = self.last
+        if self.observed and last is not None and last.frame is not old:
+            sent = list(last.frame.of(last.kept))
+            ordinals = [None if at is None else sent[at] for at in align(list(last.kept), events).found()]
+        for known in (lambda new: self._came_before(old, new), self._made_before):
+            if None in ordinals:
+                taken = set(ordinals)
+                places = [place for place, ordinal in enumerate(ordinals) if ordinal is None]
+                for place, ordinal in zip(places, known([events[place] for place in places]), strict=True):
+                    ordinals[place] = None if ordinal in taken else ordinal
+        return ordinals
+
+    def _came_before(self, old: Frame, events: list[Any]) -> list[int | None]:
+        return [
+            None if at is None else old.ordinals.of(at) for at in align(old.history.events, events, old.places).found()
+        ]
+
+    def _made_before(self, events: Sequence[Any]) -> list[int | None]:
+        """The ordinals of those events that a step of the last assembly made: its output is this input."""
+        made = [one for step in self.last.made for one in step] if self.observed and self.last is not None else []
+        if not made:
+            return [None] * len(events)
+        found = Matcher([event for event, _ in made]).match(events)
+        return [None if at is None else made[at][1] for at in found]
 
     def _unchanged(self, events: list[Any], known: int) -> bool:
         """Whether chat messages that were seen before still say what they said; a dict can be changed in place."""
-        return all(said is None or event == said for event, said in zip(events[:known], self._said, strict=True))
+        return not self._said or equal(self._said, events[:known])
 
     def _rearranged(self, old: Frame, events: list[Any]) -> Opening:
         history = History(events)
         history.passing = True
-        matched = Matcher(old.history).match(events)
         frame = Frame(history, Ordinals())
-        for index in matched:
-            if index is None:
-                frame.ordinals.extend(1, self.take(1))
-            else:
-                frame.ordinals.extend(1, old.ordinals.of(index))
+        self._number(frame, self._recognised(old, events))
         changes = dict(old.changes)
         for position, said in enumerate(self._said):
-            if said is not None and _reading(old.history.event(position)) != _reading(said):
+            event = old.history.event(position)
+            if said is not event and _reading(event) != _reading(said):
                 item = old.ordinals.of(position)
                 changes[item] = changes.get(item, 0) + 1
         frame.changes = {item: changes[item] for item in frame.ordinals.all() if item in changes} if changes else {}
         if self.recorded is not None:
             told = self.recorded.told()
-            frame.told = {ordinal: told[ordinal] for ordinal in frame.ordinals.all() if ordinal in told}
+            frame.told |= {ordinal: told[ordinal] for ordinal in frame.ordinals.all() if ordinal in told}
+        if self.observed:
+            self._depart(old, frame)
         self._frame = frame
-        self._said = list(map(_said, events))
-        return Opening(frame, history.view())
+        self._said = list(map(_said, events)) if history.of_dicts else []
+        self._given = list(events)
+        return Opening(frame, history.view(), self._given)
+
+    def _depart(self, old: Frame, new: Frame) -> None:
+        """Of what is not offered any more, note what a step took out in an assembly that no reader was told of."""
+        last = self.last
+        if last is None:
+            return
+        here = set(new.ordinals.all())
+        self.leaves = {item: leaves for item, leaves in self.leaves.items() if item in here}
+        if self.recorded is None or last is self.recorded:
+            return
+        for index, (policy, groups) in enumerate(zip(last.policies, last.groups, strict=True)):
+            for group in groups:
+                exit_ = Departure(policy, index, group.outcome, group.reason)
+                self.departed.update((item, exit_) for item in group.frame.of(group.view) if item not in here)
 
 
 def _said(value: Any) -> Any:
-    """A chat message with the containers in it copied; None for an event of another type."""
-    return _copied(value) if isinstance(value, dict) else None
+    """A chat message with the containers in it copied; an event of another type as it is."""
+    return _copied(value) if isinstance(value, dict) else value
 
 
 def _copied(value: Any) -> Any:

@@ -17,63 +17,108 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Matcher:
-    """Finds events of one sequence in another; each is found at most once."""
+class Index:
+    """Where the events of a sequence stand, by what they are found by; it is read on as the sequence grows.
+
+    Each kind of key is read only once somebody asks for it.
+    """
+
+    __slots__ = ("_alike", "_alike_upto", "_by_id", "_by_id_upto", "_by_identity", "_by_identity_upto", "events")
 
     def __init__(self, events: Sequence[Any]) -> None:
-        self._events = list(events)
+        self.events = events
         self._by_identity: dict[int, list[int]] = {}
-        for index in range(len(self._events) - 1, -1, -1):
-            self._by_identity.setdefault(id(self._events[index]), []).append(index)
+        self._by_id: dict[str, list[int]] = {}
+        self._alike: dict[int, list[int]] = {}
+        self._by_identity_upto = self._by_id_upto = self._alike_upto = 0
+
+    def of_object(self, event: Any) -> Sequence[int]:
+        """Where this very object stands."""
+        for index in range(self._by_identity_upto, len(self.events)):
+            self._by_identity.setdefault(id(self.events[index]), []).append(index)
+        self._by_identity_upto = len(self.events)
+        return self._by_identity.get(id(event), ())
+
+    def of_id(self, name: str | None) -> Sequence[int]:
+        """Where events stand that the framework gave this id."""
+        for index in range(self._by_id_upto, len(self.events)):
+            held = _id(self.events[index])
+            if held is not None:
+                self._by_id.setdefault(held, []).append(index)
+        self._by_id_upto = len(self.events)
+        return self._by_id.get(name, ()) if name is not None else ()
+
+    def like(self, event: Any) -> Sequence[int]:
+        """Where events stand that read as this one does."""
+        for index in range(self._alike_upto, len(self.events)):
+            self._alike.setdefault(_likeness(self.events[index]), []).append(index)
+        self._alike_upto = len(self.events)
+        return self._alike.get(_likeness(event), ())
+
+
+class Matcher:
+    """Finds events of one sequence in another; each is found at most once.
+
+    Args:
+        events: Where to look.
+        start: From here on.
+        stop: Up to here.
+        index: Where they stand, if that is remembered.
+    """
+
+    def __init__(
+        self, events: Sequence[Any], start: int = 0, stop: int | None = None, index: Index | None = None
+    ) -> None:
+        self._index = Index(events) if index is None else index
+        self._events = self._index.events
+        self._start, self._stop = start, len(events) if stop is None else stop
 
     def match(self, events: Sequence[Any]) -> list[int | None]:
         """For each event, the index of the event that it is or stands for; None where there is none."""
-        found: list[int | None] = []
-        for event in events:
-            indexes = self._by_identity.get(id(event))
-            found.append(indexes.pop() if indexes else None)
+        taken: set[int] = set()
+        found = [self._first(self._index.of_object(event), taken) for event in events]
         if None in found:
-            self._by_id(events, found)
+            self._match_ids(events, found, taken)
         if None in found:
-            self._by_equality(events, found)
+            self._match_equals(events, found, taken)
         return found
 
-    def _by_id(self, events: Sequence[Any], found: list[int | None]) -> None:
-        free = _free(len(self._events), found)
-        by_id: dict[str | None, list[int]] = {}
-        for index in reversed(free):
-            name = _id(self._events[index])
-            if name is not None:
-                by_id.setdefault(name, []).append(index)
-        for place, event in enumerate(events):
-            if found[place] is None and by_id:
-                indexes = by_id.get(_id(event))
-                if indexes and type(self._events[indexes[-1]]) is type(event):
-                    found[place] = indexes.pop()
+    def _first(self, indexes: Sequence[int], taken: set[int]) -> int | None:
+        for place in range(bisect_left(indexes, self._start), len(indexes)):
+            index = indexes[place]
+            if index >= self._stop:
+                break
+            if index not in taken:
+                taken.add(index)
+                return index
+        return None
 
-    def _by_equality(self, events: Sequence[Any], found: list[int | None]) -> None:
+    def _match_ids(self, events: Sequence[Any], found: list[int | None], taken: set[int]) -> None:
+        for place, event in enumerate(events):
+            if found[place] is None and (name := _id(event)) is not None:
+                indexes = self._index.of_id(name)
+                free = next((i for i in indexes if self._start <= i < self._stop and i not in taken), None)
+                if free is not None and type(self._events[free]) is type(event):
+                    taken.add(free)
+                    found[place] = free
+
+    def _match_equals(self, events: Sequence[Any], found: list[int | None], taken: set[int]) -> None:
         """In order: between two matched neighbours, only what stood between them is compared."""
-        alike: dict[int, list[int]] = {}
-        for index in _free(len(self._events), found):
-            alike.setdefault(_likeness(self._events[index]), []).append(index)
-        at = 0
+        at = self._start
         for place, event in enumerate(events):
             matched = found[place]
             if matched is not None:
                 at = max(at, matched + 1)
                 continue
-            candidates = alike.get(_likeness(event), [])
+            candidates = self._index.like(event)
             for candidate in candidates[bisect_left(candidates, at) :]:
-                if _equal(self._events[candidate], event):
-                    candidates.remove(candidate)
+                if candidate >= self._stop:
+                    break
+                if candidate not in taken and _equal(self._events[candidate], event):
+                    taken.add(candidate)
                     found[place] = candidate
                     at = candidate + 1
                     break
-
-
-def _free(length: int, found: list[int | None]) -> list[int]:
-    taken = set(found)
-    return [index for index in range(length) if index not in taken]
 
 
 def _id(event: Any) -> str | None:
@@ -103,6 +148,11 @@ def _equal(one: Any, other: Any) -> bool:
         return False
     first, second = describe(one), describe(other)
     return first.id != second.id and not first.media_tokens and not second.media_tokens
+
+
+def reads_anew(original: Any, copy: Any) -> bool:
+    """Whether what was matched by its id says something else than before."""
+    return original is not copy and _likeness(original) != _likeness(copy)
 
 
 def moved(indexes: Sequence[int]) -> set[int]:

@@ -204,6 +204,10 @@ class Pairing:
             for position in members
         )
 
+    def given_up(self, newest_response: int) -> list[int]:
+        """Items that ask for something that nobody has answered, and nobody will."""
+        return [ask for ask in list(self._unanswered) if ask < newest_response and ask not in self._awaits]
+
     def orphaned_calls(self, end: int) -> list[int]:
         """Items of the atoms that a call without a result makes unsendable, in a conversation of `end` items."""
         return sorted(

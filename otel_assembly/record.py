@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly.delta import offered_no_more
 from otel_assembly.ledger import Snapshot
+from otel_assembly.parted import broken_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from otel_assembly.budget.compaction import Attempt
     from otel_assembly.context import Context
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.decision import BudgetSheet, Overflow
-    from otel_assembly.ledger import Frame, Group, Ledger, Opening
+    from otel_assembly.ledger import Departure, Frame, Group, Ledger, Opening
     from otel_assembly.tokens import TokenMeter
     from otel_assembly.totals import Totals
     from otel_assembly.view import View
@@ -60,6 +61,8 @@ class Step:
     held: tuple[Group, ...] = ()
     #: The events in the output that were not in the input, with their ordinals.
     made: tuple[tuple[Any, int], ...] = ()
+    #: Where those stand in the output's history.
+    made_at: tuple[int, ...] = ()
     #: Ordinals of the events that stand in another order than before.
     moved: tuple[int, ...] = ()
     budget: int | None = None
@@ -67,6 +70,10 @@ class Step:
     overflow: Overflow | None = None
     alerts: tuple[AlertFacts, ...] = ()
     halts: int = 0
+    #: Events of the output that lost the other half of their pair, where that is known already.
+    broken: int | None = None
+    #: What a framework's reducer says itself that it left out.
+    reported: int | None = None
     #: How the policy gave its budget out, if it is an allocator.
     sheet: BudgetSheet | None = None
     compactions: tuple[StepCompaction, ...] = ()
@@ -101,11 +108,20 @@ class Record:
     #: The last assembly before this one whose span was recorded.
     baseline: Snapshot | None = None
     steps: list[Step] = field(default_factory=list)
+    #: Whether somebody else's code ran it, so that nobody has seen to it that what belongs together stays together.
+    observed: bool = False
+    #: Whether what came in could not be known: what is said to have come in is what is sent.
+    unknown: bool = False
     #: What went wrong, where nothing is sent.
     error: BaseException | None = None
     overflow: Overflow | None = None
+    #: What left by a step since the baseline, in assemblies that were not recorded, and came in no more.
+    departed: Mapping[int, Departure] = field(default_factory=dict)
     #: How many counts had been made in the input's token table when this assembly ended; None while it runs.
     counts: int | None = None
+    _prompts: tuple[tuple[str, ...], int] | None = None
+    #: Tokens of what is sent, by kind, once somebody has asked.
+    kinds: Sequence[int] | None = None
     #: Its numbers, once somebody has asked.
     totals: Totals | None = None
 
@@ -154,14 +170,27 @@ class Record:
         """Whether no step made events: every item in the output stood in the input."""
         return not any(step.made for step in self.steps)
 
+    def broken(self, view: View) -> int:
+        """Events of what a step let out that lost the other half of their pair."""
+        known = (step.broken for step in self.steps if step.view_out is view and step.broken is not None)
+        found = next(known, None)
+        return broken_in(view) if found is None else found
+
     def items_tokens(self, view: View) -> int:
         """Tokens of a view's items, as far as they are counted."""
         return view.history.table(self.meter).sum(view)
 
+    def prompt_tokens(self, prompts: Sequence[str]) -> int:
+        """Tokens of prompts; of the same ones, which several steps let through, they are counted once."""
+        key = tuple(prompts)
+        if self._prompts is None or self._prompts[0] != key:
+            self._prompts = key, sum(map(self.meter.prompt, key))
+        return self._prompts[1]
+
     def tokens(self, prompts: Sequence[str], view: View) -> int:
         """Tokens of a rendered prompt, as far as its items are counted."""
         return (
-            sum(map(self.meter.prompt, prompts))
+            self.prompt_tokens(prompts)
             + self.meter.tools(self.context.tools)
             + self.meter.priming
             + self.items_tokens(view)
@@ -169,7 +198,7 @@ class Record:
 
     def count(self, view: View) -> None:
         """Count a view, down to its last item."""
-        view.history.table(self.meter).each(view)
+        view.history.table(self.meter).count(view)
 
     def count_where_it_came_in(self) -> None:
         """Count what is sent in another order or shape than it came in; what arrived is told by these tokens."""
@@ -186,6 +215,7 @@ class Record:
         table = source.history.table(self.meter)
         return Snapshot(
             assembly_id=self.assembly_id,
+            policies=tuple(step.policy for step in self.steps),
             groups=tuple(step.groups for step in self.steps),
             held=tuple(step.held for step in self.steps),
             moved=tuple(step.moved for step in self.steps),
@@ -199,4 +229,13 @@ class Record:
             seen=max(end, since.seen) if since is not None and since.source is source else end,
             table=table,
             counted=self.counts if self.counts is not None else len(table.order),
+            kinds=self.kinds,
+            kept_table=self.view_out.history.table(self.meter),
+            told_of_made=dict(self._tokens_made()) if self.observed else {},
         )
+
+    def _tokens_made(self) -> Iterator[tuple[int, int]]:
+        for step in self.steps:
+            if step.made:
+                table = step.frame_out.history.table(self.meter)
+                yield from ((made[1], table.known(at)) for made, at in zip(step.made, step.made_at, strict=True))

@@ -3,15 +3,52 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from otel_assembly.budget.allocation import Allocation
     from otel_assembly.budget.block import Block
     from otel_assembly.budget.compaction import Watch
+    from otel_assembly.conversation import AlertFacts
+    from otel_assembly.decision import Overflow
     from otel_assembly.record import Record
+
+
+@dataclass(slots=True)
+class Whose:
+    """Whose assembly something is, as far as that is known; a `Context` says the same of an assembler's."""
+
+    agent_name: str | None = None
+    framework: str | None = None
+    conversation_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """What one agent gets to see of what a network of agents has said.
+
+    Attributes:
+        view: The view's name.
+        model: The model whose tokenizer counts.
+        whose: Whose it is.
+        started_ns: When it began.
+        envelopes_in: Envelopes that it was made of.
+        envelopes_out: Envelopes of which something is in it, where that is known.
+        error: What was raised instead of it.
+        measure: Its events, its tokens, how they were counted and by what; asked only where somebody is told.
+    """
+
+    view: str
+    model: str | None
+    whose: Whose
+    started_ns: int
+    envelopes_in: int
+    envelopes_out: int | None
+    error: BaseException | None
+    measure: Callable[[], tuple[int, int, str, str]]
 
 
 class Recording(Protocol):
@@ -22,8 +59,8 @@ class Recording(Protocol):
     #: Whether anybody will be told numbers: a span, or a metric. Where nobody is, none is worked out.
     measured: bool
 
-    def policy(self, name: str, index: int) -> AbstractContextManager[None]:
-        """The time in which a policy runs; what it does inside belongs to its span."""
+    def policy(self, name: str, index: int, started_ns: int | None = None) -> AbstractContextManager[None]:
+        """The time in which a policy runs, from now or from when it began; what it does inside belongs to its span."""
         ...
 
     def watch(self, kind: str) -> Watch:
@@ -32,6 +69,14 @@ class Recording(Protocol):
 
     def finish(self, record: Record) -> None:
         """The assembly came to its end, well (``record.error`` is None) or not."""
+        ...
+
+    def signal(self, alerts: Sequence[AlertFacts], overflow: Overflow | None) -> None:
+        """Alerts were delivered or a limit could not hold, in an assembly of which nothing else is told."""
+        ...
+
+    def abandon(self) -> None:
+        """Nothing will be known of this assembly: what was opened for it is closed."""
         ...
 
 
@@ -54,6 +99,10 @@ class AllocationRecording(AbstractContextManager[Any], Protocol):
 class Recorder(Protocol):
     """Turns records into telemetry."""
 
+    def listening(self) -> bool:
+        """Whether anybody listens."""
+        ...
+
     def begin(self, name: str | None, model: str | None, context: Any, started_ns: int) -> Recording | None:
         """An assembly begins; None when nobody listens, which must cost one check."""
         ...
@@ -70,9 +119,25 @@ class Recorder(Protocol):
         """A source of a `ContextAssembler` failed, whether it was passed over or stopped the assembly."""
         ...
 
+    def declined(self, policy: str, agent_name: str | None, framework: str | None) -> None:
+        """A reducer looked whether there was anything to do, and there was not."""
+        ...
+
+    def projected(self, projection: Projection) -> None:
+        """What one agent sees of what a network of agents has said was worked out."""
+        ...
+
+    def failed(self, component: str, error: BaseException) -> None:
+        """Something of ours that only looks on went wrong: the agent goes on."""
+        ...
+
 
 class NullRecorder:
     """Records nothing."""
+
+    def listening(self) -> bool:
+        """Nobody listens."""
+        return False
 
     def begin(self, name: str | None, model: str | None, context: Any, started_ns: int) -> Recording | None:
         """Nobody listens."""
@@ -86,6 +151,15 @@ class NullRecorder:
         """Nobody listens."""
 
     def source_failed(self, role: str, source: str, error_type: str) -> None:
+        """Nobody listens."""
+
+    def declined(self, policy: str, agent_name: str | None, framework: str | None) -> None:
+        """Nobody listens."""
+
+    def projected(self, projection: Projection) -> None:
+        """Nobody listens."""
+
+    def failed(self, component: str, error: BaseException) -> None:
         """Nobody listens."""
 
 

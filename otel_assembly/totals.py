@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from operator import add, sub
+from typing import TYPE_CHECKING, Final
 
 from otel_assembly.changes import shared_prefix
 from otel_assembly.decision import DecisionOutcome, PrefixBreak, PromptPart
-from otel_assembly.history import text_digest
+from otel_assembly.history import KINDS
+from otel_assembly.prefixes import PrefixHash
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from otel_assembly.decision import Overflow
     from otel_assembly.ledger import Group, Snapshot
     from otel_assembly.record import Record
@@ -178,15 +181,44 @@ def tokens_by_kind(record: Record) -> dict[str, int]:
     if record.error is not None:
         return {}
     view = record.view_out
-    kinds = {
-        PromptPart.PROMPT.value: sum(map(record.meter.prompt, record.prompts_out)),
-        PromptPart.TOOL_SCHEMAS.value: record.meter.tools(record.context.tools),
-        PromptPart.FRAMING.value: record.meter.priming + record.framing,
-        PromptPart.SEPARATORS.value: record.separators,
-    }
-    for kind, tokens in view.history.tokens_by_kind(view, view.history.table(record.meter)).items():
-        kinds[kind.value] = tokens
-    return {kind: tokens for kind, tokens in kinds.items() if tokens}
+    parts = (
+        record.prompt_tokens(record.prompts_out),
+        record.meter.tools(record.context.tools),
+        record.meter.priming + record.framing,
+        record.separators,
+    )
+    sums = zip(_NAMES, (*parts, *_tokens_of_kinds(record, view)), strict=True)
+    return {name: tokens for name, tokens in sums if tokens}
+
+
+#: Of what is not an event, and of the kinds of events, in the order in which they are told.
+_NAMES: Final = (
+    PromptPart.PROMPT.value,
+    PromptPart.TOOL_SCHEMAS.value,
+    PromptPart.FRAMING.value,
+    PromptPart.SEPARATORS.value,
+    *(kind.value for kind in KINDS),
+)
+
+
+def _tokens_of_kinds(record: Record, view: View) -> Sequence[int]:
+    """By what came and what went since the last prompt, where that is less than all of it."""
+    if record.kinds is not None:
+        return record.kinds
+    history, last = view.history, record.last
+    table = history.table(record.meter)
+    if last is not None and last.kinds is not None and last.kept.history is history and last.kept_table is table:
+        came, went = view.minus(last.kept), last.kept.minus(view)
+        if len(came) + len(went) < len(view):
+            sums = last.kinds
+            if came:
+                sums = list(map(add, sums, history.tokens_by_kind(came, table)))
+            if went:
+                sums = list(map(sub, sums, history.tokens_by_kind(went, table)))
+            record.kinds = sums
+            return sums
+    record.kinds = history.tokens_by_kind(view, table)
+    return record.kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +285,8 @@ def prefix_of(record: Record) -> Prefix:
             break
         whole += 1
     size = sum(map(_size, prompts[:whole]))
-    tokens = sum(map(record.meter.prompt, prompts[:whole])) + record.meter.tools(record.context.tools)
+    tokens = record.prompt_tokens(prompts if whole == len(prompts) else prompts[:whole])
+    tokens += record.meter.tools(record.context.tools)
     events = 0
     cause: str | None = None
     if whole < len(before) or whole < len(prompts):
@@ -295,7 +328,8 @@ def _cause(record: Record, last: Snapshot, at: int) -> str:
                     else PrefixBreak.CUT_MOVED.value
                 )
         summarises = any(group.outcome is DecisionOutcome.COMPACTED for group in step.groups)
-        if summarises and (item in {ordinal for _, ordinal in last.made[step.index]} or entrant in step.injected):
+        before = last.made[step.index] if last.did(step.index, step.policy) else ()
+        if summarises and (item in {ordinal for _, ordinal in before} or entrant in step.injected):
             return PrefixBreak.COMPACTED.value
     if all(ordinal != item for ordinal in record.frame_out.of(view)):
         return PrefixBreak.EVENT_CHANGED.value
@@ -309,17 +343,18 @@ def _holds(group: Group, view: View, position: int, item: int) -> bool:
     """Whether a group has the item that stands at a position of the view's history."""
     if group.view.history is view.history:
         return group.view.holds(position)
-    return any(ordinal == item for ordinal in group.frame.of(group.view))
+    return any(map(group.view.holds, group.frame.ordinals.find([item])))
 
 
 def prefix_hash(record: Record, prefix: Prefix) -> str:
     """16 hex digits that stand for the text of a prefix, equal in every process."""
     shared = record.view_out.pick([(0, prefix.events)])
-    state = hashlib.blake2b(digest_size=8)
-    for prompt in record.prompts_out[: prefix.prompts]:
-        state.update(text_digest((prompt,)).to_bytes(8, "little"))
-    state.update(shared.history.digests(shared))
-    return state.hexdigest()
+    held = record.ledger.prefix
+    prompts = record.prompts_out[: prefix.prompts]
+    if held is None or not held.begins(prompts, shared):
+        held = PrefixHash(prompts)
+    held = record.ledger.prefix = held.upto(shared)
+    return held.digest
 
 
 def _common_beginning(one: str, other: str) -> str:

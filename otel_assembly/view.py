@@ -22,7 +22,7 @@ _CHUNK = 64
 class Column:
     """Every position of a history."""
 
-    __slots__ = ("history",)
+    __slots__ = ("__weakref__", "history")
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -77,8 +77,14 @@ class View(Sequence[Any]):
         self.history = history
         #: Whether it was cut out with no regard to what belongs together: a call may be in it, and its result not.
         self.is_slice = is_slice
-        self.segments = tuple(segment for segment in segments if segment[1] < segment[2])
-        self._length = sum(stop - start for _, start, stop in self.segments)
+        held: list[Segment] = []
+        length = 0
+        for segment in segments:
+            if segment[1] < segment[2]:
+                held.append(segment)
+                length += segment[2] - segment[1]
+        self.segments = tuple(held)
+        self._length = length
         self._places: tuple[list[int], list[int]] | None = None
 
     def _starts(self) -> tuple[list[int], list[int]]:
@@ -126,6 +132,9 @@ class View(Sequence[Any]):
         """The position in the history of the view's item at `index`."""
         if not 0 <= index < self._length:
             raise IndexError(index)
+        if len(self.segments) == 1:
+            column, start, _ = self.segments[0]
+            return column.position(start + index)
         indexes, _ = self._starts()
         place = bisect_right(indexes, index) - 1
         column, start, _ = self.segments[place]
@@ -171,7 +180,10 @@ class View(Sequence[Any]):
     @property
     def end(self) -> int:
         """One past the newest position."""
-        return self.position(self._length - 1) + 1 if self._length else 0
+        if not self.segments:
+            return 0
+        column, _, stop = self.segments[-1]
+        return column.position(stop - 1) + 1
 
     @property
     def whole(self) -> bool:
@@ -183,6 +195,11 @@ class View(Sequence[Any]):
     def pick(self, runs: Iterable[Run]) -> View:
         """The part of this view that runs ``[start, stop)`` of its own indexes name, ascending and disjoint."""
         segments: list[Segment] = []
+        if len(self.segments) == 1:
+            column, low, _ = self.segments[0]
+            for start, stop in runs:
+                _extend(segments, (column, low + start, low + min(stop, self._length)))
+            return View(self.history, segments, is_slice=self.is_slice)
         indexes, _ = self._starts()
         for start, stop in runs:
             place = bisect_right(indexes, start) - 1

@@ -34,6 +34,11 @@ class Arrays:
     def chunks(self, limit: int = MAX_ARRAY_BYTES) -> Iterator[dict[str, list[Any]]]:
         """The attributes of the span itself, then of each `list_items` span that it needs."""
         chunk: dict[str, list[Any]] = {}
+        if sum(_at_most(column) for _, columns in self._groups for column in columns) <= limit:
+            for names, columns in self._groups:
+                chunk.update(zip(names, columns, strict=True))
+            yield chunk
+            return
         room = limit
         for names, columns in self._groups:
             costs = list(map(sum, zip(*map(_costs, columns), strict=True)))
@@ -58,6 +63,13 @@ class Arrays:
                     chunk, room = {}, limit
                 start = stop
         yield chunk
+
+
+def _at_most(column: list[Any]) -> int:
+    """What a column costs at most: a character takes no more than four bytes."""
+    if isinstance(column[0], str):
+        return _OVERHEAD * len(column) + 4 * sum(map(len, column))
+    return _NEGATIVE * len(column)
 
 
 def _costs(column: list[Any]) -> list[int]:

@@ -72,6 +72,7 @@ SPAN_ALLOCATE_BLOCK: Final = "allocate_block"
 SPAN_COMPACT_BLOCK: Final = "compact_block"
 SPAN_LIST_ITEMS: Final = "list_items"
 SPAN_INVOKE_AGENT: Final = "invoke_agent"
+SPAN_PROJECT_VIEW: Final = "project_view"
 
 EVENT_OVERFLOW: Final = "assembly.overflow"
 EVENT_ALERT: Final = "assembly.alert"
@@ -278,6 +279,12 @@ COUNTED_TOKENS: Final = _attribute("assembly.counted.tokens", "int[]", "Their to
 KEPT_ITEMS: Final = _attribute("assembly.kept.items", "string[]", "The whole output, in prompt order.")
 DROPPED_COUNT: Final = _attribute("assembly.dropped.count", "int", "Events of the input that are not in the output.")
 DROPPED_TOKENS: Final = _attribute("assembly.dropped.tokens", "int", "Their tokens.")
+DROPPED_REPORTED: Final = _attribute(
+    "assembly.dropped.reported",
+    "int",
+    "What the framework itself says that it left out.",
+    "Beside `assembly.dropped.count`, which is what is really not in the output: the two need not agree.",
+)
 DROPPED_ITEMS: Final = _attribute("assembly.dropped.items", "string[]", "Items whose exit, or its cause, is new.")
 DROPPED_REASONS: Final = _attribute(
     "assembly.dropped.reasons",
@@ -297,6 +304,13 @@ RETURNED_ITEMS: Final = _attribute(
 INJECTED_TOKENS: Final = _attribute("assembly.injected.tokens", "int", "Tokens of the injected events.")
 INJECTED_ITEMS: Final = _attribute("assembly.injected.items", "string[]", "Items that were newly injected.")
 WITHDRAWN_ITEMS: Final = _attribute("assembly.withdrawn.items", "string[]", "Items that their source no longer offers.")
+PAIRS_BROKEN: Final = _attribute(
+    "assembly.pairs.broken",
+    "int",
+    "Events of the output that lost the other half of their pair; never 0.",
+    "Tool results without their call, and tool calls without all their results. A call that still waits for its result"
+    " is none: no later response exists, or it explicitly awaits an approval. Model APIs refuse a prompt with one.",
+)
 
 # The policy
 
@@ -309,10 +323,24 @@ POLICY_NAME: Final = _attribute(
 POLICY_KIND: Final = _attribute(
     "assembly.policy.kind", "string", "Whether it adds or takes away.", values=(INJECTION, REDUCTION)
 )
+STEPS: Final = _attribute(
+    "assembly.steps",
+    "int",
+    "The policies that ran: how many `apply_policy` spans belong under this one.",
+    "A framework's chain need not be the same each time; that of an assembler is.",
+)
 POLICY_INDEX: Final = _attribute("assembly.policy.index", "int", "Its place in the chain, from 0.")
 POLICY_CONFIG: Final = _attribute(
     "assembly.policy.config", "string", "Its settings as JSON: numbers, booleans and enum values, never a text."
 )
+
+# A view of a network of agents
+
+VIEW_NAME: Final = _attribute(
+    "assembly.view.name", "string", "The view by which one agent sees what a network of agents has said."
+)
+ENVELOPES_IN: Final = _attribute("assembly.envelopes.in", "int", "Envelopes that the view was made of.")
+ENVELOPES_OUT: Final = _attribute("assembly.envelopes.out", "int", "Envelopes of which something is in the view.")
 
 # Blocks and their compaction
 

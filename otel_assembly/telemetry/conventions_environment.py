@@ -28,11 +28,19 @@ CAPTURE_MESSAGE_CONTENT: Final = EnvironmentVariable(
     " our spans; no event of ours carries content.",
     standard=True,
 )
+SPAN_FILE: Final = EnvironmentVariable(
+    "OTEL_ASSEMBLY_SPAN_FILE",
+    (),
+    "otel-assembly-spans.jsonl",
+    "Where `OTEL_TRACES_EXPORTER=otel_assembly_file` writes: OTLP JSON lines, which `otel-assembly explain`,"
+    " `otel-assembly view` and the Collector read.",
+)
 
 ENVIRONMENT: Final = (
     ALERT_SIGNAL,
     CAPTURE_ALERT_MESSAGE,
     CAPTURE_MESSAGE_CONTENT,
+    SPAN_FILE,
     EnvironmentVariable(
         "OTEL_SDK_DISABLED",
         ("true", "false"),

@@ -107,6 +107,13 @@ ALERTS_DELIVERED: Final = Metric(
     "Observer alerts that were shown to a model.",
     required(names.ALERT_SEVERITY, names.ALERT_SOURCE),
 )
+POLICY_DECLINED: Final = Metric(
+    "assembly.policy.declined",
+    "counter",
+    "{check}",
+    "Checks by which a reducer of a framework found that there was nothing to do; no span is opened for one.",
+    (*_POLICY, *_AGENT_AND_FRAMEWORK),
+)
 POLICY_ERRORS: Final = Metric(
     "assembly.policy.errors",
     "counter",
@@ -157,6 +164,7 @@ METRICS: Final = (
     BUDGET_OVERFLOWS,
     HALTS,
     ALERTS_DELIVERED,
+    POLICY_DECLINED,
     POLICY_ERRORS,
     TELEMETRY_ERRORS,
     PREFIX_REUSE,

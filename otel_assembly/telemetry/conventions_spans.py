@@ -43,6 +43,8 @@ _ARRIVALS = (
     *opt_in(names.ARRIVED_CONTENTS),
 )
 
+_BROKEN = conditional(names.PAIRS_BROKEN, when="the output has calls without results, or results without calls")
+
 _STATE = conditional(names.KEPT_ITEMS, when="the output has events")
 
 _CHANGES = (
@@ -106,6 +108,8 @@ ASSEMBLE_CONTEXT: Final = SpanType(
         *conditional(names.PREFIX_TOKENS, names.PREFIX_HASH, when="a prompt is sent"),
         *conditional(names.PREFIX_BREAK, when="it is broken, or this is the ledger's first prompt"),
         *_LEDGER_STEP,
+        *conditional(names.STEPS, when="a framework's hook made it"),
+        *_BROKEN,
         *_STATE,
         *_ARRIVALS,
         *_CHANGES,
@@ -128,6 +132,8 @@ APPLY_POLICY: Final = SpanType(
         *_OVERFLOW,
         *_SIGNALS,
         *_LEDGER_STEP,
+        *conditional(names.DROPPED_REPORTED, when="the framework says how many it left out"),
+        *_BROKEN,
         *_CHANGES,
         *_FAILURE,
     ),
@@ -235,6 +241,24 @@ INVOKE_AGENT: Final = SpanType(
     events=(names.EVENT_HALT,),
 )
 
+PROJECT_VIEW: Final = SpanType(
+    name_pattern=f"{names.SPAN_PROJECT_VIEW} {{view}}",
+    named_by=names.VIEW_NAME,
+    parent="the caller's span",
+    brief="What one agent gets to see of what a network of agents has said. It stands before any assembly of it.",
+    attributes=(
+        *required(names.VIEW_NAME),
+        *_WHOSE,
+        *conditional(names.MODEL, when="it is known"),
+        *required(names.ENVELOPES_IN),
+        *conditional(names.ENVELOPES_OUT, when="it is known"),
+        *required(
+            names.EVENTS_OUT, names.TOKENS_OUT, names.TOKENS_METHOD, names.TOKENS_ENCODING, unless=names.ERROR_TYPE
+        ),
+        *_FAILURE,
+    ),
+)
+
 MODEL_CALL_STAMP: Final = (
     *required(names.ID),
     *conditional(names.GEN_AI_CONVERSATION_COMPACTED, when="something was dropped or compacted on the way"),
@@ -249,6 +273,7 @@ SPANS: Final = (
     COMPACT_BLOCK,
     LIST_ITEMS,
     INVOKE_AGENT,
+    PROJECT_VIEW,
 )
 
 OVERFLOW: Final = EventType(

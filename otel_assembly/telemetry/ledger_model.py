@@ -295,7 +295,8 @@ class Ledger:
         self._absent -= kept
         for item in sorted((self._kept | set(turn.arrived)) - kept - self._absent):
             self._leave(place, item, Exit(None, turn=turn.number))
-            self._problem(turn, f"item {item} is not in the prompt, and no span says why")
+            if names.DIFF not in turn.attributes:
+                self._problem(turn, f"item {item} is not in the prompt, and no span says why")
         self._kept = kept
 
     def _check(self, turn: Turn) -> None:

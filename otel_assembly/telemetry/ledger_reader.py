@@ -91,12 +91,13 @@ def _turn(span: SpanLike, children: _Children, read: Mapping[str, SpanLike], pol
     previous = held.get(names.PREVIOUS_ID)
     sent = names.PREFIX_HASH in held
     steps = [_step(child, children, number) for child in below if child.name.startswith(names.SPAN_APPLY_POLICY)]
+    expected = set(range(int(held[names.STEPS]))) if names.STEPS in held else policies
     return Turn(
         number=number,
         assembly_id=str(held.get(names.ID)),
         previous_id=previous,
         sent=sent,
-        follows=(previous is None or previous in read) and (not sent or {step.index for step in steps} == policies),
+        follows=(previous is None or previous in read) and (not sent or {step.index for step in steps} == expected),
         attributes=held,
         steps=sorted(steps, key=attrgetter("index")),
         kept=ordinals(held.get(names.KEPT_ITEMS)),

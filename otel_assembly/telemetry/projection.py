@@ -8,7 +8,7 @@ import traceback
 from enum import Enum
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.changes import ordinal_runs
 from otel_assembly.decision import DecisionOutcome
@@ -16,15 +16,19 @@ from otel_assembly.delta import arrivals, counted, step_delta
 from otel_assembly.errors import ContextOverflowError, HaltedError, PolicyFailedError
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.arrays import Arrays, run_text, runs_of
+from otel_assembly.telemetry.conventions_model import DiffQuality
+from otel_assembly.telemetry.conventions_spans import ASSEMBLE_CONTEXT
 from otel_assembly.totals import prefix_hash, tokens_by_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from otel_assembly.decision import Overflow
+    from otel_assembly.decision import DecisionReason, Overflow
+    from otel_assembly.ledger import Departure
     from otel_assembly.record import Record, Step
     from otel_assembly.telemetry.sums import Sums
     from otel_assembly.totals import Prefix, Totals
+    from otel_assembly.view import View
 
 Attributes = dict[str, Any]
 
@@ -55,6 +59,9 @@ def assembly_attributes(record: Record, totals: Totals, prefix: Prefix, sums: Su
     }
     if totals.tokens_in_estimated:
         attributes[names.TOKENS_IN_ESTIMATED] = True
+    if record.observed:
+        attributes[names.STEPS] = len(record.steps)
+        _of_others(attributes, record, record.view_out)
     if record.baseline is not None:
         attributes[names.PREVIOUS_ID] = record.baseline.assembly_id
     if totals.budget is not None:
@@ -108,11 +115,31 @@ def step_attributes(record: Record, step: Step, sums: Sums, halts: int) -> Attri
     }
     if not sums.table(step.view_in).complete(step.view_in):
         attributes[names.TOKENS_IN_ESTIMATED] = True
+    if record.observed:
+        _of_others(attributes, record, step.view_out)
+    if step.reported is not None:
+        attributes[names.DROPPED_REPORTED] = step.reported
     if step.kind is not None:
         attributes[names.POLICY_KIND] = step.kind
     if step.config:
         attributes[names.POLICY_CONFIG] = config_json(step.config)
     return attributes
+
+
+#: What nobody knows where the input could not be known.
+_OF_THE_INPUT: Final = frozenset(use.name for use in ASSEMBLE_CONTEXT.attributes if use.unless == names.DIFF)
+
+
+def _of_others(attributes: Attributes, record: Record, view_out: View) -> None:
+    """What is told beside that of a framework's own reducer: pairs that it broke; nothing of an unknown input."""
+    broken = record.broken(view_out) if record.error is None else 0
+    if broken:
+        attributes[names.PAIRS_BROKEN] = broken
+    if record.unknown:
+        attributes[names.DIFF] = DiffQuality.UNKNOWN.value
+        attributes.pop(names.TOKENS_IN_ESTIMATED, None)
+        for name in _OF_THE_INPUT:
+            attributes.pop(name, None)
 
 
 def config_json(config: Mapping[str, Any]) -> str:
@@ -201,12 +228,26 @@ def step_arrays(record: Record, step: Step) -> Arrays:
             reasons += [group.reason.value] * len(runs)
         else:
             compacted += runs
+    for (outcome, reason), items in _by_tag(delta.departed).items():
+        runs = runs_of(items)
+        if outcome is DecisionOutcome.DROPPED:
+            dropped += runs
+            reasons += [reason.value] * len(runs)
+        else:
+            compacted += runs
     arrays.add([names.DROPPED_ITEMS, names.DROPPED_REASONS], [dropped, reasons])
     arrays.add([names.COMPACTED_ITEMS], [compacted])
     arrays.add([names.RETURNED_ITEMS], [runs_of(delta.returned)])
     arrays.add([names.INJECTED_ITEMS], [runs_of(delta.injected)])
     arrays.add([names.WITHDRAWN_ITEMS], [runs_of(delta.withdrawn)])
     return arrays
+
+
+def _by_tag(departed: Mapping[int, Departure]) -> dict[tuple[DecisionOutcome, DecisionReason], list[int]]:
+    tags: dict[tuple[DecisionOutcome, DecisionReason], list[int]] = {}
+    for item, one in departed.items():
+        tags.setdefault((one.outcome, one.reason), []).append(item)
+    return tags
 
 
 def instructions_json(prompts: Iterable[str], content: Callable[[str], str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from contextlib import contextmanager
@@ -12,22 +13,21 @@ from opentelemetry import context as otel_context
 from opentelemetry._logs import NoOpLogger
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.metrics import NoOpMeter
-from opentelemetry.trace import INVALID_SPAN, NoOpTracer, SpanKind, Status, StatusCode
+from opentelemetry.trace import NoOpTracer, SpanKind
 
 from otel_assembly._version import __version__
-from otel_assembly.errors import HaltedError
 from otel_assembly.recorder import default_recorder
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
 from otel_assembly.telemetry.allocation import OpenAllocation
 from otel_assembly.telemetry.failures import Failures
 from otel_assembly.telemetry.metrics import Metrics
-from otel_assembly.telemetry.projection import error_type
 from otel_assembly.telemetry.recording import OPEN, OpenRecording
-from otel_assembly.telemetry.run import HALTED, RUN, Run, mark_halted
+from otel_assembly.telemetry.run import RUN, OpenRun, Run, mark_halted
 from otel_assembly.telemetry.settings import TelemetrySettings
 from otel_assembly.telemetry.signals import Signals
 from otel_assembly.telemetry.stamp import StampingProcessor
+from otel_assembly.telemetry.views import put_projection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.context import Context
     from otel_assembly.events import HaltEvent
+    from otel_assembly.recorder import Projection, Whose
 
 _API_MODULES: Final = ("opentelemetry.trace", "opentelemetry.metrics", "opentelemetry._logs")
 
@@ -55,6 +56,24 @@ def _is_api_only(provider: object) -> bool:
     if api:
         _api_only.add(kind)
     return api
+
+
+#: By these variables, the API makes a provider that nobody has set.
+_NAMED: Final = ("OTEL_PYTHON_TRACER_PROVIDER", "OTEL_PYTHON_METER_PROVIDER", "OTEL_PYTHON_LOGGER_PROVIDER")
+#: Where the API keeps the global providers. Asking its functions instead reads the environment each time, which costs
+#: more than all that a program should pay that has not configured any.
+_ASKED: Final = (trace.get_tracer_provider, metrics.get_meter_provider, _logs.get_logger_provider)
+_TRACERS, _METERS, _LOGGERS = (getattr(ask, "__globals__", {}) for ask in _ASKED)
+
+
+def _is_unset() -> bool:
+    """Whether nobody has set any global provider; False also where this API keeps them elsewhere."""
+    return (
+        _TRACERS.get("_TRACER_PROVIDER", _TRACERS) is None
+        and _METERS.get("_METER_PROVIDER", _METERS) is None
+        and _LOGGERS.get("_LOGGER_PROVIDER", _LOGGERS) is None
+        and (trace.get_tracer_provider, metrics.get_meter_provider, _logs.get_logger_provider) == _ASKED
+    )
 
 
 class OpenTelemetryRecorder:
@@ -82,6 +101,8 @@ class OpenTelemetryRecorder:
         self.settings = settings if settings is not None else TelemetrySettings.from_environment()
         self._providers = (tracer_provider, meter_provider, logger_provider)
         self._listening = any(provider is not None for provider in self._providers)
+        self._named = any(name in os.environ for name in _NAMED)
+        self._measures = False
         self._lock = threading.Lock()
         self._ready = False
         self._silent = False
@@ -90,7 +111,7 @@ class OpenTelemetryRecorder:
 
     def listening(self) -> bool:
         """Whether anybody has configured a provider; once somebody has, it stays so."""
-        if not self._listening and not self._silent:
+        if not self._listening and not self._silent and (self._named or not _is_unset()):
             try:
                 self._listening = not (
                     _is_api_only(trace.get_tracer_provider())
@@ -103,8 +124,10 @@ class OpenTelemetryRecorder:
         return self._listening
 
     def measures(self) -> bool:
-        """Whether metrics go anywhere."""
-        return not _is_api_only(self._providers[1] or metrics.get_meter_provider())
+        """Whether metrics go anywhere; once they do, it stays so."""
+        if not self._measures:
+            self._measures = not _is_api_only(self._providers[1] or metrics.get_meter_provider())
+        return self._measures
 
     def _prepared(self) -> bool:
         """Get what records, once; False where none of it does, as under ``OTEL_SDK_DISABLED``."""
@@ -138,11 +161,20 @@ class OpenTelemetryRecorder:
         if self._ready:
             self.metrics.failed(component)
 
-    def begin(self, name: str | None, model: str | None, context: Context, started_ns: int) -> OpenRecording | None:
+    def begin(
+        self, name: str | None, model: str | None, context: Context | Whose, started_ns: int
+    ) -> OpenRecording | None:
         """An assembly begins."""
-        with self.failures.contained("begin"):
-            if self.listening() and is_instrumentation_enabled() and self._prepared():
+        try:
+            if (
+                self.listening()
+                and is_instrumentation_enabled()
+                and (self._ready or self._prepared())
+                and not self._silent
+            ):
                 return OpenRecording(self, name, model, context, started_ns)
+        except Exception as error:  # noqa: BLE001  # nothing of ours reaches the agent
+            self.failures.take("begin", error)
         return None
 
     def begin_allocation(self) -> OpenAllocation | None:
@@ -171,6 +203,24 @@ class OpenTelemetryRecorder:
                 attributes = {names.MODEL: self.metrics.model_name(model)}
                 self.metrics.record(catalogue.TOKENS_CALIBRATION, counted / billed, attributes)
 
+    def declined(self, policy: str, agent_name: str | None, framework: str | None) -> None:
+        """A reducer looked whether there was anything to do, and there was not: a count, and no span."""
+        with self.failures.contained("metrics"):
+            if self.listening() and is_instrumentation_enabled() and self._prepared():
+                _, both = self.metrics.agent(agent_name, framework)
+                attributes = {**both, names.POLICY_NAME: self.metrics.policy_name(policy)}
+                self.metrics.add(catalogue.POLICY_DECLINED, 1, attributes)
+
+    def projected(self, projection: Projection) -> None:
+        """What one agent sees of what a network of agents has said was worked out."""
+        with self.failures.contained("span"):
+            if self.listening() and is_instrumentation_enabled() and self._prepared():
+                put_projection(self.start_span, projection)
+
+    def failed(self, component: str, error: BaseException) -> None:
+        """Something of ours that only looks on went wrong: a warning, a count, and the agent goes on."""
+        self.failures.take(component, error)
+
     def source_failed(self, role: str, source: str, error_type: str) -> None:
         """A source failed: as a policy's error, for to who watches over a service it is the same."""
         with self.failures.contained("metrics"):
@@ -193,6 +243,20 @@ class OpenTelemetryRecorder:
                     provider.add_span_processor(processor)
         return processor
 
+    def begin_run(
+        self, agent_name: str, *, framework: str | None = None, conversation_id: str | None = None
+    ) -> OpenRun | None:
+        """One ask of an agent begins; a span is opened only where none is current. None where nobody listens."""
+        with self.failures.contained("invoke_agent"):
+            if self.listening() and is_instrumentation_enabled() and self._prepared():
+                self.metrics.agent(agent_name, framework)
+                run = Run(self, trace.get_current_span(), agent_name, framework, conversation_id)
+                if run.span.get_span_context().is_valid:
+                    return OpenRun(run, None)
+                run.span = self._start_agent_span(run)
+                return OpenRun(run, trace.set_span_in_context(run.span))
+        return None
+
     @contextmanager
     def invoke_agent(
         self, agent_name: str, *, framework: str | None = None, conversation_id: str | None = None
@@ -201,35 +265,17 @@ class OpenTelemetryRecorder:
 
         Where a span is current already, none is added.
         """
-        run: Run | None = None
-        run_token = otel_token = None
-        with self.failures.contained("invoke_agent"):
-            if self.listening() and is_instrumentation_enabled() and self._prepared():
-                self.metrics.agent(agent_name, framework)
-                run = Run(self, trace.get_current_span(), agent_name, framework, conversation_id)
-                if not run.span.get_span_context().is_valid:
-                    run.span = self._start_agent_span(run)
-                    otel_token = otel_context.attach(trace.set_span_in_context(run.span))
-                run_token = RUN.set(run)
-        span = run.span if run is not None and otel_token is not None else INVALID_SPAN
-        try:
+        opened = self.begin_run(agent_name, framework=framework, conversation_id=conversation_id)
+        if opened is None:
             yield
+            return
+        try:
+            with opened.current():
+                yield
         except BaseException as error:
-            if run is None or not run.halted:
-                with self.failures.contained("invoke_agent"):
-                    span.set_attribute(names.ERROR_TYPE, error_type(error))
-                    span.set_status(HALTED if isinstance(error, HaltedError) else Status(StatusCode.ERROR))
+            opened.end(error)
             raise
-        finally:
-            try:
-                if run_token is not None:
-                    RUN.reset(run_token)
-                if otel_token is not None:
-                    otel_context.detach(otel_token)
-            except ValueError:  # a generator that nobody read to its end is closed in another context
-                pass
-            with self.failures.contained("invoke_agent"):
-                span.end()
+        opened.end()
 
     def _start_agent_span(self, run: Run) -> Span:
         attributes = {

@@ -33,7 +33,7 @@ from otel_assembly.telemetry.sums import Sums
 from otel_assembly.totals import prefix_of, totals_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from contextvars import Token
     from types import TracebackType
 
@@ -42,8 +42,11 @@ if TYPE_CHECKING:
 
     from otel_assembly.budget.compaction import Watch
     from otel_assembly.context import Context
+    from otel_assembly.conversation import AlertFacts
+    from otel_assembly.decision import Overflow
     from otel_assembly.events import HaltEvent
     from otel_assembly.record import Record, Step
+    from otel_assembly.recorder import Whose
     from otel_assembly.telemetry.arrays import Arrays
     from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
     from otel_assembly.totals import Prefix, Totals
@@ -54,15 +57,27 @@ OPEN: Final[ContextVar[OpenRecording | None]] = ContextVar("otel_assembly_open",
 class _PolicyTime:
     """The time in which a policy runs; what it does inside belongs to its span."""
 
-    __slots__ = ("_open", "_recording", "_started", "_token", "context", "ended_ns", "halts", "seconds", "span")
+    __slots__ = (
+        "_ago_ns",
+        "_open",
+        "_recording",
+        "_started",
+        "_token",
+        "context",
+        "ended_ns",
+        "halts",
+        "seconds",
+        "span",
+    )
 
-    def __init__(self, recording: OpenRecording, span: Span, context: OtelContext) -> None:
+    def __init__(self, recording: OpenRecording, span: Span, context: OtelContext, ago_ns: int) -> None:
         self._recording = recording
         self.span = span
         self.context = context
         self.seconds = 0.0
         self.ended_ns = 0
         self.halts = 0
+        self._ago_ns = ago_ns
         self._started = 0
         self._open: Token[OpenRecording | None] | None = None
         self._token: Token[OtelContext] | None = None
@@ -71,7 +86,7 @@ class _PolicyTime:
         self.halts = len(self._recording.halts)
         self._open = OPEN.set(self._recording)
         self._token = otel_context.attach(self.context)
-        self._started = time.perf_counter_ns()
+        self._started = time.perf_counter_ns() - self._ago_ns
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.seconds = (time.perf_counter_ns() - self._started) / 1e9
@@ -92,6 +107,7 @@ class OpenRecording:
         "_attempts",
         "_caller",
         "_context",
+        "_inside",
         "_policies",
         "_recorder",
         "_run",
@@ -110,7 +126,7 @@ class OpenRecording:
         recorder: OpenTelemetryRecorder,
         name: str | None,
         model: str | None,
-        context: Context,
+        context: Context | Whose,
         started_ns: int,
     ) -> None:
         self._recorder = recorder
@@ -128,39 +144,57 @@ class OpenRecording:
         self.halts: list[HaltEvent] = []
         self.finished = False
         self._policies: dict[int, _PolicyTime] = {}
-        self._attempts = AttemptSpans(recorder.start_span, recorder.failures)
-        self._context = otel_context.get_current()
-        self._caller = trace.get_current_span(self._context)
+        self._attempts: AttemptSpans | None = None
+        self._context = around = otel_context.get_current()
+        self._caller = trace.get_current_span(around)
         self._span: Span = INVALID_SPAN
-        attributes = {
-            names.NAME: name,
-            names.MODEL: model,
-            names.GEN_AI_CONVERSATION_ID: conversation_id,
-            names.GEN_AI_AGENT_NAME: self.agent_name,
-            names.FRAMEWORK: self.framework,
-        }
-        with recorder.failures.contained("span"):
-            given = {name: value for name, value in attributes.items() if value is not None}
-            self._span = self._recorder.start_span(names.SPAN_ASSEMBLE_CONTEXT, self._context, started_ns, given)
-            self._context = trace.set_span_in_context(self._span, self._context)
+        given: dict[str, Any] = {}
+        if name is not None:
+            given[names.NAME] = name
+        if model is not None:
+            given[names.MODEL] = model
+        if conversation_id is not None:
+            given[names.GEN_AI_CONVERSATION_ID] = conversation_id
+        if self.agent_name is not None:
+            given[names.GEN_AI_AGENT_NAME] = self.agent_name
+        if self.framework is not None:
+            given[names.FRAMEWORK] = self.framework
+        try:
+            self._span = recorder.start_span(names.SPAN_ASSEMBLE_CONTEXT, around, started_ns, given)
+        except Exception as error:  # noqa: BLE001  # nothing of ours reaches the agent
+            recorder.failures.take("span", error)
         #: Whether a reader of the traces will know of this assembly.
         self.recorded = self._span.is_recording()
         self.measured = self.recorded or recorder.measures()
+        self._inside = False
+        if self.measured:
+            self._enter()
+
+    def _enter(self) -> None:
+        """Make the context the one inside of the span; only who needs it pays for it."""
+        if not self._inside:
+            self._inside = True
+            if self._span is not INVALID_SPAN:
+                self._context = trace.set_span_in_context(self._span, self._context)
 
     def watch(self, kind: str) -> Watch:
         """What stands around attempts to compact something of this kind, inside a policy."""
+        if self._attempts is None:
+            self._attempts = AttemptSpans(self._recorder.start_span, self._recorder.failures)
         return self._attempts.watch(kind)
 
-    def policy(self, name: str, index: int) -> _PolicyTime:
+    def policy(self, name: str, index: int, started_ns: int | None = None) -> _PolicyTime:
         """The time in which a policy runs."""
         span: Span = INVALID_SPAN
+        ago = 0 if started_ns is None else max(0, time.time_ns() - started_ns)
+        self._enter()
         context = self._context
         with self._recorder.failures.contained("span"):
             attributes = {names.POLICY_NAME: name, names.POLICY_INDEX: index}
             verb = f"{names.SPAN_APPLY_POLICY} {name}"
-            span = self._recorder.start_span(verb, self._context, time.time_ns(), attributes)
+            span = self._recorder.start_span(verb, self._context, started_ns or time.time_ns(), attributes)
             context = trace.set_span_in_context(span, self._context)
-        timing = self._policies[index] = _PolicyTime(self, span, context)
+        timing = self._policies[index] = _PolicyTime(self, span, context, ago)
         return timing
 
     def finish(self, record: Record) -> None:
@@ -174,13 +208,38 @@ class OpenRecording:
         else:
             with contained("events"):
                 self._signal(record)
-        with contained("span"):
-            self._attempts.end()
+        if self._attempts is not None:
+            with contained("span"):
+                self._attempts.end()
         for timing in self._policies.values():
             with contained("span"):
                 timing.span.end(timing.ended_ns)
         with contained("span"):
             self._span.end(ended_ns)
+
+    def signal(self, alerts: Sequence[AlertFacts], overflow: Overflow | None) -> None:
+        """Alerts were delivered or a limit could not hold, in an assembly of which nothing else is told."""
+        self._enter()
+        signals = self._recorder.signals
+        for alert in alerts:
+            signals.alert(self._span, self._context, alert)
+        if overflow is not None:
+            signals.overflow([self._span], self._context, overflow)
+
+    def abandon(self) -> None:
+        """Nothing will be known of this assembly: its spans end as they are."""
+        self.finished = True
+        if not self.measured and not self._policies:
+            self._span.end()
+            return
+        now_ns = time.time_ns()
+        for timing in self._policies.values():
+            with self._recorder.failures.contained("span"):
+                timing.span.end(timing.ended_ns or now_ns)
+        with self._recorder.failures.contained("span"):
+            if self._attempts is not None:
+                self._attempts.end()
+            self._span.end(now_ns)
 
     def _tell(self, record: Record, totals: Totals, prefix: Prefix, ended_ns: int) -> None:
         contained = self._recorder.failures.contained
@@ -205,7 +264,8 @@ class OpenRecording:
         context = self._context
         agent, both = metrics.agent(self.agent_name, self.framework)
         metrics.record(catalogue.DURATION, seconds, both, context)
-        metrics.record(catalogue.INPUT_TOKENS, totals.tokens_in, both, context)
+        if not record.unknown:
+            metrics.record(catalogue.INPUT_TOKENS, totals.tokens_in, both, context)
         if record.error is None:
             metrics.record(catalogue.OUTPUT_TOKENS, totals.tokens_out, both, context)
             if totals.utilization is not None:
@@ -251,6 +311,7 @@ class OpenRecording:
                 metrics.add(catalogue.TOKENS_DROPPED, record.items_tokens(group.view), attributes, context)
 
     def _signal(self, record: Record) -> None:
+        self._enter()
         signals = self._recorder.signals
         for step in record.steps:
             timing = self._policies.get(step.index)
@@ -299,7 +360,8 @@ class OpenRecording:
         """How an allocator gave its budget out, under the span of its policy."""
         for compaction in step.compactions if record.error is None else ():
             provenance = [run_text(*run) for run in compaction.provenance]
-            self._attempts.tell(compaction.attempts, provenance, str(compaction.result))
+            if self._attempts is not None:
+                self._attempts.tell(compaction.attempts, provenance, str(compaction.result))
         if step.sheet is None:
             return
         start = self._recorder.start_span

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from opentelemetry import context as otel_context
 from opentelemetry.trace import Status, StatusCode
 
+from otel_assembly.errors import HaltedError
 from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.projection import error_type
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from opentelemetry.context import Context as OtelContext
     from opentelemetry.trace import Span
 
     from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
@@ -38,3 +45,43 @@ def mark_halted(span: Span) -> None:
     if span.is_recording():
         span.set_attribute(names.ERROR_TYPE, names.ERROR_ASSEMBLY_HALT)
         span.set_status(HALTED)
+
+
+class OpenRun:
+    """One ask of an agent that an instrumentation follows; its span, where it has one of ours, ends with `end`."""
+
+    __slots__ = ("_context", "run")
+
+    def __init__(self, run: Run, context: OtelContext | None) -> None:
+        self.run = run
+        #: The context in our own span; None where the caller's span serves.
+        self._context = context
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """What runs in this block belongs to the run.
+
+        It must never be left open across the ``yield`` of a generator: whoever reads that one would run in it.
+        """
+        run_token = RUN.set(self.run)
+        token = otel_context.attach(self._context) if self._context is not None else None
+        try:
+            yield
+        finally:
+            try:
+                RUN.reset(run_token)
+                if token is not None:
+                    otel_context.detach(token)
+            except ValueError:  # a generator that nobody read to its end is closed in another context
+                pass
+
+    def end(self, error: BaseException | None = None) -> None:
+        """The ask came to its end; an error's message goes nowhere."""
+        if self._context is None:
+            return
+        span, run = self.run.span, self.run
+        with run.recorder.failures.contained("invoke_agent"):
+            if error is not None and not run.halted:
+                span.set_attribute(names.ERROR_TYPE, error_type(error))
+                span.set_status(HALTED if isinstance(error, HaltedError) else Status(StatusCode.ERROR))
+            span.end()

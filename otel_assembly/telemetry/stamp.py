@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.telemetry import conventions as names
@@ -59,9 +59,15 @@ class StampingProcessor:
 
     def await_call(self, parent: SpanContext, stamp: Stamp) -> None:
         """Stamp the next model call under this parent."""
+        key = parent.trace_id, parent.span_id
         with self._lock:
-            self._waiting[parent.trace_id, parent.span_id] = stamp
-            self._waiting.move_to_end((parent.trace_id, parent.span_id))
+            earlier = self._waiting.get(key)
+            if earlier is not None and earlier.reduced and not stamp.reduced:
+                # Several assemblies made one prompt, as where reducers run as separate steps: what one of them
+                # reduced stays reduced.
+                stamp = replace(stamp, reduced=True)
+            self._waiting[key] = stamp
+            self._waiting.move_to_end(key)
             if len(self._waiting) > _WAITING:
                 self._waiting.popitem(last=False)
 
@@ -77,7 +83,7 @@ class StampingProcessor:
                     stamp.put_on(span)
 
     def _on_ending(self, span: Any) -> None:
-        """Nothing is done as a span ends."""
+        """Nothing is done as a span ends: it takes no attributes any more."""
 
     def on_end(self, span: Any) -> None:
         """Nothing is done as a span ends."""

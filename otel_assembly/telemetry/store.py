@@ -24,6 +24,7 @@ import weakref
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from otel_assembly.errors import ConfigurationError
+from otel_assembly.telemetry.conventions_environment import SPAN_FILE
 from otel_assembly.telemetry.rotating_file import RotatingFile
 
 try:
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk._logs import ReadableLogRecord
     from opentelemetry.sdk.trace import ReadableSpan
 
-__all__ = ["LogFileExporter", "SpanFileExporter"]
+__all__ = ["LogFileExporter", "NamedSpanFileExporter", "SpanFileExporter"]
 
 _logger = logging.getLogger(__name__)
 
@@ -80,6 +81,17 @@ class SpanFileExporter(SpanExporter):
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Always True: what was exported has been handed to the operating system."""
         return True
+
+
+class NamedSpanFileExporter(SpanFileExporter):
+    """The exporter ``otel_assembly_file`` of ``OTEL_TRACES_EXPORTER``: the file is what ``OTEL_ASSEMBLY_SPAN_FILE`` says.
+
+    Raises:
+        ConfigurationError: The official OTLP JSON exporter is not installed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(os.environ.get(SPAN_FILE.name) or SPAN_FILE.default)
 
 
 class LogFileExporter(LogRecordExporter):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from otel_assembly.history import TokenTable
     from otel_assembly.record import Record, Step
+    from otel_assembly.token_table import TokenTable
     from otel_assembly.view import View
 
 

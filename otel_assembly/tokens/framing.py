@@ -62,15 +62,18 @@ class MessageFraming:
                 )
 
     def message(self, facts: EventFacts) -> int:
-        """The framing of one event; 0 for what the model does not see as a message.
+        """The framing of one event; 0 for what the model does not see, and for a text that is part of a message.
 
         An event that holds the results of several calls is sent as a message for each.
         """
-        if not facts.rendered or not facts.framed:
+        if not facts.rendered:
             return 0
+        calls = self.per_tool_call * len(facts.opens)
+        if not facts.framed:
+            return calls
         messages = max(1, len(facts.closes))
         name = self.per_name if facts.name else 0
-        return messages * (self.per_message + self.per_role) + name + self.per_tool_call * len(facts.opens)
+        return messages * (self.per_message + self.per_role) + name + calls
 
     def prompt(self) -> int:
         """The framing of one system prompt."""

@@ -60,6 +60,7 @@ async def everything(telemetry):
 async def test_every_metric_of_the_contract_is_emitted_with_the_buckets_it_advises(recorder):
     await everything(recorder)
     recorder.recorder.failures.take("test", RuntimeError())
+    recorder.recorder.declined("compress_context", "desk", "peer")
     metrics = recorder.metrics
     assert set(metrics) == {metric.name for metric in METRICS}
     for metric in METRICS:

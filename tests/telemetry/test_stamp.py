@@ -161,3 +161,14 @@ async def test_a_foreign_span_of_any_shape_is_let_pass(recorder, tracer):
         with chat(tracer):
             pass
     assert stamps(recorder) == ids(recorder)
+
+
+async def test_what_an_earlier_step_reduced_stays_reduced_where_several_make_one_prompt(recorder, tracer):
+    with tracer.start_as_current_span("turn"):
+        await assemble()
+        await assemble(words=("ask",), window=5)
+        with chat(tracer):
+            pass
+    call = recorder.span("chat gpt-4o")
+    assert call.attributes["assembly.id"] == ids(recorder)[-1]
+    assert call.attributes["gen_ai.conversation.compacted"] is True

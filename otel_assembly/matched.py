@@ -1,0 +1,302 @@
+"""What a step did whose output is known and nothing else: anybody's policy, a framework's own reducer."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import chain
+from operator import is_
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.alignment import align, equal
+from otel_assembly.changes import ordinal_runs
+from otel_assembly.decision import DecisionOutcome, DecisionReason
+from otel_assembly.history import History
+from otel_assembly.ledger import Frame, Group
+from otel_assembly.matching import Matcher, moved, reads_anew
+from otel_assembly.ordinals import Ordinals
+from otel_assembly.parted import parted_atoms, runs_of
+from otel_assembly.scattered import Scattered
+from otel_assembly.view import View, to_runs, without
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from otel_assembly.alignment import Alignment
+    from otel_assembly.decision import Verdict
+    from otel_assembly.ledger import Ledger
+    from otel_assembly.matching import Index
+    from otel_assembly.record import Step
+    from otel_assembly.view import Run
+
+    Tag = tuple[DecisionOutcome, DecisionReason]
+
+EXITS: Final = frozenset({DecisionOutcome.DROPPED, DecisionOutcome.COMPACTED})
+_COMPACTED: Final = (DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)
+
+
+def match(
+    step: Step,
+    inputs: Sequence[Any],
+    events: Sequence[Any],
+    verdicts: Sequence[Verdict],
+    ledger: Ledger,
+    *,
+    otherwise: DecisionReason = DecisionReason.POLICY,
+    rereads: bool = False,
+    index: Callable[[], Index] | None = None,
+) -> None:
+    """Find out what was done by whoever returned events of any making, and write it down in `step`.
+
+    Args:
+        step: The step, whose input `inputs` are.
+        inputs: What went in.
+        events: What came out.
+        verdicts: Why; heeded where they are true.
+        ledger: The conversation's ledger.
+        otherwise: Why an event left of which no verdict speaks.
+        rereads: Whether a copy that has its original's id, but reads differently, is a replacement.
+        index: Where the inputs stand, if that is remembered.
+    """
+    view = step.view_in
+    grows = ledger.observed and not verdicts
+    scattered = ledger.scattered.get(step.index) if grows else None
+    if scattered is not None and scattered.goes_on(view, inputs, events):
+        _take_scattered(step, scattered, otherwise)
+        return
+    alignment = align(inputs, events, index, same=_reads_alike if rereads else None)
+    kept = alignment.kept
+    part = _part(view, kept) if alignment.in_order else None
+    if part is not None and _the_very(inputs, events, alignment):
+        scattered = Scattered.of(view, kept, events) if grows else None
+        if scattered is not None:
+            ledger.scattered[step.index] = scattered
+            _take_scattered(step, scattered, otherwise)
+            return
+        step.view_out = part
+    else:
+        _reframe(step, events, alignment, ledger)
+        indexes = [at for at in alignment.middle if at is not None]
+        step.moved = tuple(sorted(step.frame_in.ordinals.of(view.position(at)) for at in moved(indexes)))
+    tags = _tags(inputs, alignment, kept, verdicts, otherwise, index)
+    groups = [Group(view.pick(runs), step.frame_in, *tag) for tag, runs in tags]
+    step.groups = tuple(group for group in groups if group.outcome in EXITS)
+    step.held = tuple(group for group in groups if group.outcome not in EXITS)
+
+
+def _take_scattered(step: Step, scattered: Scattered, reason: DecisionReason) -> None:
+    step.view_out, gone = scattered.views()
+    step.groups = (Group(gone, step.frame_in, DecisionOutcome.DROPPED, reason),) if gone else ()
+    step.broken = scattered.broken
+
+
+def _reads_alike(original: Any, copy: Any) -> bool:
+    return not reads_anew(original, copy)
+
+
+def _the_very(inputs: Sequence[Any], events: Sequence[Any], alignment: Alignment) -> bool:
+    """Whether the outputs between front and back are the very objects that went in; all of them are inputs."""
+    out = events[alignment.front : len(events) - alignment.back]
+    return all(map(is_, out, map(inputs.__getitem__, alignment.middle)))  # type: ignore[arg-type]  # none is None
+
+
+def _part(view: View, kept: Sequence[Run]) -> View | None:
+    """A part of a view, marked as a slice: what belongs together may be parted, and who comes next reads it anew.
+
+    None where a restatement is in it of something that is not: then it is none.
+    """
+    picked = view.pick(kept)
+    if len(picked) == len(view):
+        return view
+    part, history = View(view.history, picked.segments, is_slice=True), view.history
+    if history.echoes:
+        runs = runs_of(part)
+        parted = parted_atoms(history, runs)
+        if parted and any(history.atom(echo) in parted for echo in history.echoes_in(runs)):
+            return None
+    return part
+
+
+def _tags(
+    inputs: Sequence[Any],
+    alignment: Alignment,
+    kept: Sequence[Run],
+    verdicts: Sequence[Verdict],
+    otherwise: DecisionReason,
+    index: Callable[[], Index] | None,
+) -> list[tuple[Tag, list[Run]]]:
+    """Runs of what left, and of what a verdict says was kept, by outcome and reason."""
+    gone = without(alignment.length, kept)
+    said = _said(inputs, verdicts, gone, index) if verdicts else {}
+    loose = [run for run in (_less(gone, to_runs(sorted(said))) if said else gone) if run[0] < run[1]]
+    replaced = alignment.replaced() if loose and None in alignment.middle else []
+    found = {
+        _COMPACTED: _common(loose, replaced),
+        (DecisionOutcome.DROPPED, otherwise): _less(loose, replaced),
+    }
+    tags: dict[Tag, list[Run]] = {tag: runs for tag, runs in found.items() if runs}
+    if said:
+        spoken: dict[Tag, list[int]] = {}
+        for at in sorted(said):
+            spoken.setdefault(said[at], []).append(at)
+        for tag, indexes in spoken.items():
+            tags[tag] = _merged([*tags.get(tag, ()), *to_runs(indexes)])
+    return sorted(tags.items(), key=lambda item: item[1][0])
+
+
+def _said(
+    inputs: Sequence[Any], verdicts: Sequence[Verdict], gone: Sequence[Run], index: Callable[[], Index] | None
+) -> dict[int, Tag]:
+    """The true verdict on each input of which one speaks: the first."""
+    wanted = {id(event) for verdict in verdicts for event in verdict.events}
+    places: dict[int, list[int]] = {}
+    if index is not None:
+        where = index()
+        places = {id(event): list(where.of_object(event)) for verdict in verdicts for event in verdict.events}
+    else:
+        for at, event in enumerate(inputs):
+            if id(event) in wanted:
+                places.setdefault(id(event), []).append(at)
+    out = _Runs(gone)
+    said: dict[int, Tag] = {}
+    for verdict in verdicts:
+        exits = verdict.outcome in EXITS
+        for event in verdict.events:
+            for at in places.get(id(event), ()):
+                if at not in said and at < len(inputs) and (at in out) is exits:
+                    said[at] = verdict.outcome, verdict.reason
+    return said
+
+
+class _Runs:
+    """Whether an index is in ascending runs."""
+
+    __slots__ = ("_runs", "_starts")
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._runs = runs
+        self._starts = [start for start, _ in runs]
+
+    def __contains__(self, index: int) -> bool:
+        place = bisect_right(self._starts, index) - 1
+        return place >= 0 and index < self._runs[place][1]
+
+
+def _common(runs: Sequence[Run], other: Sequence[Run]) -> list[Run]:
+    """What ascending runs have in common."""
+    found: list[Run] = []
+    place = 0
+    for start, stop in runs:
+        while place < len(other) and other[place][1] <= start:
+            place += 1
+        at = place
+        while at < len(other) and other[at][0] < stop:
+            found.append((max(start, other[at][0]), min(stop, other[at][1])))
+            at += 1
+    return found
+
+
+def _less(runs: Sequence[Run], other: Sequence[Run]) -> list[Run]:
+    """What ascending runs leave of ascending runs."""
+    if not other:
+        return list(runs)
+    left: list[Run] = []
+    common = iter([*_common(runs, other), None])
+    out = next(common)
+    for start, stop in runs:
+        at = start
+        while out is not None and out[0] < stop:
+            if at < out[0]:
+                left.append((at, out[0]))
+            at = out[1]
+            out = next(common)
+        if at < stop:
+            left.append((at, stop))
+    return left
+
+
+def _merged(runs: Sequence[Run]) -> list[Run]:
+    merged: list[Run] = []
+    for start, stop in sorted(runs):
+        if merged and merged[-1][1] >= start:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+        else:
+            merged.append((start, stop))
+    return merged
+
+
+def _reframe(step: Step, events: Sequence[Any], alignment: Alignment, ledger: Ledger) -> None:
+    """The output as a history of its own, in which what came in, or was made before, keeps its ordinal."""
+    made, ordinals = _made(step, events, alignment, ledger)
+    frame = ledger.frames.get(step.index) if ledger.observed else None
+    known = len(frame.history) if frame is not None else 0
+    if (
+        frame is None
+        or not 0 < known <= len(events)
+        or frame.history.of_dicts
+        or frame.history.event(0) is not events[0]
+        or frame.history.event(known - 1) is not events[known - 1]
+        or not equal(frame.history.events, events[:known])
+        or not _begins_with(ordinals, frame.ordinals)
+    ):
+        history = History(events)
+        history.passing = True
+        frame = Frame(history, Ordinals())
+        known = 0
+    else:
+        frame.history.extend(events[known:])
+    for start, (first, last) in ordinals:
+        if (skip := max(0, known - start)) <= last - first:
+            frame.ordinals.extend(last - first + 1 - skip, first + skip)
+    if ledger.observed:
+        ledger.frames[step.index] = frame
+    step.frame_out, step.view_out = frame, frame.history.view()
+    step.made = tuple((events[at], ordinal) for at, ordinal in made)
+    step.made_at = tuple(at for at, _ in made)
+
+
+def _begins_with(ordinals: Sequence[tuple[int, Run]], known: Ordinals) -> bool:
+    """Whether the positions that are known already have the ordinals that they had."""
+    upto = len(known)
+    return all(
+        next(known.spans(start, min(upto, start + last - first + 1))) == (first, min(last, first + upto - start - 1))
+        for start, (first, last) in ordinals
+        if start < upto
+    )
+
+
+def _made(
+    step: Step, events: Sequence[Any], alignment: Alignment, ledger: Ledger
+) -> tuple[list[tuple[int, int]], list[tuple[int, Run]]]:
+    """The places of the new events with their ordinals, and all ordinals: runs, each with the place it begins at."""
+    view, frame = step.view_in, step.frame_in
+    new = [events[alignment.front + n] for n, at in enumerate(alignment.middle) if at is None]
+    known = ledger.made_by(step)
+    again = iter(Matcher([event for event, _ in known]).match(new) if known else [None] * len(new))
+    made: list[tuple[int, int]] = []
+    middle: list[Run] = []
+    for place, at in enumerate(alignment.middle, alignment.front):
+        if at is None:
+            earlier = next(again)
+            ordinal = known[earlier][1] if earlier is not None else ledger.take(1)
+            made.append((place, ordinal))
+        else:
+            ordinal = frame.ordinals.of(view.position(at))
+        middle.append((ordinal, ordinal))
+    front = ordinal_runs(view.pick([(0, alignment.front)]), frame)
+    back = ordinal_runs(view.pick([(alignment.length - alignment.back, alignment.length)]), frame)
+    runs: list[tuple[int, Run]] = []
+    place = 0
+    for run in chain(front, middle, back):
+        runs.append((place, run))
+        place += run[1] - run[0] + 1
+    return made, _joined(runs)
+
+
+def _joined(runs: Sequence[tuple[int, Run]]) -> list[tuple[int, Run]]:
+    joined: list[tuple[int, Run]] = []
+    for place, (first, last) in runs:
+        if joined and joined[-1][1][1] + 1 == first:
+            joined[-1] = (joined[-1][0], (joined[-1][1][0], last))
+        else:
+            joined.append((place, (first, last)))
+    return joined

@@ -1,0 +1,348 @@
+"""Assemblies that somebody else's code runs: what is told of them, and that none of it is ever felt."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+
+from otel_assembly import DecisionReason, ModelRequest
+from otel_assembly.conversation import AlertFacts
+from otel_assembly.explain import explain
+from otel_assembly.facts import EventFacts, EventKind, describe
+from otel_assembly.observed import ObservedAssembler
+from otel_assembly.telemetry import OpenTelemetryRecorder
+from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.telemetry.settings import AlertSignal, TelemetrySettings
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def says(text):
+    return {"role": "assistant", "content": text}
+
+
+def calls(*ids):
+    made = [{"id": one, "type": "function", "function": {"name": "f", "arguments": "{}"}} for one in ids]
+    return {"role": "assistant", "content": None, "tool_calls": made}
+
+
+def answers(one):
+    return {"role": "tool", "tool_call_id": one, "content": f"answer {one}"}
+
+
+class Conversation:
+    """What a framework holds its messages by."""
+
+
+@pytest.fixture
+def observed(recorder, words):
+    return ObservedAssembler("peer", recorder=recorder.recorder, counter=words)
+
+
+def turn(observed, conversation, events, reduce=list, *, policy="window", said=None, **begun):
+    """One turn of a framework whose reducer is `reduce`; what it made is returned."""
+    assembly = observed.begin(conversation, events, **begun)
+    with assembly.step(policy, kind="reduction") as step:
+        result = reduce(events)
+        step.out(result, reason=DecisionReason.OUTSIDE_WINDOW, **(said or {}))
+    assembly.end()
+    return result
+
+
+def ledger_of(recorder):
+    (ledger,) = read_ledgers(recorder.spans).values()
+    return ledger
+
+
+# What the framework says of itself
+
+
+def test_what_the_framework_says_that_it_left_out_stands_beside_what_it_did(observed, recorder):
+    events = [user(f"{n}") for n in range(6)]
+    turn(observed, "c", events, lambda e: e[-2:], said={"reported": 3})
+    span = recorder.span("apply_policy window")
+    assert span.attributes["assembly.dropped.reported"] == 3
+    assert span.attributes["assembly.dropped.count"] == 4
+    assert "assembly.dropped.reported" not in recorder.span("assemble_context").attributes
+    assert recorder.violations() == []
+
+
+def test_a_framework_that_says_nothing_has_no_such_number(observed, recorder):
+    turn(observed, "c", [user("a"), user("b")], lambda e: e[1:])
+    assert "assembly.dropped.reported" not in recorder.span("apply_policy window").attributes
+
+
+# Pairs
+
+
+@pytest.mark.parametrize(
+    ("keep", "broken"),
+    [
+        ([0, 1, 2, 3, 4], 0),
+        ([2, 3, 4], 2),  # results without their call
+        ([0, 1, 3, 4], 1),  # a call without one of its results, and an answer after it
+        ([0, 1, 4], 1),
+        ([0, 4], 0),
+        ([3, 2, 4], 2),
+        ([0, 1], 0),  # nobody has answered yet: it still waits
+    ],
+)
+def test_pairs_that_the_reducer_broke_are_counted(observed, recorder, keep, broken):
+    events = [user("q"), calls("a", "b"), answers("a"), answers("b"), says("done")]
+    turn(observed, "c", events, lambda e: [e[n] for n in keep])
+    for span in (recorder.span("apply_policy window"), recorder.span("assemble_context")):
+        assert span.attributes.get("assembly.pairs.broken", 0) == broken
+    assert recorder.violations() == []
+
+
+# What cannot be known
+
+
+def test_where_the_input_is_unknown_nothing_is_said_of_it(observed, recorder):
+    events = [user("one"), says("two words"), user("three")]
+    turn(observed, "c", events[:2], unknown_input=True)
+    turn(observed, "c", events[1:], unknown_input=True)
+    for name in ("assemble_context", "apply_policy window"):
+        held = recorder.span(name).attributes
+        assert held["assembly.diff"] == "unknown"
+        assert held["assembly.events.out"] == 2
+        assert not {"assembly.events.in", "assembly.tokens.in", "assembly.dropped.count"} & held.keys()
+    assert recorder.span("assemble_context").withdrawn == []
+    assert "assembly.input.tokens" not in recorder.metrics
+    assert "assembly.items.dropped" not in recorder.metrics
+    assert recorder.violations() == []
+    ledger = ledger_of(recorder)
+    assert ledger.problems == []
+    assert [turn.kept for turn in ledger.turns] == [[0, 1], [1, 2]]
+    assert ledger.exit(1, 0).reason is None
+
+
+# Checks that came to nothing, and views
+
+
+def test_a_check_that_found_nothing_to_do_is_a_count(observed, recorder):
+    observed.declined("compress_context")
+    observed.declined("compress_context", agent_name="desk")
+    assert recorder.metric("assembly.policy.declined", policy_name="compress_context") == 2
+    assert recorder.metric("assembly.policy.declined", agent_name="desk") == 1
+    assert recorder.spans == []
+    assert recorder.violations() == []
+
+
+def test_a_view_is_a_span_with_numbers_and_no_word(observed, recorder):
+    observed.project(
+        "channel", "net", envelopes_in=5, events=[user("one two"), says("three")], envelopes_out=2, agent_name="desk"
+    )
+    span = recorder.span("project_view channel")
+    assert span.attributes == {
+        "assembly.view.name": "channel",
+        "assembly.framework": "peer",
+        "gen_ai.agent.name": "desk",
+        "assembly.envelopes.in": 5,
+        "assembly.envelopes.out": 2,
+        "assembly.events.out": 2,
+        "assembly.tokens.out": 11,
+        "assembly.tokens.method": "exact",
+        "assembly.tokens.encoding": "words",
+    }
+    assert recorder.violations() == []
+
+
+def test_a_view_that_raised_says_so(observed, recorder):
+    observed.project("channel", None, envelopes_in=5, error=ValueError("secret"))
+    span = recorder.span("project_view channel")
+    assert span.attributes["error.type"] == "ValueError"
+    assert "assembly.tokens.out" not in span.attributes
+    assert span.status == "ERROR"
+    assert recorder.violations() == []
+
+
+# A reduced history that is the next input
+
+
+def summary(text):
+    return {"role": "system", "content": text, "id": text}
+
+
+def test_what_a_summary_stands_for_is_not_told_as_withdrawn_once_the_summary_is_the_history(observed, recorder):
+    state = [user("a"), says("b"), user("c"), says("d")]
+    state = turn(observed, "c", state, lambda e: [summary("s"), *e[3:]], policy="summarise")
+    state = turn(observed, "c", [*state, user("e")], policy="summarise")
+    ledger = ledger_of(recorder)
+    assert ledger.problems == []
+    first, second = ledger.turns
+    assert first.kept == [4, 3]
+    assert (second.kept, second.arrived, second.withdrawn, second.counted) == ([4, 3, 5], [5], [], {})
+    assert second.steps[0].withdrawn == []
+    why = {item: (exit_.outcome, exit_.policy, exit_.turn) for item, exit_ in ledger.exits(1).items()}
+    assert why == dict.fromkeys((0, 1, 2), ("compacted", "summarise", 0))
+    assert recorder.violations() == []
+
+
+def test_a_summary_of_a_summary_stands_for_the_leaves(observed, recorder):
+    state = [user("a"), says("b"), user("c"), says("d")]
+    for text in ("s1", "s2"):
+        assembly = observed.begin("c", state)
+        with assembly.step("summarise") as step:
+            with step.compacting("model", tokens_in=9) as attempt:
+                attempt.tokens_out = 1
+            state = [summary(text), *state[-2:]]
+            step.out(state)
+        assembly.end()
+        state = [*state, user(f"after {text}")]
+    provenance = [
+        span.whole["assembly.compaction.provenance"] for span in recorder.spans_named("compact_block summary")
+    ]
+    assert provenance == [["0-1"], ["0-2"]]
+    assert ledger_of(recorder).problems == []
+
+
+def test_explain_names_the_summary_and_its_turn(observed, recorder):
+    state = [user("the request"), says("b"), user("c"), says("d")]
+    state = turn(observed, "c", state, lambda e: [summary("s"), *e[3:]], policy="summarise")
+    turn(observed, "c", [*state, user("e")], policy="summarise")
+    told = explain(ledger_of(recorder), 1, 0)
+    assert (told.outcome, told.policy, told.since) == ("compacted", "summarise", 0)
+    assert [(one.item, one.turn, one.in_prompt, one.leaves) for one in told.holders] == [(4, 0, True, 3)]
+    assert told.unknown == ()
+
+
+# Nothing of it is ever felt
+
+
+class Strange:
+    """A type that nobody has registered."""
+
+
+class BrokenRecorder:
+    def __getattr__(self, name):
+        raise RuntimeError("secret")
+
+
+def errors(recorder):
+    return recorder.metric("assembly.telemetry.errors", component="instrumentation.peer")
+
+
+def test_events_that_cannot_be_read_are_a_count_and_no_span_that_lies(observed, recorder):
+    assert observed.begin("c", [Strange()]) is None
+    assembly = observed.begin("c", [user("a")])
+    with assembly.step("window") as step:
+        step.out([Strange()])
+    assembly.end()
+    assert errors(recorder) == 2
+    assert all("assembly.turn" not in span.attributes for span in recorder.spans)
+    turn(observed, "c", [user("a"), user("b")], lambda e: e[1:])
+    assert len(recorder.span("assemble_context").kept) == 1
+
+
+def test_a_recorder_that_raises_at_everything_is_not_felt():
+    observed = ObservedAssembler("peer", recorder=BrokenRecorder())
+    assert observed.begin("c", [user("a")]) is None
+    observed.declined("window")
+    observed.project("view", "c", envelopes_in=1)
+
+
+def test_a_counter_that_raises_costs_the_numbers_and_nothing_else(recorder):
+    class Counter:
+        name, method, generation = "broken", "exact", 0
+
+        def count(self, text):
+            raise OSError("no vocabulary")
+
+    observed = ObservedAssembler("peer", recorder=recorder.recorder, counter=Counter())
+    events = [user("a"), user("b")]
+    assert turn(observed, "c", events, lambda e: e[1:]) == events[1:]
+
+
+def test_what_the_reducer_raises_is_its_own_affair(observed, recorder):
+    assembly = observed.begin("c", [user("a")])
+    with pytest.raises(LookupError, match="mine"), assembly.step("window"):
+        raise LookupError("mine")
+    assembly.end(LookupError("mine"))
+    assert recorder.span("apply_policy window").attributes["error.type"] == "LookupError"
+    assert "assembly.telemetry.errors" not in recorder.metrics
+    assert recorder.violations() == []
+
+
+# What is remembered is bounded
+
+
+class Held:
+    """A conversation of a framework."""
+
+
+class Spied:
+    """A message that counts how often it is read."""
+
+    read = 0
+
+    def __init__(self, text="a b"):
+        self.text = text
+
+
+@describe.register
+def _(event: Spied) -> EventFacts:
+    Spied.read += 1
+    return EventFacts(EventKind.REQUEST, event.text)
+
+
+def test_a_conversation_that_is_let_go_of_takes_its_events_with_it(observed):
+    conversation, event = Held(), ModelRequest(content="a")
+    conversation.events = [event]
+    turn(observed, conversation, conversation.events)
+    gone = weakref.ref(event)
+    del conversation, event
+    gc.collect()
+    assert gone() is None
+
+
+def test_the_least_recently_used_conversations_make_room_for_events(observed, recorder, monkeypatch):
+    monkeypatch.setattr("otel_assembly.observed_ledgers.EVENTS", 10)
+    events = [user(f"{n}") for n in range(6)]
+    turn(observed, "a", events)
+    turn(observed, "b", events[:4])
+    turn(observed, "a", events)
+    turn(observed, "c", events[:3])
+    ids = {}
+    for one in ("a", "c", "b"):
+        recorder.clear()
+        turn(observed, one, events[:3] if one != "a" else events)
+        ids[one] = recorder.span("assemble_context").attributes["assembly.turn"]
+    assert ids == {"a": 2, "c": 1, "b": 0}
+
+
+# Who is told nothing pays nothing
+
+
+def test_where_nothing_is_recorded_nothing_is_read_and_turns_are_counted(words):
+    spans = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
+    observed = ObservedAssembler("peer", recorder=OpenTelemetryRecorder(tracer_provider=spans), counter=words)
+    for _ in range(3):
+        turn(observed, "c", [Spied(), Spied()], lambda e: e[1:])
+    assert Spied.read == 0
+    assert observed._ledgers.of("c").turns == 3
+
+
+def test_alerts_are_logged_also_where_no_span_records_and_nothing_is_measured():
+    logs = InMemoryLogRecordExporter()
+    provider = LoggerProvider(shutdown_on_exit=False)
+    provider.add_log_record_processor(SimpleLogRecordProcessor(logs))
+    recorder = OpenTelemetryRecorder(
+        tracer_provider=TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False),
+        logger_provider=provider,
+        settings=TelemetrySettings(alert_signal=AlertSignal.LOG_EVENT),
+    )
+    assembly = ObservedAssembler("peer", recorder=recorder).begin("c", [user("a")])
+    with assembly.step("alerts") as step:
+        step.out(alerts=[AlertFacts("watch", "warning", "slow")])
+        step.overflow(budget=1, needed=2)
+    assembly.end()
+    assert [one.log_record.event_name for one in logs.get_finished_logs()] == ["assembly.alert", "assembly.overflow"]
