@@ -1,0 +1,119 @@
+"""Instrumentation of agents that exist already: what their context reducers do, as spans and metrics.
+
+``opentelemetry-instrument python my_agent.py`` finds the instrumentors by their entry points; `instrument` does the
+same from inside a program. The plug-ins, by which our policies run inside a framework, stand beside each instrumentor.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
+
+logger = logging.getLogger("otel_assembly")
+
+#: The standard variable that switches instrumentations off, by entry point, separated by commas; ``*`` for all.
+OTEL_PYTHON_DISABLED_INSTRUMENTATIONS: Final = "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"
+
+FRAMEWORKS: Final = {
+    "ag2": "AG2Instrumentor",
+    "autogen": "AutoGenInstrumentor",
+    "agentscope": "AgentScopeInstrumentor",
+    "langchain": "LangChainInstrumentor",
+}
+#: What the modules here have beside this one; loaded when asked for, for a program that instruments nothing has no use
+#: for any of it.
+_HOMES: Final = {
+    **{name: framework for framework, name in FRAMEWORKS.items()},
+    "AssemblyInstrumentor": "instrumentor",
+    "Hook": "hooks",
+    "HookState": "hooks",
+}
+
+
+def instrumentor_of(framework: str) -> AssemblyInstrumentor:
+    """The instrumentor of a framework; there is one in a process.
+
+    Raises:
+        UnknownNameError: There is none of that name.
+    """
+    if framework not in FRAMEWORKS:
+        raise UnknownNameError("framework", framework, FRAMEWORKS)
+    made: AssemblyInstrumentor = __getattr__(FRAMEWORKS[framework])()
+    return made
+
+
+def instrument(*frameworks: str, **providers: Any) -> tuple[str, ...]:
+    """Instrument these frameworks, or all that are installed; none of them is imported for it.
+
+    It may be called before or after they are imported, and again. Those that
+    ``OTEL_PYTHON_DISABLED_INSTRUMENTATIONS`` names (as ``otel_assembly_ag2``) are left out.
+
+    Args:
+        frameworks: ``ag2``, ``autogen``, ``agentscope``, ``langchain``.
+        providers: ``tracer_provider``, ``meter_provider``, ``logger_provider``, instead of the global ones.
+
+    Returns:
+        Those that are instrumented now.
+
+    Raises:
+        UnknownNameError: There is no instrumentation of that name.
+    """
+    disabled = {name.strip() for name in os.environ.get(OTEL_PYTHON_DISABLED_INSTRUMENTATIONS, "").split(",")}
+    done = []
+    for framework in frameworks or FRAMEWORKS:
+        chosen = instrumentor_of(framework)
+        if "*" in disabled or f"otel_assembly_{framework}" in disabled:
+            continue
+        if chosen.version is None:
+            if frameworks:
+                logger.warning("otel-assembly: %s is not installed: %s", framework, " or ".join(chosen.requires))
+            continue
+        if not chosen.is_instrumented_by_opentelemetry:
+            chosen.instrument(**providers)
+        if chosen.is_instrumented_by_opentelemetry:
+            done.append(framework)
+    return tuple(done)
+
+
+def uninstrument(*frameworks: str) -> None:
+    """Put everything back that was replaced, in these frameworks or in all.
+
+    Raises:
+        UnknownNameError: There is no instrumentation of that name.
+    """
+    for framework in frameworks or FRAMEWORKS:
+        chosen = instrumentor_of(framework)
+        if chosen.is_instrumented_by_opentelemetry:
+            chosen.uninstrument()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
+
+
+__all__ = [  # those that are not here are found by _HOMES
+    "FRAMEWORKS",
+    "AG2Instrumentor",
+    "AgentScopeInstrumentor",
+    "AssemblyInstrumentor",
+    "AutoGenInstrumentor",
+    "Hook",
+    "HookState",
+    "LangChainInstrumentor",
+    "instrument",
+    "instrumentor_of",
+    "uninstrument",
+]

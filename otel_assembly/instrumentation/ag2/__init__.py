@@ -1,0 +1,21 @@
+"""AG2 1.x, and `autogen.beta` 0.12 to 0.14: its instrumentor, its plug-in, and how its events are read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.instrumentation.ag2.instrumentor import AG2Instrumentor
+
+if TYPE_CHECKING:
+    from otel_assembly.instrumentation.ag2.plugin import AssembledPolicy
+
+__all__ = ["AG2Instrumentor", "AssembledPolicy"]
+
+
+def __getattr__(name: str) -> Any:
+    """The plug-in, which needs the engine, comes when it is asked for."""
+    if name == "AssembledPolicy":
+        from otel_assembly.instrumentation.ag2.plugin import AssembledPolicy
+
+        return AssembledPolicy
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

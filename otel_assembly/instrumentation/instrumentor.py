@@ -1,0 +1,207 @@
+"""`AssemblyInstrumentor`: what the instrumentors of all frameworks share.
+
+An instrumentor is a table of hooks. Finding them as modules are imported, wrapping, going inert and restoring is done
+here; a framework is imported only when the program imports it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-defined]  # the module is not typed
+    BaseInstrumentor,
+)
+from packaging.requirements import Requirement
+from wrapt import register_post_import_hook
+
+from otel_assembly.instrumentation.hooks import HookState, Patches, find, installed
+from otel_assembly.observed import ObservedAssembler
+from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+    from contextlib import AbstractContextManager
+    from types import ModuleType
+
+    from otel_assembly.instrumentation.hooks import Hook
+    from otel_assembly.recorder import Recorder
+    from otel_assembly.telemetry.run import OpenRun
+
+logger = logging.getLogger("otel_assembly")
+
+
+class Instrumentation:
+    """One framework while it is instrumented: what its wrappers ask, and what they tell.
+
+    Attributes:
+        open: False once the framework is not instrumented any more: wrappers that something still holds are then inert.
+        framework: The framework's name.
+        observed: Where assemblies are told.
+        patches: What was replaced.
+    """
+
+    def __init__(self, framework: str, recorder: Recorder | None = None) -> None:
+        self.open = True
+        self.framework = framework
+        self.observed = ObservedAssembler(framework, recorder=recorder)
+        self.patches = Patches()
+
+    @property
+    def recorder(self) -> Recorder:
+        """Where everything is recorded."""
+        return self.observed.recorder
+
+    def listening(self) -> bool:
+        """What a wrapper asks first: whether it has anything to do. It must cost next to nothing."""
+        return self.open and self.observed.recorder.listening()
+
+    def contained(self) -> AbstractContextManager[Any, bool]:
+        """A block of ours whose failure is a warning and a count, never the agent's."""
+        return _Contained(self)
+
+    def failed(self, error: Exception) -> None:
+        """Something of ours went wrong."""
+        self.recorder.failed(f"instrumentation.{self.framework}", error)
+
+    def begin_run(self, agent_name: str, *, conversation_id: str | None = None) -> OpenRun | None:
+        """One ask of an agent: an ``invoke_agent`` span where no span is current; None where nobody listens.
+
+        ``with run.current():`` around what runs in it, and never across a ``yield``; then ``run.end(error)``.
+        """
+        recorder = self.recorder
+        if not isinstance(recorder, OpenTelemetryRecorder):
+            return None
+        return recorder.begin_run(agent_name, framework=self.framework, conversation_id=conversation_id)
+
+
+class _Contained:
+    __slots__ = ("_instrumentation",)
+
+    def __init__(self, instrumentation: Instrumentation) -> None:
+        self._instrumentation = instrumentation
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._instrumentation.failed(error)
+        return True
+
+
+class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
+    """Instruments the context assembly of one framework.
+
+    ``instrument()`` takes ``tracer_provider``, ``meter_provider`` and ``logger_provider``, by default the global ones.
+    """
+
+    #: The framework's name, as ``assembly.framework``.
+    framework: ClassVar[str]
+    #: The distributions that it instruments, any one of them, in the form of ``requirements.txt``.
+    requires: ClassVar[tuple[str, ...]]
+    hooks: ClassVar[tuple[Hook, ...]]
+    #: By the framework's module: the module of ours that says how its types are read, imported after it.
+    rows: ClassVar[Mapping[str, str]] = {}
+    #: By the framework's module: what else is done once it is imported.
+    on_import: ClassVar[Mapping[str, Callable[[ModuleType, Instrumentation], None]]] = {}
+
+    def __init__(self) -> None:
+        if not hasattr(self, "_states"):  # one object per class: `BaseInstrumentor.__new__` returns it again
+            self._instrumentation: Instrumentation | None = None
+            self._states: dict[str, HookState] = {}
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """The distribution that is installed of those it instruments, with the versions it takes on; else all."""
+        here = installed(self.requires)
+        return [text for text in self.requires if here is not None and Requirement(text).name == here[0]] or (
+            self.requires
+        )
+
+    @property
+    def version(self) -> str | None:
+        """The version of the framework that is installed."""
+        here = installed(self.requires)
+        return here[1] if here is not None else None
+
+    @property
+    def states(self) -> Mapping[str, HookState]:
+        """What became of each hook, by its dotted name, since ``instrument()``."""
+        return dict(self._states)
+
+    def _instrument(self, **kwargs: Any) -> None:
+        providers = {
+            name: kwargs[name] for name in ("tracer_provider", "meter_provider", "logger_provider") if kwargs.get(name)
+        }
+        recorder = OpenTelemetryRecorder(**providers) if providers else None
+        instrumentation = self._instrumentation = Instrumentation(self.framework, recorder)
+        if self.version is not None and (conflict := self._check_dependency_conflicts()):
+            # The loader of `opentelemetry-instrument` asks the distribution, which is ours, and not the instrumentor.
+            logger.warning("otel-assembly: %s is not instrumented: %s", self.framework, conflict)
+            return
+        self._states = {hook.name: HookState.WAITING for hook in self.hooks}
+        for module, ours in self.rows.items():
+            register_post_import_hook(partial(self._read_by, instrumentation, ours), module)
+        for module in dict.fromkeys(hook.module for hook in self.hooks):
+            register_post_import_hook(partial(self._imported, instrumentation), module)
+        for module, action in self.on_import.items():
+            register_post_import_hook(partial(self._act, instrumentation, action), module)
+
+    def _uninstrument(self, **kwargs: Any) -> None:
+        instrumentation = self._instrumentation
+        if instrumentation is not None:
+            instrumentation.open = False
+            instrumentation.patches.restore()
+            instrumentation.observed.forget()
+        self._instrumentation = None
+        self._states = {}
+
+    def _read_by(self, instrumentation: Instrumentation, ours: str, _: ModuleType) -> None:
+        with instrumentation.contained():
+            importlib.import_module(ours)
+
+    def _act(
+        self,
+        instrumentation: Instrumentation,
+        action: Callable[[ModuleType, Instrumentation], None],
+        module: ModuleType,
+    ) -> None:
+        if instrumentation.open:
+            with instrumentation.contained():
+                action(module, instrumentation)
+
+    def _imported(self, instrumentation: Instrumentation, module: ModuleType) -> None:
+        """A module of the framework is here: wrap what is to be wrapped in it."""
+        if not instrumentation.open:
+            return
+        version = self.version
+        for hook in self.hooks:
+            if hook.module == module.__name__:
+                with instrumentation.contained():
+                    self._states[hook.name] = self._take(hook, module, instrumentation, version)
+
+    def _take(self, hook: Hook, module: ModuleType, instrumentation: Instrumentation, version: str | None) -> HookState:
+        place = find(module, hook.target)
+        if place is not None and instrumentation.patches.holds(*place):
+            return HookState.TAKEN
+        if place is not None and instrumentation.patches.wrap(*place, lambda made: hook.wrap(made, instrumentation)):
+            return HookState.TAKEN
+        if not hook.expected(version):
+            return HookState.NOT_EXPECTED
+        logger.warning(
+            "otel-assembly: %s %s has no %s, which was expected there; not seen because of that: %s. The rest "
+            "is instrumented",
+            self.framework,
+            version or "(of unknown version)",
+            hook.name,
+            hook.gives,
+        )
+        return HookState.MISSING
+
+    def imported(self) -> bool:
+        """Whether a module that a hook waits for has been imported in this process."""
+        return any(hook.module in sys.modules for hook in self.hooks)
