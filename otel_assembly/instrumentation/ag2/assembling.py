@@ -1,0 +1,150 @@
+"""`AssemblerMiddleware`: the policies of one model call, each a step of one assembly that ends before the call."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final
+
+from wrapt import ObjectProxy
+
+from otel_assembly.instrumentation.ag2.known import begin, tools_of
+from otel_assembly.instrumentation.ag2.policies import reading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from otel_assembly.instrumentation.instrumentor import Instrumentation
+    from otel_assembly.observed import ObservedAssembly
+
+    _Proxy = ObjectProxy[Any]
+else:
+    _Proxy = ObjectProxy
+
+#: How many assemblies this model call's prompt has been through.
+_STAGE: Final[ContextVar[int]] = ContextVar("otel_assembly_ag2_stage", default=0)
+
+
+def assembler(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Around `AssemblerMiddleware.on_llm_call`."""
+
+    @wraps(original)
+    async def on_llm_call(self: Any, call_next: Any, events: Any, context: Any) -> Any:
+        if not instrumentation.listening():
+            return await original(self, call_next, events, context)
+        policies = getattr(self, "_policies", None)
+        if policies is None:
+            return await original(self, call_next, events, context)
+        chain = _Chain(instrumentation, policies, call_next, context)
+        try:
+            result = await original(_Observed(self, chain), chain.call_next, events, context)
+        except BaseException as error:
+            chain.end(error)
+            raise
+        chain.end()
+        return result
+
+    return on_llm_call
+
+
+class _Observed(_Proxy):
+    """A middleware that looks at its policies one by one; the middleware itself stays as it is."""
+
+    def __init__(self, middleware: Any, policies: Iterable[Any]) -> None:
+        super().__init__(middleware)
+        self._self_policies = policies
+
+    @property
+    def _policies(self) -> Iterable[Any]:
+        return self._self_policies
+
+
+class _Chain:
+    """The policies of one model call. An assembly begins with the first one of them, and again after a plug-in."""
+
+    def __init__(self, instrumentation: Instrumentation, policies: Iterable[Any], call_next: Any, context: Any) -> None:
+        self.instrumentation = instrumentation
+        self._policies = policies
+        self._call_next = call_next
+        self._context = context
+        self._stage = _STAGE.get()
+        self._assembly: ObservedAssembly | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        # AG2 hands out a live list: a policy that is added while the chain runs still runs.
+        for policy in self._policies:
+            if getattr(policy, "otel_assembly_plugin", False):
+                yield _Plugin(self, policy)
+            else:
+                yield _Policy(self, policy)
+
+    def assembly(self, prompts: Sequence[str], events: Sequence[Any]) -> ObservedAssembly | None:
+        """The open assembly, or a new one with this input."""
+        if self._assembly is None:
+            self._assembly = begin(
+                self.instrumentation,
+                self._context,
+                events,
+                stage=f"assembler {self._stage}",
+                prompts=prompts,
+                tools=tools_of(self._call_next),
+            )
+        return self._assembly
+
+    def end(self, error: BaseException | None = None) -> None:
+        """What is open ends."""
+        if self._assembly is not None:
+            self._assembly.end(error)
+            self._assembly = None
+            self._stage += 1
+
+    async def call_next(self, events: Any, context: Any) -> Any:
+        """The next middleware, or the model, runs in the caller's context, when the assembly is done."""
+        self.end()
+        token = _STAGE.set(self._stage)
+        try:
+            return await self._call_next(events, context)
+        finally:
+            _STAGE.reset(token)
+
+
+class _Policy:
+    """A policy that is looked at."""
+
+    def __init__(self, chain: _Chain, policy: Any) -> None:
+        self._chain = chain
+        self._policy = policy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+    async def apply(self, prompts: Any, events: Any, context: Any) -> Any:
+        policy, chain = self._policy, self._chain
+        step = read = None
+        with chain.instrumentation.contained():
+            assembly = chain.assembly(prompts, events)
+            if assembly is not None:
+                read = reading(policy, assembly)
+                step = assembly.step(read.name, kind=read.kind, config=read.config)
+        if step is None or read is None:
+            return await policy.apply(prompts, events, context)
+        with step:
+            result = await policy.apply(prompts, events, context)
+            with chain.instrumentation.contained():
+                read.tell(step, result)
+        return result
+
+
+class _Plugin:
+    """A plug-in of ours makes an assembly itself: the one before it ends, the next policy begins another."""
+
+    def __init__(self, chain: _Chain, policy: Any) -> None:
+        self._chain = chain
+        self._policy = policy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+    async def apply(self, prompts: Any, events: Any, context: Any) -> Any:
+        self._chain.end()
+        return await self._policy.apply(prompts, events, context)

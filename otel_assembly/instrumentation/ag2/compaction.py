@@ -1,0 +1,194 @@
+"""Compaction and aggregation: what AG2 does with a history after a turn, and what its summariser's calls took.
+
+Compaction is an assembly of its own, of one step, in the ledger of the prompts: what it takes out, no later prompt has.
+Aggregation takes nothing out; it reads a history and writes memory, in a ledger of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from contextvars import ContextVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.budget.compaction import CompactionOutcome
+from otel_assembly.decision import DecisionReason
+from otel_assembly.instrumentation.ag2.asks import ASK
+from otel_assembly.instrumentation.ag2.known import agent_name_of, begin
+from otel_assembly.instrumentation.ag2.late import take
+from otel_assembly.observed import current_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from otel_assembly.instrumentation.instrumentor import Instrumentation
+    from otel_assembly.observed import ObservedAssembly, ObservedStep
+
+    Wrap = Callable[[Callable[..., Any], Instrumentation], Callable[..., Any]]
+
+COMPACTION: Final = "compaction"
+AGGREGATION: Final = "aggregation"
+#: The stage of the prompts' own ledger.
+_PROMPTS: Final = "assembler 0"
+
+_RUNNING: Final[ContextVar[_Upkeep | None]] = ContextVar("otel_assembly_ag2_upkeep", default=None)
+
+
+class _Upkeep:
+    """One run of a strategy; nothing is opened for one that finds nothing to do."""
+
+    def __init__(self, instrumentation: Instrumentation, policy: str, events: Sequence[Any], context: Any) -> None:
+        self._instrumentation = instrumentation
+        self._policy = policy
+        self._given = list(events)
+        self._context = context
+        self._started_ns = time.time_ns()
+        self._assembly: ObservedAssembly | None = None
+        self.step: ObservedStep | None = None
+
+    def open(self, strategy: Any) -> ObservedStep | None:
+        """There is something to do."""
+        with self._instrumentation.contained():
+            if self._assembly is None:
+                compacts = self._policy == COMPACTION
+                ask = ASK.get()
+                self._assembly = begin(
+                    self._instrumentation,
+                    self._context,
+                    self._given,
+                    stage=_PROMPTS if compacts else self._policy,
+                    prompts=self._context.prompt if compacts else (),
+                    tools=ask.tools[1] if compacts and ask is not None and ask.tools is not None else (),
+                    name=self._policy,
+                    started_ns=self._started_ns,
+                )
+                if self._assembly is not None:
+                    target = getattr(strategy, "_target", None)
+                    self.step = self._assembly.step(
+                        self._policy,
+                        kind="reduction" if compacts else None,
+                        config={} if target is None else {"target": target},
+                        started_ns=self._started_ns,
+                    )
+                    self.step.__enter__()
+        return self.step
+
+    def tokens(self, events: Sequence[Any]) -> int:
+        """Tokens of the first so many events of the history."""
+        if self._assembly is None or not self._assembly.recording.measured:
+            return 0
+        record = self._assembly.record
+        view = record.opening.view.pick([(0, len(events))])
+        record.count(view)
+        return record.items_tokens(view)
+
+    def end(self, strategy: Any, events: Any) -> None:
+        """It came to a good end, with these events where it compacted."""
+        with self._instrumentation.contained():
+            if events is not None and not _same(events, self._given):
+                self.open(strategy)
+            if self._assembly is None or self.step is None:
+                self._instrumentation.observed.declined(self._policy, agent_name_of(self._context))
+                return
+            if events is not None:
+                tail = type(strategy).__name__ == "TailWindowCompact"
+                self.step.out(events, reason=DecisionReason.OUTSIDE_WINDOW if tail else DecisionReason.POLICY)
+            self.step.__exit__(None, None, None)
+            self._assembly.end()
+
+    def fail(self, error: BaseException) -> None:
+        """It raised, or was cancelled."""
+        with self._instrumentation.contained():
+            if self._assembly is not None and self.step is not None:
+                self.step.__exit__(type(error), error, error.__traceback__)
+                self._assembly.end(error)
+
+
+def _same(events: Any, given: Sequence[Any]) -> bool:
+    return len(events) == len(given) and all(one is other for one, other in zip(events, given, strict=True))
+
+
+def _strategy(policy: str, original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    @wraps(original)
+    async def kept_up(self: Any, events: Any, context: Any, store: Any) -> Any:
+        # A strategy that calls another, or a policy that calls one, tells what comes of all of it.
+        if not instrumentation.listening() or _RUNNING.get() is not None or current_step() is not None:
+            return await original(self, events, context, store)
+        ask = ASK.get()
+        with ask.current() if ask is not None and ask.context is context else nullcontext():
+            upkeep = _Upkeep(instrumentation, policy, events, context)
+            if policy == AGGREGATION:
+                upkeep.open(self)
+            token = _RUNNING.set(upkeep)
+            try:
+                result = await original(self, events, context, store)
+            except BaseException as error:
+                upkeep.fail(error)
+                raise
+            finally:
+                _RUNNING.reset(token)
+            upkeep.end(self, result if policy == COMPACTION else None)
+            return result
+
+    return kept_up
+
+
+def compact(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Around a strategy's ``compact``."""
+    return _strategy(COMPACTION, original, instrumentation)
+
+
+def aggregate(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Around a strategy's ``aggregate``."""
+    return _strategy(AGGREGATION, original, instrumentation)
+
+
+def summarize(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Around the summariser's call of a strategy of AG2's own; the events are the last list among the arguments."""
+
+    @wraps(original)
+    async def summarized(self: Any, *args: Any, **kwargs: Any) -> Any:
+        upkeep = _RUNNING.get()
+        if upkeep is None or not instrumentation.listening():
+            return await original(self, *args, **kwargs)
+        step = upkeep.open(self)
+        attempt = None
+        with instrumentation.contained():
+            if step is not None:
+                events = next(given for given in reversed((*args, *kwargs.values())) if isinstance(given, list))
+                attempt = step.compacting(type(self).__name__, tokens_in=upkeep.tokens(events))
+        if step is None or attempt is None:
+            return await original(self, *args, **kwargs)
+        with attempt as made:
+            text = await original(self, *args, **kwargs)
+            with instrumentation.contained():
+                made.tokens_out = step.count(text)
+                made.outcome = None if text else CompactionOutcome.EMPTY
+        return text
+
+    return summarized
+
+
+def _strategies_of(
+    method: str, wrap: Wrap, original: Callable[..., Any], instrumentation: Instrumentation
+) -> Callable[..., Any]:
+    @wraps(original)
+    async def on_turn(self: Any, call_next: Any, event: Any, context: Any) -> Any:
+        if not instrumentation.listening():
+            return await original(self, call_next, event, context)
+        with instrumentation.contained():
+            take(instrumentation, type(self._strategy), method, wrap)
+        return await original(self, call_next, event, context)
+
+    return on_turn
+
+
+def compaction_turn(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Around the middleware that runs compaction: the strategies of users are known when they are met."""
+    return _strategies_of("compact", compact, original, instrumentation)
+
+
+def aggregation_turn(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Around the middleware that runs aggregation, as above."""
+    return _strategies_of("aggregate", aggregate, original, instrumentation)

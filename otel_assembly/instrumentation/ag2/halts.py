@@ -1,0 +1,56 @@
+"""Halts: a `HaltEvent` on an agent's stream, whoever put it there."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import deque
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.events import HaltEvent
+from otel_assembly.telemetry.recorder import OpenTelemetryRecorder, halted
+from otel_assembly.telemetry.recording import OPEN
+from otel_assembly.telemetry.run import RUN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otel_assembly.instrumentation.instrumentor import Instrumentation
+
+#: Halts that were told of a moment ago; one that is passed on to another stream is not told again.
+_TOLD: Final[deque[weakref.ref[Any]]] = deque(maxlen=64)
+
+
+def told(halt: Any) -> bool:
+    """Whether this halt has been told; from now on it has."""
+    if any(one() is halt for one in _TOLD):
+        return True
+    _TOLD.append(weakref.ref(halt))
+    return False
+
+
+def send(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Around `MemoryStream.send`, through which every event of a stream goes."""
+    events = sys.modules[f"{original.__module__.rpartition('.')[0]}.events"]
+    halt_type = events.HaltEvent
+
+    @wraps(original)
+    async def sent(self: Any, event: Any, context: Any) -> Any:
+        if not instrumentation.listening():
+            return await original(self, event, context)
+        if isinstance(event, halt_type):
+            with instrumentation.contained():
+                if not told(event):
+                    _tell(instrumentation, HaltEvent(reason=str(event.reason), source=str(event.source)))
+        return await original(self, event, context)
+
+    return sent
+
+
+def _tell(instrumentation: Instrumentation, halt: HaltEvent) -> None:
+    recorder = instrumentation.recorder
+    if RUN.get() is None and OPEN.get() is None and isinstance(recorder, OpenTelemetryRecorder):
+        recorder.halted(halt)  # to the providers that this instrumentation was given
+    else:
+        halted(halt)

@@ -1,0 +1,107 @@
+"""The hooks of AG2."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from otel_assembly.instrumentation.ag2 import asks, assembling, chats, compaction, halts, limiters, policies, views
+from otel_assembly.instrumentation.hooks import Hook
+from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_RELEASED: Final = ">= 1.0.0a0"
+_BETA: Final = "< 1.0.0a0"
+
+
+def _hooks(package: str, versions: str, networks: str, named: str) -> tuple[Hook, ...]:
+    """The hooks of one of the two packages in which AG2's agents live: the names in them are the same.
+
+    Args:
+        package: ``ag2`` or ``autogen.beta``.
+        versions: The versions that have the package.
+        networks: Of those, the ones that have networks of agents.
+        named: Of those, the ones that have views with names, and render the message that asks for a turn by the view.
+    """
+    assembly, agent = f"{package}.assembly", f"{package}.agent"
+    compact, aggregate = f"{package}.compact", f"{package}.aggregate"
+    middleware, network = f"{package}.middleware.builtin", f"{package}.network"
+    of_summary = "the model call of a summarising compaction"
+    of_aggregation = "the model call of an aggregation"
+    return (
+        Hook(assembly, "AssemblerMiddleware.on_llm_call", assembling.assembler, "the policies of assemblers", versions),
+        Hook(
+            f"{package}.policies.token_budget",
+            "TokenBudgetPolicy.__init__",
+            policies.limited,
+            "token budgets whose characters per token are not AG2's default",
+            versions,
+        ),
+        Hook(
+            f"{middleware}.history_limiter",
+            "_HistoryLimiter.on_llm_call",
+            limiters.history_limiter,
+            "HistoryLimiter",
+            versions,
+        ),
+        Hook(
+            f"{middleware}.token_limiter", "_TokenLimiter.on_llm_call", limiters.token_limiter, "TokenLimiter", versions
+        ),
+        Hook(
+            f"{middleware}.telemetry",
+            "_TelemetryMiddlewareInstance.on_llm_call",
+            chats.on_llm_call,
+            "which assembly made the prompt of a model call, where AG2's telemetry is given to one ask",
+            versions,
+        ),
+        Hook(f"{package}.stream", "MemoryStream.send", halts.send, "halts", versions),
+        Hook(agent, "_execute_turn", asks.execute_turn, "an ask as one trace", versions),
+        Hook(compact, "TailWindowCompact.compact", compaction.compact, "compaction to a tail", versions),
+        Hook(compact, "SummarizeCompact.compact", compaction.compact, "compaction to a summary", versions),
+        Hook(compact, "SummarizeCompact._summarize", compaction.summarize, of_summary, versions),
+        Hook(agent, "_CompactionMiddleware.on_turn", compaction.compaction_turn, "users' compaction", versions),
+        Hook(
+            aggregate, "ConversationSummaryAggregate.aggregate", compaction.aggregate, "aggregation to memory", versions
+        ),
+        Hook(aggregate, "ConversationSummaryAggregate._summarize", compaction.summarize, of_aggregation, versions),
+        Hook(aggregate, "WorkingMemoryAggregate.aggregate", compaction.aggregate, "aggregation to memory", versions),
+        Hook(aggregate, "WorkingMemoryAggregate._merge", compaction.summarize, of_aggregation, versions),
+        Hook(agent, "_AggregationMiddleware.on_turn", compaction.aggregation_turn, "users' aggregation", versions),
+        *(
+            Hook(f"{network}.views.builtin", f"{view}.project", views.project, f"{view} of a channel", since)
+            for view, since in (
+                ("FullTranscript", networks),
+                ("WindowedSummary", networks),
+                ("NamedTranscript", named),
+                ("NamedWindowedSummary", named),
+            )
+        ),
+        Hook(f"{network}.client.handlers", "resolve_view_policy", views.view_policy, "users' views", networks),
+        Hook(
+            f"{network}.client.handlers",
+            "_render_current_input",
+            views.current_input,
+            "which projections are of a history",
+            named,
+        ),
+    )
+
+
+class AG2Instrumentor(AssemblyInstrumentor):
+    """Instruments AG2."""
+
+    framework = "ag2"
+    requires = ("ag2 >= 0.12.2, < 2",)
+    # Not the package itself: any folder of that name is one, and this module is imported with the real one.
+    rows: ClassVar[Mapping[str, str]] = {
+        "ag2.agent": "otel_assembly.instrumentation.ag2.messages",
+        "autogen.beta.agent": "otel_assembly.instrumentation.ag2.messages_beta",
+    }
+    hooks: ClassVar[tuple[Hook, ...]] = (
+        *_hooks("ag2", _RELEASED, _RELEASED, _RELEASED),
+        Hook("ag2.agent", "Agent._turn_scope", asks.turn_scope, "asks, each as one run", _RELEASED),
+        *_hooks("autogen.beta", _BETA, f">= 0.13, {_BETA}", f">= 0.14, {_BETA}"),
+        Hook("autogen.beta.agent", "Agent._turn_scope", asks.turn_scope, "asks, each as one run", f">= 0.14, {_BETA}"),
+        Hook("autogen.beta.agent", "Agent._execute", asks.execute, "asks, each as one run", "< 0.14"),
+    )

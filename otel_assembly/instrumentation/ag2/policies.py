@@ -1,0 +1,239 @@
+"""What AG2's own policies do, in our words; of anybody else's what goes in and what comes out is all that is known."""
+
+from __future__ import annotations
+
+from functools import wraps
+from operator import is_
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from otel_assembly.conversation import alert_facts
+from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
+from otel_assembly.facts import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from otel_assembly.conversation import AlertFacts
+    from otel_assembly.instrumentation.instrumentor import Instrumentation
+    from otel_assembly.observed import ObservedAssembly, ObservedStep
+
+#: What AG2 takes for the characters of a token where its policy is not told otherwise.
+CHARACTERS_PER_TOKEN: Final = 4
+
+#: The limits that token budgets were given, of which they themselves keep only a number of characters.
+_LIMITS: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+
+def limited(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Around `TokenBudgetPolicy.__init__`: whether anybody listens by then says nothing of when it is applied."""
+
+    @wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if instrumentation.open:
+            with instrumentation.contained():
+                _LIMITS[self] = int(args[0] if args else kwargs["max_tokens"])
+
+    return init
+
+
+class Reading:
+    """A policy, about to be applied: anybody's.
+
+    Attributes:
+        kind: ``injection`` or ``reduction``, where that is known.
+    """
+
+    kind: str | None = None
+    reason = DecisionReason.POLICY
+
+    def __init__(self, policy: Any, assembly: ObservedAssembly) -> None:
+        self._policy = policy
+        self._assembly = assembly
+        #: What goes in; a list of ours, whatever the policy does to its own.
+        self._given = assembly.events
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        name = getattr(self._policy, "name", None)
+        return name if isinstance(name, str) and name else type(self._policy).__name__
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Its settings, as far as they can be read."""
+        return {}
+
+    def tell(self, step: ObservedStep, result: Any) -> None:
+        """Say what came out of it.
+
+        Raises:
+            TypeError: It is not what a policy of AG2 returns.
+        """
+        prompts, events = result
+        if not isinstance(events, list | tuple):
+            error = TypeError(f"{self.name} returned its events as {type(events).__name__}: they cannot be looked at")
+            self._assembly.fail(error)
+            return
+        self._told(step, prompts, events)
+
+    def _told(self, step: ObservedStep, prompts: Sequence[str], events: Sequence[Any]) -> None:
+        step.out(events, prompts=prompts, reason=self.reason)
+
+
+class _Injection(Reading):
+    kind = "injection"
+
+
+class _Episodes(_Injection):
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return _settings(self._policy, max_episodes="_max", transparent="_transparent")
+
+
+class _Alerts(_Injection):
+    def __init__(self, policy: Any, assembly: ObservedAssembly) -> None:
+        super().__init__(policy, assembly)
+        self._delivered = frozenset(policy._delivered_keys)  # noqa: SLF001  # nothing else says what was delivered
+
+    def _told(self, step: ObservedStep, prompts: Sequence[str], events: Sequence[Any]) -> None:
+        step.out(events, prompts=prompts, alerts=self._new_alerts())
+
+    def _new_alerts(self) -> list[AlertFacts]:
+        new = set(self._policy._delivered_keys) - self._delivered  # noqa: SLF001  # as above
+        alerts: list[AlertFacts] = []
+        for event in self._given if new else ():
+            if all(hasattr(event, name) for name in ("source", "severity", "message")):
+                key = (event.source, str(event.severity), event.message)
+                if key in new:
+                    new.discard(key)
+                    alerts.append(alert_facts(event))
+        return alerts
+
+
+class _Conversation(Reading):
+    kind = "reduction"
+    reason = DecisionReason.NOT_CONVERSATION
+
+
+class _Window(Reading):
+    kind = "reduction"
+    reason = DecisionReason.OUTSIDE_WINDOW
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return _settings(self._policy, max_events="_max", transparent="_transparent")
+
+    def _told(self, step: ObservedStep, prompts: Sequence[str], events: Sequence[Any]) -> None:
+        limit = self._policy._max  # noqa: SLF001  # nothing else says it
+        cut = len(self._given) - limit
+        step.out(events, prompts=prompts, reason=self.reason, verdicts=orphaned(self._given, max(0, cut), events))
+        if len(events) > max(0, limit):
+            step.overflow(budget=limit, needed=len(events), cause=OverflowCause.FRAMEWORK, unit="items")
+
+
+class _TokenBudget(Reading):
+    kind = "reduction"
+    reason = DecisionReason.OVER_BUDGET
+
+    @property
+    def limit(self) -> int:
+        """In tokens; of a policy that was made before it was instrumented, by AG2's default of four characters."""
+        limit = _LIMITS.get(self._policy)
+        return limit if limit is not None else int(self._policy._max_chars) // CHARACTERS_PER_TOKEN  # noqa: SLF001  # as above
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return {"max_tokens": self.limit, **_settings(self._policy, transparent="_transparent")}
+
+    def _told(self, step: ObservedStep, prompts: Sequence[str], events: Sequence[Any]) -> None:
+        verdicts = orphaned(self._given, self._cut(events), events)
+        step.out(events, prompts=prompts, reason=self.reason, verdicts=verdicts, budget=self.limit)
+        told_overflow(self._assembly, step, self.limit)
+
+    def _cut(self, events: Sequence[Any]) -> int:
+        """Where the policy cut, by its own count; what it took out behind that had lost its other half."""
+        given = self._given
+        room, cut = self._policy._max_chars, len(given)  # noqa: SLF001  # as above
+        if len(events) == len(given):
+            return 0
+        while cut:
+            room -= len(str(given[cut - 1]))
+            if room < 0 and cut < len(given):
+                break
+            cut -= 1
+        return cut
+
+
+_BUILT_IN: Final[Mapping[str, type[Reading]]] = {
+    "AlertPolicy": _Alerts,
+    "ConversationPolicy": _Conversation,
+    "EpisodicMemoryPolicy": _Episodes,
+    "NetworkContextPolicy": _Injection,
+    "SlidingWindowPolicy": _Window,
+    "TokenBudgetPolicy": _TokenBudget,
+    "WorkingMemoryPolicy": _Injection,
+}
+
+
+#: How policies of a type are read.
+_READS: Final[WeakKeyDictionary[type, type[Reading]]] = WeakKeyDictionary()
+
+
+def _reads(policy_type: type) -> type[Reading]:
+    """Those derived from AG2's are read as those."""
+    for base in policy_type.__mro__:
+        if base.__module__.startswith(("ag2.", "autogen.beta.")) and base.__name__ in _BUILT_IN:
+            return _BUILT_IN[base.__name__]
+    return Reading
+
+
+def reading(policy: Any, assembly: ObservedAssembly) -> Reading:
+    """How this policy is read in this assembly."""
+    policy_type: type = type(policy)
+    read = _READS.get(policy_type)
+    if read is None:
+        read = _READS[policy_type] = _reads(policy_type)
+    return read(policy, assembly)
+
+
+def orphaned(given: Sequence[Any], cut: int, events: Sequence[Any]) -> list[Verdict]:
+    """What is behind the cut and did not come out: calls and results that had lost their other half."""
+    behind = given[cut:]
+    if len(events) >= len(behind) and all(map(is_, reversed(behind), reversed(events))):
+        return []
+    out = set(map(id, events))
+    results: list[Any] = []
+    calls: list[Any] = []
+    for event in behind:
+        if id(event) not in out:
+            (results if describe(event).closes else calls).append(event)
+    return [
+        Verdict(lost, DecisionOutcome.DROPPED, reason)
+        for lost, reason in (
+            (results, DecisionReason.ORPHANED_TOOL_RESULT),
+            (calls, DecisionReason.ORPHANED_TOOL_CALL),
+        )
+        if lost
+    ]
+
+
+def told_overflow(assembly: ObservedAssembly, step: ObservedStep, limit: int) -> None:
+    """An overflow, where the events that were let through really count more than the limit."""
+    if not assembly.recording.measured:
+        return
+    record = assembly.record
+    view = record.steps[-1].view_out
+    record.count(view)
+    needed = record.items_tokens(view)
+    if needed > limit:
+        step.overflow(budget=limit, needed=needed, cause=OverflowCause.FRAMEWORK)
+
+
+def _settings(policy: Any, **attributes: str) -> dict[str, Any]:
+    """Settings by their public names, of those that a policy holds."""
+    held: Iterable[tuple[str, Any]] = (
+        (name, getattr(policy, attribute, None)) for name, attribute in attributes.items()
+    )
+    return {name: value for name, value in held if value is not None}

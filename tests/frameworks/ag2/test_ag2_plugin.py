@@ -1,0 +1,255 @@
+"""Our policies inside an AG2 agent: AG2's own events go in and come out, and what is halted stays halted."""
+
+from __future__ import annotations
+
+import pytest
+from ag2_package import (
+    PACKAGE,
+    MemoryStream,
+    Model,
+    ag2,
+    alert,
+    answer,
+    ask,
+    call,
+    events,
+    history_of,
+    part,
+    policies,
+    said,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from otel_assembly import (
+    AlertPolicy,
+    Assembler,
+    BudgetPolicy,
+    ConfigurationError,
+    ContextOverflowError,
+    ObserverAlert,
+    Severity,
+    SlidingWindowPolicy,
+)
+from otel_assembly.facts import describe
+from otel_assembly.instrumentation import instrument, uninstrument
+from otel_assembly.instrumentation.ag2 import AssembledPolicy
+from otel_assembly.pairing import broken_pairs
+from otel_assembly.tokens import TokenMeter, counter_for
+
+
+def plugin_of(*chain, **rest):
+    # Before 1.0, AG2 tells a policy neither of its agent nor of its model.
+    return AssembledPolicy(chain, model="gpt-4o", agent_name="support", **rest)
+
+
+def support(model, *chain, **rest):
+    return ag2.Agent("support", prompt="You help.", config=model, assembly=list(chain), **rest)
+
+
+async def test_a_budget_holds_whatever_the_results_are(assembly_telemetry):
+    def read() -> str:
+        """Read the handbook."""
+        return "A parcel that was damaged is replaced. " * 60
+
+    model = Model(call("read", id="c1"), "one", call("read", id="c2"), "two", "three")
+    agent = support(model, plugin_of(BudgetPolicy(window=1_200, output_reserve=200)), tools=[read])
+    stream = MemoryStream()
+    for text in ("first", "second", "third"):
+        await agent.ask(text, stream=stream)
+    held = list(await stream.history.get_events())
+    meter = TokenMeter(counter_for("gpt-4o"))
+    for sent, request in zip(model.sent, ("first", "first", "second", "second", "third"), strict=True):
+        assert request in said(sent)
+        assert all(any(event is one for one in held) for event in sent)
+        assert broken_pairs([describe(event) for event in sent]) == []
+        assert (
+            sum(meter.event(describe(event)) for event in sent if "ToolResultsEvent" not in repr(type(event))) <= 1_000
+        )
+    spans = assembly_telemetry.spans_named("assemble_context")
+    assert len(spans) == 5
+    assert all(span.attributes["assembly.framework"] == "ag2" for span in spans)
+    if PACKAGE == "ag2":
+        assert all("tool_schemas" in span.attributes["assembly.kind.names"] for span in spans)
+    assert all(span.attributes["assembly.budget.utilization"] <= 1 for span in spans)
+
+
+async def test_what_can_never_fit_is_an_error_before_any_model_is_called(assembly_telemetry):
+    model = Model("never")
+    agent = support(model, plugin_of(BudgetPolicy(window=100, output_reserve=20)))
+    with pytest.raises(ContextOverflowError):
+        await agent.ask("word " * 500)
+    assert model.sent == []
+    assert assembly_telemetry.metric("assembly.budget.overflows", agent_name="support") == 1
+
+
+async def test_a_fatal_alert_of_an_ag2_observer_halts_for_good(assembly_telemetry):
+    model = Model("never", "never")
+    agent = support(model, plugin_of(AlertPolicy()))
+    stream = MemoryStream()
+    await history_of(stream, ask("first"), answer("one"), alert("Leaking data.", "fatal"))
+    for _ in range(2):
+        reply = await agent.ask("hi", stream=stream)
+        assert reply.body == "HALTED: FATAL: Leaking data."
+    assert model.sent == []
+    assert assembly_telemetry.metric("assembly.halts", agent_name="support") == 1
+    assert len(assembly_telemetry.span("apply_policy alert").events_named("assembly.alert")) == 0
+    first = assembly_telemetry.spans_named("apply_policy alert")[0]
+    assert len(first.events_named("assembly.alert")) == 1
+
+
+async def test_a_fatal_alert_halts_where_no_policy_looks_for_it(assembly_telemetry):
+    model = Model("never")
+    stream = MemoryStream()
+    await history_of(stream, alert("Leaking data.", "fatal"))
+    reply = await support(model, plugin_of(SlidingWindowPolicy(5))).ask("hi", stream=stream)
+    assert "HALTED" in reply.body
+    assert model.sent == []
+
+
+async def test_an_alert_can_be_sent_from_outside(assembly_telemetry):
+    model = Model("one", "two", "never")
+    plugin = plugin_of(AlertPolicy())
+    agent = support(model, plugin)
+    stream = MemoryStream()
+    await agent.ask("hi", stream=stream)
+    context = plugin.context_of(stream)
+    await context.send(ObserverAlert(source="ops", severity=Severity.WARNING, message="Costs rise."))
+    await agent.ask("and?", stream=stream)
+    assert model.prompts[-1][-1] == "[OBSERVER MONITORING ALERTS]\n- [WARNING] (ops): Costs rise."
+    await context.send(ObserverAlert(source="ops", severity=Severity.FATAL, message="Stop."))
+    assert "HALTED: FATAL: Stop." in (await agent.ask("and?", stream=stream)).body
+    assert len(model.sent) == 2
+    kinds = [type(event).__module__ for event in await stream.history.get_events()]
+    assert all(kind.startswith(PACKAGE) for kind in kinds)
+
+
+async def test_other_conversations_of_the_same_plugin_go_on(assembly_telemetry):
+    model = Model("one", "two")
+    agent = support(model, plugin_of(AlertPolicy()))
+    halted = MemoryStream()
+    await history_of(halted, alert("Leaking data.", "fatal"))
+    await agent.ask("hi", stream=halted)
+    assert (await agent.ask("hi", stream=MemoryStream())).body == "one"
+
+
+@pytest.mark.parametrize("built_first", [True, False], ids=["built_before", "built_after"])
+async def test_in_an_instrumented_agent_there_is_one_assembly(assembly_telemetry, built_first):
+    def agent():
+        return support(Model("one"), plugin_of(SlidingWindowPolicy(5)))
+
+    built = agent() if built_first else None
+    instrument("ag2")
+    try:
+        await (built or agent()).ask("hi")
+    finally:
+        uninstrument("ag2")
+    assert assembly_telemetry.tree() == "\n".join(
+        ("invoke_agent support", "  assemble_context", "    apply_policy sliding_window")
+    )
+    assert assembly_telemetry.span("assemble_context").attributes["gen_ai.agent.name"] == "support"
+    assert assembly_telemetry.violations() == []
+
+
+async def test_in_an_instrumented_agent_a_halt_is_told_once(telemetry):
+    agent = support(Model("never"), plugin_of(AlertPolicy()))
+    stream = MemoryStream()
+    await history_of(stream, alert("Leaking data.", "fatal"))
+    for _ in range(2):
+        assert "HALTED" in (await agent.ask("hi", stream=stream)).body
+    assert [span.name for span in telemetry.spans if span.events_named("assembly.halt")] == [
+        "assemble_context",
+        "invoke_agent support",
+    ]
+    assert telemetry.metric("assembly.halts", agent_name="support") == 1
+
+
+async def test_between_ag2s_own_policies_it_is_an_assembly_of_its_own(assembly_telemetry):
+    class Last:
+        name = "last"
+
+        async def apply(self, prompts, given, context):
+            return prompts, given
+
+    chain = [policies.ConversationPolicy(), plugin_of(SlidingWindowPolicy(2), name="ours"), Last()]
+    stream = MemoryStream()
+    await history_of(stream, ask("first"), answer("one"))
+    instrument("ag2")
+    try:
+        await support(Model("two"), *chain).ask("second", stream=stream)
+    finally:
+        uninstrument("ag2")
+    assert assembly_telemetry.tree() == "\n".join(
+        (
+            "invoke_agent support",
+            "  assemble_context",
+            "    apply_policy conversation",
+            "  assemble_context",
+            "    apply_policy sliding_window",
+            "  assemble_context",
+            "    apply_policy last",
+        )
+    )
+    events_in = [span.attributes["assembly.events.in"] for span in assembly_telemetry.spans_named("assemble_context")]
+    assert events_in == [3, 3, 2]
+
+
+async def test_a_result_that_is_shortened_is_shortened_where_it_is_sent_from(assembly_telemetry):
+    def read() -> str:
+        """Read the handbook."""
+        return "A parcel that was damaged is replaced. " * 40
+
+    model = Model(call("read"), "one")
+    budget = BudgetPolicy(window=420, output_reserve=100, compact=lambda text, target_tokens: "It is replaced.")
+    agent = support(model, plugin_of(budget), tools=[read])
+    await agent.ask("first")
+    results = [
+        event for event in model.sent[-1] if isinstance(event, (events.ToolResultEvent, events.ToolResultsEvent))
+    ]
+    assert len(results) == 2
+    assert all("It is replaced." in repr(event) and "damaged" not in repr(event) for event in results)
+
+
+def test_an_assembler_brings_its_own_name_and_model():
+    assembler = Assembler([SlidingWindowPolicy(5)], name="ours", model="gpt-4o")
+    assert AssembledPolicy(assembler).name == "ours"
+    with pytest.raises(ConfigurationError, match="Assembler"):
+        AssembledPolicy(assembler, model="gpt-4o")
+
+
+_WORDS = st.integers(1, 60).map(lambda n: "word " * n)
+
+
+@st.composite
+def conversations(draw):
+    """A stream as AG2 leaves it: each call three times, each result twice, ids that repeat."""
+    found: list = []
+    for turn in range(draw(st.integers(1, 8))):
+        found.append(ask(f"{turn} " + draw(_WORDS)))
+        for _ in range(draw(st.integers(0, 2))):
+            calls = [call("look", id=name) for name in draw(st.lists(st.sampled_from("abcd"), min_size=1, unique=True))]
+            asked = events.ToolCallsEvent(calls)
+            found += [events.ModelResponse(tool_calls=asked), asked, *calls]
+            results = [events.ToolResultEvent.from_call(one, draw(_WORDS)) for one in calls]
+            found += [*results, events.ToolResultsEvent(results)]
+        found.append(answer(draw(_WORDS)))
+    return [*found, ask("the newest request")]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(conversation=conversations(), window=st.integers(200, 900))
+async def test_any_conversation_comes_out_whole_and_within_its_budget(assembly_telemetry, conversation, window):
+    stream = MemoryStream()
+    context = part("context").ConversationContext(stream)
+    plugin = plugin_of(BudgetPolicy(window=window, output_reserve=100))
+    _, out = await plugin.apply(["You help."], list(conversation), context)
+    held = set(map(id, conversation))
+    assert all(id(event) in held for event in out)
+    assert out[-1] is conversation[-1]
+    facts = [describe(event) for event in out]
+    assert broken_pairs(facts) == []
+    meter = TokenMeter(counter_for("gpt-4o"))
+    sent = [one for one in facts if one.kind in ("request", "response") or (one.closes and not one.fields)]
+    loose = sum(meter.event(one) for one in sent)
+    assert meter.prompt("You help.") + meter.priming + loose <= window - 100
+    assert context.prompt == []
