@@ -1,0 +1,162 @@
+"""AutoGen's agents and teams: their model calls, the images that are removed for them, and their runs."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.instrumentation.autogen.calls import ModelCall, current_call, schemas_of
+from otel_assembly.instrumentation.autogen.contexts import is_same
+from otel_assembly.instrumentation.runs import Steps, awaited
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+
+    from otel_assembly.instrumentation.autogen.following import Following
+    from otel_assembly.instrumentation.instrumentor import Instrumentation
+    from otel_assembly.observed import ObservedAssembly
+    from otel_assembly.telemetry.run import OpenRun
+
+_ENDS_ASSEMBLY = "_otel_assembly_ends_assembly"
+
+
+def model_call(
+    contexts: Following, *, offers_tools: bool
+) -> Callable[[Callable[..., Any], Instrumentation], Callable[..., Any]]:
+    """A class method of an agent that asks its context and then its model, as an asynchronous generator.
+
+    Args:
+        contexts: Follows the class of the context, whatever it derives from.
+        offers_tools: Whether the model is offered the agent's tools.
+    """
+
+    def wrap(
+        original: Callable[..., AsyncGenerator[Any, Any]], instrumentation: Instrumentation
+    ) -> Callable[..., AsyncGenerator[Any, Any]]:
+        @functools.wraps(original)
+        def call_model(cls: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+            items = original(cls, *args, **kwargs)
+            if not instrumentation.listening():
+                return items
+            call: Any = None
+            with instrumentation.contained():
+                call = _call_of(cls, kwargs, contexts, instrumentation, offers_tools=offers_tools)
+            return items if call is None else Steps(call, items)
+
+        return call_model
+
+    return wrap
+
+
+def _call_of(
+    agent: Any, given: Mapping[str, Any], contexts: Following, instrumentation: Instrumentation, *, offers_tools: bool
+) -> ModelCall | None:
+    context = given.get("model_context")
+    if context is None:
+        return None
+    contexts.follow(type(context), instrumentation)
+    tools = schemas_of(given.get("workbench") or (), given.get("handoff_tools") or ()) if offers_tools else ()
+    return ModelCall(
+        context,
+        given.get("model_client"),
+        agent_name=given.get("agent_name"),
+        system_messages=given.get("system_messages") or (),
+        tools=tools,
+        removes_images=hasattr(getattr(agent, "_get_compatible_context", None), _ENDS_ASSEMBLY),
+    )
+
+
+def speaker_selection(
+    original: Callable[..., Awaitable[Any]], instrumentation: Instrumentation
+) -> Callable[..., Awaitable[Any]]:
+    """The selector's question to its model, whose context is the whole team's conversation."""
+
+    @functools.wraps(original)
+    async def select_speaker(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not instrumentation.listening():
+            return await original(self, *args, **kwargs)
+        call: Any = None
+        with instrumentation.contained():
+            context, client = getattr(self, "_model_context", None), getattr(self, "_model_client", None)
+            call = ModelCall(context, client, agent_name=getattr(self, "_name", None))
+        if call is None:
+            return await original(self, *args, **kwargs)
+        with call.current():
+            return await original(self, *args, **kwargs)
+
+    return select_speaker
+
+
+def images_removed(
+    original: Callable[..., Sequence[Any]], instrumentation: Instrumentation
+) -> Callable[..., Sequence[Any]]:
+    """What an agent does to messages whose images its model cannot see: the last step of their assembly."""
+
+    @functools.wraps(original)
+    def get_compatible_context(*args: Any, **kwargs: Any) -> Sequence[Any]:
+        if not instrumentation.listening():
+            return original(*args, **kwargs)
+        call = current_call()
+        assembly = call.release() if call is not None else None
+        if call is None or assembly is None:
+            return original(*args, **kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            assembly.end(error)
+            raise
+        try:
+            _tell_images(assembly, result, len(call.prompts))
+        except Exception as problem:  # noqa: BLE001  # who only looks on must not be felt
+            assembly.fail(problem)
+        assembly.end()
+        return result
+
+    setattr(get_compatible_context, _ENDS_ASSEMBLY, True)
+    return get_compatible_context
+
+
+def _tell_images(assembly: ObservedAssembly, result: Sequence[Any], prompts: int) -> None:
+    events = result[prompts:]
+    if is_same(events, assembly.events):
+        return
+    with assembly.step("remove_images", kind="reduction") as step:
+        step.out(events)
+
+
+def asked(original: Callable[..., Awaitable[Any]], instrumentation: Instrumentation) -> Callable[..., Awaitable[Any]]:
+    """One ask of an agent: one run, whose span is ours only where there would be none."""
+
+    @functools.wraps(original)
+    async def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not instrumentation.listening():
+            return await original(self, *args, **kwargs)
+        opened = _begin_run(self, instrumentation)
+        work = original(self, *args, **kwargs)
+        return await (work if opened is None else awaited(opened, work))
+
+    return run
+
+
+def asked_stepwise(
+    original: Callable[..., AsyncGenerator[Any, Any]], instrumentation: Instrumentation
+) -> Callable[..., AsyncGenerator[Any, Any]]:
+    """The same, of an ask whose answers come one by one."""
+
+    @functools.wraps(original)
+    def run_stream(self: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        items = original(self, *args, **kwargs)
+        if not instrumentation.listening():
+            return items
+        opened = _begin_run(self, instrumentation)
+        return items if opened is None else Steps(opened, items)
+
+    return run_stream
+
+
+def _begin_run(agent: Any, instrumentation: Instrumentation) -> OpenRun | None:
+    try:
+        return instrumentation.begin_run(str(agent.name))
+    except Exception as error:  # noqa: BLE001  # who only looks on must not be felt
+        instrumentation.failed(error)
+        return None

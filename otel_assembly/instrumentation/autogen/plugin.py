@@ -1,0 +1,179 @@
+"""Our policies inside AutoGen: a model context whose messages are what an assembler lets through."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+
+from autogen_core import Component
+from autogen_core.model_context import ChatCompletionContext
+from autogen_core.models import (
+    AssistantMessage,
+    FunctionExecutionResultMessage,
+    LLMMessage,
+    SystemMessage,
+    UserMessage,
+)
+from pydantic import BaseModel, Field
+
+from otel_assembly.assembler import Assembler
+from otel_assembly.context import Context
+from otel_assembly.errors import ConfigurationError
+from otel_assembly.history import History
+from otel_assembly.instrumentation.autogen import messages as _rows  # noqa: F401  # the engine reads by them
+from otel_assembly.runtime import Stream, attach
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from otel_assembly.policies.base import AssemblyPolicy
+    from otel_assembly.runtime import Observer
+
+_SENT: Final = (SystemMessage, UserMessage, AssistantMessage, FunctionExecutionResultMessage)
+
+
+class AssembledContextConfig(BaseModel):
+    """What `AssembledChatCompletionContext` is dumped as."""
+
+    assembler: dict[str, Any]
+    initial_messages: list[LLMMessage] | None = None
+    prompts: list[str] = Field(default_factory=list)
+    tools: list[dict[str, Any]] = Field(default_factory=list)
+    agent_name: str | None = None
+
+
+class AssembledChatCompletionContext(ChatCompletionContext, Component[AssembledContextConfig]):
+    """A model context of AutoGen that an `Assembler` reduces.
+
+    The messages it gives are the very objects that were added, in their order; what policies put in front of the
+    conversation comes as system messages. It is one conversation: a FATAL alert halts it for good, and no reset of an
+    agent or a team opens it again. Its state is AutoGen's own and can be exchanged with that of AutoGen's contexts.
+
+    Args:
+        policies: The chain, or an `Assembler`.
+        initial_messages: What the conversation begins with.
+        name: Tells assemblers apart, as `Assembler` takes it.
+        model: The model whose tokenizer counts, as `Assembler` takes it.
+        prompts: The system messages of the agent. AutoGen adds them after the context was asked, so that a budget knows
+            of them only from here; they are counted, and not returned.
+        tools: The schemas of the tools that the agent offers; counted likewise.
+        agent_name: The agent's name, for telemetry.
+        observers: Shown every message that is added, and every alert.
+
+    Raises:
+        ConfigurationError: A policy or an observer is none, or a setting is given beside an `Assembler` that has it.
+    """
+
+    component_config_schema = AssembledContextConfig
+    component_type = "chat_completion_context"
+    otel_assembly_plugin: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        policies: Sequence[AssemblyPolicy] | Assembler,
+        *,
+        initial_messages: list[LLMMessage] | None = None,
+        name: str | None = None,
+        model: str | None = None,
+        prompts: Sequence[str] = (),
+        tools: Sequence[Mapping[str, Any]] = (),
+        agent_name: str | None = None,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        super().__init__(initial_messages)
+        if isinstance(policies, Assembler):
+            if name is not None or model is not None:
+                raise ConfigurationError("name and model are the assembler's own settings: give them to the Assembler")
+            self._assembler = policies
+        else:
+            self._assembler = Assembler(policies, name=name, model=model)
+        self._prompts = [prompts] if isinstance(prompts, str) else list(prompts)
+        self._observers = tuple(observers)
+        self._stream = Stream(History(self._messages))
+        self._mirrored = len(self._messages)
+        self._context = Context(framework="autogen", agent_name=agent_name, tools=tools, stream=self._stream)
+        attach(self._stream, self._observers, self._context)
+
+    def context_of(self, conversation: Any = None) -> Context:
+        """The context of the conversation, which is this object's one: ``await ….send(ObserverAlert(…))`` warns the
+        model where an `AlertPolicy` is in the chain, and a FATAL one halts.
+        """
+        return self._context
+
+    async def add_message(self, message: LLMMessage) -> None:
+        """Add a message, and show it to the observers."""
+        await super().add_message(message)
+        self._mirrored += 1
+        await self._stream.send(message)
+
+    async def get_messages(self) -> list[LLMMessage]:
+        """What the model gets to see.
+
+        Raises:
+            HaltedError: The conversation was halted; nothing is to be called for it any more.
+            ContextOverflowError: What may not be dropped does not fit a policy's budget.
+            PolicyFailedError: A policy raised.
+        """
+        self._context.guard.check()
+        assembly = await self._assembler.assemble(self._prompts, self._mirror(), self._context)
+        self._context.guard.check()
+        given = Counter(self._prompts)
+        given.subtract(assembly.prompts)
+        added = [prompt for prompt in assembly.prompts if _taken(given, prompt)]
+        sent = [event for event in assembly.events if isinstance(event, _SENT)]
+        return [*(SystemMessage(content=prompt) for prompt in added), *sent]
+
+    def _mirror(self) -> History:
+        """The conversation as the engine keeps it; read anew where a subclass has changed the messages by itself."""
+        if self._mirrored != len(self._messages):
+            self._reread()
+        return self._stream.history
+
+    def _reread(self) -> None:
+        said = [event for event in self._stream.history if not isinstance(event, _SENT)]
+        history = History([*self._messages, *said])
+        history.conversation = self._stream.conversation
+        self._stream.history = history
+        self._mirrored = len(self._messages)
+
+    async def clear(self) -> None:
+        """Forget all messages. A halt stays."""
+        await super().clear()
+        self._reread()
+
+    async def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take the messages of a saved state, of this or of any of AutoGen's contexts."""
+        await super().load_state(state)
+        self._reread()
+
+    def _to_config(self) -> AssembledContextConfig:
+        if self._observers:
+            raise ConfigurationError("observers cannot be written into a component's configuration")
+        return AssembledContextConfig(
+            assembler=self._assembler.to_config(),
+            initial_messages=self._initial_messages,
+            prompts=self._prompts,
+            tools=[dict(tool) for tool in self._context.tools],
+            agent_name=self._context.agent_name,
+        )
+
+    @classmethod
+    def _from_config(cls, config: AssembledContextConfig) -> Self:
+        return cls(
+            Assembler.from_config(config.assembler),
+            initial_messages=config.initial_messages,
+            prompts=config.prompts,
+            tools=config.tools,
+            agent_name=config.agent_name,
+        )
+
+
+def _taken(given: Counter[str], prompt: str) -> bool:
+    """Whether a prompt is more than what was given: each that was is passed over as often as it was."""
+    if given[prompt] < 0:
+        given[prompt] += 1
+        return True
+    return False
+
+
+__all__ = ["AssembledChatCompletionContext", "AssembledContextConfig"]

@@ -1,0 +1,280 @@
+"""Our policies inside AutoGen: the same objects, within the budget, pairs whole, halted where an alert is fatal."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from autogen_agentchat.agents import AssistantAgent
+from autogen_agentchat.conditions import MaxMessageTermination
+from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_core import FunctionCall
+from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompletionContext
+from autogen_core.models import AssistantMessage, FunctionExecutionResultMessage, UserMessage
+from autogen_talk import asks_for, calls, filled, model, reply, results, said, user
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from otel_assembly import (
+    AlertPolicy,
+    Assembler,
+    BudgetPolicy,
+    ConfigurationError,
+    ContextOverflowError,
+    ConversationPolicy,
+    HaltedError,
+    ObserverAlert,
+    Severity,
+    SlidingWindowPolicy,
+    TokenBudgetPolicy,
+    describe,
+)
+from otel_assembly.instrumentation.autogen import AssembledChatCompletionContext
+from otel_assembly.tokens import MessageFraming, counter_for
+
+
+def fatal():
+    return ObserverAlert(source="guard", severity=Severity.FATAL, message="stop it")
+
+
+def weather(city: str) -> str:
+    """The weather in a city."""
+    return f"it rains in {city}"
+
+
+async def test_an_agent_runs_on_our_policies(told):
+    context = AssembledChatCompletionContext([SlidingWindowPolicy(3)], agent_name="clerk")
+    clerk = AssistantAgent(
+        "clerk",
+        model(asks_for("weather", '{"city": "Bonn"}'), "rain", "sun"),
+        tools=[weather],
+        reflect_on_tool_use=True,
+        model_context=context,
+    )
+    await clerk.run(task="the weather in Bonn?")
+    await clerk.run(task="and in Ulm?")
+    sent = [call["messages"][1:] for call in clerk._model_client.create_calls]
+    assert said(sent[1]) == ["the weather in Bonn?", "AssistantMessage", "FunctionExecutionResultMessage"]
+    assert said(sent[2])[-1] == "and in Ulm?"
+    assert all(any(one is message for one in context._messages) for message in sent[2])
+    # One assembly each: the instrumentation sees a plug-in and leaves it to tell of itself.
+    assert [span.name for span in told.spans if span.name.startswith("a")] == [
+        "apply_policy sliding_window",
+        "assemble_context",
+    ] * 3
+    assert told.span("assemble_context").attributes["assembly.framework"] == "autogen"
+
+
+async def test_it_runs_where_nobody_is_instrumented(assembly_telemetry):
+    context = AssembledChatCompletionContext([SlidingWindowPolicy(1)], initial_messages=[user("a"), user("b")])
+    assert said(await context.get_messages()) == ["b"]
+    assert assembly_telemetry.span("assemble_context").attributes["assembly.framework"] == "autogen"
+    assert assembly_telemetry.violations() == []
+
+
+def conversation(seed, turns):
+    """Turns with tool calls in parallel, results apart or together, and the newest turn still open."""
+    dice = random.Random(seed)
+    talk = []
+    for number in range(turns):
+        talk.append(user(f"request {number} " + "word " * dice.randrange(30)))
+        if dice.random() < 0.6:
+            ids = [f"{number}.{one}" for one in range(dice.randrange(1, 4))]
+            talk.append(calls(*ids, thought="well " * dice.randrange(8) or None))
+            if dice.random() < 0.5:
+                talk.append(results(*ids, text="result " * dice.randrange(1, 40)))
+            else:
+                talk += [results(one, text="result " * dice.randrange(1, 40)) for one in ids]
+        if number < turns - 1 or dice.random() < 0.5:
+            talk.append(reply("answer " * dice.randrange(1, 30)))
+    return talk
+
+
+def recounted(messages, count, framing):
+    """Counted with nothing of the engine's sums: text by text, message by message."""
+    return sum(sum(map(count, describe(one).texts)) + framing.message(describe(one)) for one in messages)
+
+
+def unpaired(messages):
+    open_calls, orphans = [], 0
+    for message in messages:
+        if isinstance(message, AssistantMessage):
+            orphans += len(open_calls)
+            open_calls = (
+                [call.id for call in message.content if isinstance(call, FunctionCall)]
+                if isinstance(message.content, list)
+                else []
+            )
+        elif isinstance(message, FunctionExecutionResultMessage):
+            for result in message.content:
+                if result.call_id in open_calls:
+                    open_calls.remove(result.call_id)
+                else:
+                    orphans += 1
+    return orphans
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10_000), turns=st.integers(1, 25), window=st.integers(300, 1_500))
+async def test_within_the_budget_and_pairs_whole(seed, turns, window):
+    talk = conversation(seed, turns)
+    context = AssembledChatCompletionContext(
+        [BudgetPolicy(window=window, output_reserve=100, on_overflow="drop")],
+        initial_messages=talk,
+        prompts=["be kind"],
+    )
+    try:
+        sent = await context.get_messages()
+    except ContextOverflowError:
+        return
+    count, framing = counter_for(None).count, MessageFraming()
+    total = recounted(sent, count, framing) + count("be kind") + framing.prompt() + framing.reply_priming
+    assert total <= window - 100
+    assert unpaired(sent) == 0
+    positions = [next(at for at, one in enumerate(talk) if one is message) for message in sent]
+    assert positions == sorted(positions)
+    newest = max(at for at, one in enumerate(talk) if isinstance(one, UserMessage))
+    assert newest in positions
+
+
+async def test_what_leaves_is_summarised_in_a_message_of_autogens(told):
+    def summary(text, target_tokens):
+        return "they talked about the weather"
+
+    talk = [message for number in range(20) for message in (user(f"request {number} " + "word " * 20), reply("yes"))]
+    context = AssembledChatCompletionContext(
+        [BudgetPolicy(300, 50, compact=summary, summary_tokens=60)], initial_messages=[*talk, user("the last request")]
+    )
+    sent = await context.get_messages()
+    (told_of,) = [message for message in sent if describe(message).kind == "summary"]
+    assert type(told_of) is UserMessage
+    assert "they talked about the weather" in told_of.content
+    assert said(sent)[-1] == "the last request"
+    assert told.span("apply_policy budget").attributes["assembly.compacted.count"] > 10
+
+
+async def test_what_cannot_fit_is_an_error_before_the_model_is_called():
+    context = AssembledChatCompletionContext([BudgetPolicy(window=60, output_reserve=50)])
+    clerk = AssistantAgent("clerk", model("never said"), model_context=context)
+    with pytest.raises(ContextOverflowError):
+        await clerk.run(task="far too long " * 50)
+    assert clerk._model_client.create_calls == []
+
+
+async def test_a_warning_reaches_the_model_in_front(told):
+    context = AssembledChatCompletionContext([AlertPolicy(), ConversationPolicy()])
+    await context.context_of().send(ObserverAlert(source="clock", severity=Severity.WARNING, message="hurry up"))
+    clerk = AssistantAgent("clerk", model("yes", "no"), model_context=context)
+    await clerk.run(task="hello")
+    await clerk.run(task="again")
+    first, second = (said(call["messages"]) for call in clerk._model_client.create_calls)
+    assert "hurry up" in first[1]
+    assert first[2:] == ["hello"]
+    assert "hurry up" not in str(second)
+    assert told.metric("assembly.alerts.delivered") == 1
+
+
+async def test_a_fatal_alert_halts_an_agent(told):
+    context = AssembledChatCompletionContext([ConversationPolicy()])
+    clerk = AssistantAgent("clerk", model("yes", "never said"), model_context=context)
+    await clerk.run(task="hello")
+    await context.context_of().send(fatal())
+    for _ in range(2):
+        with pytest.raises(HaltedError, match="stop it"):
+            await clerk.run(task="go on")
+    await clerk.on_reset(None)
+    with pytest.raises(HaltedError):
+        await clerk.run(task="a reset opens nothing")
+    assert len(clerk._model_client.create_calls) == 1
+    assert told.metric("assembly.halts") == 1
+
+
+async def test_a_fatal_alert_ends_a_team_with_a_runtime_error():
+    context = AssembledChatCompletionContext([ConversationPolicy()])
+    await context.context_of().send(fatal())
+    ann = AssistantAgent("ann", model("never said"), model_context=context)
+    team = RoundRobinGroupChat([ann], termination_condition=MaxMessageTermination(3))
+    with pytest.raises(RuntimeError, match="HaltedError"):
+        await team.run(task="hello")
+    assert ann._model_client.create_calls == []
+
+
+async def test_an_observer_sees_the_conversation_and_halts_it():
+    class Listens:
+        name = "listens"
+        watches = UserMessage
+
+        async def process(self, event, context):
+            return fatal() if "bomb" in event.content else None
+
+    context = AssembledChatCompletionContext([ConversationPolicy()], observers=[Listens()])
+    await filled(context, user("hello"))
+    assert said(await context.get_messages()) == ["hello"]
+    await filled(context, user("a bomb"))
+    with pytest.raises(HaltedError):
+        await context.get_messages()
+
+
+async def test_its_state_is_autogens():
+    talk = [user("a"), calls("1"), results("1"), reply("b")]
+    context = AssembledChatCompletionContext([ConversationPolicy()], initial_messages=talk)
+    state = json.loads(json.dumps(await context.save_state()))
+    assert state == await UnboundedChatCompletionContext(talk).save_state()
+    other = AssembledChatCompletionContext([SlidingWindowPolicy(2)])
+    await other.load_state(state)
+    await other.add_message(user("c"))
+    assert said(await other.get_messages()) == ["b", "c"]
+    await other.clear()
+    assert await other.get_messages() == []
+    await other.add_message(user("d"))
+    assert said(await other.get_messages()) == ["d"]
+
+
+async def test_a_subclass_that_changes_the_messages_itself():
+    class Trimming(AssembledChatCompletionContext):
+        async def add_message(self, message):
+            await super().add_message(message)
+            self._messages = self._messages[-2:]
+
+    context = await filled(Trimming([ConversationPolicy()]), user("a"), user("b"), user("c"))
+    assert said(await context.get_messages()) == ["b", "c"]
+
+
+async def test_it_is_a_component():
+    context = AssembledChatCompletionContext(
+        [ConversationPolicy(), TokenBudgetPolicy(max_tokens=500)],
+        initial_messages=[user("a"), reply("b")],
+        name="minutes",
+        model="gpt-4o",
+        prompts=["be kind"],
+        tools=[{"name": "weather", "description": "The weather.", "parameters": {"type": "object", "properties": {}}}],
+        agent_name="clerk",
+    )
+    dumped = context.dump_component()
+    assert dumped.component_type == "chat_completion_context"
+    assert dumped.config["assembler"]["policies"][0] == "conversation"
+    assert dumped.config["assembler"]["policies"][1]["token_budget"]["max_tokens"] == 500
+    loaded = ChatCompletionContext.load_component(json.loads(dumped.model_dump_json()))
+    assert type(loaded) is AssembledChatCompletionContext
+    assert loaded.dump_component() == dumped
+    assert said(await loaded.get_messages()) == ["a", "b"]
+    agent = AssistantAgent("clerk", model("yes"), model_context=loaded)
+    reloaded = AssistantAgent.load_component(agent.dump_component())
+    assert type(reloaded.model_context) is AssembledChatCompletionContext
+
+
+def test_what_cannot_be_configured():
+    with pytest.raises(ConfigurationError, match="give them to the Assembler"):
+        AssembledChatCompletionContext(Assembler([ConversationPolicy()]), model="gpt-4o")
+
+    class Watching:
+        name = "watching"
+        watches = UserMessage
+
+        async def process(self, event, context):
+            return None
+
+    context = AssembledChatCompletionContext([ConversationPolicy()], observers=[Watching()])
+    with pytest.raises(ConfigurationError, match="observers"):
+        context.dump_component()
