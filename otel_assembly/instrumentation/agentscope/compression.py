@@ -1,0 +1,275 @@
+"""`compress_context`: an agent's context is summarised, or cut, when it is estimated to be too long."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import threading
+import time
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.budget.compaction import CompactionOutcome
+from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
+from otel_assembly.facts import EventKind, describe
+from otel_assembly.instrumentation.agentscope.agents import begin, remembered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from otel_assembly.budget.compaction import Attempt
+    from otel_assembly.instrumentation.agentscope.messages import Part
+    from otel_assembly.instrumentation.instrumentor import Instrumentation
+    from otel_assembly.observed import ObservedAssembly, ObservedStep
+
+COMPRESS_CONTEXT: Final = "compress_context"
+_SETTINGS: Final = ("trigger_ratio", "reserve_ratio", "compression_fallback_to_truncation")
+_LOCK: Final = threading.Lock()
+
+
+class Compression:
+    """One check whether a context is too long, and what is done if it is.
+
+    Almost always it is not, so nothing is opened before the context is split; what is told then began with the check.
+    """
+
+    def __init__(self, instrumentation: Instrumentation, agent: Any, config: Any) -> None:
+        self._instrumentation = instrumentation
+        self._agent = agent
+        self._config = config
+        self._before = agent.state.context
+        self._assembly: ObservedAssembly | None = None
+        self._step: ObservedStep | None = None
+        self._events: list[Part] = []
+        self._attempts: list[Attempt] = []
+        #: What the last summariser was given to read, by the parts' ids.
+        self._read: set[str | None] = set()
+        self.started_ns = time.time_ns()
+        self.summarising = False
+        #: What AgentScope itself estimated the whole prompt to take, and whether it has begun to.
+        self.estimate: int | None = None
+        self.estimating = False
+
+    @property
+    def _trigger(self) -> int:
+        """The tokens from which a prompt is too long."""
+        return int(self._config.trigger_ratio * self._agent.model.context_size)
+
+    def serves(self, agent: Any) -> bool:
+        """Whether it is the compression of this agent."""
+        return self._agent is agent
+
+    def open(self) -> None:
+        """The context is being split: it will be compressed."""
+        if self._assembly is not None:
+            return
+        known = remembered(self._agent)
+        known.compressions += 1
+        self._events = known.events(self._agent)
+        assembly = begin(self._instrumentation, self._agent, self._events, started_ns=self.started_ns)
+        if assembly is None:
+            return
+        settings = {name: value for name in _SETTINGS if (value := getattr(self._config, name, None)) is not None}
+        config = {**settings, "context_size": self._agent.model.context_size}
+        assembly.record.count(
+            assembly.record.opening.view
+        )  # all of it is measured here: what leaves, leaves with a size
+        self._assembly = assembly
+        self._step = assembly.step(COMPRESS_CONTEXT, kind="reduction", config=config, started_ns=self.started_ns)
+        self._step.__enter__()
+
+    async def summarise(self, model: Any, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """The summariser's model call."""
+        self.summarising = True
+        try:
+            watching = None
+            with self._instrumentation.contained():
+                watching = self._watch(model, kwargs.get("messages", args[0] if args else ()))
+            if watching is None:
+                return await original(model, *args, **kwargs)
+            with watching as attempt:
+                self._attempts.append(attempt)
+                response = await original(model, *args, **kwargs)
+            with self._instrumentation.contained():
+                self._answered(attempt, response)
+            return response
+        finally:
+            self.summarising = False
+
+    def _watch(self, model: Any, messages: Sequence[Any]) -> Any:
+        from otel_assembly.instrumentation.agentscope.messages import block_part
+
+        if self._step is None or self._assembly is None:
+            return None
+        record, tokens = self._assembly.record, 0
+        counts = record.opening.view.history.table(record.meter).each(record.opening.view)
+        known = {id(part.blocks[0]): (part, count) for part, count in zip(self._events, counts, strict=True)}
+        self._read = set()
+        for message in messages:
+            for block in message.content:
+                part, count = known.get(id(block), (None, 0))
+                if part is not None:
+                    self._read.add(part.facts.id)
+                tokens += count if part is not None else record.meter.event(block_part(message, block).facts)
+        return self._step.compacting(type(model).__name__, tokens_in=tokens)
+
+    def _answered(self, attempt: Attempt, response: Any) -> None:
+        if response is None:
+            attempt.outcome = CompactionOutcome.EMPTY
+        elif str(getattr(response.finished_reason, "value", response.finished_reason)) == "interrupted":
+            attempt.outcome, attempt.error_type = None, "CancelledError"
+        elif self._step is not None and attempt.tokens_out is None:
+            attempt.tokens_out = self._step.count(json.dumps(response.content, ensure_ascii=False))
+
+    def end(self, error: BaseException | None = None) -> None:
+        """The check came to its end; what an exception leaves as it was is not told as done."""
+        if self._assembly is None or self._step is None:
+            if error is None:
+                self._instrumentation.observed.declined(COMPRESS_CONTEXT, self._agent.name)
+            elif isinstance(error, RuntimeError) and not self._agent.state.context:
+                self._impossible(error)
+            return
+        applied = error is None or self._agent.state.context is not self._before
+        if applied:
+            with self._instrumentation.contained():
+                self._tell(self._step)
+        self._step.__exit__(type(error) if error else None, error, None)
+        self._assembly.end(None if applied else error)
+
+    def _tell(self, step: ObservedStep) -> None:
+        known = {part.facts.id: part for part in self._events}
+        events = [known.get(part.facts.id, part) for part in remembered(self._agent).events(self._agent)]
+        stays = {part.facts.id for part in events}
+        left = [part for part in self._events if part.facts.id not in stays]
+        lost = {id(part) for part in left if self._is_lost(part)}
+        step.out(
+            events,
+            verdicts=[
+                Verdict(
+                    [part for part in left if id(part) in lost], DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET
+                ),
+                Verdict(
+                    [part for part in left if id(part) not in lost], DecisionOutcome.COMPACTED, DecisionReason.COMPACTED
+                ),
+            ],
+            budget=self._trigger,
+        )
+        self._measure(events)
+
+    def _is_lost(self, part: Part) -> bool:
+        """Whether nothing stands for a part that left: no summary was made, or none that had read it."""
+        if part.facts.kind is EventKind.SUMMARY or not self._attempts:
+            return False
+        return self._attempts[-1].outcome is not CompactionOutcome.COMPACTED or part.facts.id not in self._read
+
+    def _measure(self, events: Sequence[Part]) -> None:
+        """The summary counts as it will be sent, not as the model gave it."""
+        if self._attempts and self._attempts[-1].outcome is CompactionOutcome.COMPACTED and self._assembly is not None:
+            self._attempts[-1].tokens_out = self._assembly.record.meter.event(describe(events[0]))
+
+    def _impossible(self, error: BaseException) -> None:
+        """Nothing is left that could be compressed, and it is too long all the same."""
+        events = remembered(self._agent).events(self._agent)
+        assembly = begin(self._instrumentation, self._agent, events, started_ns=self.started_ns)
+        if assembly is None:
+            return
+        step = assembly.step(COMPRESS_CONTEXT, kind="reduction", started_ns=self.started_ns)
+        with step:
+            needed = self.estimate if self.estimate is not None else self._trigger
+            step.overflow(budget=self._trigger, needed=math.ceil(needed))
+        assembly.end(error)
+
+
+COMPRESSING: Final[ContextVar[Compression | None]] = ContextVar("otel_assembly_agentscope_compressing", default=None)
+
+
+def compress_context(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Wraps ``Agent._compress_context_impl``."""
+
+    @functools.wraps(original)
+    async def compress_context_impl(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not instrumentation.listening():
+            return await original(self, *args, **kwargs)
+        outer = COMPRESSING.get()
+        if outer is not None and outer.serves(self):
+            return await original(self, *args, **kwargs)
+        compression = None
+        with instrumentation.contained():
+            config = kwargs.get("context_config", args[0] if args else None) or self.context_config
+            watch_model(instrumentation, self.model)
+            compression = Compression(instrumentation, self, config)
+        token = COMPRESSING.set(compression)
+        error: BaseException | None = None
+        try:
+            return await original(self, *args, **kwargs)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            if compression is not None:
+                with instrumentation.contained():
+                    compression.end(error)
+            COMPRESSING.reset(token)
+
+    return compress_context_impl
+
+
+def split_context(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Wraps ``Agent._split_context_for_compression``, which is called when a context is too long."""
+
+    @functools.wraps(original)
+    async def split(self: Any, *args: Any, **kwargs: Any) -> Any:
+        compression = COMPRESSING.get()
+        if compression is not None and compression.serves(self):
+            with instrumentation.contained():
+                compression.open()
+        return await original(self, *args, **kwargs)
+
+    return split
+
+
+def summarise(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Wraps ``generate_structured_output`` of a model."""
+
+    @functools.wraps(original)
+    async def generate_structured_output(self: Any, *args: Any, **kwargs: Any) -> Any:
+        compression = COMPRESSING.get()
+        if compression is None or compression.summarising or not instrumentation.listening():
+            return await original(self, *args, **kwargs)
+        return await compression.summarise(self, original, args, kwargs)
+
+    return generate_structured_output
+
+
+def estimate(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Wraps ``count_tokens`` of a model: the first count of a compression is that of the whole prompt."""
+
+    @functools.wraps(original)
+    async def count_tokens(self: Any, *args: Any, **kwargs: Any) -> Any:
+        compression = COMPRESSING.get()
+        if compression is None or compression.estimating:
+            return await original(self, *args, **kwargs)
+        compression.estimating = True
+        compression.estimate = result = await original(self, *args, **kwargs)
+        return result
+
+    return count_tokens
+
+
+_OF_MODELS: Final = {"generate_structured_output": summarise, "count_tokens": estimate}
+
+
+def watch_model(instrumentation: Instrumentation, model: Any) -> None:
+    """A model's class may have methods of its own in the place of those that are hooked: they are wrapped when met."""
+    for name, wrap in _OF_MODELS.items():
+        owner = next((one for one in type(model).__mro__ if name in vars(one)), None)
+        if owner is None or instrumentation.patches.holds(owner, name):
+            continue
+        with _LOCK:
+            if not instrumentation.patches.holds(owner, name):
+                instrumentation.patches.wrap(owner, name, functools.partial(_wrapped, wrap, instrumentation))
+
+
+def _wrapped(wrap: Callable[..., Any], instrumentation: Instrumentation, original: Callable[..., Any]) -> Any:
+    return wrap(original, instrumentation)

@@ -1,0 +1,134 @@
+"""What AgentScope changes in single messages: images beyond a limit, and tool results that are too long."""
+
+from __future__ import annotations
+
+import functools
+import time
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from otel_assembly.instrumentation.agentscope.agents import begin, remembered
+from otel_assembly.instrumentation.agentscope.compression import COMPRESSING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from otel_assembly.instrumentation.agentscope.messages import Part
+    from otel_assembly.instrumentation.instrumentor import Instrumentation
+
+LIMIT_IMAGES: Final = "limit_images"
+TRUNCATE_TOOL_RESULT: Final = "truncate_tool_result"
+
+
+class _Truncated(NamedTuple):
+    """A tool result that was cut, and is not in the context yet."""
+
+    whole: Any
+    reserved: Any
+    started_ns: int
+
+
+_TRUNCATED: Final[ContextVar[_Truncated | None]] = ContextVar("otel_assembly_agentscope_truncated", default=None)
+
+
+def limit_images(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Wraps ``Agent._limit_context_images``, which replaces the oldest images in place."""
+
+    @functools.wraps(original)
+    async def limit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not instrumentation.listening():
+            return await original(self, *args, **kwargs)
+        before: list[Part] = []
+        started_ns = time.time_ns()
+        with instrumentation.contained():
+            most = (kwargs.get("cfg") or args[0]).max_image_num
+            if remembered(self).images.count(self.state.context) > most:
+                before = remembered(self).events(self)
+        result = await original(self, *args, **kwargs)
+        if before:
+            with instrumentation.contained():
+                remembered(self).images.forget()
+                after = remembered(self).events(self)
+                _tell(instrumentation, self, LIMIT_IMAGES, before, after, {"max_image_num": most}, started_ns)
+                compression = COMPRESSING.get()
+                if compression is not None and compression.serves(self):
+                    compression.started_ns = time.time_ns()
+        return result
+
+    return limit
+
+
+def split_tool_result(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Wraps ``Agent._split_tool_result_for_compression``, which says what of a tool result is kept."""
+
+    @functools.wraps(original)
+    async def split(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not instrumentation.listening():
+            return await original(self, *args, **kwargs)
+        started_ns = time.time_ns()
+        result = await original(self, *args, **kwargs)
+        with instrumentation.contained():
+            reserved, offloaded = result
+            if offloaded is not None:
+                whole = kwargs.get("tool_result") or args[0]
+                _TRUNCATED.set(_Truncated(whole, reserved, started_ns))
+        return result
+
+    return split
+
+
+def save_to_context(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Wraps ``Agent._save_to_context``: a result that was cut is told once it is in the context, as it is there."""
+
+    @functools.wraps(original)
+    def save(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        truncated = _TRUNCATED.get()
+        if truncated is not None and instrumentation.listening():
+            with instrumentation.contained():
+                _truncated(instrumentation, self, truncated)
+        return result
+
+    return save
+
+
+def _truncated(instrumentation: Instrumentation, agent: Any, truncated: _Truncated) -> None:
+    from otel_assembly.instrumentation.agentscope.messages import block_part
+
+    after = remembered(agent).events(agent)
+    message = after[-1].message if after else None
+    if message is None or after[-1].blocks[0] is not truncated.reserved:
+        return
+    _TRUNCATED.set(None)
+    whole = block_part(message, truncated.whole)
+    settings = {"tool_result_limit": agent.context_config.tool_result_limit}
+    _tell(
+        instrumentation,
+        agent,
+        TRUNCATE_TOOL_RESULT,
+        [*after[:-1], whole],
+        after,
+        settings,
+        truncated.started_ns,
+    )
+
+
+def _tell(
+    instrumentation: Instrumentation,
+    agent: Any,
+    policy: str,
+    before: Sequence[Part],
+    after: Sequence[Part],
+    settings: Mapping[str, Any],
+    started_ns: int,
+) -> None:
+    """One assembly with one policy, which began then and is done."""
+    if [part.facts.id for part in before] == [part.facts.id for part in after]:
+        return
+    assembly = begin(instrumentation, agent, before, started_ns=started_ns)
+    if assembly is None:
+        return
+    assembly.record.count(assembly.record.opening.view)
+    with assembly.step(policy, kind="reduction", config=settings, started_ns=started_ns) as step:
+        step.out(after)
+    assembly.end()

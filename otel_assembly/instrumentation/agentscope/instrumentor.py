@@ -1,0 +1,99 @@
+"""The hooks of AgentScope 2."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from otel_assembly.instrumentation.agentscope import compression, edits, middlewares, prompts
+from otel_assembly.instrumentation.hooks import Hook
+from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
+from otel_assembly.instrumentation.runs import Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from otel_assembly.instrumentation.instrumentor import Instrumentation
+
+_AGENT: Final = "agentscope.agent._agent"
+_MODEL: Final = "agentscope.model._base"
+
+
+def _reply(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Wraps ``Agent._reply_impl``, inside all middlewares: where one of them traces, its span is current by then."""
+
+    @functools.wraps(original)
+    def reply(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not instrumentation.listening():
+            return original(self, *args, **kwargs)
+        run = None
+        with instrumentation.contained():
+            run = instrumentation.begin_run(self.name, conversation_id=self.state.session_id)
+        items = original(self, *args, **kwargs)
+        return items if run is None else Steps(run, items)
+
+    return reply
+
+
+class AgentScopeInstrumentor(AssemblyInstrumentor):
+    """Instruments AgentScope."""
+
+    framework = "agentscope"
+    requires = ("agentscope >= 2.0.4, < 3",)
+    rows: ClassVar[Mapping[str, str]] = {"agentscope.message": "otel_assembly.instrumentation.agentscope.messages"}
+    hooks: ClassVar[tuple[Hook, ...]] = (
+        Hook(_AGENT, "Agent._reply_impl", _reply, "one span a reply, where there would be none"),
+        Hook(
+            _AGENT,
+            "Agent._compress_context_impl",
+            compression.compress_context,
+            "contexts that are compressed, and checks that find nothing to do",
+        ),
+        Hook(
+            _AGENT,
+            "Agent._split_context_for_compression",
+            compression.split_context,
+            "that a context is about to be compressed",
+        ),
+        Hook(
+            _AGENT,
+            "Agent._prepare_model_input",
+            prompts.prepare_model_input,
+            "the tools that a prompt is measured with",
+        ),
+        Hook(_MODEL, "ChatModelBase.generate_structured_output", compression.summarise, "the summariser's model call"),
+        Hook(
+            _MODEL,
+            "ChatModelBase.count_tokens",
+            compression.estimate,
+            "what AgentScope takes a prompt for that it cannot compress",
+        ),
+        Hook(
+            _AGENT,
+            "Agent._limit_context_images",
+            edits.limit_images,
+            "images that are replaced by a hint",
+            versions=">= 2.0.7",
+        ),
+        Hook(
+            _AGENT,
+            "Agent._split_tool_result_for_compression",
+            edits.split_tool_result,
+            "tool results that are cut",
+        ),
+        Hook(_AGENT, "Agent._save_to_context", edits.save_to_context, "tool results that are cut"),
+        Hook(_AGENT, "Agent._get_system_prompt", prompts.get_system_prompt, "system prompts, and who changes them"),
+        Hook(
+            _AGENT,
+            "Agent._call_model",
+            middlewares.call_model,
+            "which system prompt is sent, and messages that middlewares change on the way to the model",
+        ),
+        Hook(_MODEL, "ChatModelBase.__call__", middlewares.model, "messages that middlewares change on the way there"),
+        Hook(
+            _AGENT,
+            "Agent.compress_context",
+            middlewares.around_compression,
+            "contexts that middlewares compress in a way of their own",
+        ),
+    )

@@ -1,0 +1,160 @@
+"""What middlewares of other people's making do to a context: in the agent's own, or on the way to its model."""
+
+from __future__ import annotations
+
+import functools
+import time
+from contextvars import ContextVar
+from operator import is_
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.instrumentation.agentscope.agents import begin, remembered
+from otel_assembly.instrumentation.agentscope.prompts import tell_prompt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from otel_assembly.instrumentation.agentscope.messages import Part
+    from otel_assembly.instrumentation.instrumentor import Instrumentation
+
+ON_COMPRESS_CONTEXT: Final = "on_compress_context"
+ON_MODEL_CALL: Final = "on_model_call"
+
+
+class Round:
+    """One call of a method that middlewares stand around, and what they were given."""
+
+    __slots__ = ("agent", "done", "messages", "started_ns", "summary")
+
+    def __init__(self, agent: Any, messages: Sequence[Any], summary: Any = "") -> None:
+        self.agent = agent
+        self.messages = list(messages)
+        self.summary = summary
+        self.started_ns = time.time_ns()
+        #: Whether what happened to them was looked at.
+        self.done = False
+
+
+_COMPRESSION: Final[ContextVar[Round | None]] = ContextVar("otel_assembly_agentscope_compression", default=None)
+_CALL: Final[ContextVar[Round | None]] = ContextVar("otel_assembly_agentscope_call", default=None)
+
+
+def around_compression(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Wraps ``Agent.compress_context``: a middleware may compress in a way of its own."""
+
+    @functools.wraps(original)
+    async def compress_context(self: Any, *args: Any, **kwargs: Any) -> Any:
+        middlewares = getattr(self, "_compress_context_middlewares", ())
+        if not middlewares or not instrumentation.listening() or _COMPRESSION.get() is not None:
+            return await original(self, *args, **kwargs)
+        given = Round(self, self.state.context, self.state.summary)
+        compressions = remembered(self).compressions
+        token = _COMPRESSION.set(given)
+        try:
+            result = await original(self, *args, **kwargs)
+        finally:
+            _COMPRESSION.reset(token)
+        if compressions == remembered(self).compressions and not _same(given.messages, self.state.context):
+            with instrumentation.contained():
+                parts = _read(given.messages, given.summary)
+                _tell(
+                    instrumentation,
+                    given,
+                    _name(middlewares, ON_COMPRESS_CONTEXT),
+                    parts,
+                    remembered(self).events(self),
+                )
+        return result
+
+    return compress_context
+
+
+def call_model(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Wraps ``Agent._call_model``: what it is given is what the system prompt was made for."""
+
+    @functools.wraps(original)
+    async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not instrumentation.listening():
+            return await original(self, *args, **kwargs)
+        given = None
+        with instrumentation.contained():
+            tell_prompt(instrumentation, self)
+            middlewares = self._model_call_middlewares
+            # Where our own plug-in is among them, it tells of its assemblies itself.
+            if middlewares and not any(getattr(one, "otel_assembly_plugin", False) for one in middlewares):
+                given = Round(self, kwargs.get("messages", args[0] if args else ()))
+        token = _CALL.set(given)
+        try:
+            return await original(self, *args, **kwargs)
+        finally:
+            _CALL.reset(token)
+
+    return call
+
+
+def model(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Wraps ``ChatModelBase.__call__``: behind all middlewares."""
+
+    @functools.wraps(original)
+    async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = _CALL.get()
+        if given is None or given.done or not instrumentation.listening():
+            return await original(self, *args, **kwargs)
+        given.done = True
+        with instrumentation.contained():
+            messages = kwargs.get("messages", args[0] if args else ())
+            if not _same(given.messages, messages):
+                _model_called(instrumentation, given, messages)
+        return await original(self, *args, **kwargs)
+
+    return call
+
+
+def _model_called(instrumentation: Instrumentation, given: Round, messages: Sequence[Any]) -> None:
+    agent = given.agent
+    before, after = (_behind_the_prompt(agent, part) for part in (given.messages, messages))
+    name = _name(agent._model_call_middlewares, ON_MODEL_CALL)  # noqa: SLF001
+    prompts = [message.get_text_content() or "" for message in messages[:1] if message.role == "system"]
+    _tell(instrumentation, given, name, before, after, prompts)
+
+
+def _behind_the_prompt(agent: Any, messages: Sequence[Any]) -> list[Part]:
+    """The parts of what is sent; the summary, which is made anew each time, as the part that it is elsewhere."""
+    rest = [message for message in messages if message.role != "system"]
+    summary = agent.state.summary
+    if summary and rest and isinstance(summary, str) and rest[0].get_text_content() == summary:
+        return _read(rest[1:], summary)
+    return _read(rest, "")
+
+
+def _read(messages: Sequence[Any], summary: Any) -> list[Part]:
+    from otel_assembly.instrumentation.agentscope.messages import Parts, block_parts
+
+    return Parts(block_parts).of(messages, summary)
+
+
+def _same(before: Sequence[Any], after: Sequence[Any]) -> bool:
+    return len(before) == len(after) and all(map(is_, before, after))
+
+
+def _name(middlewares: Sequence[Any], otherwise: str) -> str:
+    """Who did it, where only one can have."""
+    return type(middlewares[0]).__name__ if len(middlewares) == 1 else otherwise
+
+
+def _tell(
+    instrumentation: Instrumentation,
+    given: Round,
+    policy: str,
+    before: Sequence[Part],
+    after: Sequence[Part],
+    prompts: Sequence[str] | None = None,
+) -> None:
+    known = {part.facts.id: part for part in before}
+    assembly = begin(instrumentation, given.agent, before, started_ns=given.started_ns)
+    if assembly is None:
+        return
+    assembly.record.count(assembly.record.opening.view)
+    with assembly.step(policy, started_ns=given.started_ns) as step:
+        step.out([known.get(part.facts.id, part) for part in after], prompts=prompts)
+    assembly.end()

@@ -1,0 +1,203 @@
+"""`AssemblyMiddleware`: our policies between an AgentScope agent and its model."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from agentscope.event import ModelCallEndEvent
+from agentscope.message import Msg, SystemMsg, TextBlock, ToolResultState
+from agentscope.middleware import MiddlewareBase
+from agentscope.model import ChatResponse, FinishedReason
+from agentscope.tool import ToolResponse
+
+from otel_assembly.assembler import Assembler
+from otel_assembly.context import Context
+from otel_assembly.errors import AssemblyError, ConfigurationError, HaltedError
+from otel_assembly.events import ObserverAlert, ToolCallEvent, Usage, UsageEvent
+from otel_assembly.instrumentation.agentscope.messages import Part, Parts, as_summary, messages_of, sent_parts
+from otel_assembly.policies import AlertPolicy
+from otel_assembly.runtime import Stream, attach
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+
+    from otel_assembly.assembly import Assembly
+    from otel_assembly.policies.base import AssemblyPolicy
+    from otel_assembly.runtime import Observer
+
+#: Conversations of one middleware that are remembered; beyond it the least recently used begin anew.
+CONVERSATIONS: Final = 1_000
+
+
+class AssemblyMiddleware(MiddlewareBase):
+    """Lets a chain of our policies decide what of an agent's context its model is sent.
+
+    It works on messages as a provider is sent them, so that a long reply, which AgentScope keeps in one `Msg`, can be
+    cut between its calls. What stays are the very messages and blocks that came in; the agent's own context stays whole
+    and is still compressed by AgentScope where that finds it too long.
+
+    An assembly is made once for a model call: retries, and the fallback model, are sent the same. A halted conversation
+    calls no model and no tool any more: the reply ends as an interrupted one does, with AgentScope's own events and a
+    final message whose ``finished_reason`` is ``interrupted``; the reason is the last text of the agent's context.
+
+    Args:
+        policies: The chain, or an `Assembler`.
+        name: The assembler's name in telemetry.
+        model: The model whose tokenizer counts; by default the one that is called.
+        observers: Shown what each model call was billed for (`UsageEvent`) and each tool call (`ToolCallEvent`), before
+            it runs.
+
+    Raises:
+        ConfigurationError: A name or a model is given beside an `Assembler`, which has its own.
+    """
+
+    #: By this the instrumentation knows that its assemblies are told of already.
+    otel_assembly_plugin: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        policies: Sequence[AssemblyPolicy] | Assembler,
+        *,
+        name: str | None = None,
+        model: str | None = None,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        if isinstance(policies, Assembler):
+            if name is not None or model is not None:
+                raise ConfigurationError("AssemblyMiddleware takes its name and model from the Assembler it is given")
+            self.assembler = policies
+        else:
+            self.assembler = Assembler(policies, name=name, model=model)
+        self._observers = tuple(observers)
+        self._warns = any(isinstance(policy, AlertPolicy) for policy in self.assembler.policies)
+        self._conversations: OrderedDict[str, _Conversation] = OrderedDict()
+
+    def context_of(self, conversation: Any) -> Context:
+        """The context of a conversation, whose guard ends it and through which alerts can be sent.
+
+        Args:
+            conversation: The agent, its state, or its session's id.
+        """
+        state = getattr(conversation, "state", conversation)
+        return self._conversation(str(getattr(state, "session_id", state))).context
+
+    def _conversation(self, session_id: str) -> _Conversation:
+        held = self._conversations.get(session_id)
+        if held is None:
+            held = self._conversations[session_id] = _Conversation(session_id, self._observers)
+            while len(self._conversations) > CONVERSATIONS:
+                self._conversations.popitem(last=False)
+        self._conversations.move_to_end(session_id)
+        return held
+
+    async def on_model_call(
+        self, agent: Any, input_kwargs: dict[str, Any], next_handler: Callable[..., Awaitable[Any]]
+    ) -> Any:
+        """What AgentScope calls around each attempt to call the model.
+
+        Raises:
+            ContextOverflowError: What may not be dropped does not fit a policy's budget.
+            PolicyFailedError: A policy raised.
+        """
+        conversation = self._conversation(agent.state.session_id)
+        try:
+            conversation.context.guard.check()
+            messages = await conversation.assembled(self.assembler, agent, input_kwargs, warns=self._warns)
+            conversation.context.guard.check()
+        except HaltedError as halted:
+            return _halted(halted)
+        return await next_handler(messages=messages)
+
+    async def on_reasoning(
+        self, agent: Any, input_kwargs: dict[str, Any], next_handler: Callable[..., AsyncGenerator[Any, None]]
+    ) -> AsyncGenerator[Any, None]:
+        """What AgentScope calls around each round: observers are shown what the model call was billed for."""
+        async for event in next_handler(**input_kwargs):
+            if isinstance(event, ModelCallEndEvent) and (event.input_tokens or event.output_tokens):
+                usage = UsageEvent(usage=Usage(input_tokens=event.input_tokens, output_tokens=event.output_tokens))
+                await self._conversation(agent.state.session_id).context.send(usage)
+            yield event
+
+    async def on_acting(
+        self, agent: Any, input_kwargs: dict[str, Any], next_handler: Callable[..., AsyncGenerator[Any, None]]
+    ) -> AsyncGenerator[Any, None]:
+        """What AgentScope calls around each tool call: none starts once the conversation is halted."""
+        context, call = self._conversation(agent.state.session_id).context, input_kwargs["tool_call"]
+        if not context.guard.halted and self._observers:
+            await context.send(ToolCallEvent(id=call.id, name=call.name, arguments=call.input))
+        if context.guard.halt is not None:
+            text = TextBlock(text=f"Not called: {context.guard.halt.reason}")
+            yield ToolResponse(content=[text], state=ToolResultState.INTERRUPTED)
+            return
+        async for item in next_handler(**input_kwargs):
+            yield item
+
+
+class _Conversation:
+    """One session under one middleware."""
+
+    def __init__(self, session_id: str, observers: Sequence[Observer]) -> None:
+        self._stream = Stream()
+        self._stream.subscribe(ObserverAlert, self._alerted)
+        self.context = Context(conversation_id=session_id, framework="agentscope", stream=self._stream)
+        attach(self._stream, observers, self.context)
+        self._parts = Parts(sent_parts)
+        self._alerts: list[tuple[int, ObserverAlert]] = []  # each with how many events stood before it
+        self._length = 0
+        #: The messages of the last model call, and what it was sent: an attempt that follows is sent the same, or fails
+        #: alike.
+        self._last: tuple[Any, list[Msg] | AssemblyError] | None = None
+
+    def _alerted(self, alert: ObserverAlert) -> None:
+        self._alerts.append((self._length, alert))
+
+    async def assembled(self, assembler: Assembler, agent: Any, call: dict[str, Any], *, warns: bool) -> list[Msg]:
+        """What the model is to be sent instead of these messages."""
+        given = call["messages"]
+        last = self._last
+        if last is None or last[0] is not given:
+            try:
+                last = given, await self._assemble(assembler, agent, call, warns=warns)
+            except AssemblyError as error:
+                last = given, error
+            self._last = last
+        sent = last[1]
+        if isinstance(sent, AssemblyError):
+            raise sent
+        return sent
+
+    async def _assemble(self, assembler: Assembler, agent: Any, call: dict[str, Any], *, warns: bool) -> list[Msg]:
+        given = call["messages"]
+        leading = [message for message in given[:1] if message.role == "system"]
+        events: list[Any] = list(self._parts.of(given[len(leading) :]))
+        if events and agent.state.summary and _says(events[0], agent.state.summary):
+            events[0] = as_summary(events[0])
+        self._length = len(events)
+        for place, alert in reversed(self._alerts if warns else ()):
+            events.insert(min(place, len(events)), alert)
+        context = self.context
+        context.agent_name, context.model = agent.name, call["current_model"].model
+        context.tools = tuple(call.get("tools") or ())
+        prompts = [text for message in leading if (text := message.get_text_content())]
+        assembly = await assembler.assemble(prompts, events, context)
+        return [*_system(leading, prompts, assembly), *messages_of(e for e in assembly.events if isinstance(e, Part))]
+
+
+def _says(part: Part, summary: Any) -> bool:
+    """Whether a message is the summary that AgentScope puts in front of the context."""
+    texts = (summary,) if isinstance(summary, str) else tuple(b.text for b in summary if isinstance(b, TextBlock))
+    return part.facts.texts == texts
+
+
+def _system(leading: list[Msg], prompts: list[str], assembly: Assembly) -> list[Msg]:
+    if list(assembly.prompts) == prompts:
+        return leading
+    return [SystemMsg("system", [TextBlock(text=prompt) for prompt in assembly.prompts])] if assembly.prompts else []
+
+
+def _halted(halted: HaltedError) -> ChatResponse:
+    return ChatResponse(content=[TextBlock(text=str(halted))], is_last=True, finished_reason=FinishedReason.INTERRUPTED)
+
+
+__all__ = ["AssemblyMiddleware"]

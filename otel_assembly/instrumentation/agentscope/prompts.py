@@ -1,0 +1,129 @@
+"""System prompts that middlewares change.
+
+AgentScope makes the prompt anew several times in each round, mostly to measure it. What middlewares make of it is told
+for the call of the model that it is made for: once in a reply, and again where they make something else of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from otel_assembly.instrumentation.agentscope.agents import begin, remembered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from otel_assembly.instrumentation.instrumentor import Instrumentation
+
+ON_SYSTEM_PROMPT: Final = "on_system_prompt"
+_LOCK: Final = threading.Lock()
+
+
+class Change(NamedTuple):
+    """What one middleware made of a prompt, and how long it took."""
+
+    middleware: str
+    prompt_in: str
+    prompt_out: str
+    took_ns: int
+
+
+_CHANGES: Final[ContextVar[list[Change] | None]] = ContextVar("otel_assembly_agentscope_prompt", default=None)
+
+
+def get_system_prompt(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Wraps ``Agent._get_system_prompt``."""
+
+    @functools.wraps(original)
+    async def get(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not instrumentation.listening():
+            return await original(self, *args, **kwargs)
+        changes: list[Change] = []
+        with instrumentation.contained():
+            _watch(instrumentation, self._system_prompt_middlewares)
+        token = _CHANGES.set(changes)
+        try:
+            prompt = await original(self, *args, **kwargs)
+        finally:
+            _CHANGES.reset(token)
+        with instrumentation.contained():
+            known = remembered(self)
+            known.prompt, known.changes = prompt, tuple(changes)
+        return prompt
+
+    return get
+
+
+def prepare_model_input(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Wraps ``Agent._prepare_model_input``, which knows the tools."""
+
+    @functools.wraps(original)
+    async def prepare(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = await original(self, *args, **kwargs)
+        if instrumentation.listening():
+            with instrumentation.contained():
+                remembered(self).tools = result.get("tools") or ()
+        return result
+
+    return prepare
+
+
+def _watch(instrumentation: Instrumentation, middlewares: Sequence[Any]) -> None:
+    """Wrap the method of every class of middlewares that is met; never the base class's, by which they are known."""
+    for middleware in middlewares:
+        owner = next((one for one in type(middleware).__mro__ if ON_SYSTEM_PROMPT in vars(one)), None)
+        if (
+            owner is None
+            or owner.__name__ == "MiddlewareBase"
+            or instrumentation.patches.holds(owner, ON_SYSTEM_PROMPT)
+        ):
+            continue
+        with _LOCK:
+            if not instrumentation.patches.holds(owner, ON_SYSTEM_PROMPT):
+                instrumentation.patches.wrap(owner, ON_SYSTEM_PROMPT, _transformer)
+
+
+def _transformer(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    async def on_system_prompt(self: Any, *args: Any, **kwargs: Any) -> Any:
+        changes = _CHANGES.get()
+        if changes is None:
+            return await original(self, *args, **kwargs)
+        token = _CHANGES.set(None)  # what it inherits is its own doing
+        started_ns = time.perf_counter_ns()
+        try:
+            result = await original(self, *args, **kwargs)
+        finally:
+            _CHANGES.reset(token)
+        prompt = args[1] if len(args) > 1 else kwargs.get("current_prompt", "")
+        changes.append(Change(type(self).__name__, prompt, result, time.perf_counter_ns() - started_ns))
+        return result
+
+    return on_system_prompt
+
+
+def tell_prompt(instrumentation: Instrumentation, agent: Any) -> None:
+    """The model is about to be called: tell what middlewares made of its prompt, if that is not known."""
+    known = remembered(agent)
+    made = [change for change in known.changes if change.prompt_in != change.prompt_out]
+    if not made:
+        return
+    now = agent.state.reply_id, tuple(change[:3] for change in made)
+    if known.told == now:
+        return
+    known.told = now
+    # It is over: each is told to have taken as long as it did, and to have ended now.
+    started_ns = time.time_ns() - sum(change.took_ns for change in made)
+    events = known.events(agent)
+    assembly = begin(instrumentation, agent, events, prompt=made[0].prompt_in, started_ns=started_ns)
+    if assembly is None:
+        return
+    for change in made:
+        before_ns = time.time_ns() - change.took_ns
+        with assembly.step(change.middleware, kind="injection", started_ns=before_ns) as step:
+            step.out(prompts=[change.prompt_out])
+    assembly.end()
