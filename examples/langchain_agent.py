@@ -1,0 +1,69 @@
+"""An agent as LangChain's own guides make one: tools, a summarising middleware, and nothing of otel-assembly.
+
+    opentelemetry-instrument python examples/langchain_agent.py
+
+It needs no network: the model is LangChain's fake one, which here checks the invoices one by one for as long as it can
+still read what it was asked. After forty messages the middleware summarises all but the last six. But what it gives its
+summariser is trimmed to the newest 4,000 tokens, and must begin with the user's words: no user has spoken for so long
+that nothing is left. The summariser is never called, and the history is replaced by a sentence that says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain.agents import create_agent
+from langchain.agents.middleware import SummarizationMiddleware
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import tool
+
+REQUEST = "Check invoices 1 to 30. Pay none above 500 euros."
+
+
+@tool
+def read_invoice(number: int) -> str:
+    """Read an invoice."""
+    return f"Invoice {number}: {number * 37} euros. " + "One lamp, delivered in good order to the door. " * 30
+
+
+class Clerk(GenericFakeChatModel):
+    """Reads the next invoice, if it still knows what for."""
+
+    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+        return self
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        if not any(REQUEST in message.text for message in messages):
+            answer = AIMessage("I see some invoices here. What would you like me to do with them?")
+            return ChatResult(generations=[ChatGeneration(message=answer)])
+        return super()._generate(messages, *args, **kwargs)
+
+
+def calls() -> Any:
+    for number in range(1, 31):
+        yield AIMessage("", tool_calls=[{"id": f"call-{number}", "name": "read_invoice", "args": {"number": number}}])
+    yield AIMessage("All 30 are checked; none above 500 euros is paid.")
+
+
+def main() -> None:
+    model = Clerk(messages=calls())
+    agent = create_agent(
+        model,
+        [read_invoice],
+        system_prompt="You are a clerk.",
+        middleware=[SummarizationMiddleware(model, trigger=("messages", 40), keep=("messages", 6))],
+        name="clerk",
+    )
+    print("user: ", REQUEST)
+    for step in agent.stream({"messages": [("user", REQUEST)]}, stream_mode="updates"):
+        for node, update in step.items():
+            for message in (update or {}).get("messages", ()):
+                if isinstance(message, AIMessage) and node == "model":
+                    asked = "".join(f"reads invoice {call['args']['number']}" for call in message.tool_calls)
+                    print("clerk:", message.text or asked)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Whose conversation a list of messages is: the thread of a graph, else the list that the messages open."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from otel_assembly.instrumentation.langchain.graph_runs import current_config, path_of, thread_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from otel_assembly.instrumentation.langchain.graph_runs import GraphRun
+
+#: Conversations without a thread that are remembered; beyond it the oldest are forgotten. A ledger holds the messages
+#: of its last assembly, so that who opened a conversation lives as long as it is remembered.
+CONVERSATIONS: Final = 100
+
+
+class _Ledger:
+    """Stands for one reducer of one conversation."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Place(NamedTuple):
+    """Where an assembly belongs."""
+
+    ledger: Any
+    conversation_id: str | None
+
+
+class Conversations:
+    """Conversations, by their thread, or else by the message object that stands first in them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._of: OrderedDict[int, tuple[weakref.ref[Any], dict[str, _Ledger]]] = OrderedDict()
+
+    def place(self, messages: Sequence[Any], reducer: str, run: GraphRun | None) -> Place:
+        """The ledger of a reducer in the conversation that these messages are."""
+        config = current_config()
+        thread = thread_of(config)
+        if thread is not None:
+            scope = run.scope if run is not None else ""
+            return Place("\0".join((thread, scope, path_of(config), reducer)), thread)
+        with self._lock:
+            ledgers = self._ledgers(_opening(messages), run)
+            return Place(None if ledgers is None else ledgers.setdefault(reducer, _Ledger()), None)
+
+    def goes_on(self, messages: Sequence[Any], becomes: Sequence[Any]) -> None:
+        """A conversation's messages are others now; who meets them next is to know whose they are."""
+        first, new = _opening(messages), _opening(becomes)
+        if first is None or new is None or new is first:
+            return
+        with self._lock:
+            known = self._known(first)
+            if known is not None:
+                self._hold(new, known)
+
+    def _ledgers(self, first: Any, run: GraphRun | None) -> dict[str, _Ledger] | None:
+        ledgers = self._known(first) if first is not None else None
+        if ledgers is None:
+            ledgers = run.ledgers if run is not None else None
+            if first is not None:
+                ledgers = {} if ledgers is None else ledgers
+                self._hold(first, ledgers)
+        if run is not None and run.ledgers is None:
+            run.ledgers = ledgers
+        return ledgers
+
+    def _known(self, message: Any) -> dict[str, _Ledger] | None:
+        held = self._of.get(id(message))
+        if held is None or held[0]() is not message:
+            return None
+        self._of.move_to_end(id(message))
+        return held[1]
+
+    def _hold(self, message: Any, ledgers: dict[str, _Ledger]) -> None:
+        self._of[id(message)] = weakref.ref(message), ledgers
+        self._of.move_to_end(id(message))
+        while len(self._of) > CONVERSATIONS:
+            self._of.popitem(last=False)
+
+
+def _opening(messages: Sequence[Any]) -> Any:
+    return next((message for message in messages if message.type != "system"), None)
+
+
+CONVERSATIONS_WITHOUT_THREAD: Final = Conversations()

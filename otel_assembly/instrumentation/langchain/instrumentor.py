@@ -1,0 +1,99 @@
+"""The hooks of LangChain and LangGraph."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from otel_assembly.instrumentation.hooks import Hook, HookState
+from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
+from otel_assembly.instrumentation.langchain import graph_runs, model_requests, nodes, summaries, trimming
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import ModuleType
+
+    from otel_assembly.instrumentation.instrumentor import Instrumentation
+
+_SUMMARIZATION: Final = "langchain.agents.middleware.summarization"
+_FACTORY: Final = "langchain.agents.factory"
+_RUNNABLE: Final = "langgraph._internal._runnable"
+_CHAT_MODELS: Final = "langchain_core.language_models.chat_models"
+#: The distribution that a module comes from, where that is not the one whose version is the framework's.
+_DISTRIBUTIONS: Final = {"langchain": "langchain", "langgraph": "langgraph"}
+
+
+class LangChainInstrumentor(AssemblyInstrumentor):
+    """Instruments the context assembly of LangChain 1.x and of LangGraph.
+
+    A hook's versions are those of the distribution that its module comes from.
+    """
+
+    framework = "langchain"
+    requires = ("langchain-core >= 1.0, < 2",)
+    rows: ClassVar[Mapping[str, str]] = {
+        "langchain_core.messages.utils": "otel_assembly.instrumentation.langchain.messages"
+    }
+    hooks: ClassVar[tuple[Hook, ...]] = (
+        Hook(
+            "langchain_core.messages.utils",
+            "_last_max_tokens",
+            trimming.last_max_tokens,
+            "trim_messages with strategy 'last'",
+        ),
+        Hook(
+            "langchain_core.messages.utils",
+            "_first_max_tokens",
+            trimming.first_max_tokens,
+            "trim_messages with strategy 'first'",
+        ),
+        Hook(
+            _RUNNABLE,
+            "RunnableCallable.invoke",
+            nodes.invoke,
+            "middleware before the model, and nodes that remove",
+        ),
+        Hook(_RUNNABLE, "RunnableCallable.ainvoke", nodes.ainvoke, "the same, async"),
+        Hook(
+            _FACTORY, "_chain_model_call_handlers", model_requests.chain, "middleware around the model call, one by one"
+        ),
+        Hook(_FACTORY, "_chain_async_model_call_handlers", model_requests.achain, "the same, async"),
+        Hook(
+            "langchain.agents.middleware.types",
+            "ModelRequest.override",
+            model_requests.override,
+            "middleware around the model call, of agents made before they were instrumented",
+        ),
+        Hook(_CHAT_MODELS, "BaseChatModel.invoke", model_requests.model_invoke, "where that ends: the call itself"),
+        Hook(_CHAT_MODELS, "BaseChatModel.ainvoke", model_requests.model_ainvoke, "the same, async"),
+        Hook(
+            _SUMMARIZATION,
+            "SummarizationMiddleware._create_summary",
+            summaries.create_summary,
+            "the summariser's call, and a history that was too long for it",
+        ),
+        Hook(
+            _SUMMARIZATION,
+            "SummarizationMiddleware._acreate_summary",
+            summaries.acreate_summary,
+            "the same, async",
+            versions=">=1.1",
+        ),
+        Hook(
+            _SUMMARIZATION,
+            "SummarizationMiddleware._trim_messages_for_summary",
+            summaries.trim_for_summary,
+            "what the summariser never saw",
+        ),
+        Hook("langgraph.pregel.main", "Pregel.stream", graph_runs.stream, "one run as one trace"),
+        Hook("langgraph.pregel.main", "Pregel.astream", graph_runs.astream, "the same, async"),
+    )
+
+    def _take(self, hook: Hook, module: ModuleType, instrumentation: Instrumentation, version: Any) -> HookState:
+        distribution = _DISTRIBUTIONS.get(hook.module.split(".", 1)[0])
+        if distribution is not None:
+            try:
+                version = metadata.version(distribution)
+            except metadata.PackageNotFoundError:
+                version = None
+        return super()._take(hook, module, instrumentation, version)

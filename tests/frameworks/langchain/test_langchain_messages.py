@@ -1,0 +1,119 @@
+"""How LangChain's messages are read."""
+
+from __future__ import annotations
+
+import pytest
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
+
+import otel_assembly.instrumentation.langchain.messages  # noqa: F401  # the rows
+from otel_assembly.chat import MEDIA_TOKENS
+from otel_assembly.facts import EventKind, describe
+from otel_assembly.stand_ins import shortened, summary_like
+
+KINDS = [
+    (HumanMessage("a"), EventKind.REQUEST),
+    (AIMessage("a"), EventKind.RESPONSE),
+    (AIMessageChunk(content="a"), EventKind.RESPONSE),
+    (SystemMessage("a"), EventKind.SYSTEM),
+    (ToolMessage("a", tool_call_id="1"), EventKind.TOOL_RESULT),
+    (FunctionMessage("a", name="f"), EventKind.TOOL_RESULT),
+    (ChatMessage("a", role="user"), EventKind.REQUEST),
+    (ChatMessage("a", role="developer"), EventKind.SYSTEM),
+    (ChatMessage("a", role="narrator"), EventKind.OTHER),
+    (HumanMessage("a", additional_kwargs={"lc_source": "summarization"}), EventKind.SUMMARY),
+    (RemoveMessage(id="1"), EventKind.OTHER),
+]
+
+
+@pytest.mark.parametrize(("message", "kind"), KINDS, ids=[f"{type(m).__name__}-{k}" for m, k in KINDS])
+def test_what_a_message_is(message, kind):
+    facts = describe(message)
+    assert facts.kind is kind
+    assert facts.text == ("" if isinstance(message, RemoveMessage) else "a")
+
+
+def test_a_class_of_ones_own_is_read_as_its_base_is():
+    class Note(HumanMessage):
+        pass
+
+    class Stranger(BaseMessage):
+        type: str = "stranger"
+
+    assert describe(Note("a")).kind is EventKind.REQUEST
+    assert describe(Stranger(content="a")).kind is EventKind.OTHER
+
+
+def test_calls_and_their_results_name_each_other():
+    asks = AIMessage(
+        "I look.",
+        tool_calls=[{"id": "1", "name": "f", "args": {"city": "Köln"}}, {"id": None, "name": "g", "args": {}}],
+        invalid_tool_calls=[{"id": "2", "name": "h", "args": "{bro", "error": "no JSON"}],
+    )
+    facts = describe(asks)
+    assert (facts.opens, facts.closes) == (["1", "2"], ())
+    assert facts.fields == ("f", '{"city": "Köln"}', "g", "{}", "h", "{bro")
+    assert describe(ToolMessage("r", tool_call_id="1")).closes == ("1",)
+
+
+def test_calls_of_the_old_form_pair_too():
+    asks = AIMessage("", additional_kwargs={"function_call": {"name": "f", "arguments": "{}"}})
+    assert describe(asks).opens == list(describe(FunctionMessage("r", name="f")).closes)
+
+
+def test_an_id_only_if_it_was_set():
+    assert describe(HumanMessage("a")).id is None
+    assert describe(HumanMessage("a", id="7")).id == "7"
+
+
+def test_what_the_provider_billed():
+    usage = {"input_tokens": 12, "output_tokens": 3, "total_tokens": 15}
+    assert describe(AIMessage("a", usage_metadata=usage)).billed_tokens == 12
+    assert describe(AIMessage("a")).billed_tokens is None
+
+
+def test_blocks_are_read_one_by_one():
+    message = AIMessage(
+        [
+            {"type": "thinking", "thinking": "Hm."},
+            {"type": "text", "text": "Yes."},
+            {"type": "tool_use", "id": "1", "name": "f", "input": {"a": 1}},
+            "bare",
+        ],
+        tool_calls=[{"id": "1", "name": "f", "args": {"a": 1}}],
+    )
+    facts = describe(message)
+    assert facts.texts == ("Hm.", "Yes.", "bare", "f", '{"a": 1}')  # the call once, not twice
+
+
+def test_pictures_are_estimated_and_what_nobody_knows_is_text():
+    message = HumanMessage(
+        [{"type": "text", "text": "See"}, {"type": "image_url", "image_url": {"url": "data:"}}, {"type": "new", "x": 1}]
+    )
+    facts = describe(message)
+    assert facts.media_tokens == MEDIA_TOKENS
+    assert facts.texts == ("See", '{"type": "new", "x": 1}')
+
+
+def test_a_summary_of_ours_reads_as_one_of_theirs():
+    summary = summary_like(AIMessage("a"), "What was said.", ())
+    assert isinstance(summary, HumanMessage)
+    assert describe(summary).kind is EventKind.SUMMARY
+    assert describe(summary).text.endswith("What was said.")
+
+
+def test_a_shortened_result_still_answers_its_call():
+    result = ToolMessage("a very long text", tool_call_id="1", id="7", name="f")
+    short = shortened(result, "short")
+    assert (short.content, short.tool_call_id, short.id, result.content) == ("short", "1", "7", "a very long text")
+    assert shortened(ToolMessage([{"type": "text", "text": "a"}], tool_call_id="1"), "b") is None
+    assert shortened(HumanMessage("a"), "b") is None
