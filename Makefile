@@ -6,12 +6,14 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long coverage lint format docs bench clean
+.PHONY: help demo test test-long test-upstream test-matrix coverage lint format docs bench clean
 
 help:
-	@echo "make demo       a support agent whose context overflows, with its spans, in your terminal"
+	@echo "make demo       an unmodified AG2 agent whose context overflows, with its spans, in your terminal"
 	@echo "make test       the tests (under five minutes)"
 	@echo "make test-long  what takes longer: properties with 10,000 cases"
+	@echo "make test-upstream  the frameworks' own tests, without us and with us"
+	@echo "make test-matrix    the frameworks' oldest and newest releases"
 	@echo "make coverage   the tests, and what they do not reach"
 	@echo "make lint       ruff, mypy --strict, the direction of imports, generated pages"
 	@echo "make docs       write the generated pages anew"
@@ -22,11 +24,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.runtime: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cli,otlp,view]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cli,otlp,view,ag2]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cli,otlp,view,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev]'
 	@touch $@
 
 demo: $(VENV)/.runtime
@@ -37,6 +39,12 @@ test: $(VENV)/.dev
 
 test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow --timeout 1800 -n auto --dist worksteal
+
+test-upstream: $(VENV)/.dev
+	$(BIN)/python scripts/upstream_suites.py
+
+test-matrix: $(VENV)/.dev
+	$(BIN)/python scripts/version_matrix.py
 
 coverage: $(VENV)/.dev
 	$(BIN)/coverage run -m pytest -m "not slow"

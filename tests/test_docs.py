@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "guide.md"]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "docs" / "guide.md",
+    ROOT / "docs" / "instrumentation.md",
+    *sorted((ROOT / "docs" / "instrumentation").glob("*.md")),
+]
+PROGRAMS = ("opentelemetry-instrument", "python")
 
 
 def _blocks(page: Path, language: str) -> list[str]:
@@ -24,10 +31,16 @@ def _commands() -> list[str]:
     return sorted({line.split("#")[0].strip() for line in lines} - {""})
 
 
+def _program(command: str) -> str:
+    """What a line runs, behind the variables that it sets."""
+    return next(word for word in command.split() if "=" not in word)
+
+
 @pytest.mark.parametrize("command", [line for line in _commands() if line.startswith("otel-assembly")])
 def test_a_command_of_the_docs_runs(command, tmp_path, conversations_file, chain_file):
     (tmp_path / "conversations.jsonl").write_text(conversations_file)
     (tmp_path / "chain.yaml").write_text(chain_file)
+    command = command.replace("otel-assembly-spans.jsonl", "spans.jsonl")
     if "spans.jsonl" in command and "--export" not in command:
         before = _run("replay conversations.jsonl --budget 8000 --export spans.jsonl", tmp_path)
         assert before.returncode == 0, before.stderr
@@ -54,8 +67,30 @@ def test_a_make_target_of_the_docs_exists(command):
     assert re.search(rf"^{re.escape(target)}:", makefile, re.MULTILINE), target
 
 
+@pytest.mark.parametrize("command", [line for line in _commands() if _program(line) in PROGRAMS])
+def test_a_program_of_the_docs_runs(command, tmp_path):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
+    if "benchmarks" in command:
+        command += " --help"
+    quiet = dict.fromkeys(("OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER"), "none")
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    done = subprocess.run(
+        ["/bin/sh", "-c", command],
+        cwd=tmp_path,
+        env={**os.environ, **quiet, "PATH": path, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    if "otel_assembly_file" in command:
+        assert (tmp_path / "otel-assembly-spans.jsonl").stat().st_size
+
+
 def test_there_is_no_other_kind_of_command_in_the_docs():
-    assert {line.split()[0] for line in _commands()} == {"make", "otel-assembly"}
+    assert {_program(line) for line in _commands()} <= {"make", "otel-assembly", "pip", *PROGRAMS}
 
 
 @pytest.fixture

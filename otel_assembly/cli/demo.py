@@ -1,38 +1,41 @@
-"""``demo``: an agent whose context overflows, that is warned and then halted; its spans in your terminal."""
+"""``demo``: an AG2 agent that knows nothing of us, under ``opentelemetry-instrument``, and what its spans say."""
 
 from __future__ import annotations
 
-import asyncio
+import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from otel_assembly.cli.demo_agent import BUDGET, Line, SupportAgent
 from otel_assembly.cli.export import (
     OTEL_EXPORTER_OTLP_ENDPOINT,
     OTEL_EXPORTER_OTLP_TRACES_ENDPOINT,
-    Export,
     file_exporter,
     otlp_endpoint,
     otlp_exporter,
 )
-from otel_assembly.telemetry import OpenTelemetryRecorder
+from otel_assembly.errors import AssemblyError, ConfigurationError
+from otel_assembly.telemetry.conventions_environment import SPAN_FILE
 
 if TYPE_CHECKING:
     import argparse
 
-_LABELS = {"user": "32", "agent": "36", "tool": "2", "halted": "1;31"}
+_AGENT: Final = "ag2_support_agent.py"
+_SECONDS: Final = 120
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "demo",
-        help="a support agent whose context overflows, offline, with its spans in your terminal",
-        description="Run a support agent offline: a tool result overflows its context, a loop is warned about, and a "
+        help="an unmodified AG2 agent whose context overflows, offline, with its spans in your terminal",
+        description="Run an AG2 support agent that imports nothing of otel-assembly under opentelemetry-instrument, "
+        "offline: its window loses the customer's first request, its budget overflows, a loop is warned about, and a "
         f"FATAL alert halts it. Its spans go to a file, and to {OTEL_EXPORTER_OTLP_ENDPOINT} where that is set; their "
         "tree is printed.",
     )
@@ -43,47 +46,85 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Play the demonstration; 0, or 1 where spans were lost."""
+    """Play the demonstration; 0, or 1 where the agent failed or no span arrived."""
     from otel_assembly.cli.tree import render_tree
     from otel_assembly.telemetry.store_reader import read_spans, span_tree
 
-    path = arguments.output or str(Path(tempfile.mkdtemp(prefix="otel-assembly-")) / "spans.jsonl")
-    already = list(read_spans(path)) if Path(path).is_file() and Path(path).stat().st_size else []
-    known = {(span.trace_id, span.span_id) for span in already}
-    exporters = [file_exporter(path)]
+    agent = _agent()
+    path = Path(arguments.output or Path(tempfile.mkdtemp(prefix="otel-assembly-")) / "spans.jsonl").absolute()
+    file_exporter(str(path))
     sent_to = ""
     if os.environ.get(OTEL_EXPORTER_OTLP_ENDPOINT) or os.environ.get(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT):
-        exporters.append(otlp_exporter())
+        otlp_exporter()
         sent_to = otlp_endpoint()
-    with Export(exporters, "otel-assembly-demo") as export:
-        agent = SupportAgent(OpenTelemetryRecorder(tracer_provider=export.provider))
-        asyncio.run(agent.run())
-        export.flush()
-        lost = export.lost
+    already = list(read_spans(path)) if path.stat().st_size else []
+    known = {(span.trace_id, span.span_id) for span in already}
+    print(f"$ opentelemetry-instrument python {agent.name}\n", flush=True)
+    status = _instrumented(agent, path, exporters="otel_assembly_file" + (",otlp" if sent_to else ""))
+    spans = [span for span in read_spans(path) if (span.trace_id, span.span_id) not in known]
+    if status or not spans:
+        raise AssemblyError(
+            f"{agent} ended with status {status} and left {len(spans)} spans; run it alone to see why: "
+            f"{sys.executable} {agent}"
+        )
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     width = min(shutil.get_terminal_size((100, 24)).columns, 120)
     ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
-    print(f"A support agent with a context of {BUDGET} tokens, offline:\n")
-    for line in agent.lines:
-        print(_spoken(line, width, color=color))
     print("\nIts spans:\n")
-    spans = [span for span in read_spans(path) if (span.trace_id, span.span_id) not in known]
     print(render_tree(span_tree(spans), width=width, color=color, ascii=ascii_only), end="")
     print(f"\n{len(spans)} spans are in {path}" + (f" and were sent to {sent_to}" if sent_to else "") + ".")
-    # As it was called, so that the line can be copied where the program is not on the path.
+    # As it was called, so that the lines can be copied where the program is not on the path.
     program = sys.argv[0] if Path(sys.argv[0]).name == "otel-assembly" else "otel-assembly"
-    print(f"Your own conversations: {program} replay YOUR.jsonl --budget 8000")
-    return 1 if lost else 0
+    last = max((int(span.attributes.get("assembly.turn", 0)) for span in spans), default=0)
+    print(f"Where is the first request?  {program} explain --traces {path} --turn {last} --item 0")
+    print(f"Your own conversations:      {program} replay YOUR.jsonl --budget 8000")
+    return 0
 
 
-def _spoken(line: Line, width: int, *, color: bool) -> str:
-    label = f"{line.who:>8}"
-    if color:
-        label = f"\x1b[{_LABELS[line.who]}m{label}\x1b[0m"
-    first, *rest = line.text.splitlines() or [""]
-    room = width - 12
-    text = first if len(first) <= room else first[: room - 3] + "..."
-    if rest:
-        more = f" (+{len(rest)} lines)"
-        text = text[: room - len(more)] + more
-    return f"{label}  {text}"
+def _agent() -> Path:
+    """The example: beside the sources, or where an installed package has it."""
+    for needed, extra in (("ag2", "ag2"), ("opentelemetry.distro", "otlp")):
+        if not _importable(needed):
+            raise ConfigurationError(
+                f"the demonstration needs {needed}, which is not installed; install it: pip install "
+                f"'otel-assembly[{extra}]'"
+            )
+    beside_the_sources = Path(__file__).parents[2] / "examples" / _AGENT
+    if beside_the_sources.is_file():
+        return beside_the_sources
+    for file in metadata.files("otel-assembly") or ():
+        if file.name == _AGENT:
+            return Path(str(file.locate())).resolve()
+    raise AssemblyError(f"{_AGENT} is not where the package was installed; install otel-assembly again")
+
+
+def _importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _instrumented(agent: Path, path: Path, *, exporters: str) -> int:
+    """Run the agent as ``opentelemetry-instrument`` does, with its spans in a file; its exit status."""
+    environment = {
+        "OTEL_SERVICE_NAME": "support-agent",
+        **os.environ,
+        "OTEL_TRACES_EXPORTER": exporters,
+        SPAN_FILE.name: str(path),
+        "PYTHONIOENCODING": sys.stdout.encoding or "utf-8",
+    }
+    # What the demonstration shows are spans; metrics and logs go where they are asked for.
+    environment.setdefault("OTEL_METRICS_EXPORTER", "none")
+    environment.setdefault("OTEL_LOGS_EXPORTER", "none")
+    launcher = "from opentelemetry.instrumentation.auto_instrumentation import run; run()"
+    try:
+        done = subprocess.run(  # noqa: S603  # our own example
+            [sys.executable, "-c", launcher, sys.executable, str(agent)],
+            env=environment,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise AssemblyError(f"{agent} did not end within {_SECONDS} seconds") from error
+    return done.returncode

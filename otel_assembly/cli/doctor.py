@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from dataclasses import dataclass
 from importlib import metadata
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from otel_assembly._version import __version__
 from otel_assembly.cli.export import (
@@ -17,6 +16,8 @@ from otel_assembly.cli.export import (
     otlp_protocol,
     reachable,
 )
+from otel_assembly.cli.findings import Finding
+from otel_assembly.cli.frameworks import frameworks
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.errors import TokenizerError
 from otel_assembly.telemetry.settings import TelemetrySettings
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-Verdict = Literal["ok", "note", "fail"]
+    from otel_assembly.cli.findings import Verdict
 
 _PACKAGES = (
     ("opentelemetry-api", True),
@@ -41,21 +42,13 @@ _MARKS = {"ok": ("✓", "32"), "note": ("•", "33"), "fail": ("✖", "31")}
 _PLAIN = {"ok": "ok  ", "note": "note", "fail": "FAIL"}
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at."""
-
-    verdict: Verdict
-    what: str
-    found: str
-
-
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "doctor",
-        help="what is installed, what counts tokens, where spans would go and whether that answers",
-        description="Look at versions, tokenizers, the exporter's endpoint and content capture. Exit status 1 where "
+        help="what is installed, which hooks take on it, what counts tokens, and whether the endpoint answers",
+        description="Look at versions, at the frameworks that are installed and which of our hooks take on them (they "
+        "are imported for it), at tokenizers, the exporter's endpoint and content capture. Exit status 1 where "
         "something does not work.",
     )
     parser.add_argument("--model", metavar="NAME", help="say which tokenizer answers for this model")
@@ -67,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     failed = False
     for title, findings in (
         ("Versions", _versions()),
+        ("Frameworks", frameworks()),
         ("Tokenizers", _tokenizers(arguments.model)),
         ("Export", _export()),
         ("Content", _content()),
@@ -74,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"\n{title}" if title != "Versions" else title)
         for finding in findings:
             failed = failed or finding.verdict == "fail"
-            print(f"  {_mark(finding.verdict)} {finding.what:<38} {safe_text(finding.found)}")
+            print(f"{finding.indent}  {_mark(finding.verdict)} {finding.what:<38} {safe_text(finding.found)}")
     return 1 if failed else 0
 
 

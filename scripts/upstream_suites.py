@@ -1,0 +1,244 @@
+"""Run the frameworks' own tests without us and with us, and compare their outcomes, test by test.
+
+The tests come from the frameworks' source distributions, or from a checkout that is named. Each suite runs in a virtual
+environment of its own, twice; in the second run a pytest plugin instruments everything, with an SDK that records.
+
+    python scripts/upstream_suites.py                    # all whose source distribution carries tests
+    python scripts/upstream_suites.py langchain
+    python scripts/upstream_suites.py agentscope --checkout path/to/agentscope
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import xml.etree.ElementTree as ET
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from environments import PIP, environment
+
+PLUGIN = Path(__file__).parent / "upstream_plugin.py"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The tests of one distribution that concern what we wrap."""
+
+    name: str
+    distribution: str
+    framework: str
+    tests: tuple[str, ...]
+    needs: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    checkout: bool = False  # its source distribution has no tests
+
+    @property
+    def release(self) -> tuple[str, str]:
+        name, _, version = self.distribution.partition("==")
+        return name, version
+
+
+SUITES = (
+    Suite(
+        "autogen-core",
+        "autogen-core==0.7.5",
+        "autogen",
+        ("tests/test_model_context.py", "tests/test_memory.py", "tests/test_models.py", "tests/test_state.py"),
+        ("autogen-agentchat==0.7.5", "autogen-ext[openai,ollama]==0.7.5", "pytest", "pytest-asyncio"),
+        ("-o", "asyncio_mode=auto"),
+    ),
+    Suite(
+        "autogen-agentchat",
+        "autogen-agentchat==0.7.5",
+        "autogen",
+        tuple(
+            f"tests/test_{name}.py"
+            for name in (
+                "agent",
+                "assistant_agent",
+                "code_executor_agent",
+                "declarative_components",
+                "group_chat",
+                "group_chat_graph",
+                "group_chat_nested",
+                "group_chat_pause_resume",
+                "society_of_mind_agent",
+                "task_runner_tool",
+            )
+        ),
+        (
+            "autogen-core==0.7.5",
+            "autogen-ext[openai,anthropic,mcp,ollama]==0.7.5",
+            "mcp>=1.20,<1.24",
+            "pytest",
+            "pytest-asyncio",
+            "pytest-mock",
+        ),
+    ),
+    Suite(
+        "langchain",
+        "langchain==1.4.7",
+        "langchain",
+        ("tests/unit_tests/agents",),
+        (
+            "langchain-tests",
+            "langchain-openai",
+            "syrupy",
+            "pytest",
+            "pytest-asyncio",
+            "pytest-mock",
+            "pytest-socket",
+            "toml",
+            "blockbuster",
+            "langgraph-checkpoint-sqlite",
+            "lark",
+            "packaging",
+            "numpy",
+        ),
+        ("-o", "asyncio_mode=auto"),
+    ),
+    Suite(
+        "langchain-core",
+        "langchain-core==1.7.2",
+        "langchain",
+        ("tests/unit_tests/messages", "tests/unit_tests/runnables/test_runnable.py"),
+        (
+            "langchain==1.4.7",
+            "langchain-tests",
+            "syrupy",
+            "pytest",
+            "pytest-asyncio",
+            "pytest-mock",
+            "pytest-socket",
+            "freezegun",
+            "blockbuster",
+            "grandalf",
+            "responses",
+            "numpy",
+            "simsimd",
+            "defusedxml",
+        ),
+        ("-o", "asyncio_mode=auto"),
+    ),
+    Suite(
+        "agentscope",
+        "agentscope==2.0.10",
+        "agentscope",
+        tuple(
+            f"tests/{name}_test.py"
+            for name in (
+                "agent_basic",
+                "agent_injection",
+                "agent_interrupt",
+                "agent_structured_output",
+                "compress_context",
+                "compress_tool_result",
+                "middleware",
+                "tracing",
+            )
+        ),
+        ("agentscope[service,storage-sql,workspace-docker]==2.0.10", "aiosqlite", "pytest", "pytest-asyncio"),
+        ("-o", "python_files=*_test.py", "-o", "asyncio_mode=auto"),
+        checkout=True,
+    ),
+    Suite(
+        "ag2",
+        "ag2==1.2.1",
+        "ag2",
+        ("test/test_assembly.py", "test/policies"),
+        ("ag2[openai]==1.2.1", "pytest", "pytest-asyncio", "dirty-equals"),
+        ("-o", "asyncio_mode=auto"),
+        checkout=True,
+    ),
+)
+
+
+def main() -> int:
+    """Run what was asked for; 1 where an outcome differs, or where we saw nothing of a suite."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(suite.name for suite in SUITES))
+    parser.add_argument("--checkout", type=Path, help="where a suite's sources are that its release does not carry")
+    parser.add_argument("--work", type=Path, help="keep environments and sources here (default: a temporary folder)")
+    given = parser.parse_args()
+    unknown = set(given.suites) - {suite.name for suite in SUITES}
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    chosen = [suite for suite in SUITES if suite.name in given.suites or (not given.suites and not suite.checkout)]
+    with tempfile.TemporaryDirectory() as temporary:
+        work = (given.work or Path(temporary)).absolute()
+        work.mkdir(parents=True, exist_ok=True)
+        differing = [suite.name for suite in chosen if not compare(suite, work, given.checkout)]
+    if differing:
+        print(f"differing: {', '.join(differing)}")
+    return 1 if differing else 0
+
+
+def compare(suite: Suite, work: Path, checkout: Path | None) -> bool:
+    """Run a suite twice, and print what came of it."""
+    python = environment(work / f"venv-{suite.name}", (suite.distribution, *suite.needs), "otlp")
+    sources = checkout.absolute() if suite.checkout and checkout is not None else unpacked(suite, work)
+    without = outcomes(suite, python, sources, work / f"{suite.name}-without.xml", instrumented=False)
+    seen = work / f"{suite.name}-seen.txt"
+    with_us = outcomes(suite, python, sources, work / f"{suite.name}-with.xml", instrumented=True, seen=seen)
+    assemblies, failures = (int(word) for word in seen.read_text().split())
+    counts = ", ".join(f"{number} {outcome}" for outcome, number in sorted(Counter(without.values()).items()))
+    print(f"{suite.distribution}: {counts or 'no tests'}; with us {assemblies} assemblies recorded")
+    changed = {test for test in {*without, *with_us} if without.get(test) != with_us.get(test)}
+    for test in sorted(changed):
+        print(f"  {test}: {without.get(test, 'not run')} without us, {with_us.get(test, 'not run')} with us")
+    if failures:
+        print(f"  {failures} failures of our own telemetry")
+    return not changed and not failures and bool(without) and assemblies > 0
+
+
+def unpacked(suite: Suite, work: Path) -> Path:
+    """The release's source distribution, unpacked."""
+    name, version = suite.release
+    folder = work / f"{name.replace('-', '_')}-{version}"
+    if not folder.exists():
+        subprocess.run(
+            [sys.executable, *PIP, "download", "--no-deps", "--no-binary", ":all:", "--dest", work, suite.distribution],
+            check=True,
+        )
+        with tarfile.open(next(work.glob(f"{folder.name}.tar.gz"))) as archive:
+            archive.extractall(work, filter="data")
+    return folder
+
+
+def outcomes(
+    suite: Suite, python: Path, sources: Path, report: Path, *, instrumented: bool, seen: Path | None = None
+) -> dict[str, str]:
+    """What became of each test."""
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *suite.options]
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    variables["PYTHONDONTWRITEBYTECODE"] = "1"
+    variables["PYTHONPATH"] = str(sources / "tests")  # where its helpers lie
+    if instrumented:
+        command += ["-p", PLUGIN.stem]
+        variables |= {
+            "PYTHONPATH": os.pathsep.join((str(PLUGIN.parent), variables["PYTHONPATH"])),
+            "UPSTREAM_FRAMEWORK": suite.framework,
+            "UPSTREAM_SEEN": str(seen),
+        }
+    existing = [test for test in suite.tests if (sources / test).exists()]
+    done = subprocess.run(
+        [*command, *existing], cwd=sources, env=variables, capture_output=True, text=True, timeout=1_800, check=False
+    )
+    if not report.exists():
+        raise SystemExit(f"{suite.name}: pytest could not run\n{done.stdout[-3_000:]}{done.stderr[-3_000:]}")
+    return {
+        f"{case.get('classname')}::{case.get('name')}": next(
+            (child.tag for child in case if child.tag in {"failure", "error", "skipped"}), "passed"
+        )
+        for case in ET.parse(report).iter("testcase")
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
