@@ -188,9 +188,14 @@ class Ledger:
             return first
 
     def made_by(self, step: Step) -> tuple[tuple[Any, int], ...]:
-        """What this step made in the last assembly, with the ordinals."""
+        """What this step made in the last assembly, with the ordinals, and what did not come in since."""
         last = self.last
-        return last.made[step.index] if last is not None and last.did(step.index, step.policy) else ()
+        made = last.made[step.index] if last is not None and last.did(step.index, step.policy) else ()
+        if not (made and self.observed):
+            return made
+        ordinals = step.frame_in.ordinals
+        came = set(map(ordinals.of, ordinals.find([ordinal for _, ordinal in made])))
+        return tuple(one for one in made if one[1] not in came)
 
     def remember_leaves(self, item: int, leaves: tuple[tuple[int, int], ...]) -> None:
         """What an item that a step made stands for, for as long as it may come in and be compacted itself."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -37,8 +37,12 @@ class Ordinals:
     def find(self, ordinals: Iterable[int]) -> Iterator[int]:
         """The positions that have these ordinals; those that none has are passed over."""
         if any(one > other for one, other in pairwise(self._ordinals)):
-            wanted = set(ordinals)
-            yield from (position for position, ordinal in enumerate(self.all()) if ordinal in wanted)
+            wanted = sorted(set(ordinals))
+            for start, first, stop in zip(
+                self._positions, self._ordinals, [*self._positions[1:], self._upto], strict=True
+            ):
+                low, high = bisect_left(wanted, first), bisect_left(wanted, first + stop - start)
+                yield from (start + ordinal - first for ordinal in wanted[low:high])
             return
         ends = [*self._positions[1:], self._upto]
         for ordinal in ordinals:

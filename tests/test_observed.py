@@ -205,6 +205,18 @@ def test_a_summary_of_a_summary_stands_for_the_leaves(observed, recorder):
     assert ledger_of(recorder).problems == []
 
 
+def test_what_says_the_same_as_what_came_in_is_another_item(observed, recorder):
+    state = [user("a")]
+    for number in range(3):
+        state = turn(observed, "c", state, lambda e: [*e, says("likes tea")], policy="memory")
+        state = [*state, user(f"then {number}")]
+    assert [span.attributes["assembly.events.injected"] for span in recorder.spans_named("apply_policy memory")] == [
+        1
+    ] * 3
+    assert [one.kept for one in ledger_of(recorder).turns] == [[0, 1], [0, 1, 2, 3], [0, 1, 2, 3, 4, 5]]
+    assert recorder.violations() == []
+
+
 def test_explain_names_the_summary_and_its_turn(observed, recorder):
     state = [user("the request"), says("b"), user("c"), says("d")]
     state = turn(observed, "c", state, lambda e: [summary("s"), *e[3:]], policy="summarise")
