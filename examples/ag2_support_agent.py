@@ -58,7 +58,7 @@ MODEL = TestConfig(
 )
 
 CUSTOMER = (
-    "My new lamp came with a broken shade. Please send me another shade, and no money: I like the lamp.",
+    "My new lamp has a broken shade. Please send another shade, and no money: I like it.",
     "It is order 4711.",
     "Is there anything new?",
     "What do you do about such parcels?",

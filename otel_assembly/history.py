@@ -11,7 +11,6 @@ import hashlib
 import sys
 import threading
 from array import array
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, overload
 from weakref import WeakKeyDictionary
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from otel_assembly.tokens import TokenMeter
-    from otel_assembly.view import Run
 
 KINDS: Final = tuple(EventKind)
 _CODES: Final = {kind: code for code, kind in enumerate(KINDS)}
@@ -288,11 +286,6 @@ class History(Sequence[Any]):
                 facts = self.facts(position)
                 self._digests[position] = text_digest((self.kind(position), *facts.texts))
             return self._digests[position]
-
-    def echoes_in(self, runs: Iterable[Run]) -> Iterator[int]:
-        """The items in runs of positions that restate another event."""
-        for start, stop in runs:
-            yield from self.echoes[bisect_left(self.echoes, start) : bisect_left(self.echoes, stop)]
 
     def table(self, meter: TokenMeter) -> TokenTable:
         """What `meter` counted of this history so far."""

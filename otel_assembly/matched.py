@@ -14,7 +14,7 @@ from otel_assembly.history import History
 from otel_assembly.ledger import Frame, Group
 from otel_assembly.matching import Matcher, moved, reads_anew
 from otel_assembly.ordinals import Ordinals
-from otel_assembly.parted import parted_atoms, runs_of
+from otel_assembly.parted import echoes_stand, runs_of
 from otel_assembly.scattered import Scattered
 from otel_assembly.view import View, to_runs, without
 
@@ -43,6 +43,7 @@ def match(
     *,
     otherwise: DecisionReason = DecisionReason.POLICY,
     rereads: bool = False,
+    stands_in: bool = True,
     index: Callable[[], Index] | None = None,
 ) -> None:
     """Find out what was done by whoever returned events of any making, and write it down in `step`.
@@ -55,6 +56,7 @@ def match(
         ledger: The conversation's ledger.
         otherwise: Why an event left of which no verdict speaks.
         rereads: Whether a copy that has its original's id, but reads differently, is a replacement.
+        stands_in: Whether what is new where something left stands in for it, so that it was compacted, not dropped.
         index: Where the inputs stand, if that is remembered.
     """
     view = step.view_in
@@ -77,7 +79,8 @@ def match(
         _reframe(step, events, alignment, ledger)
         indexes = [at for at in alignment.middle if at is not None]
         step.moved = tuple(sorted(step.frame_in.ordinals.of(view.position(at)) for at in moved(indexes)))
-    tags = _tags(inputs, alignment, kept, verdicts, otherwise, index)
+    replaced = alignment.replaced() if stands_in and None in alignment.middle else []
+    tags = _tags(inputs, without(alignment.length, kept), replaced, verdicts, otherwise, index)
     groups = [Group(view.pick(runs), step.frame_in, *tag) for tag, runs in tags]
     step.groups = tuple(group for group in groups if group.outcome in EXITS)
     step.held = tuple(group for group in groups if group.outcome not in EXITS)
@@ -102,33 +105,28 @@ def _the_very(inputs: Sequence[Any], events: Sequence[Any], alignment: Alignment
 def _part(view: View, kept: Sequence[Run]) -> View | None:
     """A part of a view, marked as a slice: what belongs together may be parted, and who comes next reads it anew.
 
-    None where a restatement is in it of something that is not: then it is none.
+    None where a restatement is in it of something that is not: there it is what it restated.
     """
     picked = view.pick(kept)
     if len(picked) == len(view):
         return view
     part, history = View(view.history, picked.segments, is_slice=True), view.history
-    if history.echoes:
-        runs = runs_of(part)
-        parted = parted_atoms(history, runs)
-        if parted and any(history.atom(echo) in parted for echo in history.echoes_in(runs)):
-            return None
+    if history.echoes and not echoes_stand(history, runs_of(part)):
+        return None
     return part
 
 
 def _tags(
     inputs: Sequence[Any],
-    alignment: Alignment,
-    kept: Sequence[Run],
+    gone: Sequence[Run],
+    replaced: Sequence[Run],
     verdicts: Sequence[Verdict],
     otherwise: DecisionReason,
     index: Callable[[], Index] | None,
 ) -> list[tuple[Tag, list[Run]]]:
     """Runs of what left, and of what a verdict says was kept, by outcome and reason."""
-    gone = without(alignment.length, kept)
     said = _said(inputs, verdicts, gone, index) if verdicts else {}
     loose = [run for run in (_less(gone, to_runs(sorted(said))) if said else gone) if run[0] < run[1]]
-    replaced = alignment.replaced() if loose and None in alignment.middle else []
     found = {
         _COMPACTED: _common(loose, replaced),
         (DecisionOutcome.DROPPED, otherwise): _less(loose, replaced),

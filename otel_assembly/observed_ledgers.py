@@ -60,6 +60,16 @@ class ObservedLedgers:
                 self.held.move_to_end(key)
             return held.ledger
 
+    def turn(self, conversation: Any) -> None:
+        """Count an assembly of a conversation, of which nothing else is kept."""
+        if conversation is None:
+            return
+        held = self.held.get(conversation if isinstance(conversation, str) else id(conversation))
+        if held is None or (held.reference is not None and held.reference() is not conversation):
+            self.of(conversation).turn()
+        else:
+            held.ledger.turn()
+
     def grown(self, conversation: Any) -> None:
         """A conversation's ledger has read its events: others may have to be forgotten for it."""
         with self.lock:

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from otel_assembly.facts import EventFacts, EventKind
-from otel_assembly.pairing import RESPONSE, broken_pairs
+from otel_assembly.pairing import ECHO, RESPONSE, Pairing, broken_pairs
 from otel_assembly.view import Column, to_runs
 
 if TYPE_CHECKING:
@@ -51,6 +51,21 @@ def parted_atoms(history: History, runs: Sequence[Run]) -> set[int]:
     end = len(atoms)
     edges = {edge for run in runs for edge in run if 0 < edge < end}
     return {atom for edge in edges for atom in atoms[edge : edge + reach] if atom < edge}
+
+
+def echoes_stand(history: History, runs: Sequence[Run]) -> bool:
+    """Whether every restatement in these runs still has what it restates in front of it."""
+    return all(_restates_still(history, runs, atom) for atom in parted_atoms(history, runs))
+
+
+def _restates_still(history: History, runs: Sequence[Run], atom: int) -> bool:
+    whole = list(members(history, atom))
+    kept = [position for position in whole if _holds(runs, position)]
+    if len(kept) == len(whole) or not any(history.flags(position) & ECHO for position in kept):
+        return True
+    pairing = Pairing()
+    read = [pairing.append(history.facts(position)) for position in kept]
+    return all(now & ECHO for position, now in zip(kept, read, strict=True) if history.flags(position) & ECHO)
 
 
 def members(history: History, atom: int) -> Iterable[int]:

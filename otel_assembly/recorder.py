@@ -51,6 +51,14 @@ class Projection:
     measure: Callable[[], tuple[int, int, str, str]]
 
 
+class PolicyTime(AbstractContextManager[None], Protocol):
+    """The time in which a policy runs."""
+
+    def stop(self) -> None:
+        """It has done its work: what is done in the block from here on is not its time."""
+        ...
+
+
 class Recording(Protocol):
     """One assembly while it runs. No method raises: what fails in telemetry is logged there and goes no further."""
 
@@ -59,7 +67,7 @@ class Recording(Protocol):
     #: Whether anybody will be told numbers: a span, or a metric. Where nobody is, none is worked out.
     measured: bool
 
-    def policy(self, name: str, index: int, started_ns: int | None = None) -> AbstractContextManager[None]:
+    def policy(self, name: str, index: int, started_ns: int | None = None) -> PolicyTime:
         """The time in which a policy runs, from now or from when it began; what it does inside belongs to its span."""
         ...
 

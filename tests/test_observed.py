@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
+from itertools import product
 
 import pytest
 from opentelemetry.sdk._logs import LoggerProvider
@@ -11,7 +13,16 @@ from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogR
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from otel_assembly import DecisionReason, ModelRequest
+from otel_assembly import (
+    DecisionReason,
+    ModelRequest,
+    ModelResponse,
+    ObserverAlert,
+    Severity,
+    ToolCallEvent,
+    ToolResultEvent,
+    ToolResultsEvent,
+)
 from otel_assembly.conversation import AlertFacts
 from otel_assembly.explain import explain
 from otel_assembly.facts import EventFacts, EventKind, describe
@@ -100,6 +111,132 @@ def test_pairs_that_the_reducer_broke_are_counted(observed, recorder, keep, brok
     turn(observed, "c", events, lambda e: [e[n] for n in keep])
     for span in (recorder.span("apply_policy window"), recorder.span("assemble_context")):
         assert span.attributes.get("assembly.pairs.broken", 0) == broken
+    assert recorder.violations() == []
+
+
+# What restates another event
+
+
+def asks(call):
+    return ModelResponse(tool_calls=(ToolCallEvent(id=call, name="look", arguments="{}"),))
+
+
+def tool_turn(call, answer):
+    """A tool's turn as a stream carries it: the call twice, the result twice, and a note of the framework between."""
+    result = ToolResultEvent(parent_id=call, name="look", content=answer)
+    return [
+        asks(call),
+        ToolCallEvent(id=call, name="look", arguments="{}"),
+        ObserverAlert(source="watch", severity=Severity.WARNING, message="slow"),
+        result,
+        ToolResultsEvent(results=(result,)),
+    ]
+
+
+def without_alerts(events):
+    return [event for event in events if not isinstance(event, ObserverAlert)]
+
+
+def test_what_left_has_tokens_also_where_events_restate_others(observed, recorder):
+    events = [ModelRequest(content="please look"), *tool_turn("a", "one two three"), *tool_turn("b", "four five")]
+    turn(observed, "c", events, policy="everything")
+    sent = recorder.span("assemble_context").attributes["assembly.tokens.out"]
+    assembly = observed.begin("c", events)
+    with assembly.step("conversation") as step:
+        step.out(without_alerts(events), reason=DecisionReason.NOT_CONVERSATION)
+    with assembly.step("window") as step:
+        step.out(without_alerts(events)[5:], reason=DecisionReason.OUTSIDE_WINDOW)
+    assembly.end()
+    for name in ("assemble_context", "apply_policy conversation", "apply_policy window"):
+        held = recorder.span(name).attributes
+        assert held["assembly.tokens.in"] == sent
+        assert not held.get("assembly.tokens.in_estimated", False)
+    whole, window = (recorder.span(name).attributes for name in ("assemble_context", "apply_policy window"))
+    left = sent - whole["assembly.tokens.out"]
+    assert left > 5
+    assert whole["assembly.dropped.tokens"] == window["assembly.dropped.tokens"] == left
+    assert recorder.metric("assembly.tokens.dropped", policy_name="window", decision_reason="outside_window") == left
+    assert recorder.violations() == []
+
+
+def test_whatever_part_is_sent_it_counts_as_it_would_by_itself(observed, recorder):
+    events = [*without_alerts(tool_turn("a", "one two")), *tool_turn("b", "three")]
+    for parts, chosen in enumerate(product((False, True), repeat=len(events))):
+        part = [event for event, is_sent in zip(events, chosen, strict=True) if is_sent]
+        turn(observed, "long", events, lambda _, part=part: part)
+        ours = recorder.span("assemble_context").attributes
+        turn(observed, f"alone {parts}", part)
+        alone = recorder.span("assemble_context").attributes
+        assert ours["assembly.tokens.out"] == alone["assembly.tokens.out"], [events.index(event) for event in part]
+        recorder.clear()
+
+
+# What stands in for others, and what only notes that something is missing
+
+
+@pytest.mark.parametrize(
+    ("said", "compacted"),
+    [({}, 4), ({"stands_in": True, "reported": 4}, 4), ({"stands_in": False}, 0), ({"reported": 4}, 0)],
+)
+def test_a_note_that_something_is_missing_stands_in_for_none_of_it(observed, recorder, said, compacted):
+    events = [user(f"{n}") for n in range(7)]
+    turn(observed, "c", events, lambda e: [e[0], says("Left out 4."), *e[-2:]], said=said)
+    step = recorder.span("apply_policy window")
+    gone = step.compacted or sorted(step.dropped_reasons)
+    assert gone == [1, 2, 3, 4]
+    assert set(step.dropped_reasons.values()) == (set() if compacted else {"outside_window"})
+    assert step.attributes["assembly.compacted.count"] == compacted
+    assert step.injected == [7]
+    assert recorder.violations() == []
+
+
+# The time of a policy
+
+
+class Watch:
+    """Counts words, and says when it was first asked to."""
+
+    name, method, generation = "watch", "exact", 0
+
+    def __init__(self):
+        self.asked = []
+
+    def count(self, text):
+        self.asked.append(time.time_ns())
+        return len(text.split())
+
+
+@pytest.mark.parametrize("first", ["out", "count", "overflow"])
+def test_what_we_do_is_no_part_of_the_time_that_a_policy_took(recorder, first):
+    watch = Watch()
+    events = [user("a"), user("b")]
+    assembly = ObservedAssembler("peer", recorder=recorder.recorder, counter=watch).begin("c", events)
+    with assembly.step("window") as step:
+        if first == "count":
+            step.count("a b")
+        if first == "overflow":
+            step.overflow(budget=1, needed=2)
+        told = time.time_ns()
+        time.sleep(0.002)
+        step.out(events[1:])
+        told = time.time_ns() if first == "out" else told
+        time.sleep(0.002)
+    assembly.end()
+    span = recorder.span("apply_policy window")
+    assert span.start_ns <= span.end_ns <= min(told, *watch.asked)
+
+
+def test_a_policy_that_goes_on_with_a_summary_has_its_time_to_the_end(observed, recorder):
+    events = [user("a"), user("b")]
+    assembly = observed.begin("c", events)
+    with assembly.step("summarise") as step:
+        with step.compacting("model") as attempt:
+            attempt.tokens_out = step.count("short")
+        made = [says("short")]
+        done = time.time_ns()
+        step.out(made)
+    assembly.end()
+    assert recorder.span("apply_policy summarise").end_ns >= done
     assert recorder.violations() == []
 
 

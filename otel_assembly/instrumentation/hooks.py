@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import threading
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
@@ -77,6 +78,8 @@ class Patches:
 
     def __init__(self) -> None:
         self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._lock = threading.Lock()
+        self._restored = False
 
     def wrap(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> bool:
         """Replace a function of a module, or one that a class itself defines; False where there is none."""
@@ -90,6 +93,18 @@ class Patches:
         self.replace(owner, name, made)
         return True
 
+    def take(self, met: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Wrap a method in the class that defines it, once: for classes of users, which are known when they are met.
+
+        Nothing is wrapped any more once everything was put back.
+        """
+        owner = next((one for one in met.__mro__ if name in vars(one)), None)
+        if owner is None or self.holds(owner, name):
+            return
+        with self._lock:
+            if not self._restored and not self.holds(owner, name):
+                self.wrap(owner, name, make)
+
     def replace(self, owner: Any, name: str, value: Any) -> None:
         """Put `value` in the place of an attribute that `owner` itself has."""
         self._replaced.append((owner, name, vars(owner)[name], value))
@@ -101,6 +116,8 @@ class Patches:
 
     def restore(self) -> None:
         """Put everything back; what somebody has wrapped since stays wrapped, and is inert."""
+        with self._lock:
+            self._restored = True
         while self._replaced:
             owner, name, original, ours = self._replaced.pop()
             if inspect.getattr_static(owner, name, None) is ours:

@@ -19,12 +19,12 @@ from packaging.requirements import Requirement
 from wrapt import register_post_import_hook
 
 from otel_assembly.instrumentation.hooks import HookState, Patches, find, installed
+from otel_assembly.instrumentation.wrapping import contained
 from otel_assembly.observed import ObservedAssembler
 from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
-    from contextlib import AbstractContextManager
     from types import ModuleType
 
     from otel_assembly.instrumentation.hooks import Hook
@@ -59,9 +59,9 @@ class Instrumentation:
         """What a wrapper asks first: whether it has anything to do. It must cost next to nothing."""
         return self.open and self.observed.recorder.listening()
 
-    def contained(self) -> AbstractContextManager[Any, bool]:
+    def contained(self) -> contained:
         """A block of ours whose failure is a warning and a count, never the agent's."""
-        return _Contained(self)
+        return contained(self.failed)
 
     def failed(self, error: Exception) -> None:
         """Something of ours went wrong."""
@@ -76,22 +76,6 @@ class Instrumentation:
         if not isinstance(recorder, OpenTelemetryRecorder):
             return None
         return recorder.begin_run(agent_name, framework=self.framework, conversation_id=conversation_id)
-
-
-class _Contained:
-    __slots__ = ("_instrumentation",)
-
-    def __init__(self, instrumentation: Instrumentation) -> None:
-        self._instrumentation = instrumentation
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self._instrumentation.failed(error)
-        return True
 
 
 class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above

@@ -76,6 +76,10 @@ def _is_unset() -> bool:
     )
 
 
+def _is_unset_meter() -> bool:
+    return _METERS.get("_METER_PROVIDER", _METERS) is None and metrics.get_meter_provider is _ASKED[1]
+
+
 class OpenTelemetryRecorder:
     """Records assemblies through OpenTelemetry.
 
@@ -126,7 +130,10 @@ class OpenTelemetryRecorder:
     def measures(self) -> bool:
         """Whether metrics go anywhere; once they do, it stays so."""
         if not self._measures:
-            self._measures = not _is_api_only(self._providers[1] or metrics.get_meter_provider())
+            provider = self._providers[1]
+            if provider is None and not self._named and _is_unset_meter():
+                return False
+            self._measures = not _is_api_only(provider or metrics.get_meter_provider())
         return self._measures
 
     def _prepared(self) -> bool:

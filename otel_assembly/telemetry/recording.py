@@ -61,6 +61,7 @@ class _PolicyTime:
         "_ago_ns",
         "_open",
         "_recording",
+        "_runs",
         "_started",
         "_token",
         "context",
@@ -79,6 +80,7 @@ class _PolicyTime:
         self.halts = 0
         self._ago_ns = ago_ns
         self._started = 0
+        self._runs = False
         self._open: Token[OpenRecording | None] | None = None
         self._token: Token[OtelContext] | None = None
 
@@ -86,11 +88,18 @@ class _PolicyTime:
         self.halts = len(self._recording.halts)
         self._open = OPEN.set(self._recording)
         self._token = otel_context.attach(self.context)
+        self._runs = True
         self._started = time.perf_counter_ns() - self._ago_ns
 
+    def stop(self) -> None:
+        """It has done its work: what is done in the block from here on is not its time."""
+        if self._runs:
+            self._runs = False
+            self.seconds = (time.perf_counter_ns() - self._started) / 1e9
+            self.ended_ns = time.time_ns()
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self.seconds = (time.perf_counter_ns() - self._started) / 1e9
-        self.ended_ns = time.time_ns()
+        self.stop()
         self.halts = len(self._recording.halts) - self.halts
         if self._open is not None and self._token is not None:
             try:
@@ -146,7 +155,6 @@ class OpenRecording:
         self._policies: dict[int, _PolicyTime] = {}
         self._attempts: AttemptSpans | None = None
         self._context = around = otel_context.get_current()
-        self._caller = trace.get_current_span(around)
         self._span: Span = INVALID_SPAN
         given: dict[str, Any] = {}
         if name is not None:
@@ -174,6 +182,7 @@ class OpenRecording:
         """Make the context the one inside of the span; only who needs it pays for it."""
         if not self._inside:
             self._inside = True
+            self._caller = trace.get_current_span(self._context)
             if self._span is not INVALID_SPAN:
                 self._context = trace.set_span_in_context(self._span, self._context)
 

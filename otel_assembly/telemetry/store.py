@@ -84,7 +84,7 @@ class SpanFileExporter(SpanExporter):
 
 
 class NamedSpanFileExporter(SpanFileExporter):
-    """The exporter ``otel_assembly_file`` of ``OTEL_TRACES_EXPORTER``: the file is what ``OTEL_ASSEMBLY_SPAN_FILE`` says.
+    """``otel_assembly_file`` of ``OTEL_TRACES_EXPORTER``: writes the file that ``OTEL_ASSEMBLY_SPAN_FILE`` names.
 
     Raises:
         ConfigurationError: The official OTLP JSON exporter is not installed.

@@ -3,49 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from command_line import runner
 
 REAL_DATA = Path(__file__).parents[3] / "shared" / "data" / "airline_support_dev.jsonl"
-
-
-@dataclass(frozen=True)
-class Ran:
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self):
-        return json.loads(self.out)
 
 
 @pytest.fixture
 def otel_assembly(tmp_path):
     """Run the program in a process of its own, in an empty folder, with nothing of OpenTelemetry in its environment."""
-
-    def run(*arguments, **environment):
-        env = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-        env |= {"TMPDIR": str(tmp_path), "COLUMNS": "100", "PYTHONIOENCODING": "utf-8", **environment}
-        done = subprocess.run(
-            [sys.executable, "-m", "otel_assembly.cli", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            timeout=100,
-            cwd=tmp_path,
-            env=env,
-            check=False,
-        )
-        assert "Traceback" not in done.stderr, done.stderr
-        return Ran(done.returncode, done.stdout, done.stderr)
-
-    return run
+    return runner(tmp_path)
 
 
 @pytest.fixture

@@ -2,72 +2,68 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from command_line import runner
 
 from otel_assembly.telemetry.store_reader import read_spans
 
 
-def test_the_demo_shows_an_overflow_a_warning_and_a_halt(otel_assembly, tmp_path):
-    ran = otel_assembly("demo", "--output", "spans.jsonl")
+@pytest.fixture(scope="module")
+def demonstration(tmp_path_factory):
+    """One run of the demonstration, and where its spans are."""
+    folder = tmp_path_factory.mktemp("demo")
+    return runner(folder)("demo", "--output", "spans.jsonl"), folder / "spans.jsonl"
+
+
+def test_the_demo_shows_an_overflow_a_warning_and_a_halt(demonstration):
+    ran, path = demonstration
     assert ran.status == 0, ran.err
-    spans = list(read_spans(tmp_path / "spans.jsonl"))
+    spans = list(read_spans(path))
     events = {event.name: event.attributes for span in spans for event in span.events}
-    assert events["assembly.overflow"]["assembly.overflow.cause"] == "newest_atom"
+    assert events["assembly.overflow"]["assembly.overflow.cause"] == "framework"
     severities = {
         event.attributes["assembly.alert.severity"]
         for span in spans
         for event in span.events
         if event.name == "assembly.alert"
     }
-    assert {"warning", "critical"} <= severities
+    assert severities == {"warning", "fatal"}
     assert "FATAL" in events["assembly.halt"]["assembly.halt.reason"]
-    halted = [span for span in spans if any(event.name == "assembly.halt" for event in span.events)]
-    assert [span.name for span in halted] == ["invoke_agent support"]
-    assert all(span.status == "ERROR" for span in halted)
-    for shown in (
-        "OVERFLOW",
-        "WARNING",
-        "HALT",
-        "assemble_context",
-        "apply_policy budget",
-        "allocate_budget",
-        "allocate_block query",
-    ):
+    halted = {span.name for span in spans if any(event.name == "assembly.halt" for event in span.events)}
+    assert halted == {"invoke_agent support", "assemble_context"}
+    for shown in ("OVERFLOW", "WARNING", "HALT", "assemble_context", "apply_policy sliding_window", "outside_window"):
         assert shown in ran.out
-    assert max(map(len, ran.out.splitlines())) <= 100
+    assert max(map(len, ran.out.split("spans are in")[0].splitlines())) <= 100
 
 
-def test_the_demo_also_sends_its_spans_where_the_environment_says(otel_assembly, receiver):
+def test_the_demo_s_agent_is_halted_and_says_so(demonstration):
+    spoken = demonstration[0].out.split("Its spans:")[0].strip().splitlines()
+    assert spoken[0] == "$ opentelemetry-instrument python ag2_support_agent.py"
+    assert spoken[-1].split()[:2] == ["support", "HALTED:"]
+
+
+def test_the_demo_says_how_to_ask_where_the_first_request_went_and_the_answer_names_the_policy(demonstration):
+    ran, path = demonstration
+    line = next(line for line in ran.out.splitlines() if line.startswith("Where is the first request?"))
+    asked = runner(path.parent)(*line.split("otel-assembly ", 1)[1].split())
+    assert "Item 0 (request" in asked.out
+    assert "sliding_window" in asked.out
+
+
+def test_another_demo_shows_its_own_spans_only_fits_an_ascii_terminal_and_sends_its_spans(demonstration, receiver):
+    ran, path = demonstration
     endpoint = f"http://127.0.0.1:{receiver.port}"
-    ran = otel_assembly("demo", OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)
-    assert ran.status == 0, ran.err
-    assert f"sent to {endpoint}" in ran.out
+    again = runner(path.parent)(
+        "demo", "--output", "spans.jsonl", PYTHONIOENCODING="ascii", OTEL_EXPORTER_OTLP_ENDPOINT=endpoint
+    )
+    assert again.status == 0, again.err
+    assert again.out.isascii()
+    assert again.out.count("assemble_context") == ran.out.count("assemble_context") > 0
+    assert f"sent to {endpoint}" in again.out
     sent = [span.name for span in receiver.spans()]
-    assert sent.count("assemble_context") == ran.out.count("assemble_context") > 0
-
-
-def test_doctor_finds_an_endpoint_that_answers(otel_assembly, receiver):
-    ran = otel_assembly("doctor", OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{receiver.port}")
-    assert ran.status == 0
-    assert "answers" in ran.out
-
-
-def test_nothing_starts_after_the_halt(otel_assembly):
-    spoken = otel_assembly("demo").out.split("Its spans:")[0].strip().splitlines()
-    assert spoken[-1].split()[0] == "halted"
-    assert spoken[-2].split()[0] == "agent", "the tool call that was asked for last must not have been made"
-
-
-def test_a_second_demo_shows_its_own_spans_only(otel_assembly):
-    first = otel_assembly("demo", "--output", "spans.jsonl").out
-    second = otel_assembly("demo", "--output", "spans.jsonl").out
-    assert first.count("assemble_context") == second.count("assemble_context")
-
-
-def test_the_demo_fits_an_ascii_terminal(otel_assembly):
-    ran = otel_assembly("demo", PYTHONIOENCODING="ascii")
-    assert ran.status == 0, ran.err
-    assert ran.out.isascii()
+    assert sent.count("assemble_context") == again.out.count("assemble_context")
 
 
 def test_the_demo_says_where_it_cannot_write(otel_assembly):
@@ -76,17 +72,42 @@ def test_the_demo_says_where_it_cannot_write(otel_assembly):
     assert "missing/folder/spans.jsonl" in ran.err
 
 
-def test_doctor_finds_the_tokenizers_and_no_endpoint(otel_assembly):
+def test_doctor_lists_the_frameworks_and_the_hooks_that_take_on_them(otel_assembly):
     ran = otel_assembly("doctor")
-    assert ran.status == 0
+    assert ran.status == 0, ran.out
+    for framework in ("ag2", "autogen", "agentscope", "langchain"):
+        line = next(line for line in ran.out.splitlines() if f" {framework} " in line)
+        taken, expected = re.search(r"(\d+) of (\d+) hooks take", line).groups()
+        assert taken == expected != "0"
+    assert "ag2.assembly.AssemblerMiddleware.on_llm_call" in ran.out
     assert "o200k_base" in ran.out
     assert "cl100k_base" in ran.out
     assert "OTEL_EXPORTER_OTLP_ENDPOINT is not set" in ran.out
     assert "not captured" in ran.out
 
 
-def test_doctor_fails_for_an_endpoint_that_nobody_answers(otel_assembly):
-    ran = otel_assembly("doctor", OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")
+def test_doctor_says_which_frameworks_are_disabled(quick_doctor):
+    ran = quick_doctor()
+    assert ran.status == 0
+    assert ran.out.count("disabled by OTEL_PYTHON_DISABLED_INSTRUMENTATIONS") == 4
+
+
+@pytest.fixture
+def quick_doctor(otel_assembly):
+    """The command without a look at the frameworks, which would all be imported."""
+    return lambda *arguments, **environment: otel_assembly(
+        "doctor", *arguments, OTEL_PYTHON_DISABLED_INSTRUMENTATIONS="*", **environment
+    )
+
+
+def test_doctor_finds_an_endpoint_that_answers(quick_doctor, receiver):
+    ran = quick_doctor(OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{receiver.port}")
+    assert ran.status == 0
+    assert "answers" in ran.out
+
+
+def test_doctor_fails_for_an_endpoint_that_nobody_answers(quick_doctor):
+    ran = quick_doctor(OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")
     assert ran.status == 1
     assert "nobody answers" in ran.out
 
@@ -94,13 +115,13 @@ def test_doctor_fails_for_an_endpoint_that_nobody_answers(otel_assembly):
 @pytest.mark.parametrize(
     ("model", "said"), [("gpt-4o", "exactly, by o200k_base"), ("claude-sonnet-4-5", "estimated by o200k_base")]
 )
-def test_doctor_says_what_counts_for_a_model(otel_assembly, model, said):
-    ran = otel_assembly("doctor", "--model", model)
+def test_doctor_says_what_counts_for_a_model(quick_doctor, model, said):
+    ran = quick_doctor("--model", model)
     assert said in ran.out
 
 
-def test_doctor_says_that_content_is_captured(otel_assembly):
-    ran = otel_assembly("doctor", OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT="SPAN_ONLY")
+def test_doctor_says_that_content_is_captured(quick_doctor):
+    ran = quick_doctor(OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT="SPAN_ONLY")
     assert "captured (SPAN_ONLY)" in ran.out
 
 

@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "examples"
-
-
-def clean_environment(folder, **more):
-    """The environment of a fresh terminal, in which the programs beside this interpreter are found first."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-    path = os.pathsep.join((str(Path(sys.executable).parent), env.get("PATH", "")))
-    return env | {"PATH": path, "TMPDIR": str(folder), "PYTHONIOENCODING": "utf-8", "COLUMNS": "100", **more}
+from programs import clean_environment
 
 
 @pytest.fixture

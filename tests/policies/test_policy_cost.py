@@ -25,6 +25,9 @@ from otel_assembly import (
 from otel_assembly.facts import EventFacts, describe
 from otel_assembly.stand_ins import summary_like
 
+# Conversations of 100,000 events are made for it; `tests/test_turn_cost.py` holds the same promise sooner.
+pytestmark = pytest.mark.slow
+
 SHORT, LONG = 1_000, 100_000
 
 
@@ -170,9 +173,7 @@ def talks():
 
 
 @pytest.mark.parametrize("chain", {**CHAINS, **COMPACTING})
-@pytest.mark.parametrize(
-    "notes", [pytest.param(False, id="plain"), pytest.param(True, id="with notes", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("notes", [pytest.param(False, id="plain"), pytest.param(True, id="with notes")])
 async def test_a_turn_at_100_000_events_does_what_a_turn_at_1_000_does(chain, notes, talks):
     codes, held = [], []
     for length in (SHORT, LONG):

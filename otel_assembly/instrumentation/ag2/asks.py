@@ -16,6 +16,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 
 from otel_assembly.instrumentation.ag2.views import tell_what_waits
+from otel_assembly.instrumentation.wrapping import bound
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -133,14 +134,12 @@ def execute(original: Callable[..., Any], instrumentation: Instrumentation) -> C
 
 
 async def _driven(ask: Ask, turn: Awaitable[Any]) -> Any:
-    token = ASK.set(ask)
     try:
-        result = await turn
+        with bound(ASK, ask):
+            result = await turn
     except BaseException as error:
         ask.end(error)
         raise
-    finally:
-        ASK.reset(token)
     ask.end()
     return result
 

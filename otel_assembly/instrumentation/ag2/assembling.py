@@ -10,6 +10,7 @@ from wrapt import ObjectProxy
 
 from otel_assembly.instrumentation.ag2.known import begin, tools_of
 from otel_assembly.instrumentation.ag2.policies import reading
+from otel_assembly.instrumentation.wrapping import bound, told_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -101,15 +102,12 @@ class _Chain:
     async def call_next(self, events: Any, context: Any) -> Any:
         """The next middleware, or the model, runs in the caller's context, when the assembly is done."""
         self.end()
-        token = _STAGE.set(self._stage)
-        try:
+        with bound(_STAGE, self._stage):
             return await self._call_next(events, context)
-        finally:
-            _STAGE.reset(token)
 
 
-class _Policy:
-    """A policy that is looked at."""
+class _InAChain:
+    """One policy of a chain, to whoever looks at it the policy itself."""
 
     def __init__(self, chain: _Chain, policy: Any) -> None:
         self._chain = chain
@@ -118,32 +116,30 @@ class _Policy:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)
 
+
+class _Policy(_InAChain):
+    """A policy that is looked at."""
+
     async def apply(self, prompts: Any, events: Any, context: Any) -> Any:
         policy, chain = self._policy, self._chain
-        step = read = None
+        assembly = step = read = None
         with chain.instrumentation.contained():
             assembly = chain.assembly(prompts, events)
-            if assembly is not None:
+        if assembly is not None:
+            with told_whole(assembly):
                 read = reading(policy, assembly)
                 step = assembly.step(read.name, kind=read.kind, config=read.config)
-        if step is None or read is None:
+        if assembly is None or step is None or read is None:
             return await policy.apply(prompts, events, context)
         with step:
             result = await policy.apply(prompts, events, context)
-            with chain.instrumentation.contained():
+            with told_whole(assembly):
                 read.tell(step, result)
         return result
 
 
-class _Plugin:
+class _Plugin(_InAChain):
     """A plug-in of ours makes an assembly itself: the one before it ends, the next policy begins another."""
-
-    def __init__(self, chain: _Chain, policy: Any) -> None:
-        self._chain = chain
-        self._policy = policy
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._policy, name)
 
     async def apply(self, prompts: Any, events: Any, context: Any) -> Any:
         self._chain.end()

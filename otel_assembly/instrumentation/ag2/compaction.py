@@ -16,7 +16,7 @@ from otel_assembly.budget.compaction import CompactionOutcome
 from otel_assembly.decision import DecisionReason
 from otel_assembly.instrumentation.ag2.asks import ASK
 from otel_assembly.instrumentation.ag2.known import agent_name_of, begin
-from otel_assembly.instrumentation.ag2.late import take
+from otel_assembly.instrumentation.wrapping import argument, bound
 from otel_assembly.observed import current_step
 
 if TYPE_CHECKING:
@@ -111,23 +111,26 @@ def _same(events: Any, given: Sequence[Any]) -> bool:
 
 def _strategy(policy: str, original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
     @wraps(original)
-    async def kept_up(self: Any, events: Any, context: Any, store: Any) -> Any:
+    async def kept_up(self: Any, *args: Any, **kwargs: Any) -> Any:
         # A strategy that calls another, or a policy that calls one, tells what comes of all of it.
         if not instrumentation.listening() or _RUNNING.get() is not None or current_step() is not None:
-            return await original(self, events, context, store)
+            return await original(self, *args, **kwargs)
+        context = argument(args, kwargs, 1, "context")
         ask = ASK.get()
         with ask.current() if ask is not None and ask.context is context else nullcontext():
-            upkeep = _Upkeep(instrumentation, policy, events, context)
-            if policy == AGGREGATION:
-                upkeep.open(self)
-            token = _RUNNING.set(upkeep)
+            upkeep: _Upkeep | None = None
+            with instrumentation.contained():
+                upkeep = _Upkeep(instrumentation, policy, argument(args, kwargs, 0, "events"), context)
+                if policy == AGGREGATION:
+                    upkeep.open(self)
+            if upkeep is None:
+                return await original(self, *args, **kwargs)
             try:
-                result = await original(self, events, context, store)
+                with bound(_RUNNING, upkeep):
+                    result = await original(self, *args, **kwargs)
             except BaseException as error:
                 upkeep.fail(error)
                 raise
-            finally:
-                _RUNNING.reset(token)
             upkeep.end(self, result if policy == COMPACTION else None)
             return result
 
@@ -178,7 +181,8 @@ def _strategies_of(
         if not instrumentation.listening():
             return await original(self, call_next, event, context)
         with instrumentation.contained():
-            take(instrumentation, type(self._strategy), method, wrap)
+            take = instrumentation.patches.take
+            take(type(self._strategy), method, lambda method: wrap(method, instrumentation))
         return await original(self, call_next, event, context)
 
     return on_turn

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from otel_assembly.decision import DecisionReason, OverflowCause
 from otel_assembly.instrumentation.ag2.known import begin, tools_of
 from otel_assembly.instrumentation.ag2.policies import CHARACTERS_PER_TOKEN, orphaned, told_overflow
+from otel_assembly.instrumentation.wrapping import told_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,8 +30,11 @@ class _Limiting:
         step.__enter__()
 
     def end(self, events: Sequence[Any]) -> None:
+        if not self._open:
+            return
         self._open = False
-        self._tell(events)
+        with told_whole(self._assembly):
+            self._tell(events)
         self._step.__exit__(None, None, None)
         self._assembly.end()
 
@@ -53,11 +57,11 @@ def _limiter(
             return await original(self, call_next, events, context)
         limiting: _Limiting | None = None
         with instrumentation.contained():
+            setting, limit = limit_of(self)
             tools = tools_of(call_next)
             prompts = context.prompt
             assembly = begin(instrumentation, context, events, stage=policy, prompts=prompts, tools=tools, name=policy)
             if assembly is not None:
-                setting, limit = limit_of(self)
                 step = assembly.step(policy, kind="reduction", config={setting: limit})
                 limiting = _Limiting(assembly, step, partial(tell, assembly, step, limit))
         if limiting is None:
@@ -69,18 +73,21 @@ def _limiter(
             return await call_next(kept, context)
 
         try:
-            return await original(self, limited, events, context)
+            result = await original(self, limited, events, context)
         except BaseException as error:
             with instrumentation.contained():
                 limiting.fail(error)
             raise
+        with instrumentation.contained():
+            limiting.end(())  # where it called no model
+        return result
 
     return on_llm_call
 
 
 def _events(assembly: ObservedAssembly, step: ObservedStep, limit: int, kept: Sequence[Any]) -> None:
     given = assembly.events
-    leads = 1 if kept and kept[0] is given[0] and len(kept) < len(given) else 0
+    leads = 1 if given and kept and kept[0] is given[0] and len(kept) < len(given) else 0
     verdicts = orphaned(given, max(0, len(given) - limit + leads), kept)
     step.out(kept, reason=DecisionReason.OUTSIDE_WINDOW, verdicts=verdicts)
     if len(kept) > limit:

@@ -7,17 +7,18 @@ import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from weakref import WeakKeyDictionary
 
-from otel_assembly.assembler import Assembler
 from otel_assembly.context import Context
 from otel_assembly.conversation import alert_facts, is_alert
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.instrumentation.ag2.asks import ASK, name_of
 from otel_assembly.instrumentation.ag2.halts import told
 from otel_assembly.instrumentation.ag2.known import agent_of, model_of, tool_of
+from otel_assembly.instrumentation.plugins import assembler_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from otel_assembly.assembler import Assembler
     from otel_assembly.policies.base import AssemblyPolicy
 
 _ROWS: Final = {
@@ -62,12 +63,7 @@ class AssembledPolicy:
         tools: Sequence[Mapping[str, Any]] | None = None,
         agent_name: str | None = None,
     ) -> None:
-        if isinstance(policies, Assembler):
-            if name is not None or model is not None:
-                raise ConfigurationError("AssembledPolicy takes its name and model from the Assembler it is given")
-            self.assembler = policies
-        else:
-            self.assembler = Assembler(policies, name=name, model=model)
+        self.assembler = assembler_of("AssembledPolicy", policies, name=name, model=model)
         self.name = self.assembler.name or "assembled"
         self._agent_name = agent_name
         self._tools = None if tools is None else tuple(tools)

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from otel_assembly.conversation import alert_facts
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
 from otel_assembly.facts import describe
+from otel_assembly.instrumentation.wrapping import ByIdentity, argument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 CHARACTERS_PER_TOKEN: Final = 4
 
 #: The limits that token budgets were given, of which they themselves keep only a number of characters.
-_LIMITS: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+_LIMITS: Final[ByIdentity[int]] = ByIdentity()
 
 
 def limited(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -33,7 +34,7 @@ def limited(original: Callable[..., Any], instrumentation: Instrumentation) -> C
         original(self, *args, **kwargs)
         if instrumentation.open:
             with instrumentation.contained():
-                _LIMITS[self] = int(args[0] if args else kwargs["max_tokens"])
+                _LIMITS.put(self, int(argument(args, kwargs, 0, "max_tokens")))
 
     return init
 

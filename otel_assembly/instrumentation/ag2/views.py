@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 
-from otel_assembly.instrumentation.ag2.late import take
+from otel_assembly.instrumentation.wrapping import argument, bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,22 +38,21 @@ def project(original: Callable[..., Any], instrumentation: Instrumentation) -> C
     """Around a view's ``project``."""
 
     @wraps(original)
-    async def projected(self: Any, wal: Any, *, participant_id: Any, channel: Any, **rest: Any) -> Any:
+    async def projected(self: Any, *args: Any, participant_id: Any, channel: Any, **rest: Any) -> Any:
         if not instrumentation.listening() or _CURRENT_INPUT.get() or _PROJECTING.get():
-            return await original(self, wal, participant_id=participant_id, channel=channel, **rest)
+            return await original(self, *args, participant_id=participant_id, channel=channel, **rest)
         started_ns = time.time_ns()
-        envelopes = len(wal)
-        token = _PROJECTING.set(True)
         events: Any = ()
         error: BaseException | None = None
         try:
-            events = await original(self, wal, participant_id=participant_id, channel=channel, **rest)
+            with bound(_PROJECTING, True):
+                events = await original(self, *args, participant_id=participant_id, channel=channel, **rest)
         except BaseException as raised:
             error = raised
             raise
         finally:
-            _PROJECTING.reset(token)
             with instrumentation.contained():
+                envelopes = len(argument(args, rest, 0, "wal"))
                 name_for = rest.get("name_for")
                 tell = partial(
                     instrumentation.observed.project,
@@ -83,11 +82,8 @@ def current_input(original: Callable[..., Any], instrumentation: Instrumentation
     async def rendered(*args: Any, **kwargs: Any) -> Any:
         if not instrumentation.listening():
             return await original(*args, **kwargs)
-        token = _CURRENT_INPUT.set(True)
-        try:
+        with bound(_CURRENT_INPUT, True):
             return await original(*args, **kwargs)
-        finally:
-            _CURRENT_INPUT.reset(token)
 
     return rendered
 
@@ -100,7 +96,7 @@ def view_policy(original: Callable[..., Any], instrumentation: Instrumentation) 
         view = original(*args, **kwargs)
         if instrumentation.listening():
             with instrumentation.contained():
-                take(instrumentation, type(view), "project", project)
+                instrumentation.patches.take(type(view), "project", lambda method: project(method, instrumentation))
                 _WAITING.set([])
         return view
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
+
+from otel_assembly.instrumentation.wrapping import ByIdentity, told_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +39,7 @@ class Remembered:
         return self._parts.of(agent.state.context, agent.state.summary)
 
 
-_AGENTS: Final[WeakKeyDictionary[Any, Remembered]] = WeakKeyDictionary()
+_AGENTS: Final[ByIdentity[Remembered]] = ByIdentity()
 
 
 def remembered(agent: Any) -> Remembered:
@@ -47,7 +48,7 @@ def remembered(agent: Any) -> Remembered:
     if known is None:
         from otel_assembly.instrumentation.agentscope.messages import Parts, block_parts
 
-        known = _AGENTS[agent] = Remembered(Parts(block_parts))
+        known = _AGENTS.put(agent, Remembered(Parts(block_parts)))
     return known
 
 
@@ -57,16 +58,25 @@ def begin(
     events: Sequence[Part],
     *,
     prompt: str | None = None,
+    sized: bool = False,
     started_ns: int,
 ) -> ObservedAssembly | None:
     """An assembly of an agent's context begins, or began; None where nobody listens.
 
     A session may have several agents, each with a context of its own, so the ledger is that of an agent in a session.
+
+    Args:
+        instrumentation: Where it is told.
+        agent: Whose context it is.
+        events: The context in parts.
+        prompt: The system prompt, where it is not the one that was last made.
+        sized: Whether the tokens of every part are counted here, because what leaves was in no prompt that was counted.
+        started_ns: When it began.
     """
     session, known = agent.state.session_id, remembered(agent)
     if prompt is None:
         prompt = known.prompt or agent._system_prompt  # noqa: SLF001  # what the first prompt will begin with
-    return instrumentation.observed.begin(
+    assembly = instrumentation.observed.begin(
         f"{session}/{agent.name}",
         events,
         prompts=(prompt,) if prompt else (),
@@ -76,6 +86,10 @@ def begin(
         conversation_id=session,
         started_ns=started_ns,
     )
+    if assembly is not None and sized and assembly.recording.measured:
+        with told_whole(assembly):
+            assembly.record.count(assembly.record.opening.view)
+    return assembly
 
 
 class Images:

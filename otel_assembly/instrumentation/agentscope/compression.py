@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import threading
 import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +13,7 @@ from otel_assembly.budget.compaction import CompactionOutcome
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.facts import EventKind, describe
 from otel_assembly.instrumentation.agentscope.agents import begin, remembered
+from otel_assembly.instrumentation.wrapping import argument, bound, told_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 COMPRESS_CONTEXT: Final = "compress_context"
 _SETTINGS: Final = ("trigger_ratio", "reserve_ratio", "compression_fallback_to_truncation")
-_LOCK: Final = threading.Lock()
 
 
 class Compression:
@@ -67,14 +66,11 @@ class Compression:
         known = remembered(self._agent)
         known.compressions += 1
         self._events = known.events(self._agent)
-        assembly = begin(self._instrumentation, self._agent, self._events, started_ns=self.started_ns)
+        assembly = begin(self._instrumentation, self._agent, self._events, sized=True, started_ns=self.started_ns)
         if assembly is None:
             return
         settings = {name: value for name in _SETTINGS if (value := getattr(self._config, name, None)) is not None}
         config = {**settings, "context_size": self._agent.model.context_size}
-        assembly.record.count(
-            assembly.record.opening.view
-        )  # all of it is measured here: what leaves, leaves with a size
         self._assembly = assembly
         self._step = assembly.step(COMPRESS_CONTEXT, kind="reduction", config=config, started_ns=self.started_ns)
         self._step.__enter__()
@@ -85,7 +81,7 @@ class Compression:
         try:
             watching = None
             with self._instrumentation.contained():
-                watching = self._watch(model, kwargs.get("messages", args[0] if args else ()))
+                watching = self._watch(model, argument(args, kwargs, 0, "messages", ()))
             if watching is None:
                 return await original(model, *args, **kwargs)
             with watching as attempt:
@@ -102,6 +98,8 @@ class Compression:
 
         if self._step is None or self._assembly is None:
             return None
+        if not self._assembly.recording.measured:
+            return self._step.compacting(type(model).__name__)
         record, tokens = self._assembly.record, 0
         counts = record.opening.view.history.table(record.meter).each(record.opening.view)
         known = {id(part.blocks[0]): (part, count) for part, count in zip(self._events, counts, strict=True)}
@@ -132,7 +130,7 @@ class Compression:
             return
         applied = error is None or self._agent.state.context is not self._before
         if applied:
-            with self._instrumentation.contained():
+            with told_whole(self._assembly):
                 self._tell(self._step)
         self._step.__exit__(type(error) if error else None, error, None)
         self._assembly.end(None if applied else error)
@@ -165,7 +163,9 @@ class Compression:
 
     def _measure(self, events: Sequence[Part]) -> None:
         """The summary counts as it will be sent, not as the model gave it."""
-        if self._attempts and self._attempts[-1].outcome is CompactionOutcome.COMPACTED and self._assembly is not None:
+        if self._assembly is None or not self._assembly.recording.measured or not self._attempts:
+            return
+        if self._attempts[-1].outcome is CompactionOutcome.COMPACTED:
             self._attempts[-1].tokens_out = self._assembly.record.meter.event(describe(events[0]))
 
     def _impossible(self, error: BaseException) -> None:
@@ -196,13 +196,13 @@ def compress_context(original: Callable[..., Any], instrumentation: Instrumentat
             return await original(self, *args, **kwargs)
         compression = None
         with instrumentation.contained():
-            config = kwargs.get("context_config", args[0] if args else None) or self.context_config
+            config = argument(args, kwargs, 0, "context_config") or self.context_config
             watch_model(instrumentation, self.model)
             compression = Compression(instrumentation, self, config)
-        token = COMPRESSING.set(compression)
         error: BaseException | None = None
         try:
-            return await original(self, *args, **kwargs)
+            with bound(COMPRESSING, compression):
+                return await original(self, *args, **kwargs)
         except BaseException as raised:
             error = raised
             raise
@@ -210,7 +210,6 @@ def compress_context(original: Callable[..., Any], instrumentation: Instrumentat
             if compression is not None:
                 with instrumentation.contained():
                     compression.end(error)
-            COMPRESSING.reset(token)
 
     return compress_context_impl
 
@@ -263,13 +262,4 @@ _OF_MODELS: Final = {"generate_structured_output": summarise, "count_tokens": es
 def watch_model(instrumentation: Instrumentation, model: Any) -> None:
     """A model's class may have methods of its own in the place of those that are hooked: they are wrapped when met."""
     for name, wrap in _OF_MODELS.items():
-        owner = next((one for one in type(model).__mro__ if name in vars(one)), None)
-        if owner is None or instrumentation.patches.holds(owner, name):
-            continue
-        with _LOCK:
-            if not instrumentation.patches.holds(owner, name):
-                instrumentation.patches.wrap(owner, name, functools.partial(_wrapped, wrap, instrumentation))
-
-
-def _wrapped(wrap: Callable[..., Any], instrumentation: Instrumentation, original: Callable[..., Any]) -> Any:
-    return wrap(original, instrumentation)
+        instrumentation.patches.take(type(model), name, functools.partial(wrap, instrumentation=instrumentation))

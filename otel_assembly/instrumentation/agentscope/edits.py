@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_assembly.instrumentation.agentscope.agents import begin, remembered
 from otel_assembly.instrumentation.agentscope.compression import COMPRESSING
+from otel_assembly.instrumentation.wrapping import argument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +42,7 @@ def limit_images(original: Callable[..., Any], instrumentation: Instrumentation)
         before: list[Part] = []
         started_ns = time.time_ns()
         with instrumentation.contained():
-            most = (kwargs.get("cfg") or args[0]).max_image_num
+            most = argument(args, kwargs, 0, "cfg").max_image_num
             if remembered(self).images.count(self.state.context) > most:
                 before = remembered(self).events(self)
         result = await original(self, *args, **kwargs)
@@ -70,7 +71,7 @@ def split_tool_result(original: Callable[..., Any], instrumentation: Instrumenta
         with instrumentation.contained():
             reserved, offloaded = result
             if offloaded is not None:
-                whole = kwargs.get("tool_result") or args[0]
+                whole = argument(args, kwargs, 0, "tool_result")
                 _TRUNCATED.set(_Truncated(whole, reserved, started_ns))
         return result
 
@@ -95,12 +96,12 @@ def save_to_context(original: Callable[..., Any], instrumentation: Instrumentati
 def _truncated(instrumentation: Instrumentation, agent: Any, truncated: _Truncated) -> None:
     from otel_assembly.instrumentation.agentscope.messages import block_part
 
-    after = remembered(agent).events(agent)
-    message = after[-1].message if after else None
-    if message is None or after[-1].blocks[0] is not truncated.reserved:
+    context = agent.state.context
+    if not context or not context[-1].content or context[-1].content[-1] is not truncated.reserved:
         return
     _TRUNCATED.set(None)
-    whole = block_part(message, truncated.whole)
+    after = remembered(agent).events(agent)
+    whole = block_part(context[-1], truncated.whole)
     settings = {"tool_result_limit": agent.context_config.tool_result_limit}
     _tell(
         instrumentation,
@@ -125,10 +126,9 @@ def _tell(
     """One assembly with one policy, which began then and is done."""
     if [part.facts.id for part in before] == [part.facts.id for part in after]:
         return
-    assembly = begin(instrumentation, agent, before, started_ns=started_ns)
+    assembly = begin(instrumentation, agent, before, sized=True, started_ns=started_ns)
     if assembly is None:
         return
-    assembly.record.count(assembly.record.opening.view)
     with assembly.step(policy, kind="reduction", config=settings, started_ns=started_ns) as step:
         step.out(after)
     assembly.end()

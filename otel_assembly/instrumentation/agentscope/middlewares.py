@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.agentscope.agents import begin, remembered
 from otel_assembly.instrumentation.agentscope.prompts import tell_prompt
+from otel_assembly.instrumentation.wrapping import argument, bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,23 +48,18 @@ def around_compression(original: Callable[..., Any], instrumentation: Instrument
         middlewares = getattr(self, "_compress_context_middlewares", ())
         if not middlewares or not instrumentation.listening() or _COMPRESSION.get() is not None:
             return await original(self, *args, **kwargs)
-        given = Round(self, self.state.context, self.state.summary)
-        compressions = remembered(self).compressions
-        token = _COMPRESSION.set(given)
-        try:
+        given: Round | None = None
+        with instrumentation.contained():
+            compressions = remembered(self).compressions
+            given = Round(self, self.state.context, self.state.summary)
+        with bound(_COMPRESSION, given):
             result = await original(self, *args, **kwargs)
-        finally:
-            _COMPRESSION.reset(token)
-        if compressions == remembered(self).compressions and not _same(given.messages, self.state.context):
+        if given is not None:
             with instrumentation.contained():
-                parts = _read(given.messages, given.summary)
-                _tell(
-                    instrumentation,
-                    given,
-                    _name(middlewares, ON_COMPRESS_CONTEXT),
-                    parts,
-                    remembered(self).events(self),
-                )
+                known = remembered(self)
+                if compressions == known.compressions and not _same(given.messages, self.state.context):
+                    before = _read(given.messages, given.summary)
+                    _tell(instrumentation, given, _name(middlewares, ON_COMPRESS_CONTEXT), before, known.events(self))
         return result
 
     return compress_context
@@ -82,12 +78,9 @@ def call_model(original: Callable[..., Any], instrumentation: Instrumentation) -
             middlewares = self._model_call_middlewares
             # Where our own plug-in is among them, it tells of its assemblies itself.
             if middlewares and not any(getattr(one, "otel_assembly_plugin", False) for one in middlewares):
-                given = Round(self, kwargs.get("messages", args[0] if args else ()))
-        token = _CALL.set(given)
-        try:
+                given = Round(self, argument(args, kwargs, 0, "messages", ()))
+        with bound(_CALL, given):
             return await original(self, *args, **kwargs)
-        finally:
-            _CALL.reset(token)
 
     return call
 
@@ -102,7 +95,7 @@ def model(original: Callable[..., Any], instrumentation: Instrumentation) -> Cal
             return await original(self, *args, **kwargs)
         given.done = True
         with instrumentation.contained():
-            messages = kwargs.get("messages", args[0] if args else ())
+            messages = argument(args, kwargs, 0, "messages", ())
             if not _same(given.messages, messages):
                 _model_called(instrumentation, given, messages)
         return await original(self, *args, **kwargs)
@@ -151,10 +144,9 @@ def _tell(
     prompts: Sequence[str] | None = None,
 ) -> None:
     known = {part.facts.id: part for part in before}
-    assembly = begin(instrumentation, given.agent, before, started_ns=given.started_ns)
+    assembly = begin(instrumentation, given.agent, before, sized=True, started_ns=given.started_ns)
     if assembly is None:
         return
-    assembly.record.count(assembly.record.opening.view)
     with assembly.step(policy, started_ns=given.started_ns) as step:
         step.out([known.get(part.facts.id, part) for part in after], prompts=prompts)
     assembly.end()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentscope.event import ModelCallEndEvent
 from agentscope.message import Msg, SystemMsg, TextBlock, ToolResultState
@@ -11,23 +12,21 @@ from agentscope.middleware import MiddlewareBase
 from agentscope.model import ChatResponse, FinishedReason
 from agentscope.tool import ToolResponse
 
-from otel_assembly.assembler import Assembler
 from otel_assembly.context import Context
-from otel_assembly.errors import AssemblyError, ConfigurationError, HaltedError
+from otel_assembly.errors import AssemblyError, HaltedError
 from otel_assembly.events import ObserverAlert, ToolCallEvent, Usage, UsageEvent
 from otel_assembly.instrumentation.agentscope.messages import Part, Parts, as_summary, messages_of, sent_parts
+from otel_assembly.instrumentation.plugins import ALERTS, Conversations, assembler_of
 from otel_assembly.policies import AlertPolicy
 from otel_assembly.runtime import Stream, attach
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
+    from otel_assembly.assembler import Assembler
     from otel_assembly.assembly import Assembly
     from otel_assembly.policies.base import AssemblyPolicy
     from otel_assembly.runtime import Observer
-
-#: Conversations of one middleware that are remembered; beyond it the least recently used begin anew.
-CONVERSATIONS: Final = 1_000
 
 
 class AssemblyMiddleware(MiddlewareBase):
@@ -63,15 +62,10 @@ class AssemblyMiddleware(MiddlewareBase):
         model: str | None = None,
         observers: Sequence[Observer] = (),
     ) -> None:
-        if isinstance(policies, Assembler):
-            if name is not None or model is not None:
-                raise ConfigurationError("AssemblyMiddleware takes its name and model from the Assembler it is given")
-            self.assembler = policies
-        else:
-            self.assembler = Assembler(policies, name=name, model=model)
+        self.assembler = assembler_of("AssemblyMiddleware", policies, name=name, model=model)
         self._observers = tuple(observers)
         self._warns = any(isinstance(policy, AlertPolicy) for policy in self.assembler.policies)
-        self._conversations: OrderedDict[str, _Conversation] = OrderedDict()
+        self._conversations = Conversations(partial(_Conversation, self._observers))
 
     def context_of(self, conversation: Any) -> Context:
         """The context of a conversation, whose guard ends it and through which alerts can be sent.
@@ -80,16 +74,7 @@ class AssemblyMiddleware(MiddlewareBase):
             conversation: The agent, its state, or its session's id.
         """
         state = getattr(conversation, "state", conversation)
-        return self._conversation(str(getattr(state, "session_id", state))).context
-
-    def _conversation(self, session_id: str) -> _Conversation:
-        held = self._conversations.get(session_id)
-        if held is None:
-            held = self._conversations[session_id] = _Conversation(session_id, self._observers)
-            while len(self._conversations) > CONVERSATIONS:
-                self._conversations.popitem(last=False)
-        self._conversations.move_to_end(session_id)
-        return held
+        return self._conversations.of(str(getattr(state, "session_id", state))).context
 
     async def on_model_call(
         self, agent: Any, input_kwargs: dict[str, Any], next_handler: Callable[..., Awaitable[Any]]
@@ -100,7 +85,7 @@ class AssemblyMiddleware(MiddlewareBase):
             ContextOverflowError: What may not be dropped does not fit a policy's budget.
             PolicyFailedError: A policy raised.
         """
-        conversation = self._conversation(agent.state.session_id)
+        conversation = self._conversations.of(agent.state.session_id)
         try:
             conversation.context.guard.check()
             messages = await conversation.assembled(self.assembler, agent, input_kwargs, warns=self._warns)
@@ -116,14 +101,14 @@ class AssemblyMiddleware(MiddlewareBase):
         async for event in next_handler(**input_kwargs):
             if isinstance(event, ModelCallEndEvent) and (event.input_tokens or event.output_tokens):
                 usage = UsageEvent(usage=Usage(input_tokens=event.input_tokens, output_tokens=event.output_tokens))
-                await self._conversation(agent.state.session_id).context.send(usage)
+                await self._conversations.of(agent.state.session_id).context.send(usage)
             yield event
 
     async def on_acting(
         self, agent: Any, input_kwargs: dict[str, Any], next_handler: Callable[..., AsyncGenerator[Any, None]]
     ) -> AsyncGenerator[Any, None]:
         """What AgentScope calls around each tool call: none starts once the conversation is halted."""
-        context, call = self._conversation(agent.state.session_id).context, input_kwargs["tool_call"]
+        context, call = self._conversations.of(agent.state.session_id).context, input_kwargs["tool_call"]
         if not context.guard.halted and self._observers:
             await context.send(ToolCallEvent(id=call.id, name=call.name, arguments=call.input))
         if context.guard.halt is not None:
@@ -137,13 +122,13 @@ class AssemblyMiddleware(MiddlewareBase):
 class _Conversation:
     """One session under one middleware."""
 
-    def __init__(self, session_id: str, observers: Sequence[Observer]) -> None:
+    def __init__(self, observers: Sequence[Observer], session_id: str) -> None:
         self._stream = Stream()
         self._stream.subscribe(ObserverAlert, self._alerted)
         self.context = Context(conversation_id=session_id, framework="agentscope", stream=self._stream)
         attach(self._stream, observers, self.context)
         self._parts = Parts(sent_parts)
-        self._alerts: list[tuple[int, ObserverAlert]] = []  # each with how many events stood before it
+        self._alerts: deque[tuple[int, ObserverAlert]] = deque(maxlen=ALERTS)  # with how many events before each
         self._length = 0
         #: The messages of the last model call, and what it was sent: an attempt that follows is sent the same, or fails
         #: alike.

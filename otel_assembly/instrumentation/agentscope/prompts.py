@@ -7,12 +7,12 @@ for the call of the model that it is made for: once in a reply, and again where 
 from __future__ import annotations
 
 import functools
-import threading
 import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_assembly.instrumentation.agentscope.agents import begin, remembered
+from otel_assembly.instrumentation.wrapping import argument, bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumentor import Instrumentation
 
 ON_SYSTEM_PROMPT: Final = "on_system_prompt"
-_LOCK: Final = threading.Lock()
 
 
 class Change(NamedTuple):
@@ -45,11 +44,8 @@ def get_system_prompt(original: Callable[..., Any], instrumentation: Instrumenta
         changes: list[Change] = []
         with instrumentation.contained():
             _watch(instrumentation, self._system_prompt_middlewares)
-        token = _CHANGES.set(changes)
-        try:
+        with bound(_CHANGES, changes):
             prompt = await original(self, *args, **kwargs)
-        finally:
-            _CHANGES.reset(token)
         with instrumentation.contained():
             known = remembered(self)
             known.prompt, known.changes = prompt, tuple(changes)
@@ -76,15 +72,8 @@ def _watch(instrumentation: Instrumentation, middlewares: Sequence[Any]) -> None
     """Wrap the method of every class of middlewares that is met; never the base class's, by which they are known."""
     for middleware in middlewares:
         owner = next((one for one in type(middleware).__mro__ if ON_SYSTEM_PROMPT in vars(one)), None)
-        if (
-            owner is None
-            or owner.__name__ == "MiddlewareBase"
-            or instrumentation.patches.holds(owner, ON_SYSTEM_PROMPT)
-        ):
-            continue
-        with _LOCK:
-            if not instrumentation.patches.holds(owner, ON_SYSTEM_PROMPT):
-                instrumentation.patches.wrap(owner, ON_SYSTEM_PROMPT, _transformer)
+        if owner is not None and owner.__name__ != "MiddlewareBase":
+            instrumentation.patches.take(owner, ON_SYSTEM_PROMPT, _transformer)
 
 
 def _transformer(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,13 +82,10 @@ def _transformer(original: Callable[..., Any]) -> Callable[..., Any]:
         changes = _CHANGES.get()
         if changes is None:
             return await original(self, *args, **kwargs)
-        token = _CHANGES.set(None)  # what it inherits is its own doing
         started_ns = time.perf_counter_ns()
-        try:
+        with bound(_CHANGES, None):  # what it inherits is its own doing
             result = await original(self, *args, **kwargs)
-        finally:
-            _CHANGES.reset(token)
-        prompt = args[1] if len(args) > 1 else kwargs.get("current_prompt", "")
+        prompt = argument(args, kwargs, 1, "current_prompt", "")
         changes.append(Change(type(self).__name__, prompt, result, time.perf_counter_ns() - started_ns))
         return result
 

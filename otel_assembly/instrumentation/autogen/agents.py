@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from otel_assembly.instrumentation.autogen.calls import ModelCall, current_call, schemas_of
 from otel_assembly.instrumentation.autogen.contexts import is_same
 from otel_assembly.instrumentation.runs import Steps, awaited
+from otel_assembly.instrumentation.wrapping import told_whole
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -105,10 +106,8 @@ def images_removed(
         except BaseException as error:
             assembly.end(error)
             raise
-        try:
+        with told_whole(assembly):
             _tell_images(assembly, result, len(call.prompts))
-        except Exception as problem:  # noqa: BLE001  # who only looks on must not be felt
-            assembly.fail(problem)
         assembly.end()
         return result
 
@@ -155,8 +154,7 @@ def asked_stepwise(
 
 
 def _begin_run(agent: Any, instrumentation: Instrumentation) -> OpenRun | None:
-    try:
-        return instrumentation.begin_run(str(agent.name))
-    except Exception as error:  # noqa: BLE001  # who only looks on must not be felt
-        instrumentation.failed(error)
-        return None
+    run: OpenRun | None = None
+    with instrumentation.contained():
+        run = instrumentation.begin_run(str(agent.name))
+    return run  # noqa: RET504  # None, where that failed

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import time
 import weakref
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.instrumentation.autogen.calls import WITHIN, current_agent, current_call, model_of
@@ -18,10 +17,11 @@ from otel_assembly.instrumentation.autogen.contexts import (
     stored_messages,
 )
 from otel_assembly.instrumentation.autogen.memory import injections_of
+from otel_assembly.instrumentation.wrapping import bound, told_whole
 from otel_assembly.matching import Matcher
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from otel_assembly.instrumentation.autogen.contexts import Reducer
     from otel_assembly.instrumentation.instrumentor import Instrumentation
@@ -45,11 +45,8 @@ def watched_context(
         if within is not None:
             return await _inside(within, self, reducer, work)
         watched = _Watched(instrumentation, self, reducer)
-        token = WITHIN.set(watched.within)
-        try:
+        with bound(WITHIN, watched.within):
             return await watched.run(work)
-        finally:
-            WITHIN.reset(token)
 
     return get_messages
 
@@ -90,7 +87,7 @@ class _Watched:
         try:
             with assembly.step(self._reducer.policy, kind="reduction", config=config) as step:
                 result = await work()
-                with _or_not_at_all(assembly):
+                with told_whole(assembly):
                     self._reading(inputs, result).tell(step, inputs, result)
         except BaseException as error:
             assembly.end(error)
@@ -148,7 +145,7 @@ class _Watched:
             step = assembly.step(
                 one.reducer.policy, kind="reduction", config=one.reducer.config(one.context), started_ns=started_ns
             )
-            with step, _or_not_at_all(assembly):
+            with step, told_whole(assembly):
                 one.reading(self.within.of(one.context)).tell(step, assembly.events, one.result)
         self._close(assembly)
 
@@ -183,15 +180,6 @@ class _Watched:
             self._call.take(assembly)
         else:
             assembly.end()
-
-
-@contextmanager
-def _or_not_at_all(assembly: ObservedAssembly) -> Iterator[None]:
-    """What cannot be told of an assembly is not told in part."""
-    try:
-        yield
-    except Exception as problem:  # noqa: BLE001
-        assembly.fail(problem)
 
 
 def _stores_itself(context: Any) -> bool:

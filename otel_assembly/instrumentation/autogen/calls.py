@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
 
 from opentelemetry import trace
 
+from otel_assembly.instrumentation.wrapping import ByIdentity, bound
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from contextvars import Token
 
     from otel_assembly.instrumentation.autogen.contexts import Within
     from otel_assembly.observed import ObservedAssembly
@@ -64,12 +64,10 @@ class ModelCall:
     @contextmanager
     def current(self) -> Iterator[None]:
         """What runs in this block is this call; never left open across a ``yield``."""
-        call, within = _CALL.set(self), WITHIN.set(None)
         try:
-            yield
+            with bound(_CALL, self), bound(WITHIN, None):
+                yield
         finally:
-            _reset(_CALL, call)
-            _reset(WITHIN, within)
             held = self.release()
             if held is not None:
                 held.end()
@@ -126,18 +124,11 @@ def _static_schemas(bench: Any) -> Iterator[Mapping[str, Any]]:
 
 
 #: A schema is made of a tool's signature, which takes longer than all the rest of an assembly.
-_SCHEMAS: Final[WeakKeyDictionary[Any, Mapping[str, Any]]] = WeakKeyDictionary()
+_SCHEMAS: Final[ByIdentity[Mapping[str, Any]]] = ByIdentity()
 
 
 def _schema(tool: Any) -> Mapping[str, Any]:
     if isinstance(tool, dict):
         return tool
     schema = _SCHEMAS.get(tool)
-    if schema is None:
-        schema = _SCHEMAS[tool] = tool.schema
-    return schema
-
-
-def _reset(variable: ContextVar[Any], token: Token[Any]) -> None:
-    with suppress(ValueError):  # a generator that nobody read to its end is closed in another context
-        variable.reset(token)
+    return schema if schema is not None else _SCHEMAS.put(tool, tool.schema)

@@ -164,14 +164,12 @@ def _head_and_tail(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -
     head, tail = _positive(context, "_head_size"), _positive(context, "_tail_size")
     if len(inputs) <= head + tail:
         return reading
-    # What stands in their place says how many they were, and nothing of what they said: they are dropped.
-    between = Verdict(inputs[head:-tail], DecisionOutcome.DROPPED, DecisionReason.OUTSIDE_WINDOW)
     if result[head - 1] is not inputs[head - 1]:
         head -= 1
         reading.verdicts.append(_orphan(inputs[head], DecisionReason.ORPHANED_TOOL_CALL))
     if len(result) < head + 1 + tail:
         reading.verdicts.append(_orphan(inputs[-tail], DecisionReason.ORPHANED_TOOL_RESULT))
-    reading.verdicts.append(between)
+    # What stands in their place says how many they were, and nothing of what they said: they are dropped.
     reading.reported = reported_skips(result[head])
     return reading
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import time
-import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.autogen.calls import WITHIN
 from otel_assembly.instrumentation.autogen.contexts import Within, is_same, stored_messages
+from otel_assembly.instrumentation.wrapping import ByIdentity, argument, bound
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -48,7 +48,7 @@ class Stage:
     after: Sequence[Any]
 
 
-_PENDING: Final[dict[int, tuple[weakref.ref[Any], list[_Injection]]]] = {}
+_PENDING: Final[ByIdentity[list[_Injection]]] = ByIdentity()
 
 
 def watched_memory(
@@ -61,16 +61,13 @@ def watched_memory(
     async def update_context(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not instrumentation.listening() or WITHIN.get() is not None:
             return await original(self, *args, **kwargs)
-        context = args[0] if args else kwargs.get("model_context")
+        context = argument(args, kwargs, 0, "model_context")
         started_ns = time.time_ns()
         stored = stored_messages(context)
         before = len(stored) if stored is not None else 0
         last = stored[-1] if stored else None
-        token = WITHIN.set(Within())
-        try:
+        with bound(WITHIN, Within()):
             result = await original(self, *args, **kwargs)
-        finally:
-            WITHIN.reset(token)
         with instrumentation.contained():
             held = stored_messages(context)
             if held is not None and len(held) > before and (not before or held[before - 1] is last):
@@ -81,20 +78,15 @@ def watched_memory(
 
 
 def _remember(context: Any, injection: _Injection) -> None:
-    key = id(context)
-    held = _PENDING.get(key)
-    if held is not None and held[0]() is context:
-        held[1].append(injection)
-    else:
-        _PENDING[key] = weakref.ref(context, lambda _: _PENDING.pop(key, None)), [injection]
+    held = _PENDING.get(context)
+    if held is None:
+        held = _PENDING.put(context, [])
+    held.append(injection)
 
 
 def injections_of(context: Any, events: Sequence[Any]) -> list[Stage]:
     """What memories put into a context since its last assembly, as far as it still stands where they put it."""
-    held = _PENDING.pop(id(context), None)
-    if held is None or held[0]() is not context:
-        return []
-    found = [one for one in held[1] if _stands(one, events)]
+    found = [one for one in _PENDING.pop(context) or () if _stands(one, events)]
     stages: list[Stage] = []
     after = list(events)
     for one in reversed(found):

@@ -21,6 +21,7 @@ from otel_assembly.context import Context
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.history import History
 from otel_assembly.instrumentation.autogen import messages as _rows  # noqa: F401  # the engine reads by them
+from otel_assembly.instrumentation.plugins import assembler_of
 from otel_assembly.runtime import Stream, attach
 
 if TYPE_CHECKING:
@@ -81,12 +82,7 @@ class AssembledChatCompletionContext(ChatCompletionContext, Component[AssembledC
         observers: Sequence[Observer] = (),
     ) -> None:
         super().__init__(initial_messages)
-        if isinstance(policies, Assembler):
-            if name is not None or model is not None:
-                raise ConfigurationError("name and model are the assembler's own settings: give them to the Assembler")
-            self._assembler = policies
-        else:
-            self._assembler = Assembler(policies, name=name, model=model)
+        self._assembler = assembler_of("AssembledChatCompletionContext", policies, name=name, model=model)
         self._prompts = [prompts] if isinstance(prompts, str) else list(prompts)
         self._observers = tuple(observers)
         self._stream = Stream(History(self._messages))

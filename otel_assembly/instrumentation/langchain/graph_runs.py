@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import sys
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 
 from otel_assembly.instrumentation.runs import Steps, stepping
+from otel_assembly.instrumentation.wrapping import argument, bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -82,16 +83,12 @@ class GraphRun:
         """One step of the graph."""
         if not self._started:
             self._start()
-        token = GRAPH_RUN.set(self)
-        try:
+        with bound(GRAPH_RUN, self):
             if self._opened is None:
                 yield
             else:
                 with self._parent(), self._opened.current():
                     yield
-        finally:
-            with suppress(ValueError):  # a generator that nobody read to its end is closed in another context
-                GRAPH_RUN.reset(token)
 
     def end(self, error: BaseException | None = None) -> None:
         """The run came to its end."""
@@ -174,5 +171,5 @@ def _run_of(instrumentation: Instrumentation, graph: Any, args: tuple[Any, ...],
     """A run as `stepping` and `Steps` follow them: by its `current` and its `end`."""
     run: GraphRun | None = None
     with instrumentation.contained():
-        run = GraphRun(instrumentation, graph, args[1] if len(args) > 1 else kwargs.get("config"))
+        run = GraphRun(instrumentation, graph, argument(args, kwargs, 1, "config"))
     return run  # noqa: RET504  # None, where that failed

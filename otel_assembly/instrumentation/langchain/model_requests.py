@@ -56,9 +56,10 @@ def override(original: Callable[..., Any], instrumentation: Instrumentation) -> 
         if instrumentation.listening():
             node = MODEL_NODE.get()
             if node is not None:
-                if node.request is None:
-                    node.edit.prompts = prompts_of(self)
-                node.request = made
+                with instrumentation.contained():
+                    if node.request is None:
+                        node.edit.prompts = prompts_of(self)
+                    node.request = made
         return made
 
     return override

@@ -27,7 +27,7 @@ def invoke(original: Callable[..., Any], instrumentation: Instrumentation) -> Ca
     def invoke(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002  # its name there
         if not instrumentation.listening():
             return original(self, input, config, **kwargs)
-        node = _node(instrumentation, self.func, input)
+        node = _node(instrumentation, getattr(self, "func", None), input)
         if node is None:
             return original(self, input, config, **kwargs)
         with node:
@@ -41,9 +41,10 @@ def ainvoke(original: Callable[..., Any], instrumentation: Instrumentation) -> C
 
     @functools.wraps(original)
     async def ainvoke(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002
-        if not instrumentation.listening() or not self.afunc:
+        if not instrumentation.listening():
             return await original(self, input, config, **kwargs)
-        node = _node(instrumentation, self.afunc, input)
+        function = getattr(self, "afunc", None)
+        node = _node(instrumentation, function, input) if function else None
         if node is None:
             return await original(self, input, config, **kwargs)
         with node:

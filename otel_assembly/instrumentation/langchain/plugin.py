@@ -5,33 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from langchain.agents.middleware import AgentMiddleware, hook_config
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 
 import otel_assembly.instrumentation.langchain.messages  # noqa: F401  # how the messages are read
-from otel_assembly.assembler import Assembler
 from otel_assembly.context import Context
 from otel_assembly.conversation import Conversation, is_alert
-from otel_assembly.errors import ConfigurationError
 from otel_assembly.instrumentation.langchain.graph_runs import current_config, thread_of
 from otel_assembly.instrumentation.langchain.model_requests import model_of
 from otel_assembly.instrumentation.langchain.schemas import schemas_of
+from otel_assembly.instrumentation.plugins import ALERTS, Conversations, assembler_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
+    from otel_assembly.assembler import Assembler
     from otel_assembly.assembly import Assembly
     from otel_assembly.events import HaltEvent
     from otel_assembly.policies.base import AssemblyPolicy
-
-#: Conversations that one middleware remembers; beyond it the least recently used are forgotten, and so are their halts.
-CONVERSATIONS: Final = 1_000
-#: Alerts of one conversation that are remembered; delivered ones need not be.
-_ALERTS: Final = 100
 
 
 class AssemblyMiddleware(AgentMiddleware):
@@ -65,14 +59,8 @@ class AssemblyMiddleware(AgentMiddleware):
         model: str | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(policies, Assembler):
-            if name is not None or model is not None:
-                raise ConfigurationError("AssemblyMiddleware takes its name and model from the Assembler it is given")
-            self.assembler = policies
-        else:
-            self.assembler = Assembler(policies, name=name, model=model)
-        self._lock = threading.Lock()
-        self._conversations: OrderedDict[str, _Conversation] = OrderedDict()
+        self.assembler = assembler_of("AssemblyMiddleware", policies, name=name, model=model)
+        self._conversations: Conversations[_Conversation] = Conversations(_Conversation)
 
     @property
     def name(self) -> str:
@@ -85,7 +73,7 @@ class AssemblyMiddleware(AgentMiddleware):
         Args:
             conversation: The ``thread_id`` of its configuration; without one, the id of its first message.
         """
-        return self._conversation(conversation).context
+        return self._conversations.of(conversation).context
 
     @hook_config(can_jump_to=["end"])
     def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
@@ -129,18 +117,7 @@ class AssemblyMiddleware(AgentMiddleware):
 
     def _of(self, messages: Sequence[Any]) -> _Conversation | None:
         conversation = thread_of(current_config()) or next((one.id for one in messages if one.id), None)
-        return None if conversation is None else self._conversation(conversation)
-
-    def _conversation(self, conversation: str) -> _Conversation:
-        with self._lock:
-            held = self._conversations.get(conversation)
-            if held is None:
-                held = self._conversations[conversation] = _Conversation(conversation)
-                if len(self._conversations) > CONVERSATIONS:
-                    self._conversations.popitem(last=False)
-            else:
-                self._conversations.move_to_end(conversation)
-            return held
+        return None if conversation is None else self._conversations.of(conversation)
 
 
 class _Conversation:
@@ -168,7 +145,7 @@ class _Alerts:
         if is_alert(event):
             with self._lock:
                 self._held.append((None, event))
-                del self._held[:-_ALERTS]
+                del self._held[:-ALERTS]
 
     def among(self, messages: Sequence[Any]) -> list[Any]:
         if not self._held:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-import weakref
 from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.instrumentation.wrapping import ByIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 logger = logging.getLogger("otel_assembly")
 
-_KNOWN: Final[dict[int, tuple[weakref.ref[Any], Mapping[str, Any]]]] = {}
+_KNOWN: Final[ByIdentity[Mapping[str, Any]]] = ByIdentity()
 
 
 def schemas_of(tools: Iterable[Any]) -> tuple[Mapping[str, Any], ...]:
@@ -21,9 +22,9 @@ def schemas_of(tools: Iterable[Any]) -> tuple[Mapping[str, Any], ...]:
 
 
 def _schema(tool: Any) -> Mapping[str, Any] | None:
-    held = _KNOWN.get(id(tool))
-    if held is not None and held[0]() is tool:
-        return held[1]
+    known = _KNOWN.get(tool)
+    if known is not None:
+        return known
     from langchain_core.utils.function_calling import convert_to_openai_tool  # who has tools has imported it
 
     try:
@@ -31,6 +32,4 @@ def _schema(tool: Any) -> Mapping[str, Any] | None:
     except Exception as error:  # noqa: BLE001  # a tool that LangChain itself cannot describe is the model's to refuse
         logger.debug("a tool has no schema: %s", type(error).__name__)
         return None
-    key = id(tool)
-    _KNOWN[key] = weakref.ref(tool, lambda _: _KNOWN.pop(key, None)), schema
-    return schema
+    return _KNOWN.put(tool, schema)

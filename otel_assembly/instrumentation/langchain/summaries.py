@@ -15,6 +15,7 @@ from otel_assembly.budget.compaction import CompactionOutcome
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
 from otel_assembly.facts import describe
 from otel_assembly.instrumentation.langchain.telling import EDIT, FOR_A_SUMMARY
+from otel_assembly.instrumentation.wrapping import argument, bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -115,14 +116,14 @@ def create_summary(original: Callable[..., Any], instrumentation: Instrumentatio
     """Around ``SummarizationMiddleware._create_summary``."""
 
     @functools.wraps(original)
-    def _create_summary(self: Any, messages_to_summarize: Any) -> Any:
+    def _create_summary(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not instrumentation.listening():
-            return original(self, messages_to_summarize)
-        summarising = _begin(instrumentation, self, messages_to_summarize)
+            return original(self, *args, **kwargs)
+        summarising = _begin(instrumentation, self, argument(args, kwargs, 0, "messages_to_summarize"))
         if summarising is None:
-            return original(self, messages_to_summarize)
+            return original(self, *args, **kwargs)
         with summarising.step, _Inside(instrumentation, summarising) as inside:
-            return inside.returned(original(self, messages_to_summarize))
+            return inside.returned(original(self, *args, **kwargs))
 
     return _create_summary
 
@@ -131,14 +132,14 @@ def acreate_summary(original: Callable[..., Any], instrumentation: Instrumentati
     """Around ``SummarizationMiddleware._acreate_summary``."""
 
     @functools.wraps(original)
-    async def _acreate_summary(self: Any, messages_to_summarize: Any) -> Any:
+    async def _acreate_summary(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not instrumentation.listening():
-            return await original(self, messages_to_summarize)
-        summarising = _begin(instrumentation, self, messages_to_summarize)
+            return await original(self, *args, **kwargs)
+        summarising = _begin(instrumentation, self, argument(args, kwargs, 0, "messages_to_summarize"))
         if summarising is None:
-            return await original(self, messages_to_summarize)
+            return await original(self, *args, **kwargs)
         with summarising.step, _Inside(instrumentation, summarising) as inside:
-            return inside.returned(await original(self, messages_to_summarize))
+            return inside.returned(await original(self, *args, **kwargs))
 
     return _acreate_summary
 
@@ -147,15 +148,11 @@ def trim_for_summary(original: Callable[..., Any], instrumentation: Instrumentat
     """Around ``SummarizationMiddleware._trim_messages_for_summary``, after which the summariser is called."""
 
     @functools.wraps(original)
-    def _trim_messages_for_summary(self: Any, messages: Any) -> Any:
+    def _trim_messages_for_summary(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not instrumentation.listening():
-            return original(self, messages)
-        before = FOR_A_SUMMARY.get()
-        FOR_A_SUMMARY.set(True)
-        try:
-            result = original(self, messages)
-        finally:
-            FOR_A_SUMMARY.set(before)
+            return original(self, *args, **kwargs)
+        with bound(FOR_A_SUMMARY, True):
+            result = original(self, *args, **kwargs)
         with instrumentation.contained():
             summarising = SUMMARISING.get()
             if summarising is not None and summarising.middleware is self:
@@ -168,19 +165,19 @@ def trim_for_summary(original: Callable[..., Any], instrumentation: Instrumentat
 class _Inside:
     """Around what happens in ``_create_summary``; what fails in ours is ours alone."""
 
-    __slots__ = ("_before", "_instrumentation", "_summarising")
+    __slots__ = ("_bound", "_instrumentation", "_summarising")
 
     def __init__(self, instrumentation: Instrumentation, summarising: Summarising) -> None:
         self._instrumentation = instrumentation
         self._summarising = summarising
 
     def __enter__(self) -> Self:
-        self._before = SUMMARISING.get()
-        SUMMARISING.set(self._summarising)
+        self._bound = bound(SUMMARISING, self._summarising)
+        self._bound.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        SUMMARISING.set(self._before)
+        self._bound.__exit__()
         with self._instrumentation.contained():
             self._summarising.end(error)
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.instrumentation.langchain.conversations import CONVERSATIONS_WITHOUT_THREAD
 from otel_assembly.instrumentation.langchain.graph_runs import GRAPH_RUN, in_the_run
+from otel_assembly.instrumentation.wrapping import bound, told_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from otel_assembly.instrumentation.instrumentor import Instrumentation
     from otel_assembly.observed import ObservedAssembly, ObservedStep
@@ -66,24 +67,13 @@ class Edit:
         self.step: ObservedStep | None = None
         self._started_ns = time.time_ns()
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """The reducer runs in this block."""
-        before = EDIT.get()
-        EDIT.set(self)
-        try:
-            yield
-        finally:
-            EDIT.set(before)
+        return bound(EDIT, self)
 
-    @contextmanager
-    def set_aside(self) -> Iterator[None]:
+    def set_aside(self) -> AbstractContextManager[None]:
         """What runs in this block is no longer the reducer."""
-        EDIT.set(None)
-        try:
-            yield
-        finally:
-            EDIT.set(self)
+        return bound(EDIT, None)
 
     def open(self) -> ObservedStep | None:
         """The step; its assembly is opened with it, as of when the reducer began. None where nobody listens."""
@@ -109,11 +99,11 @@ class Edit:
 
     def tell(self, messages: Sequence[Any], *, prompts: Sequence[str] | None = None, **said: Any) -> None:
         """The reducer returned these messages: tell what it did, and come to an end."""
-        with self.instrumentation.contained():
-            opened = self.assembly is not None
-            step = self.open()
-            if step is None or self.assembly is None:
-                return
+        opened = self.assembly is not None
+        step = self.open()
+        if step is None or self.assembly is None:
+            return
+        with told_whole(self.assembly):
             if not opened:
                 with step:
                     pass

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from contextlib import nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
 from otel_assembly.instrumentation.langchain.summaries import SUMMARISING
 from otel_assembly.instrumentation.langchain.telling import EDIT, FOR_A_SUMMARY, TRIM_MESSAGES, Edit
+from otel_assembly.instrumentation.wrapping import bound, told_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumentor import Instrumentation
     from otel_assembly.observed import ObservedStep
 
+#: What the two functions are always given, by name.
+_KEYS: Final = frozenset({"max_tokens", "token_counter"})
 _INSIDE: Final[ContextVar[bool]] = ContextVar("otel_assembly_trimming", default=False)
 
 
@@ -112,35 +116,31 @@ def first_max_tokens(original: Callable[..., Any], instrumentation: Instrumentat
 
 def _around(original: Callable[..., Any], instrumentation: Instrumentation, *, last: bool) -> Callable[..., Any]:
     @functools.wraps(original)
-    def trim(messages: Any, **settings: Any) -> Any:
-        if not instrumentation.listening():
-            return original(messages, **settings)
-        if _INSIDE.get() or not messages:
+    def trim(messages: Any, *args: Any, **settings: Any) -> Any:
+        if not instrumentation.listening() or args:
+            return original(messages, *args, **settings)
+        if _INSIDE.get() or not messages or not settings.keys() >= _KEYS:
             return original(messages, **settings)
         given = messages if isinstance(messages, list) else list(messages)
         counting = _Counting(settings["token_counter"], frozenset(map(id, given)) if _cuts(settings) else None)
         summarising = SUMMARISING.get() if FOR_A_SUMMARY.get() else None
         edit = None if FOR_A_SUMMARY.get() else _edit(instrumentation, given, settings)
         step = edit.open() if edit is not None else None
-        token = _INSIDE.set(True)
         try:
-            if step is None:
+            with bound(_INSIDE, True), step if step is not None else nullcontext():
                 result = original(given, **{**settings, "token_counter": counting})
-            else:
-                with step:
-                    result = original(given, **{**settings, "token_counter": counting})
         except BaseException as error:
             if edit is not None:
                 edit.end(error)
             raise
-        finally:
-            _INSIDE.reset(token)
-        with instrumentation.contained():
+        with instrumentation.contained(), told_whole(edit.assembly) if edit and edit.assembly else nullcontext():
             trim = Trim(given, result, settings, counting.said, last=last)
             if summarising is not None:
                 summarising.trimmed = trim.needed, settings["max_tokens"]
             elif edit is not None and step is not None:
                 _tell(edit, step, trim, result, settings)
+        if edit is not None:
+            edit.end()  # where that could not be told
         return result
 
     return trim

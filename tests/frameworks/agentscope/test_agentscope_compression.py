@@ -9,7 +9,12 @@ import threading
 import pytest
 from agentscope.message import AssistantMsg, HintBlock, TextBlock, ToolCallBlock, ToolResultBlock, UserMsg
 from agentscope.tool import ToolChunk
+from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from scripted import FALLS_BACK, SUMMARY, ScriptedModel, agent, instrumented, interrupted, talk, tool, words
+
+from otel_assembly import instrument, uninstrument
 
 falls_back = pytest.mark.skipif(not FALLS_BACK, reason="this version of AgentScope cannot do that yet")
 
@@ -350,3 +355,15 @@ def test_a_message_is_read_with_its_calls_and_its_answers():
     assert facts.texts == ("I look.", "look_up", "{}", "7", "look_up", "{}")
     assert describe(UserMsg("user", "hello")).kind == "request"
     assert describe(AssistantMsg("Friday", [HintBlock(hint="It is late.")])).kind == "system"
+
+
+async def test_where_neither_spans_nor_metrics_are_wanted_nothing_of_ours_fails(caplog):
+    quiet = TracerProvider(sampler=ALWAYS_OFF)
+    instrument("agentscope", tracer_provider=quiet, meter_provider=NoOpMeterProvider())
+    try:
+        someone = agent(ScriptedModel(), reserve_ratio=0.3)
+        await talk(someone, *(f"question {number} {words(400)}" for number in range(8)))
+    finally:
+        uninstrument("agentscope")
+    assert someone.state.summary
+    assert [record.getMessage() for record in caplog.records if record.name == "otel_assembly"] == []

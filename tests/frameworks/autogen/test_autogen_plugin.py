@@ -265,7 +265,7 @@ async def test_it_is_a_component():
 
 
 def test_what_cannot_be_configured():
-    with pytest.raises(ConfigurationError, match="give them to the Assembler"):
+    with pytest.raises(ConfigurationError, match="takes its name and model from the Assembler"):
         AssembledChatCompletionContext(Assembler([ConversationPolicy()]), model="gpt-4o")
 
     class Watching:

@@ -1,0 +1,101 @@
+"""One assembly of a framework, while it runs: its steps, one after the other, and its end."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.ending import failed, succeeded
+from otel_assembly.observed_step import ObservedStep
+from otel_assembly.record import CALLER, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from otel_assembly.observed import ObservedAssembler
+    from otel_assembly.record import Record
+    from otel_assembly.recorder import PolicyTime, Recording
+
+
+class ObservedAssembly:
+    """One assembly of a framework, while it runs."""
+
+    __slots__ = ("_assembler", "_broken", "events", "record", "recording")
+
+    def __init__(self, assembler: ObservedAssembler, record: Record, recording: Recording, events: list[Any]) -> None:
+        self._assembler = assembler
+        self.record = record
+        self.recording = recording
+        #: What the next step takes in: the framework's own list, whose objects need not be those first seen.
+        self.events = events
+        self._broken = False
+
+    @property
+    def id(self) -> str:
+        """The assembly's id, as on its span."""
+        return self.record.assembly_id
+
+    def step(
+        self,
+        policy: str,
+        *,
+        kind: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        started_ns: int | None = None,
+    ) -> ObservedStep:
+        """One policy or reducer: a context manager around what it does, which says there what came out.
+
+        Where an exception leaves the block, the step failed; where nothing was said, it changed nothing. It must not
+        be held open across the ``yield`` of a generator.
+
+        Args:
+            policy: Its name, of low cardinality.
+            kind: ``injection`` or ``reduction``, where that is known.
+            config: Its settings; numbers, bools and enums of them are told.
+            started_ns: When it began, if that was before the block is entered.
+        """
+        record = self.record
+        last = record.steps[-1] if record.steps else None
+        prompts = last.prompts_out if last is not None else record.prompts_in
+        frame = last.frame_out if last is not None else record.opening.frame
+        view = last.view_out if last is not None else record.opening.view
+        step = Step(
+            policy=policy,
+            index=len(record.steps),
+            kind=kind,
+            config=config or {},
+            prompts_in=prompts,
+            prompts_out=prompts,
+            sources=last.sources if last is not None else (CALLER,) * len(prompts),
+            frame_in=frame,
+            view_in=view,
+            frame_out=frame,
+            view_out=view,
+        )
+        record.steps.append(step)
+        time_of: PolicyTime | None = None
+        try:
+            time_of = self.recording.policy(policy, step.index, started_ns)
+        except Exception as problem:  # noqa: BLE001
+            self.fail(problem)
+        return ObservedStep(self, step, time_of)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """The assembly came to its end; with an error, nothing was sent."""
+        record, recording = self.record, self.recording
+        if self._broken:
+            with suppress(Exception):
+                recording.abandon()
+            return
+        try:
+            if error is not None:
+                failed(record, recording, error)
+            else:
+                succeeded(record, recording)
+        except Exception as problem:  # noqa: BLE001
+            self._assembler.failed(recording, problem)
+
+    def fail(self, problem: Exception) -> None:
+        """What is known of this assembly is not to be told."""
+        self._broken = True
+        self._assembler.failed(None, problem)

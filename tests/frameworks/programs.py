@@ -1,0 +1,17 @@
+"""Where the examples are, and the environment of a fresh terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+def clean_environment(folder, **more):
+    """Nothing of OpenTelemetry in it, and the programs beside this interpreter are found first."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    path = os.pathsep.join((str(Path(sys.executable).parent), env.get("PATH", "")))
+    return env | {"PATH": path, "TMPDIR": str(folder), "PYTHONIOENCODING": "utf-8", "COLUMNS": "100", **more}

@@ -1,0 +1,70 @@
+"""What somebody else's reducer takes out is counted as it leaves, once, and never without bound."""
+
+from __future__ import annotations
+
+import pytest
+from counting import WordCounter
+
+from otel_assembly.decision import DecisionReason
+from otel_assembly.observed import ObservedAssembler
+
+
+class SpyCounter(WordCounter):
+    def __init__(self):
+        self.texts = []
+
+    def count(self, text):
+        self.texts.append(text)
+        return super().count(text)
+
+
+@pytest.fixture
+def counter():
+    return SpyCounter()
+
+
+@pytest.fixture
+def observed(recorder, counter):
+    return ObservedAssembler("pretend", counter=counter)
+
+
+def message(number, text="how are you"):
+    return {"role": "user" if number % 2 == 0 else "assistant", "content": f"{number} {text}"}
+
+
+def reduce(observed, events, keep, conversation="talk"):
+    assembly = observed.begin(conversation, events)
+    with assembly.step("window", kind="reduction") as step:
+        step.out(events[-keep:], reason=DecisionReason.OUTSIDE_WINDOW)
+    assembly.end()
+
+
+def test_what_leaves_at_first_sight_has_its_tokens_on_spans_and_in_the_metric(observed, recorder):
+    reduce(observed, [message(number) for number in range(10)], 2)
+    step, assembly = recorder.span("apply_policy window"), recorder.span("assemble_context")
+    one = assembly.attributes["assembly.dropped.tokens"] / 8
+    assert one > 4
+    assert step.attributes["assembly.dropped.tokens"] == 8 * one
+    assert assembly.attributes["assembly.tokens.in"] - assembly.attributes["assembly.tokens.out"] == 8 * one
+    assert "assembly.tokens.in_estimated" not in assembly.attributes
+    assert recorder.metric("assembly.tokens.dropped", policy_name="window") == 8 * one
+
+
+def test_it_is_counted_once(observed, recorder, counter):
+    events = [message(number) for number in range(10)]
+    reduce(observed, events, 2)
+    counter.texts.clear()
+    reduce(observed, [*events, message(10)], 2)
+    assert counter.texts == [message(10)["content"]]
+    assert recorder.violations() == []
+
+
+def test_of_very_much_at_once_only_the_newest_is_counted_and_that_is_said(observed, recorder):
+    events = [message(number, "word " * 20_000) for number in range(12)]
+    reduce(observed, events, 1)
+    assembly = recorder.span("assemble_context")
+    assert assembly.attributes["assembly.dropped.count"] == 11
+    assert assembly.attributes["assembly.tokens.in_estimated"] is True
+    counted = [item for item, arrived in assembly.arrived.items() if arrived.tokens is not None]
+    assert counted == list(range(min(counted), 12))
+    assert 0 < min(counted) < 11
