@@ -121,7 +121,7 @@ class Truth:
             self.exits.pop(label, None)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(st.data())
 def test_the_ledger_read_back_is_the_truth(data):
     world = World(data.draw(st.booleans()), data.draw(st.booleans()))

@@ -52,6 +52,7 @@ def test_the_demo_says_how_to_ask_where_the_first_request_went_and_the_answer_na
     assert "sliding_window" in asked.out
 
 
+@pytest.mark.slow
 def test_another_demo_shows_its_own_spans_only_fits_an_ascii_terminal_and_sends_its_spans(demonstration, receiver):
     ran, path = demonstration
     endpoint = f"http://127.0.0.1:{receiver.port}"

@@ -531,7 +531,7 @@ RECORDS = (
 )
 SUFFIXES = st.sampled_from([".json", ".jsonl", ".txt"])
 FUZZ = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 

@@ -11,7 +11,7 @@ from otel_assembly.budget.compaction import CompactedBlock, Compactors
 from otel_assembly.explain.wording import said
 
 QUICK = settings(
-    max_examples=120, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
 OUT_FROM_THE_START = {"duplicate", "stale", "orphaned_tool_call", "orphaned_tool_result"}
 

@@ -42,6 +42,7 @@ def test_an_example_imports_nothing_of_ours(framework):
     assert not any(name.startswith(("otel_assembly", "opentelemetry")) for name in imported)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", AGENTS)
 def test_an_unmodified_agent_s_spans_arrive_one_run_one_trace(run_program, framework, tmp_path, capsys):
     bare = run_program("python", EXAMPLES / AGENTS[framework])

@@ -105,6 +105,7 @@ def test_a_line_that_cannot_be_read_costs_only_itself(otel_assembly, spans):
     assert "24 turns" in ran.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 def test_recorded_conversations_make_a_page_of_what_replay_counted(otel_assembly, tmp_path):
     if not REAL_DATA.is_file():

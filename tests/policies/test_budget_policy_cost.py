@@ -71,6 +71,7 @@ async def lines_of_a_turn(history, recorder, step):
     return most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [0, 30])
 async def test_a_recorded_turn_at_a_hundred_thousand_events_takes_the_steps_of_one_at_a_thousand(
     step, histories, recorder

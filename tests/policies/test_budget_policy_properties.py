@@ -24,7 +24,7 @@ from otel_assembly.testing import RecordedTelemetry
 from otel_assembly.tokens import MessageFraming
 
 QUICK = settings(
-    max_examples=150,
+    max_examples=80,
     deadline=None,
     derandomize=True,
     database=None,

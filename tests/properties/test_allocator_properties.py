@@ -21,7 +21,7 @@ from otel_assembly.pairing import broken_pairs
 from otel_assembly.testing import RecordedTelemetry
 
 QUICK = settings(
-    max_examples=150,
+    max_examples=80,
     deadline=None,
     derandomize=True,
     database=None,

@@ -33,7 +33,7 @@ from otel_assembly.pairing import broken_pairs
 from otel_assembly.tokens import MessageFraming
 
 QUICK = settings(
-    max_examples=150,
+    max_examples=80,
     deadline=None,
     derandomize=True,
     database=None,

@@ -89,6 +89,7 @@ def test_five_thousand_scattered_drops_all_arrive_over_grpc_in_small_spans_and_b
         assert arrays <= conventions.MAX_ARRAY_BYTES <= 16 * 1024
 
 
+@pytest.mark.slow
 def test_the_first_sight_of_a_hundred_thousand_events_is_no_batch_that_a_receiver_refuses(receiver):
     exporter = OTLPSpanExporter(endpoint=f"http://127.0.0.1:{receiver.port}", insecure=True, timeout=20)
     assemble_once(exporter, History(asks(100_000)), [SlidingWindowPolicy(10)])

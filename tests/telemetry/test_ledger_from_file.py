@@ -22,7 +22,7 @@ from otel_assembly.telemetry.store import SpanFileExporter
 from otel_assembly.telemetry.store_reader import read_spans
 from otel_assembly.testing import RecordedTelemetry, conversation
 
-MODEST = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+MODEST = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
 @pytest.fixture(autouse=True)

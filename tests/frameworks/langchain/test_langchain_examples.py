@@ -36,7 +36,8 @@ def test_the_agent_that_imports_nothing_of_ours_is_explained(tmp_path):
     )
     assert told.rstrip().endswith("What would you like me to do with them?")
     explained = run("otel-assembly", "explain", "--traces", str(spans), "--turn", "0", "--item", "0")
-    assert explained.startswith("Item 0 (request) is not in the prompt of turn 0.")
+    assert explained.startswith("Item 0 (request, ")
+    assert "is not in the prompt of turn 0." in explained
     assert "summarization (policy 0), over_budget" in explained
 
 
