@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from operator import is_
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -269,7 +270,8 @@ class Ledger:
             return False
         del given[known:]  # what could not be read
         given += events[known:]
-        if equal(given, events):
+        # What an assembler of ours sends are the very objects that came in; of what others send, equal ones will do.
+        if equal(given, events) and (self.observed or all(map(is_, given, events))):
             return True
         del given[known:]
         return False

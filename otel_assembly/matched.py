@@ -68,7 +68,7 @@ def match(
     alignment = align(inputs, events, index, same=_reads_alike if rereads else None)
     kept = alignment.kept
     part = _part(view, kept) if alignment.in_order else None
-    if part is not None and _the_very(inputs, events, alignment):
+    if part is not None and _the_very(inputs, events, alignment) and (ledger.observed or all(map(is_, events, part))):
         scattered = Scattered.of(view, kept, events) if grows else None
         if scattered is not None:
             ledger.scattered[step.index] = scattered
@@ -97,7 +97,10 @@ def _reads_alike(original: Any, copy: Any) -> bool:
 
 
 def _the_very(inputs: Sequence[Any], events: Sequence[Any], alignment: Alignment) -> bool:
-    """Whether the outputs between front and back are the very objects that went in; all of them are inputs."""
+    """Whether the outputs between front and back are the very objects that went in; all of them are inputs.
+
+    In front and behind, some may be equal ones: that is enough where we only look on, and do not send them.
+    """
     out = events[alignment.front : len(events) - alignment.back]
     return all(map(is_, out, map(inputs.__getitem__, alignment.middle)))  # type: ignore[arg-type]  # none is None
 

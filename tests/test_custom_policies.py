@@ -503,3 +503,26 @@ async def test_of_a_policys_settings_only_numbers_and_enums_go_on_its_span(confi
 async def test_settings_that_cannot_be_read_stop_nothing():
     policy = policy_of(lambda p, e: (p, e), config=property(lambda self: 1 / 0))
     assert (await Assembler([policy]).assemble([], requests("a"))).items == [0]
+
+
+async def test_what_is_sent_are_the_objects_that_a_policy_returned_also_where_one_is_an_equal_copy():
+    class Copies:
+        name = "copies"
+
+        async def apply(self, prompts, events, context):
+            return prompts, [events[0], events[1].model_copy(), *events[2:4]]
+
+    events = [ModelRequest(id=f"m{number}", content="yes") for number in range(5)]
+    returned = []
+    policy = Copies()
+    apply = policy.apply
+
+    async def remembered(prompts, given, context):
+        result = await apply(prompts, given, context)
+        returned.extend(result[1])
+        return result
+
+    policy.apply = remembered
+    assembly = await Assembler([policy]).assemble([], events)
+    assert all(one is other for one, other in zip(assembly.events, returned, strict=True))
+    assert [decision.item for decision in assembly.dropped] == [4]

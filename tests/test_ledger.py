@@ -326,3 +326,13 @@ async def test_two_conversations_of_one_assembler_have_ledgers_with_names_of_the
     for history in (one, other, one):
         await assembler.assemble([], history)
     assert reader.names[0] == reader.names[2] != reader.names[1]
+
+
+async def test_what_is_sent_are_the_caller_s_own_objects_also_where_one_was_replaced_by_its_equal():
+    assembler, context = Assembler([]), Context()
+    first = [ModelRequest(id=f"m{number}", content="yes") for number in range(3)]
+    await assembler.assemble([], first, context)
+    second = [first[0], first[1].model_copy(), first[2]]
+    assembly = await assembler.assemble([], second, context)
+    assert all(one is other for one, other in zip(assembly.events, second, strict=True))
+    assert assembly.items == [0, 1, 2]

@@ -250,8 +250,8 @@ asyncio.run(main())
 """
 
 
-async @pytest.mark.slow
-def test_a_writer_that_is_killed_leaves_a_whole_content(root):
+@pytest.mark.slow
+async def test_a_writer_that_is_killed_leaves_a_whole_content(root):
     store = DiskKnowledgeStore(root)
     for delay in range(15):
         with subprocess.Popen([sys.executable, "-c", WRITER, str(root)], stdout=subprocess.PIPE) as process:
