@@ -286,6 +286,7 @@ async def test_a_summary_leads_to_what_it_stands_for_and_back(page, recorder, tm
     assert re.search(r"Item \d+\s+summary", page.text(".item"))
 
 
+@pytest.mark.slow
 async def test_a_thousand_turns_are_no_thousand_elements(page, recorder, tmp_path):
     for name, keep in (("window-40", 40),):
         chain = [ConversationPolicy(), SlidingWindowPolicy(keep)]
