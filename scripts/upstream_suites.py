@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -173,7 +174,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         work = (given.work or Path(temporary)).absolute()
         work.mkdir(parents=True, exist_ok=True)
-        failed = [suite.name for suite in chosen if not compare(suite, work, given.checkout)]
+        failed = []
+        for suite in chosen:
+            if not compare(suite, work, given.checkout):
+                failed.append(suite.name)
+            if given.work is None:
+                shutil.rmtree(work / f"venv-{suite.name}")  # each takes half a gigabyte and more
     if failed:
         print(f"differing: {', '.join(failed)}")
     return 1 if failed else 0
