@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import pytest
 
 from otel_assembly.instrumentation import instrument, uninstrument
 from otel_assembly.testing import RecordedTelemetry
-
-if not all(map(find_spec, ("autogen_agentchat", "autogen_ext"))):
-    collect_ignore_glob = ["test_*.py"]
 
 
 @pytest.fixture
