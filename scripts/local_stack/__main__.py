@@ -1,0 +1,72 @@
+"""``make stack``: start everything, say where it answers, and stop it on Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from local_stack.builds import BuildError, programs
+from local_stack.stack import Stack
+
+
+def main() -> int:
+    """Run until Ctrl-C; 1 where a server cannot be built or does not start."""
+    parser = argparse.ArgumentParser(prog="make stack", description=__doc__)
+    parser.add_argument("--build-only", action="store_true", help="build what is missing, and stop")
+    parser.add_argument("--folder", type=Path, help="where its data is kept (default: a new folder that goes with it)")
+    arguments = parser.parse_args()
+    # `kill` is as good as Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        found = programs()
+        if arguments.build_only:
+            return 0
+        with tempfile.TemporaryDirectory(prefix="otel-assembly-stack-") as temporary:
+            folder = (arguments.folder or Path(temporary)).absolute()
+            with Stack(found, folder, preferred=True) as stack:
+                print(_described(stack, folder), flush=True)
+                _watch(stack)
+    except KeyboardInterrupt:
+        print("\nstopped", file=sys.stderr)
+        return 0
+    except (BuildError, RuntimeError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 1
+
+
+def _watch(stack: Stack) -> None:
+    while True:
+        for server in stack.servers:
+            if not server.running:
+                raise RuntimeError(f"{server.name} ended by itself: {server.said()}")
+        time.sleep(1)
+
+
+def _described(stack: Stack, folder: Path) -> str:
+    collector, jaeger = stack.collector, stack.jaeger
+    return f"""
+The stack runs (Ctrl-C stops it; logs and data are in {folder}):
+
+  OTLP, for your agents   {collector.otlp_http} (HTTP), http://{collector.otlp_grpc} (gRPC)
+  Jaeger                  {jaeger.url}/api/v3/services
+  Prometheus              {stack.prometheus.url}/api/v1/alerts
+  Alertmanager            http://{stack.alertmanager.address}/api/v2/alerts
+
+These are built from Go modules, which hold no web pages: their APIs answer, and
+`otel-assembly view --jaeger {jaeger.url}` draws a page. For the pages of Jaeger, Prometheus and Grafana:
+docker compose -f collectors/compose.yaml up
+
+Something to look at, from another terminal:
+
+  OTEL_EXPORTER_OTLP_ENDPOINT=http://{collector.otlp_grpc} OTEL_METRICS_EXPORTER=otlp otel-assembly demo
+  otel-assembly doctor --jaeger {jaeger.url}
+"""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
