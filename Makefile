@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-stack test-upstream test-matrix stack coverage lint format docs bench clean
+.PHONY: help demo test test-long test-stack test-upstream test-matrix stack coverage lint format dashboards docs bench clean
 
 help:
 	@echo "make demo       an unmodified AG2 agent whose context overflows, with its spans, in your terminal"
@@ -18,6 +18,7 @@ help:
 	@echo "make stack      start those servers and say where they answer"
 	@echo "make coverage   the tests, and what they do not reach"
 	@echo "make lint       ruff, mypy --strict, the direction of imports, generated pages"
+	@echo "make dashboards  write the dashboards anew"
 	@echo "make docs       write the generated pages anew"
 	@echo "make bench      speed and memory, as ratios"
 
@@ -71,10 +72,14 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m otel_assembly.telemetry.document --check docs/semantic-conventions.md
+	$(BIN)/python -m dashboards --check
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+dashboards: $(VENV)/.dev
+	$(BIN)/python -m dashboards
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m otel_assembly.telemetry.document docs/semantic-conventions.md

@@ -1,4 +1,4 @@
-"""The servers, built from the Go module proxy by the small modules in ``collectors/build``, and cached.
+"""The servers, built from the Go module proxy by the small modules in ``modules``, and cached.
 
 Nothing but Go is needed: no Docker, no root, no packages of the system. The folder of a build is named by the hash of
 the files that determine it, so that a second start finds it and a changed version is built anew.
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
-MODULES: Final = ROOT / "collectors" / "build"
+MODULES: Final = Path(__file__).parent / "modules"
 NEEDED_GO: Final = (1, 26)
 #: Seconds between two words about a build that goes on.
 _TELL_EVERY: Final = 20.0

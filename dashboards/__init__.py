@@ -1,0 +1,1 @@
+"""Grafana dashboards, written as code: ``python -m dashboards`` writes their JSON beside this file."""

@@ -1,0 +1,255 @@
+"""*Agent detail*: one agent, to the same depth, and the policies of the processes in which it runs."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from dashboards.frame import (
+    Dashboard,
+    Section,
+    datasource,
+    instance,
+    jaeger,
+    jaeger_page,
+    jaeger_service,
+    job,
+    one_agent,
+    other_dashboard,
+)
+from dashboards.panels import COUNT, RATIO, TOKENS, Query, bars, cells, jaeger_search, lines, stat
+from dashboards.queries import (
+    THE_AGENT,
+    beside_the_agent,
+    counted,
+    mean,
+    model_calls,
+    of_its_processes,
+    quantile,
+    series,
+)
+from dashboards.shared import (
+    EXACT,
+    NEAR,
+    NONE_OR_SOME,
+    calibration,
+    dropped_legend,
+    duration,
+    fixed_share,
+    policy_duration,
+    prefix_reuse,
+    prompt_size,
+    utilisation,
+)
+
+TURNS: Final = series("assembly_duration_seconds_count", THE_AGENT)
+OVERFLOWS: Final = series("assembly_budget_overflows_total", THE_AGENT)
+HALTS: Final = series("assembly_halts_total", THE_AGENT)
+ITS_PROCESSES: Final = (
+    "This metric does not say the agent: shown is every process in which the agent ran in the hour before each point, "
+    "with the other agents of those."
+)
+ITS_TRACES: Final = jaeger_search("Its traces", '{"gen_ai.agent.name":"${agent:raw}"}')
+ITS_OVERFLOWS: Final = jaeger_search(
+    "Its traces that overflowed", '{"assembly.overflowed":"true","gen_ai.agent.name":"${agent:raw}"}'
+)
+ITS_HALTS: Final = jaeger_search(
+    "Its traces that were halted", '{"assembly.halts.emitted":"1","gen_ai.agent.name":"${agent:raw}"}'
+)
+
+
+def dashboard() -> Dashboard:
+    """The dashboard."""
+    return Dashboard(
+        name="assembly-agent",
+        title="Agent detail",
+        description="What one agent puts before its model: what fills the prompt, what is left out, and what it costs.",
+        sections=(
+            Section("$agent in this time range", _at_a_glance(), width=4, height=4),
+            Section("What fills its prompt", _prompt()),
+            Section("When it does not fit", _stops()),
+            Section("The policies of its processes", _policies()),
+            Section("Cache, time and model calls", _cost()),
+        ),
+        variables=(datasource(), job(), instance(), one_agent(), jaeger_service(), jaeger()),
+        links=(
+            other_dashboard(
+                "Assembly overview", "assembly-overview", "All agents, with the same choice and time range"
+            ),
+            jaeger_page(),
+        ),
+    )
+
+
+def _at_a_glance() -> tuple[Any, ...]:
+    return (
+        stat(
+            "Turns",
+            f"How many prompts were assembled for it. Worry when it is 0 while it should work. {EXACT}",
+            Query(counted(TURNS), "turns"),
+            links=[ITS_TRACES],
+        ),
+        stat(
+            "Overflows",
+            f"Assemblies whose token limit could not hold, raised or not. Worry from the first one on. {EXACT}",
+            Query(counted(OVERFLOWS), "overflows"),
+            thresholds=NONE_OR_SOME,
+            links=[ITS_OVERFLOWS],
+        ),
+        stat(
+            "Halts",
+            f"Conversations that were halted by a fatal alert. Worry from the first one on: somebody waits. {EXACT}",
+            Query(counted(HALTS), "halts"),
+            thresholds=NONE_OR_SOME,
+            links=[ITS_HALTS],
+        ),
+        stat(
+            "Tokens of a prompt now",
+            "The mean of the newest minutes in which it worked. Worry when it is far above what the task needs.",
+            Query(mean("assembly_output_tokens", THE_AGENT), "tokens"),
+            unit=TOKENS,
+            reduce="lastNotNull",
+        ),
+        stat(
+            "Fixed share now",
+            "Tokens that may not be dropped ÷ the budget, in all but the worst twentieth of the newest turns. Worry "
+            "from 80 % on; at 100 % it overflows.",
+            Query(quantile(0.95, "assembly_budget_fixed_utilization", THE_AGENT), "fixed share"),
+            unit=RATIO,
+            reduce="lastNotNull",
+            thresholds=NEAR,
+        ),
+        stat(
+            "Prefix reuse now",
+            "Which share of the previous prompt the next one begins with, as a mean of the newest turns. Worry when it "
+            "is low in long conversations: each turn is then paid in full.",
+            Query(mean("assembly_prefix_reuse", THE_AGENT), "reuse"),
+            unit=RATIO,
+            reduce="lastNotNull",
+        ),
+    )
+
+
+def _prompt() -> tuple[Any, ...]:
+    return (
+        lines(
+            "Tokens of a turn, given and sent",
+            "The mean of what one assembly is given, and of what it lets through. Worry when given grows without end: "
+            "the conversation does, and what is sent is an ever smaller part of it. What the prompt is made of, by "
+            "kind, stands on each trace, as `assembly.kind.names` and `assembly.kind.tokens`.",
+            [
+                Query(mean("assembly_input_tokens", THE_AGENT), "given"),
+                Query(mean("assembly_output_tokens", THE_AGENT), "sent"),
+            ],
+            unit=TOKENS,
+            decimals=0,
+            links=[ITS_TRACES],
+        ),
+        prompt_size(THE_AGENT),
+        cells(
+            "Prompts by size",
+            "How many prompts of each size, in each interval: two bands are two kinds of work, a band that climbs is a "
+            "conversation that grows. Worry when it climbs to the budget.",
+            Query(counted(series("assembly_output_tokens_bucket", THE_AGENT), "le"), "{{le}}", exemplars=True),
+            unit=TOKENS,
+            links=[ITS_TRACES],
+        ),
+        utilisation(THE_AGENT),
+        fixed_share(THE_AGENT),
+        calibration(ITS_PROCESSES, beside_the_agent()),
+    )
+
+
+def _stops() -> tuple[Any, ...]:
+    severity = ("assembly_alert_severity", "assembly_alert_source")
+    return (
+        bars(
+            "Overflows by process",
+            "Assemblies whose limit could not hold. Worry from the first one on: the model was sent too much, or "
+            f"nothing. {EXACT}",
+            [Query(counted(OVERFLOWS, "job", "instance"), "{{job}} {{instance}}")],
+            links=[ITS_OVERFLOWS],
+        ),
+        bars(
+            "Halts by process",
+            f"Conversations that were halted by a fatal alert. Worry from the first one on: somebody waits. {EXACT}",
+            [Query(counted(HALTS, "job", "instance"), "{{job}} {{instance}}")],
+            links=[ITS_HALTS],
+        ),
+        bars(
+            "Alerts shown to models",
+            "What observers had to say, by severity and by observer. Worry about `fatal`, which halts, and about "
+            f"`critical`. {ITS_PROCESSES} {EXACT}",
+            [
+                Query(
+                    of_its_processes(series("assembly_alerts_delivered_total"), *severity),
+                    "{{assembly_alert_severity}}: {{assembly_alert_source}}",
+                )
+            ],
+        ),
+    )
+
+
+def _policies() -> tuple[Any, ...]:
+    split, legend = dropped_legend()
+    policy, failed = "assembly_policy_name", ("assembly_policy_name", "error_type")
+    return (
+        bars(
+            "Items dropped",
+            "What was taken out of prompts, by the policy that did it and its reason; an item counts once, when it "
+            f"leaves. Worry about `policy_error` and `orphaned_…`. {ITS_PROCESSES} {EXACT}",
+            [Query(of_its_processes(series("assembly_items_dropped_total"), *split), legend)],
+            links=[ITS_TRACES],
+        ),
+        bars(
+            "Tokens dropped",
+            "How much was taken out, by policy and reason. Worry when it rises faster than turns. "
+            f"{ITS_PROCESSES} {EXACT}",
+            [Query(of_its_processes(series("assembly_tokens_dropped_total"), *split), legend)],
+            unit=TOKENS,
+        ),
+        bars(
+            "Checks without work",
+            "How often a reducer of its framework looked and found nothing to do; there is no span for it. Worry when "
+            f"they stop while turns go on. Only frameworks with such a reducer report it. {EXACT}",
+            [Query(counted(series("assembly_policy_declined_total", THE_AGENT), policy), "{{assembly_policy_name}}")],
+        ),
+        policy_duration(ITS_PROCESSES, beside_the_agent()),
+        bars(
+            "Errors of policies",
+            "Policies that raised or broke their contract, by exception. Worry from the first one on. "
+            f"{ITS_PROCESSES} {EXACT}",
+            [
+                Query(
+                    of_its_processes(series("assembly_policy_errors_total"), *failed),
+                    "{{assembly_policy_name}}: {{error_type}}",
+                )
+            ],
+        ),
+        bars(
+            "Prefix breaks",
+            "Why prompts did not begin with the whole of the one before. `first` is each conversation's first. Worry "
+            f"about `prompt_changed`, and about `cut_moved` on every turn. {ITS_PROCESSES} {EXACT}",
+            [
+                Query(
+                    of_its_processes(series("assembly_prefix_breaks_total"), "assembly_prefix_break"),
+                    "{{assembly_prefix_break}}",
+                )
+            ],
+        ),
+    )
+
+
+def _cost() -> tuple[Any, ...]:
+    return (
+        prefix_reuse(THE_AGENT),
+        duration(THE_AGENT),
+        lines(
+            "Turns and model calls",
+            "Its turns, and the model calls of its processes. Worry when calls go on while turns stop: telemetry is "
+            "lost, or models are called past the assembler. Calls are those of GenAI's client metrics, of either "
+            f"generation. {ITS_PROCESSES}",
+            [Query(counted(TURNS), "turns"), Query(model_calls(beside_the_agent()), "model calls")],
+            unit=COUNT,
+            decimals=0,
+        ),
+    )

@@ -1,0 +1,184 @@
+"""Panels: what all of one shape have in common. Where a panel stands is the layout's business."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from grafana_foundation_sdk.builders import common as common_builders
+from grafana_foundation_sdk.builders import dashboard as dashboard_builders
+from grafana_foundation_sdk.builders import heatmap as heatmap_builders
+from grafana_foundation_sdk.builders import prometheus as prometheus_builders
+from grafana_foundation_sdk.builders import stat as stat_builders
+from grafana_foundation_sdk.builders import timeseries as timeseries_builders
+from grafana_foundation_sdk.models import common, dashboard, heatmap, prometheus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DATASOURCE: Final = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
+#: The SDK exports once a minute: a window that follows a shorter step would often hold no second sample.
+STEP: Final = "1m"
+
+SECONDS, TOKENS, RATIO, COUNT, A_SECOND = "s", "locale", "percentunit", "locale", "cps"
+GREEN, YELLOW, RED = "green", "yellow", "red"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """An expression and how its series are called; `exemplars` marks the points that lead to a trace."""
+
+    expression: str
+    legend: str
+    exemplars: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Where a panel, or a series of it, leads."""
+
+    title: str
+    url: str
+
+
+def jaeger_search(title: str, tags: str, service: str = "${service:percentencode}") -> Link:
+    """The traces whose spans carry these tags (JSON, in which Grafana's variables stand as they are)."""
+    encoded = "".join(part if part.startswith("${") else quote(part, safe="") for part in _parts(tags))
+    query = f"service={service}&lookback=custom&start=${{__from}}000&end=${{__to}}000&tags={encoded}"
+    return Link(title, f"${{jaeger:raw}}/search?{query}")
+
+
+def _parts(text: str) -> list[str]:
+    """The text, cut before and after each ``${variable}``."""
+    parts = []
+    while "${" in text:
+        before, _, rest = text.partition("${")
+        name, _, text = rest.partition("}")
+        parts += [before, f"${{{name}}}"]
+    return [*parts, text]
+
+
+def steps(*colors: tuple[float | None, str]) -> dashboard_builders.ThresholdsConfig:
+    """From this value on, this colour; the first has no value."""
+    thresholds = [dashboard.Threshold(value=value, color=color) for value, color in colors]
+    return dashboard_builders.ThresholdsConfig().mode(dashboard.ThresholdsMode.ABSOLUTE).steps(thresholds)
+
+
+def stat(
+    title: str,
+    description: str,
+    query: Query,
+    *,
+    unit: str = COUNT,
+    thresholds: dashboard_builders.ThresholdsConfig | None = None,
+    reduce: str = "sum",
+    decimals: int = 0,
+    links: Sequence[Link] = (),
+) -> Any:
+    """One number for the whole time range: the sum of what happened in its intervals, unless told otherwise."""
+    panel = stat_builders.Panel().graph_mode(common.BigValueGraphMode.AREA).color_mode(common.BigValueColorMode.VALUE)
+    panel.reduce_options(common_builders.ReduceDataOptions().calcs([reduce]).values(False).fields(""))
+    panel.text_mode(common.BigValueTextMode.VALUE).color_scheme(_by_thresholds()).no_value("no data")
+    panel.thresholds(thresholds or steps((None, GREEN))).min(0)
+    return _described(panel, title, description, [query], unit, decimals, links)
+
+
+def bars(
+    title: str,
+    description: str,
+    queries: Sequence[Query],
+    *,
+    unit: str = COUNT,
+    links: Sequence[Link] = (),
+    series_links: Sequence[Link] = (),
+) -> Any:
+    """What happened in each interval, stacked; the legend says how often in the whole time range."""
+    panel = _timeseries(["sum"]).draw_style(common.GraphDrawStyle.BARS).fill_opacity(70).line_width(0)
+    panel.stacking(common_builders.StackingConfig().mode(common.StackingMode.NORMAL).group("A")).min(0)
+    panel.bar_alignment(common.BarAlignment.BEFORE)
+    panel.data_links([_link(link) for link in series_links])
+    return _described(panel, title, description, queries, unit, 0, links)
+
+
+def lines(
+    title: str,
+    description: str,
+    queries: Sequence[Query],
+    *,
+    unit: str,
+    decimals: int | None = None,
+    soft_max: float | None = None,
+    minimum: float | None = 0,
+    maximum: float | None = None,
+    thresholds: dashboard_builders.ThresholdsConfig | None = None,
+    links: Sequence[Link] = (),
+    logarithmic: bool = False,
+) -> Any:
+    """Values over time; the legend says the last, and the largest or smallest that matters."""
+    panel = _timeseries(["lastNotNull", "min", "max"]).draw_style(common.GraphDrawStyle.LINE).line_width(1)
+    panel.fill_opacity(0)
+    if logarithmic:
+        scale = common_builders.ScaleDistributionConfig().type(common.ScaleDistribution.LOG).log(10)
+        panel.scale_distribution(scale)
+    elif minimum is not None:
+        panel.min(minimum)
+    if maximum is not None:
+        panel.max(maximum)
+    if soft_max is not None:
+        panel.axis_soft_max(soft_max)
+    if thresholds is not None:
+        panel.thresholds(thresholds)
+        style = common_builders.GraphThresholdsStyleConfig().mode(common.GraphThresholdsStyleMode.DASHED)
+        panel.thresholds_style(style)
+    return _described(panel, title, description, queries, unit, decimals, links)
+
+
+def cells(title: str, description: str, query: Query, *, unit: str, links: Sequence[Link] = ()) -> Any:
+    """A heatmap of a histogram: how many in each bucket, in each interval."""
+    panel = heatmap_builders.Panel().calculate(False).cell_gap(1)
+    panel.y_axis(heatmap_builders.YAxisConfig().axis_placement(common.AxisPlacement.LEFT).unit(unit).min(0))
+    color = heatmap_builders.HeatmapColorOptions().mode(heatmap.HeatmapColorMode.SCHEME).scheme("Oranges").steps(64)
+    panel.color(color.reverse(False).fill("dark-orange").exponent(0.5))
+    panel.filter_values(heatmap_builders.FilterValueRange().le(1e-9)).show_legend()
+    panel.tooltip(heatmap_builders.HeatmapTooltip().mode(common.TooltipDisplayMode.SINGLE).y_histogram(True))
+    return _described(panel, title, description, [query], unit, None, links, prometheus.PromQueryFormat.HEATMAP)
+
+
+def _timeseries(legend: list[str]) -> timeseries_builders.Panel:
+    panel = timeseries_builders.Panel().show_points(common.VisibilityMode.AUTO).span_nulls(False)
+    table = common_builders.VizLegendOptions().display_mode(common.LegendDisplayMode.TABLE)
+    panel.legend(table.placement(common.LegendPlacement.BOTTOM).show_legend(True).calcs(legend))
+    tooltip = common_builders.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI)
+    return panel.tooltip(tooltip.sort(common.SortOrder.DESCENDING))
+
+
+def _described(
+    panel: Any,
+    title: str,
+    description: str,
+    queries: Sequence[Query],
+    unit: str,
+    decimals: int | None,
+    links: Sequence[Link],
+    shape: prometheus.PromQueryFormat = prometheus.PromQueryFormat.TIME_SERIES,
+) -> Any:
+    panel.title(title).description(description).datasource(DATASOURCE).unit(unit)
+    if decimals is not None:
+        panel.decimals(decimals)
+    if links:
+        panel.links([_link(link) for link in links])
+    for number, query in enumerate(queries):
+        target = prometheus_builders.Dataquery().datasource(DATASOURCE).ref_id(chr(ord("A") + number))
+        target.expr(query.expression).legend_format(query.legend).range().format(shape).interval(STEP)
+        target.editor_mode(prometheus.QueryEditorMode.CODE)
+        panel.with_target(target.exemplar(query.exemplars))
+    return panel
+
+
+def _link(link: Link) -> Any:
+    return dashboard_builders.DashboardLink(link.title).url(link.url).target_blank(True)
+
+
+def _by_thresholds() -> dashboard_builders.FieldColor:
+    return dashboard_builders.FieldColor().mode(dashboard.FieldColorModeId.THRESHOLDS)
