@@ -29,9 +29,12 @@ def main() -> int:
             folder = (arguments.folder or Path(temporary)).absolute()
             with Stack(found, folder, preferred=True) as stack:
                 print(_described(stack, folder), flush=True)
-                _watch(stack)
+                try:
+                    _watch(stack)
+                finally:
+                    print("\nstopping (Jaeger takes ten seconds) ...", file=sys.stderr)
     except KeyboardInterrupt:
-        print("\nstopped", file=sys.stderr)
+        print("stopped", file=sys.stderr)
         return 0
     except (BuildError, RuntimeError) as error:
         print(error, file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
 
 LOOPBACK: Final = "127.0.0.1"
 _PR_SET_PDEATHSIG: Final = 1
+#: Below those that a system gives to outgoing connections: whoever is started late, or again, finds its port free.
+_PORTS: Final = range(20_000, 32_768)
 _given: set[int] = set()
 
 
 def free_port(preferred: int = 0) -> int:
     """A loopback port that nobody listens on: the preferred one where it is free; never the same twice."""
-    for wanted in (preferred, *([0] * 50)):
+    anywhere = random.sample(_PORTS, 100)
+    for wanted in [preferred, *anywhere] if preferred else anywhere:
         with socket.socket() as probe:
             # Go's servers set it too: a port in TIME_WAIT is free to them.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -241,7 +241,8 @@ class Alertmanager(Server):
                 f"--web.listen-address={LOOPBACK}:{self.port}",
                 "--cluster.listen-address=",
             ],
-            folder=folder,
+            # It reads *.url from where it is started, not from where its configuration stands.
+            folder=home,
             ready=lambda: answers(f"http://{self.address}/-/ready"),
         )
 

@@ -1,0 +1,109 @@
+"""Prints the alerts that Alertmanager sends, for whoever is on call; the standard library is enough.
+
+    python examples/alert_receiver.py --host 127.0.0.1 --port 9095
+
+It stands where a pager and a chat would: the `*.url` files beside `collectors/alertmanager/alertmanager.yaml` point to
+it. Each alert is printed with how bad it is, what happened and to which agent, where its traces are and what to do. Of
+the Watchdog, which always fires, only the silence is told: once it has come, and then not for ten minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+WATCHDOG = "Watchdog"
+#: Alertmanager repeats it every five minutes: one may be late.
+SILENCE = 600
+
+
+def shown(alert: dict[str, Any], receiver: str) -> str:
+    """One alert as a few lines to read."""
+    labels, told = alert["labels"], alert["annotations"]
+    if alert["status"] == "resolved":
+        head = f"resolved  {told.get('summary', labels['alertname'])}"
+        return f"{head}  [{labels['alertname']}, since {alert['startsAt'][:19]}Z]"
+    head = f"{labels.get('severity', 'unknown').upper()}  {told.get('summary', labels['alertname'])}"
+    rows = {
+        "agent": labels.get("gen_ai_agent_name"),
+        "service": labels.get("job"),
+        "environment": labels.get("deployment_environment_name"),
+        "what": told.get("description"),
+        "traces": told.get("trace_search"),
+        "runbook": told.get("runbook_url"),
+        "since": f"{alert['startsAt'][:19]}Z, to {receiver}",
+    }
+    return "\n".join([head, *(f"  {name:12}{text}" for name, text in rows.items() if text)])
+
+
+class Receiver(BaseHTTPRequestHandler):
+    """Takes Alertmanager's webhook at any path; the path is the receiver's name."""
+
+    def do_POST(self) -> None:
+        try:
+            notification = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+            lines = [
+                shown(alert, self.path.strip("/"))
+                for alert in notification["alerts"]
+                if alert["labels"]["alertname"] != WATCHDOG
+            ]
+            watched = len(lines) < len(notification["alerts"])
+        except (ValueError, KeyError, TypeError):
+            self._answer(400)
+            return
+        if watched:
+            dog.came()
+        for text in lines:
+            print(f"{text}\n", flush=True)
+        self._answer(200)
+
+    def _answer(self, status: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """One line for each request would hide the alerts."""
+
+
+class Dog:
+    """Tells when the Watchdog falls silent."""
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+
+    def came(self) -> None:
+        if self._last is None:
+            print("the Watchdog is heard: alerts find their way\n", flush=True)
+        self._last = time.monotonic()
+
+    def watch(self) -> None:
+        while True:
+            time.sleep(10)
+            if self._last is not None and time.monotonic() - self._last > SILENCE:
+                print(f"CRITICAL  no Watchdog for {SILENCE} s: nobody would be told of anything\n", flush=True)
+                self._last = None
+
+
+dog = Dog()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Print the alerts that Alertmanager sends.")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=9095)
+    options = parser.parse_args()
+    threading.Thread(target=dog.watch, daemon=True).start()
+    with ThreadingHTTPServer((options.host, options.port), Receiver) as server:
+        print(f"waiting for alerts at http://{options.host}:{server.server_address[1]}\n", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()
