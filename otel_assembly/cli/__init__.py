@@ -1,4 +1,4 @@
-"""The command line: ``otel-assembly demo | replay | explain | view | doctor``."""
+"""The command line: ``otel-assembly demo | replay | explain | view | doctor | stack``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from otel_assembly.cli import demo as demo
 from otel_assembly.cli import doctor as doctor
 from otel_assembly.cli import explain as explain
 from otel_assembly.cli import replay as replay
+from otel_assembly.cli import stack as stack
 from otel_assembly.cli import view as view
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.errors import AssemblyError, ConfigurationError, TranscriptError
@@ -38,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     )
     root.add_argument("--version", action="version", version=f"otel-assembly {__version__}")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (demo, replay, explain, view, doctor):
+    for module in (demo, replay, explain, view, doctor, stack):
         module.add_parser(commands)
     return root
 

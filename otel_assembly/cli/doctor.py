@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
+import shutil
 import sys
+import textwrap
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -18,14 +21,15 @@ from otel_assembly.cli.export import (
 )
 from otel_assembly.cli.findings import Finding
 from otel_assembly.cli.frameworks import frameworks
+from otel_assembly.cli.probes import SERVICE
+from otel_assembly.cli.stack_probe import StackProbe
 from otel_assembly.cli.terminal import safe_text
-from otel_assembly.errors import TokenizerError
+from otel_assembly.errors import ConfigurationError, TokenizerError
 from otel_assembly.telemetry.settings import TelemetrySettings
 from otel_assembly.tokens import TiktokenCounter, counter_for
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from otel_assembly.cli.findings import Verdict
 
@@ -40,6 +44,10 @@ _PACKAGES = (
 )
 _MARKS = {"ok": ("✓", "32"), "note": ("•", "33"), "fail": ("✖", "31")}
 _PLAIN = {"ok": "ok  ", "note": "note", "fail": "FAIL"}
+#: Where what was found begins, and where it goes on in a terminal that is too narrow for a column.
+_COLUMN = 38
+_NARROW = 100
+_WAIT = 30.0
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -48,28 +56,90 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "doctor",
         help="what is installed, which hooks take on it, what counts tokens, and whether the endpoint answers",
         description="Look at versions, at the frameworks that are installed and which of our hooks take on them (they "
-        "are imported for it), at tokenizers, the exporter's endpoint and content capture. Exit status 1 where "
-        "something does not work.",
+        "are imported for it), at tokenizers, the exporter's endpoint and content capture. With --jaeger, --prometheus "
+        "or --alertmanager, also at a running stack: a probe goes to the exporter's endpoint, and is looked for where "
+        "it should come out. Exit status 1 where something does not work.",
+        epilog=f"The probes are of the service {SERVICE}, and no assembly: no panel and no rule counts them.",
     )
     parser.add_argument("--model", metavar="NAME", help="say which tokenizer answers for this model")
+    stack = parser.add_argument_group("a running stack")
+    stack.add_argument("--jaeger", metavar="URL", help="send a span and find it there, such as http://localhost:16686")
+    stack.add_argument(
+        "--prometheus",
+        metavar="URL",
+        help="send a metric and find it there, such as http://localhost:9090; are our alert rules loaded there, and "
+        "does it know an Alertmanager?",
+    )
+    stack.add_argument(
+        "--alertmanager",
+        metavar="URL",
+        help="has the alert that always fires come there, such as http://localhost:9093?",
+    )
+    stack.add_argument(
+        "--wait",
+        type=_seconds,
+        metavar="SECONDS",
+        help=f"how long each is waited for, at most (default {_WAIT:.0f}); longer than a tail sampler's decision_wait",
+    )
     parser.set_defaults(run=run)
+
+
+def _seconds(text: str) -> float:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:5]) <= 3600:
+        raise argparse.ArgumentTypeError(f"must be a whole number of seconds from 1 to 3600, got {text!r}")
+    return float(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the findings; 1 where something does not work."""
-    failed = False
-    for title, findings in (
+    sections: list[tuple[str, Iterable[Finding]]] = [
         ("Versions", _versions()),
         ("Frameworks", frameworks()),
         ("Tokenizers", _tokenizers(arguments.model)),
         ("Export", _export()),
         ("Content", _content()),
-    ):
+    ]
+    if any(url is not None for url in (arguments.jaeger, arguments.prometheus, arguments.alertmanager)):
+        seconds = arguments.wait or _WAIT
+        probe = StackProbe(
+            jaeger=arguments.jaeger,
+            prometheus=arguments.prometheus,
+            alertmanager=arguments.alertmanager,
+            seconds=seconds,
+        )
+        sections.append((f"Stack (each is waited for, {seconds:g} s at most)", probe.findings()))
+    elif arguments.wait is not None:
+        raise ConfigurationError(
+            "--wait is for what is looked for in a stack; name --jaeger, --prometheus or --alertmanager"
+        )
+    failed = False
+    for title, findings in sections:
         print(f"\n{title}" if title != "Versions" else title)
         for finding in findings:
             failed = failed or finding.verdict == "fail"
-            print(f"{finding.indent}  {_mark(finding.verdict)} {finding.what:<38} {safe_text(finding.found)}")
+            print(_line(finding), flush=True)
     return 1 if failed else 0
+
+
+def _line(finding: Finding) -> str:
+    line = f"{finding.indent}  {_mark(finding.verdict)} {finding.what:<{_COLUMN}} {safe_text(finding.found)}"
+    if not sys.stdout.isatty():
+        return line  # whoever reads it from a pipe looks for lines
+    width = shutil.get_terminal_size().columns
+    hanging = _COLUMN + 5 if width >= _NARROW else 6
+    # What sets a colour takes no room.
+    invisible = len(_mark(finding.verdict)) - 1
+    first, *rest = textwrap.wrap(
+        line, width + invisible, drop_whitespace=False, break_long_words=False, break_on_hyphens=False
+    )
+    if not rest:
+        return line
+    told = line[len(first) :].lstrip()
+    indent = " " * hanging
+    more = textwrap.wrap(
+        told, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join([first.rstrip(), *more])
 
 
 def _mark(verdict: Verdict) -> str:

@@ -23,7 +23,7 @@ from otel_assembly.telemetry.otlp_json import StoredSpan, read_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["read_jaeger"]
+__all__ = ["base_url", "read_jaeger", "read_jaeger_trace"]
 
 #: Seconds that an answer may keep us waiting, for its beginning or for more of it; and that it may take in all.
 _TIMEOUT: Final = 10.0
@@ -83,6 +83,38 @@ def read_jaeger(
     return sorted((span for span in spans.values() if span.trace_id in ours), key=lambda span: span.start_ns)
 
 
+def read_jaeger_trace(url: str, trace_id: str) -> list[StoredSpan]:
+    """Every span of one trace, whoever made it; none where Jaeger does not have that trace.
+
+    Args:
+        url: Where Jaeger's page is, such as ``http://localhost:16686``, with its base path if it has one.
+        trace_id: The trace's id, as 32 hexadecimal digits.
+
+    Raises:
+        ConfigurationError: The URL is none.
+        AssemblyError: Nobody answers there, or what answers is no Jaeger, or it failed.
+    """
+    return _Jaeger(url, lambda problem: None, 1).trace(trace_id)
+
+
+def base_url(url: str, whose: str, example: str) -> str:
+    """An http(s) URL without what no base has: a slash at its end, a query, a fragment.
+
+    Raises:
+        ConfigurationError: It is none, or holds credentials.
+    """
+    try:
+        parts = urllib.parse.urlsplit(url)
+        known = parts.scheme in {"http", "https"} and parts.hostname and (parts.port or True)
+    except ValueError:
+        known = False
+    if not known:
+        raise ConfigurationError(f"{url!r} is no URL of {whose}; expected one such as {example}")
+    if "@" in parts.netloc:
+        raise ConfigurationError(f"the URL of {whose} holds credentials; name it without them")
+    return urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
+
+
 def _seconds(lookback: str) -> int:
     match = re.fullmatch(r"([1-9][0-9]{0,5})([smhd])", lookback)
     if match is None:
@@ -94,18 +126,10 @@ class _Jaeger:
     """One Jaeger, asked over HTTP."""
 
     def __init__(self, url: str, on_problem: Callable[[str], None], limit: int) -> None:
-        parts = urllib.parse.urlsplit(url)
-        try:
-            known = parts.scheme in {"http", "https"} and parts.hostname and (parts.port or True)
-        except ValueError:
-            known = False
-        if not known:
-            raise ConfigurationError(f"{url!r} is no URL of a Jaeger; expected one such as http://localhost:16686")
-        if "@" in parts.netloc:
-            raise ConfigurationError("the URL of the Jaeger holds credentials; name it without them")
+        base = base_url(url, "a Jaeger", "http://localhost:16686")
         if limit < 1:
             raise ConfigurationError(f"the limit must be at least 1 trace, got {limit}")
-        self._base = urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
+        self._base = base
         self._shown = self._base
         self._on_problem = on_problem
         self._limit = limit

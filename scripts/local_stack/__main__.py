@@ -67,7 +67,8 @@ docker compose -f collectors/compose.yaml up
 Something to look at, from another terminal:
 
   OTEL_EXPORTER_OTLP_ENDPOINT=http://{collector.otlp_grpc} OTEL_METRICS_EXPORTER=otlp otel-assembly demo
-  otel-assembly doctor --jaeger {jaeger.url}
+  OTEL_EXPORTER_OTLP_ENDPOINT=http://{collector.otlp_grpc} otel-assembly doctor --jaeger {jaeger.url} \\
+      --prometheus {stack.prometheus.url} --alertmanager http://{stack.alertmanager.address}
 """
 
 

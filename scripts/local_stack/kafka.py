@@ -2,52 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-import shutil
 import subprocess
-import sys
-import tempfile
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from local_stack.builds import MODULES, BuildError, cache
+from local_stack.maven import jars
 from local_stack.processes import LOOPBACK, Server, free_port
 
-NEEDED_JAVA: Final = 17
-_POM: Final = MODULES / "kafka" / "pom.xml"
-_SECONDS: Final = 1800
+if TYPE_CHECKING:
+    from pathlib import Path
+
 #: Anything of 22 characters of base64 will do: it tells one cluster's folder from another's.
 _CLUSTER: Final = "b3RlbC1hc3NlbWJseS1vbg"
 _READY: Final = b"Kafka Server started"
 
 
-def jars() -> Path:
-    """The folder with Kafka's jars, fetched with Maven where it is not there yet.
-
-    Raises:
-        BuildError: Java or Maven is missing, or Maven could not fetch them.
-    """
-    folder = cache() / f"kafka-{hashlib.sha256(_POM.read_bytes()).hexdigest()[:16]}"
-    if folder.exists():
-        return folder
-    for program, package in (("java", f"a JRE of Java {NEEDED_JAVA} or later"), ("mvn", "Maven")):
-        if shutil.which(program) is None:
-            raise BuildError(f"Kafka needs {package}, and there is no {program} on the path")
-    print("fetching Kafka with Maven (43 MB, then never again) ...", file=sys.stderr, flush=True)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="kafka-", dir=folder.parent) as temporary:
-        fetched = Path(temporary) / "jars"
-        command = ["mvn", "-B", "-q", "-f", str(_POM), "dependency:copy-dependencies", f"-DoutputDirectory={fetched}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
-        if done.returncode:
-            raise BuildError(f"Kafka could not be fetched: {' '.join(command)}\n{(done.stdout or done.stderr)[-2000:]}")
-        # In one step, so that what was broken off is never taken for whole.
-        try:
-            fetched.rename(folder)
-        except OSError:
-            if not folder.exists():
-                raise
-    return folder
+def _jars() -> str:
+    folder = jars("kafka", program="java", package="a JRE of Java 17 or later", megabytes=43)
+    return f"{folder}/*"
 
 
 class Kafka(Server):
@@ -58,7 +29,7 @@ class Kafka(Server):
         self._controller_port = free_port()
         self._partitions = partitions
         self._max_message_bytes = max_message_bytes
-        self._java = ["java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{jars()}/*"]
+        self._java = ["java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", _jars()]
         self._seen = 0
         super().__init__(
             "kafka",
