@@ -157,19 +157,20 @@ def _make(build: Build, number: int, of: int) -> None:
 
 
 def _run(command: list[str], folder: Path, build: Build) -> None:
-    """Run a step of a build; now and then, how many packages it has compiled."""
+    """Run a step of a build; now and then, how far it has come."""
     environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"}
-    compiled, told, said = 0, time.monotonic(), deque[str](maxlen=20)
+    fetched, compiled, told, said = 0, 0, time.monotonic(), deque[str](maxlen=20)
     with subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         for line in process.stdout or ():
             said.append(line.rstrip())
             # `go build -v` names each package as it is done with it.
+            fetched += line.startswith("go: downloading ")
             compiled += " " not in line.strip()
             if time.monotonic() - told > _TELL_EVERY:
                 told = time.monotonic()
-                _say(f"  {build.name}: {compiled} packages compiled ...")
+                _say(f"  {build.name}: {fetched} modules fetched, {compiled} packages compiled ...")
     if process.returncode:
         raise BuildError(f"{build.name} could not be built: {' '.join(command)} in {folder}\n" + "\n".join(said))
 
