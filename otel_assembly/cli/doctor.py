@@ -25,6 +25,7 @@ from otel_assembly.cli.probes import SERVICE
 from otel_assembly.cli.stack_probe import StackProbe
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.errors import ConfigurationError, TokenizerError
+from otel_assembly.telemetry.conventions_environment import SDK_METRICS
 from otel_assembly.telemetry.settings import TelemetrySettings
 from otel_assembly.tokens import TiktokenCounter, counter_for
 
@@ -195,6 +196,10 @@ def _export() -> Iterator[Finding]:
         yield Finding("fail", where, f"{endpoint}: nobody answers ({why})")
     else:
         yield Finding("note", where, f"{OTEL_EXPORTER_OTLP_ENDPOINT} is not set; {endpoint}: nobody answers ({why})")
+    if os.environ.get(SDK_METRICS.name, "").strip().lower() == "true":
+        yield Finding("ok", "spans that the SDK loses", "counted")
+    else:
+        yield Finding("note", "spans that the SDK loses", f"not counted; {SDK_METRICS.name}=true counts them")
 
 
 def _content() -> Iterator[Finding]:

@@ -35,6 +35,14 @@ SPAN_FILE: Final = EnvironmentVariable(
     "Where `OTEL_TRACES_EXPORTER=otel_assembly_file` writes: OTLP JSON lines, which `otel-assembly explain`,"
     " `otel-assembly view` and the Collector read.",
 )
+SDK_METRICS: Final = EnvironmentVariable(
+    "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED",
+    ("true", "false"),
+    "false",
+    "Whether the SDK (1.45 and later) counts the spans that it started, exported and lost: without it, what was lost is"
+    " a line in a log.",
+    standard=True,
+)
 
 ENVIRONMENT: Final = (
     ALERT_SIGNAL,
@@ -55,6 +63,7 @@ ENVIRONMENT: Final = (
         "Spans that are not sampled carry nothing; metrics and log records stay whole.",
         standard=True,
     ),
+    SDK_METRICS,
     EnvironmentVariable(
         "OTEL_SPAN_EVENT_COUNT_LIMIT",
         (),
