@@ -17,7 +17,6 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,13 +37,6 @@ def _processor_seconds(process: int) -> float:
 def _peak_mib(process: int) -> float:
     status = Path(f"/proc/{process}/status").read_text()
     return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM"))
-
-
-def _measured(server: Any, name: str) -> float:
-    """The sum of one of a server's own counters; its name ends with ``_total`` in Jaeger 2.13, not in the Collector."""
-    with urllib.request.urlopen(f"http://{server.own_metrics}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name}{{", f"{name}_total{{")))
 
 
 class Sender:
@@ -127,7 +119,7 @@ def measure(kind: str, turns: float, seconds: float, senders: int) -> dict:
 
             def stored() -> float:
                 # Its one exporter is its storage.
-                return _measured(jaeger, "otelcol_exporter_sent_spans")
+                return jaeger.measured("otelcol_exporter_sent_spans")
 
             started = time.monotonic()
             with contextlib.suppress(TimeoutError):
@@ -141,8 +133,8 @@ def measure(kind: str, turns: float, seconds: float, senders: int) -> dict:
                 "spans": spans,
                 "bytes": sum(one["bytes"] for one in sent),
                 "not taken": sum(one["lost"] for one in sent),
-                "refused": _measured(collector, "otelcol_receiver_refused_spans"),
-                "given up": _measured(collector, "otelcol_exporter_send_failed_spans"),
+                "refused": collector.measured("otelcol_receiver_refused_spans"),
+                "given up": collector.measured("otelcol_exporter_send_failed_spans"),
                 "stored": stored(),
                 "seconds behind": time.monotonic() - started,
                 "traces asked for": len(sample),

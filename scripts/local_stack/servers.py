@@ -19,7 +19,24 @@ COLLECTORS: Final = ROOT / "collectors"
 RULES: Final = ROOT / "dashboards" / "rules"
 
 
-class Collector(Server):
+class MeasuredServer(Server):
+    """A server that says how it does, in Prometheus's form."""
+
+    #: Where it says so: ``host:port``.
+    own_metrics: str
+
+    def measured(self, name: str) -> float:
+        """The sum of one of its own metrics over all its labels; 0 where there is none.
+
+        The name of a counter ends with ``_total`` in Jaeger 2.13, and does not in the Collector: give it without.
+        """
+        with urllib.request.urlopen(f"http://{self.own_metrics}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        named = (f"{name}{{", f"{name} ", f"{name}_total{{", f"{name}_total ")
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(named))
+
+
+class Collector(MeasuredServer):
     """An OpenTelemetry Collector."""
 
     def __init__(
@@ -38,6 +55,7 @@ class Collector(Server):
             preferred=preferred,
         )
         self.settings = {"LISTEN_HOST": LOOPBACK, "DATA_DIR": str(folder / "data"), **ports, **(settings or {})}
+        self.own_metrics = f"{LOOPBACK}:{self.settings['SELF_METRICS_PORT']}"
         super().__init__(
             name,
             [programs["otelcol"], "--config", config],
@@ -56,19 +74,8 @@ class Collector(Server):
         """Where it takes OTLP over HTTP: the base URL."""
         return f"http://{LOOPBACK}:{self.settings['OTLP_HTTP_PORT']}"
 
-    @property
-    def own_metrics(self) -> str:
-        """Where it says how it does, for Prometheus: ``host:port``."""
-        return f"{LOOPBACK}:{self.settings['SELF_METRICS_PORT']}"
 
-    def measured(self, name: str) -> float:
-        """The sum of one of its own metrics over all its labels; 0 where there is none."""
-        with urllib.request.urlopen(f"http://{self.own_metrics}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name}{{", f"{name} ")))
-
-
-class Jaeger(Server):
+class Jaeger(MeasuredServer):
     """A Jaeger v2."""
 
     def __init__(
@@ -99,6 +106,7 @@ class Jaeger(Server):
             **ports,
             **(settings or {}),
         }
+        self.own_metrics = f"{LOOPBACK}:{self.settings['JAEGER_SELF_METRICS_PORT']}"
         super().__init__(
             name,
             [programs["jaeger"], "--config", config],
@@ -119,11 +127,6 @@ class Jaeger(Server):
     def otlp(self) -> str:
         """Where it takes spans: ``host:port``."""
         return f"{LOOPBACK}:{self.settings['JAEGER_OTLP_PORT']}"
-
-    @property
-    def own_metrics(self) -> str:
-        """Where it says how it does, for Prometheus: ``host:port``."""
-        return f"{LOOPBACK}:{self.settings['JAEGER_SELF_METRICS_PORT']}"
 
     def get(self, path: str) -> Any:
         """What its query API answers, decoded."""

@@ -126,17 +126,6 @@ def spans_in(jaeger, service):
     return {span["spanID"] for trace in traces for span in trace["spans"]}
 
 
-def measured(server, name):
-    """The sum of one of a server's own metrics over all its labels; 0 where there is none.
-
-    A counter's name ends with `_total` in Jaeger 2.13, and does not in the Collector.
-    """
-    with urllib.request.urlopen(f"http://{server.own_metrics}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    names = (f"{name}{{", f"{name} ", f"{name}_total{{")
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(names))
-
-
 def all_in(jaeger, service, expected, seconds=60):
     """Wait until Jaeger has all of these spans, and say which it has of that service; fails with how many are lost."""
     missing = expected

@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import pytest
-from driving import SPANS_A_TURN, DrivenAgent, all_in, measured, spans_in
+from driving import SPANS_A_TURN, DrivenAgent, all_in, spans_in
 from local_stack import COLLECTORS, Collector, Jaeger, wait_until
 
 KILLS = 4
@@ -56,7 +56,7 @@ def test_what_a_collector_acknowledged_arrives_although_it_is_killed_under_load(
         assert agent.end() == 0
         arrived = all_in(jaeger, service, agent.acknowledged())
     assert len(agent.acknowledged()) > 2_400 * SPANS_A_TURN / 2
-    repeated = measured(jaeger, "otelcol_receiver_accepted_spans") - len(arrived)
+    repeated = jaeger.measured("otelcol_receiver_accepted_spans") - len(arrived)
     record_property("spans acknowledged", len(agent.acknowledged()))
     record_property("spans that arrived more than once", repeated)
 
@@ -115,9 +115,7 @@ def test_a_full_queue_refuses_and_loses_nothing_that_it_took(new_collector, jaeg
     collector.start()
     with DrivenAgent(service, tmp_path, collector.otlp_grpc, notes=True) as agent:
         agent.tell("turns", 1_500, 500)
-        wait_until(
-            lambda: measured(collector, "otelcol_exporter_enqueue_failed_spans"), seconds=60, what="a full queue"
-        )
+        wait_until(lambda: collector.measured("otelcol_exporter_enqueue_failed_spans"), seconds=60, what="a full queue")
         agent.hear()
         jaeger.start()
         agent.ask("turns", 10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from driving import DrivenAgent, measured
+from driving import DrivenAgent
 from local_stack import COLLECTORS, Collector, Prometheus, wait_until
 
 SERVICE = "counted-meanwhile"
@@ -43,7 +43,7 @@ def test_an_overflow_while_prometheus_was_dead_is_alerted_on_when_it_is_back(col
         agent.ask("turns", 30)
         agent.ask("overflow")
         agent.ask("turns", 20, 10)
-        held = measured(collector, "otelcol_exporter_queue_size")
+        held = collector.measured("otelcol_exporter_queue_size")
         assert held > 0
         prometheus.start()
         wait_until(lambda: prometheus.value(f"sum({ASSEMBLIES})") == 101, seconds=60, what="101 assemblies counted")
@@ -55,5 +55,5 @@ def test_an_overflow_while_prometheus_was_dead_is_alerted_on_when_it_is_back(col
         )
         # The graph has no hole either, once every part has been tried again: the agent reports every 0.3 seconds.
         wait_until(lambda: largest_gap(prometheus) < 2, seconds=30, what="a graph without a hole")
-        assert measured(collector, "otelcol_exporter_send_failed_metric_points") == 0
+        assert collector.measured("otelcol_exporter_send_failed_metric_points") == 0
         assert agent.end() == 0
