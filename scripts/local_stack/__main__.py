@@ -50,8 +50,17 @@ def _watch(stack: Stack) -> None:
         time.sleep(1)
 
 
+def _program() -> str:
+    """How to call ours from here: as it lies in this environment, which need not be on the path."""
+    installed = Path(sys.executable).parent / "otel-assembly"
+    if not installed.exists():
+        return "otel-assembly"
+    return str(installed.relative_to(Path.cwd()) if installed.is_relative_to(Path.cwd()) else installed)
+
+
 def _described(stack: Stack, folder: Path) -> str:
     collector, jaeger = stack.collector, stack.jaeger
+    program = _program()
     return f"""
 The stack runs (Ctrl-C stops it; logs and data are in {folder}):
 
@@ -61,13 +70,14 @@ The stack runs (Ctrl-C stops it; logs and data are in {folder}):
   Alertmanager            http://{stack.alertmanager.address}/api/v2/alerts
 
 These are built from Go modules, which hold no web pages: their APIs answer, and
-`otel-assembly view --jaeger {jaeger.url}` draws a page. For the pages of Jaeger, Prometheus and Grafana:
+`{program} view --jaeger {jaeger.url}` draws a page. For the pages of Jaeger, Prometheus and Grafana:
 docker compose -f collectors/compose.yaml up
 
-Something to look at, from another terminal:
+Something to look at, from another terminal (the first prints the alerts that would wake somebody, as they come):
 
-  OTEL_EXPORTER_OTLP_ENDPOINT=http://{collector.otlp_grpc} OTEL_METRICS_EXPORTER=otlp otel-assembly demo
-  OTEL_EXPORTER_OTLP_ENDPOINT=http://{collector.otlp_grpc} otel-assembly doctor --jaeger {jaeger.url} \\
+  python examples/alert_receiver.py
+  OTEL_EXPORTER_OTLP_ENDPOINT=http://{collector.otlp_grpc} OTEL_METRICS_EXPORTER=otlp {program} demo
+  OTEL_EXPORTER_OTLP_ENDPOINT=http://{collector.otlp_grpc} {program} doctor --jaeger {jaeger.url} \\
       --prometheus {stack.prometheus.url} --alertmanager http://{stack.alertmanager.address}
 """
 
