@@ -1,4 +1,4 @@
-"""``python -m dashboards`` writes the JSON; with ``--check`` it only says whether the committed JSON is that."""
+"""``python -m dashboards`` writes the dashboards and the recording rules; with ``--check`` it only compares."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from dashboards import agent, overview
+from dashboards.recording import recording_rules
 
 FOLDER = Path(__file__).parent
 
@@ -17,14 +18,19 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="compare with the committed files, and write nothing")
     check = parser.parse_args().check
     differs = False
-    for dashboard in (overview.dashboard(), agent.dashboard()):
-        file = FOLDER / f"{dashboard.name}.json"
+    for name, content in _files().items():
+        file = FOLDER / name
         if not check:
-            file.write_text(dashboard.json())
-        elif not file.exists() or file.read_text() != dashboard.json():
+            file.write_text(content)
+        elif not file.exists() or file.read_text() != content:
             differs = True
-            sys.stderr.write(f"{file.name} is not what the generator writes: run `python -m dashboards`\n")
+            sys.stderr.write(f"{name} is not what the generator writes: run `python -m dashboards`\n")
     return int(differs)
+
+
+def _files() -> dict[str, str]:
+    dashboards = {f"{dashboard.name}.json": dashboard.json() for dashboard in (overview.dashboard(), agent.dashboard())}
+    return {**dashboards, "rules/recording.yaml": recording_rules()}
 
 
 if __name__ == "__main__":
