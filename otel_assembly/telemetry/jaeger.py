@@ -75,8 +75,7 @@ def read_jaeger(
         if conversation is None:
             found = jaeger.search(each, since, until)
         else:
-            traces = jaeger.traces_of(each, conversation, since, until)
-            found = (span for trace in traces for span in jaeger.trace(trace))
+            found = jaeger.conversation(each, conversation, since, until)
         for span in found:
             spans.setdefault((span.trace_id, span.span_id), span)
     ours = {span.trace_id for span in spans.values() if span.scope == names.SCOPE}
@@ -171,7 +170,23 @@ class _Jaeger:
         """The spans of one trace."""
         return self._spans(self._get(f"/api/v3/traces/{trace_id}", {}, none_is_404=True))
 
-    def traces_of(self, service: str, conversation: str, since: int, until: int) -> list[str]:
+    def conversation(self, service: str, conversation: str, since: int, until: int) -> Iterator[StoredSpan]:
+        """The spans of the traces with an assembly of a conversation."""
+        try:
+            traces = self._traces_of(service, conversation, since, until)
+        except _NoJaegerError:
+            # It has named its services, so it is one, but without the older API, and the newer one searches by no
+            # attribute: everything is read, and what is of another conversation left out.
+            spans = list(self.search(service, since, until))
+            wanted = {
+                span.trace_id for span in spans if span.attributes.get(names.GEN_AI_CONVERSATION_ID) == conversation
+            }
+            yield from (span for span in spans if span.trace_id in wanted)
+            return
+        for trace in traces:
+            yield from self.trace(trace)
+
+    def _traces_of(self, service: str, conversation: str, since: int, until: int) -> list[str]:
         """The ids of the traces with an assembly of a conversation."""
         found: dict[str, None] = {}
         waiting = [(since, until)]
@@ -250,8 +265,12 @@ class _Jaeger:
                 raise AssemblyError(f"{self._shown}: an answer {what}; ask for less with a service or a lookback")
         return b"".join(chunks)
 
-    def _no_jaeger(self, more: str = "") -> AssemblyError:
-        return AssemblyError(f"what answers at {self._shown} is no Jaeger, or one without /api/v3{more}")
+    def _no_jaeger(self, more: str = "") -> _NoJaegerError:
+        return _NoJaegerError(f"what answers at {self._shown} is no Jaeger, or one without /api/v3{more}")
+
+
+class _NoJaegerError(AssemblyError):
+    """What answers is no Jaeger, or not one that knows this path."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -38,6 +38,8 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, path, query):
         if self.server.instead is not None:
             return self.server.instead
+        if path == self.server.without:
+            return 404, "404 page not found"
         if path == "/api/v3/services":
             return 200, RECORDED["services"]
         if path == "/api/v3/traces":
@@ -74,10 +76,10 @@ def _nanoseconds(text):
 
 
 @contextmanager
-def serving(instead=None):
-    """The server; `instead` is a status and a body that it gives to everything."""
+def serving(instead=None, without=None):
+    """The server; `instead` is a status and a body that it gives to everything, `without` a path it does not know."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.asked, server.instead = [], instead
+    server.asked, server.instead, server.without = [], instead, without
     server.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

@@ -79,6 +79,14 @@ def test_only_the_traces_of_a_conversation_are_read(jaeger, lookback, limit):
     assert read_jaeger(jaeger.url, lookback=lookback, conversation="talk-9") == []
 
 
+def test_a_jaeger_without_the_older_api_gives_the_same_conversation(jaeger, lookback):
+    with serving(without="/api/traces") as newer:
+        spans = read_jaeger(newer.url, lookback=lookback, conversation="talk-1")
+        assert spans == read_jaeger(jaeger.url, lookback=lookback, conversation="talk-1")
+        assert len(spans) > 8
+        assert read_jaeger(newer.url, lookback=lookback, conversation="talk-9") == []
+
+
 def test_a_window_of_time_without_traces_is_empty(jaeger):
     assert time.time_ns() - ENDED > 1_000_000_000
     assert read_jaeger(jaeger.url, lookback="1s") == []
