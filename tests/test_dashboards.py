@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -71,16 +72,17 @@ def test_the_committed_json_is_what_the_generator_writes():
     assert {dashboard["uid"] for dashboard in DASHBOARDS.values()} == {"otel-assembly-overview", "otel-assembly-agent"}
 
 
-def test_a_file_that_was_edited_by_hand_is_found_and_written_anew(tmp_path):
-    (tmp_path / "dashboards").mkdir()
-    for file in (ROOT / "dashboards").glob("*.*"):
-        (tmp_path / "dashboards" / file.name).write_bytes(file.read_bytes())
-    edited = tmp_path / "dashboards" / "assembly-agent.json"
+@pytest.mark.parametrize(
+    ("name", "word"), [("assembly-agent.json", "Halts"), ("rules/recording.yaml", "budget_overflows")]
+)
+def test_a_file_that_was_edited_by_hand_is_found_and_written_anew(tmp_path, name, word):
+    shutil.copytree(ROOT / "dashboards", tmp_path / "dashboards", ignore=shutil.ignore_patterns("__pycache__"))
+    edited = tmp_path / "dashboards" / name
     committed = edited.read_text()
-    edited.write_text(committed.replace("Halts", "Stops"))
+    edited.write_text(committed.replace(word, "edited"))
     found = _run_generator(tmp_path, "--check")
-    assert (found.returncode, "assembly-agent.json" in found.stderr) == (1, True)
-    assert "Stops" in edited.read_text()
+    assert (found.returncode, found.stderr.count(" is not what"), name in found.stderr) == (1, 1, True)
+    assert "edited" in edited.read_text()
     assert _run_generator(tmp_path).returncode == 0
     assert edited.read_text() == committed
 

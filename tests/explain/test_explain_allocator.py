@@ -11,7 +11,7 @@ from otel_assembly.budget.compaction import CompactedBlock, Compactors
 from otel_assembly.explain.wording import said
 
 QUICK = settings(
-    max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
 OUT_FROM_THE_START = {"duplicate", "stale", "orphaned_tool_call", "orphaned_tool_result"}
 
@@ -47,6 +47,13 @@ def true_when_allocated_again(blocks, budget, counted_by, compact):
 @QUICK
 @given(block_sets(), budgets, counts, compactors)
 def test_the_window_that_is_named_keeps_the_item_and_a_smaller_one_does_not(blocks, budget, counted_by, compact):
+    true_when_allocated_again(blocks, budget, counted_by, compact)
+
+
+@pytest.mark.slow
+@settings(QUICK, max_examples=120)
+@given(block_sets(), budgets, counts, compactors)
+def test_it_does_so_in_many_more_cases(blocks, budget, counted_by, compact):
     true_when_allocated_again(blocks, budget, counted_by, compact)
 
 
