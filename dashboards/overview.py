@@ -29,6 +29,8 @@ from dashboards.shared import (
     dropped_legend,
     duration,
     fixed_share,
+    halt_count,
+    overflow_count,
     policy_duration,
     prefix_reuse,
     prompt_size,
@@ -78,20 +80,8 @@ def _at_a_glance() -> tuple[Any, ...]:
             f"{EXACT}",
             Query(counted(TURNS), "turns"),
         ),
-        stat(
-            "Overflows",
-            f"Assemblies whose token limit could not hold, raised or not. Worry from the first one on. {EXACT}",
-            Query(counted(OVERFLOWS), "overflows"),
-            thresholds=NONE_OR_SOME,
-            links=[OVERFLOWED],
-        ),
-        stat(
-            "Halts",
-            f"Conversations that were halted by a fatal alert. Worry from the first one on: somebody waits. {EXACT}",
-            Query(counted(HALTS), "halts"),
-            thresholds=NONE_OR_SOME,
-            links=[HALTED],
-        ),
+        overflow_count(OVERFLOWS, OVERFLOWED),
+        halt_count(HALTS, HALTED),
         stat(
             "Errors",
             "Policies that failed, and failures of this library's own telemetry, of all agents. Worry from the first "

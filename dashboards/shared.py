@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dashboards.panels import GREEN, RATIO, RED, SECONDS, TOKENS, YELLOW, Link, Query, jaeger_search, lines, steps
-from dashboards.queries import mean, quantile
+from dashboards.panels import GREEN, RATIO, RED, SECONDS, TOKENS, YELLOW, Link, Query, jaeger_search, lines, stat, steps
+from dashboards.queries import counted, mean, quantile
 
 EXACT: Final = (
     "Whole numbers that add up to what happened: each counter's newest value less the one before the interval, and not "
@@ -18,6 +18,28 @@ NEAR: Final = steps((None, GREEN), (0.8, YELLOW), (0.95, RED))
 CALIBRATED: Final = steps((None, RED), (0.9, GREEN), (1.1, RED))
 OVERFLOWED: Final = jaeger_search("Traces that overflowed", '{"assembly.overflowed":"true"}')
 HALTED: Final = jaeger_search("Traces that were halted", '{"assembly.halts.emitted":"1"}')
+
+
+def overflow_count(overflows: str, traces: Link) -> Any:
+    """How many assemblies overflowed."""
+    return stat(
+        "Overflows",
+        f"Assemblies whose token limit could not hold, raised or not. Worry from the first one on. {EXACT}",
+        Query(counted(overflows), "overflows"),
+        thresholds=NONE_OR_SOME,
+        links=[traces],
+    )
+
+
+def halt_count(halts: str, traces: Link) -> Any:
+    """How many conversations were halted."""
+    return stat(
+        "Halts",
+        f"Conversations that were halted by a fatal alert. Worry from the first one on: somebody waits. {EXACT}",
+        Query(counted(halts), "halts"),
+        thresholds=NONE_OR_SOME,
+        links=[traces],
+    )
 
 
 def prompt_size(agent: str) -> Any:

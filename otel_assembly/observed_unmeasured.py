@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from otel_assembly.budget.compaction import Attempt
@@ -72,10 +72,8 @@ class UnmeasuredStep(ObservedStep):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._current is not None:
-            try:
+            with suppress(ValueError):  # a coroutine that nobody awaited to its end is closed in another context
                 STEP.reset(self._current)
-            except ValueError:  # a coroutine that nobody awaited to its end is closed in another context
-                return
 
     def out(
         self,

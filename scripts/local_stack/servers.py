@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 import urllib.request
 from typing import TYPE_CHECKING, Any, Final
 
@@ -203,6 +204,12 @@ class Prometheus(Server):
     def alerts(self) -> list[dict[str, Any]]:
         """Alerts that are pending or firing."""
         return list(self._api("alerts", {})["alerts"])
+
+    def exemplars(self, expression: str, seconds: float = 3600) -> list[dict[str, Any]]:
+        """The exemplars of the series in an expression, of the last so many seconds."""
+        now = time.time()
+        window = {"start": f"{now - seconds:.3f}", "end": f"{now + 60:.3f}"}
+        return list(self._api("query_exemplars", {"query": expression, **window}))
 
     def _api(self, path: str, parameters: Mapping[str, str]) -> Any:
         from urllib.error import HTTPError

@@ -311,3 +311,11 @@ def test_the_monitor_s_numbers_are_those_of_prometheus(stack, monitored):
     bucket = f'traces_span_metrics_duration_milliseconds_bucket{{service_name="{SUPPORT}",le="+Inf"}}'
     timed = {one["metric"]["span_name"] for one in stack.prometheus.query(bucket)}
     assert timed == set(monitored("calls"))
+
+
+def test_a_point_of_the_metrics_from_spans_leads_to_its_trace(stack, monitored):
+    durations = f'traces_span_metrics_duration_milliseconds_bucket{{service_name="{SUPPORT}"}}'
+    found = stack.prometheus.exemplars(durations)
+    traces = {exemplar["labels"]["trace_id"] for each in found for exemplar in each["exemplars"]}
+    assert traces
+    assert all(stack.jaeger.get(f"/api/traces/{trace}")["data"] for trace in traces)

@@ -191,8 +191,7 @@ def test_a_mark_on_a_graph_leads_to_a_trace_that_jaeger_has(stack, overview, det
             for target in panel["targets"]:
                 if not target["exemplar"]:
                     continue
-                window = {"start": str(time.time() - 1200), "end": str(time.time() + 60)}
-                found = stack.prometheus._api("query_exemplars", {"query": seen.expression(target), **window})
+                found = stack.prometheus.exemplars(seen.expression(target), seconds=1200)
                 marks = [mark for series in found for mark in series["exemplars"]]
                 assert marks, title
                 trace = stack.jaeger.get(f"/api/traces/{marks[0]['labels']['trace_id']}")["data"][0]
