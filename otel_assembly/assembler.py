@@ -20,7 +20,7 @@ from otel_assembly.ledger import Ledgers
 from otel_assembly.policies.order import validate_order
 from otel_assembly.record import CALLER, Record
 from otel_assembly.recorder import default_recorder, policy_span
-from otel_assembly.tokens import CalibratedCounter, TokenMeter, counter_for
+from otel_assembly.tokens import CalibratedCounter, MessageFraming, TokenMeter, counter_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,6 +51,7 @@ class Assembler:
         on_policy_error: ``raise``, or ``skip`` to go on without a policy that raised; `AlertPolicy` is never skipped,
             nor is a budget that could not hold.
         counter: Counts instead of the model's tokenizer.
+        framing: What a message costs beyond its texts; None: the OpenAI cookbook's figures.
         recorder: Where the record of each assembly goes; by default OpenTelemetry, as it is configured globally.
 
     Raises:
@@ -65,6 +66,7 @@ class Assembler:
         model: str | None = None,
         on_policy_error: str = "raise",
         counter: TokenCounter | None = None,
+        framing: MessageFraming | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         self.policies = tuple(policies)
@@ -76,9 +78,12 @@ class Assembler:
                 )
         if on_policy_error not in {"raise", "skip"}:
             raise ConfigurationError(f"on_policy_error must be 'raise' or 'skip', got {on_policy_error!r}")
+        if not isinstance(framing, MessageFraming | None):
+            raise ConfigurationError(f"framing must be a MessageFraming, got a {type(framing).__name__}")
         self.name = name
         self.model = model
         self.on_policy_error = on_policy_error
+        self.framing = framing if framing is not None else MessageFraming()
         self._counter = counter
         self._recorder = recorder
         self._ledgers = Ledgers()
@@ -91,8 +96,8 @@ class Assembler:
     def from_config(cls, config: Mapping[str, Any] | str | PathLike[str], **settings: Any) -> Self:
         """An assembler from a mapping, or from a YAML or JSON file.
 
-        The form is ``{name, model, on_policy_error, policies: [{sliding_window: {max_events: 5}}, alert, …]}``;
-        `settings` go to the constructor.
+        The form is ``{name, model, on_policy_error, framing: {per_message: 4, …}, policies: [{sliding_window:
+        {max_events: 5}}, alert, …]}``; `settings` go to the constructor.
 
         Raises:
             ConfigurationError: The configuration cannot be read or says something unknown; the message names the file,
@@ -107,7 +112,12 @@ class Assembler:
         Raises:
             ConfigurationError: A policy is not one of ours, so that no name stands for it.
         """
-        settings = {"name": self.name, "model": self.model, "on_policy_error": self.on_policy_error}
+        settings = {
+            "name": self.name,
+            "model": self.model,
+            "on_policy_error": self.on_policy_error,
+            "framing": self.framing,
+        }
         return chain_to_config(self.policies, settings)
 
     async def assemble(self, prompts: Sequence[str], events: Sequence[Any], context: Context | None = None) -> Assembly:
@@ -178,7 +188,7 @@ class Assembler:
         return meter
 
     def _new_meter(self, counter: TokenCounter) -> TokenMeter:
-        return TokenMeter(counter)
+        return TokenMeter(counter, self.framing)
 
     async def _run(self, record: Record, recording: Recording | None) -> None:
         prompts = record.prompts_in

@@ -5,19 +5,25 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import fields as dataclass_fields
 from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_type_hints
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from otel_assembly.errors import ConfigurationError, UnknownNameError
 from otel_assembly.policies import POLICIES, DecidingPolicy
+from otel_assembly.tokens import MessageFraming
 
 if TYPE_CHECKING:
     from otel_assembly.policies import AssemblyPolicy
+
+
+_PLAIN: Final = MessageFraming()
+_FRAMING: Final = tuple(field.name for field in dataclass_fields(MessageFraming))
 
 
 class Chain(NamedTuple):
@@ -33,6 +39,7 @@ class _Form(BaseModel):
     name: str | None = None
     model: str | None = None
     on_policy_error: Literal["raise", "skip"] = "raise"
+    framing: dict[str, Any] | None = None
     policies: list[str | dict[str, Any]] = Field(default_factory=list)
 
 
@@ -81,7 +88,18 @@ def _chain(form: Any, where: str, defaults: Defaults) -> Chain:
     except ValidationError as error:
         raise ConfigurationError(f"{where}: {_first(error)}") from error
     policies = [_entry(entry, f"{where}: policies[{index}]", defaults) for index, entry in enumerate(read.policies)]
-    return Chain(policies, {"name": read.name, "model": read.model, "on_policy_error": read.on_policy_error})
+    settings = {"name": read.name, "model": read.model, "on_policy_error": read.on_policy_error}
+    return Chain(policies, {**settings, "framing": _framing(read.framing or {}, where)})
+
+
+def _framing(form: Mapping[str, Any], where: str) -> MessageFraming:
+    for key in form:
+        if key not in _FRAMING:
+            raise ConfigurationError(f"{where}: framing: {UnknownNameError('figure', str(key), _FRAMING)}")
+    try:
+        return MessageFraming(**form)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error}") from error
 
 
 def _entry(entry: str | Mapping[str, Any], where: str, defaults: Defaults) -> AssemblyPolicy:
@@ -184,4 +202,7 @@ def chain_to_config(policies: Sequence[AssemblyPolicy], settings: Mapping[str, A
             )
         parameters = {name: value for name, value in policy.config.items() if value is not None}
         entries.append({policy.name: parameters} if parameters else policy.name)
-    return {**{name: value for name, value in settings.items() if value is not None}, "policies": entries}
+    written = {name: value for name, value in settings.items() if value is not None}
+    framing = written.pop("framing", None)
+    figures = {name: value for name in _FRAMING if (value := getattr(framing, name, None)) != getattr(_PLAIN, name)}
+    return {**written, **({"framing": figures} if framing is not None and figures else {}), "policies": entries}

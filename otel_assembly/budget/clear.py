@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.ordering import OrderedPrompt
     from otel_assembly.decision import Decision
     from otel_assembly.recorder import Recorder
-    from otel_assembly.tokens import TokenCounter
+    from otel_assembly.tokens import MessageFraming, TokenCounter
 
 #: The seed's floors, in tokens.
 FLOORS: Final[Mapping[str, int]] = {"evidence": 200, "memory": 50, "summary": 80}
@@ -133,6 +133,7 @@ class ContextAssembler:
         name: Tells several assemblers of a program apart in telemetry.
         model: The model whose tokenizer counts; else that of the context.
         counter: Counts instead of the model's tokenizer.
+        framing: What a message costs beyond its texts; None: the OpenAI cookbook's figures.
         recorder: Where the record of each assembly goes; by default OpenTelemetry, as it is configured globally.
 
     Raises:
@@ -161,6 +162,7 @@ class ContextAssembler:
         name: str | None = None,
         model: str | None = None,
         counter: TokenCounter | None = None,
+        framing: MessageFraming | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         _check_numbers(window, output_reserve, k=k, recall_k=recall_k, deadline=deadline)
@@ -195,7 +197,9 @@ class ContextAssembler:
         ]
         compactors = compact if isinstance(compact, Compactors) else Compactors(compact)
         policy = AllocatorPolicy(window, output_reserve, compactors)
-        self._assembler = DeskAssembler([policy], name=name, model=model, counter=counter, recorder=recorder)
+        self._assembler = DeskAssembler(
+            [policy], name=name, model=model, counter=counter, framing=framing, recorder=recorder
+        )
 
     async def assemble(self, task: Task, user: Any, context: Context | None = None) -> AssembledContext:
         """Work out what the model is sent for a task.

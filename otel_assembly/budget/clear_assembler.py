@@ -38,4 +38,4 @@ class DeskAssembler(Assembler):
             self._recorded_by().source_failed(one.role, one.source, error_type_of(one))
 
     def _new_meter(self, counter: TokenCounter) -> TokenMeter:
-        return meter_of_blocks(counter)
+        return meter_of_blocks(counter, self.framing)

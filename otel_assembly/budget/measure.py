@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.budget.block import Block, BlockItem
     from otel_assembly.budget.sections import Section
+    from otel_assembly.tokens import MessageFraming
 
 #: Characters of the longest text whose count is remembered (a document, not just a message), and of all of them.
 _LONGEST_TEXT: Final = 4_000_000
@@ -229,9 +230,9 @@ def _itself(owner: Any) -> Any:
     return owner
 
 
-def meter_of_blocks(counter: TokenCounter) -> TokenMeter:
+def meter_of_blocks(counter: TokenCounter, framing: MessageFraming | None = None) -> TokenMeter:
     """A meter that remembers long texts: items joined to one message are counted as that one text."""
-    return TokenMeter(counter, max_text=_LONGEST_TEXT, max_characters=_ALL_TEXTS)
+    return TokenMeter(counter, framing, max_text=_LONGEST_TEXT, max_characters=_ALL_TEXTS)
 
 
 _default: dict[str | None, Measure] = {}

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from otel_assembly.decision import DecisionOutcome
     from otel_assembly.policies import AssemblyPolicy
     from otel_assembly.recorder import Recorder
+    from otel_assembly.tokens import MessageFraming
 
 #: A budget that cannot hold is counted here, not raised: the other turns are worth seeing.
 _TOLERANT = {"token_budget": {"on_overflow": "drop"}, "budget": {"on_overflow": "drop"}}
@@ -152,6 +153,7 @@ def _variants(arguments: argparse.Namespace) -> list[Variant]:
     variants: list[Variant] = []
     for option, value in chosen:
         policies: Sequence[AssemblyPolicy]
+        framing: MessageFraming | None = None
         if option == "--budget":
             name = f"budget-{value}"
             policies = chain_from_spec(f"conversation,budget:window={value}:output_reserve=0", _TOLERANT)
@@ -160,19 +162,22 @@ def _variants(arguments: argparse.Namespace) -> list[Variant]:
             name = "+".join(policy.name for policy in policies)
         else:
             chain = chain_from_config(value, _TOLERANT)
-            policies = chain.policies
+            policies, framing = chain.policies, chain.settings["framing"]
             name = chain.settings["name"] or Path(value).stem
         limits = [limit for policy in policies if (limit := getattr(policy, "max_tokens", None)) is not None]
         taken = sum(variant.name == name or variant.name.startswith(f"{name}#") for variant in variants)
         name = f"{name}#{taken + 1}" if taken else name
         budget = min(limits) if limits else None
-        variants.append(Variant(name, Assembler(policies), budget, counter_for(arguments.model)))
+        assembler = Assembler(policies, framing=framing)
+        variants.append(Variant(name, assembler, budget, counter_for(arguments.model)))
     return variants
 
 
 def _assembler(variant: Variant, model: str | None, recorder: Recorder) -> Assembler:
-    policies = variant.assembler.policies
-    return Assembler(policies, name=variant.name, model=model, counter=variant.counter, recorder=recorder)
+    policies, framing = variant.assembler.policies, variant.assembler.framing
+    return Assembler(
+        policies, name=variant.name, model=model, counter=variant.counter, framing=framing, recorder=recorder
+    )
 
 
 def _page(arguments: argparse.Namespace, stack: ExitStack) -> ReplayPage | None:
@@ -208,7 +213,7 @@ async def _replay(transcript: Transcript, variant: Variant, recorder: Recorder) 
     context = Context(
         conversation_id=transcript.id if transcript.named else None, agent_name="replay", tools=transcript.tools
     )
-    table = history.table(TokenMeter(variant.counter))
+    table = history.table(TokenMeter(variant.counter, variant.assembler.framing))
     turns: list[Turn] = []
     for ask in _asks(messages):
         span = (

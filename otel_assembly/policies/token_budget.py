@@ -54,7 +54,8 @@ class TokenBudgetPolicy(DecidingPolicy):
         self.max_tokens = at_least(self.name, "max_tokens", max_tokens)
         self.step_tokens = at_least(self.name, "step_tokens", step_tokens, least=0)
         self.chars_per_token = chars_per_token
-        self._meter = None if chars_per_token is None else TokenMeter(CharacterCounter(chars_per_token))
+        self._counter = None if chars_per_token is None else CharacterCounter(chars_per_token)
+        self._meter: TokenMeter | None = None
         self.transparent = bool(transparent)
         if on_overflow not in ("raise", "drop"):
             raise ConfigurationError(f"{self.name}: on_overflow must be 'raise' or 'drop', got {on_overflow!r}")
@@ -79,7 +80,7 @@ class TokenBudgetPolicy(DecidingPolicy):
                 and `on_overflow` is ``raise``.
         """
         view = as_view(events)
-        fill = Fill(view, self._meter or context.meter, prompts, context)
+        fill = Fill(view, self._meter_in(context), prompts, context)
         if fill.fixed > self.max_tokens:
             raise ContextOverflowError(self.max_tokens, fill.fixed, fill.costs, policy=self.name)
         overflow = fill.place_newest(self.max_tokens, self.on_overflow, self.name)
@@ -94,6 +95,15 @@ class TokenBudgetPolicy(DecidingPolicy):
         if 0 < reserved <= self.max_tokens - fill.taken and len(kept) < len(view):
             prompts = [*prompts, self._note(len(kept), len(view))]
         return Outcome(prompts, kept, verdicts, budget=self.max_tokens, fixed=fill.fixed, overflow=overflow)
+
+    def _meter_in(self, context: Context) -> TokenMeter:
+        """The assembly's own, or one by characters with the assembly's framing."""
+        if self._counter is None:
+            return context.meter
+        meter = self._meter
+        if meter is None or meter.framing != context.meter.framing:
+            meter = self._meter = TokenMeter(self._counter, context.meter.framing)
+        return meter
 
     def _note(self, kept: int, total: int) -> str:
         return f"[{self.name}] Showing {kept} of {total} events (token budget)."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import marshal
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,6 @@ class TokenMeter:
         "_cache",
         "_characters",
         "_generation",
-        "_last_tools",
         "_lock",
         "_max_characters",
         "_max_entries",
@@ -64,8 +63,7 @@ class TokenMeter:
         self._max_entries = max_entries
         self._max_text = min(max_text, max_characters)
         self._cache: OrderedDict[str, int] = OrderedDict()
-        self._tools: OrderedDict[str, int] = OrderedDict()
-        self._last_tools: tuple[Any, int] = (None, 0)
+        self._tools: OrderedDict[bytes | str, int] = OrderedDict()
         self._characters = 0
         self._generation = counter.generation
         self._lock = threading.Lock()
@@ -129,20 +127,15 @@ class TokenMeter:
             return 0
         if self.counter.generation != self._generation:
             self._forget()
-        # Comparing with a copy is 20 times as fast as writing JSON, and sees a definition that was changed in place.
-        last, tokens = self._last_tools
-        if last == schemas:
-            return tokens
         generation = self._generation
-        key = canonical_json(schemas)
-        remembered = self._tools.get(key)
-        if remembered is None:
-            tokens = self.framing.tool_schemas(schemas, self._count, encoding=self.counter.name)
-        else:
-            tokens = remembered
+        key = _form(schemas)
+        tokens = self._tools.get(key)
+        if tokens is not None:
+            return tokens
+        canonical_json(schemas)  # refuses what no provider could be sent
+        tokens = self.framing.tool_schemas(schemas, self.text, encoding=self.counter.name)
         with self._lock:
             if generation == self._generation == self.counter.generation:
-                self._last_tools = json.loads(key), tokens
                 self._tools[key] = tokens
                 while len(self._tools) > _TOOL_SETS:
                     self._tools.popitem(last=False)
@@ -180,8 +173,18 @@ class TokenMeter:
                 self._generation = self.counter.generation
                 self._cache.clear()
                 self._tools.clear()
-                self._last_tools = (None, 0)
                 self._characters = 0
+
+
+def _form(schemas: Any) -> bytes | str:
+    """What tells definitions from all others, and from what they were before they were changed in place.
+
+    A tenth of the time of writing JSON; what only JSON can write, such as a subclass of str, takes that.
+    """
+    try:
+        return marshal.dumps(schemas, 2)  # later versions write what else refers to the same objects
+    except ValueError:
+        return canonical_json(schemas)
 
 
 class _Same:

@@ -1,10 +1,12 @@
+import json
 import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_assembly.errors import TokenizerError
+from otel_assembly import Assembler, Context, History, ModelRequest, TokenBudgetPolicy
+from otel_assembly.errors import ConfigurationError, TokenizerError
 from otel_assembly.events import ModelResponse, ObserverAlert, ToolCallEvent
 from otel_assembly.facts import EventFacts, EventKind, describe
 from otel_assembly.tokens import MessageFraming, TiktokenCounter, TokenMeter
@@ -189,3 +191,79 @@ def test_threads_share_a_meter(spy):
         thread.join()
     assert wrong == []
     assert sum(map(len, meter._cache)) == meter._characters
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """How often anything was written as JSON."""
+    calls = []
+    dumps = json.dumps
+    monkeypatch.setattr(json, "dumps", lambda *args, **settings: calls.append(1) or dumps(*args, **settings))
+    return calls
+
+
+@pytest.mark.parametrize("sequence", [list, tuple])
+def test_tools_that_are_known_are_neither_counted_nor_written_again(spy, written, sequence):
+    meter = TokenMeter(spy)
+    nested = {"type": "object", "properties": {"a": {"type": "array", "items": {"enum": ("x", "y")}}}}
+    tools = sequence([{"name": "t", "description": "does it"}, {"name": "u", "parameters": nested}])
+    first = meter.tools(tools)
+    spy.asked.clear()
+    written.clear()
+    assert [meter.tools(tools) for _ in range(3)] == [first] * 3
+    assert meter.tools(sequence(map(dict, tools))) == first
+    assert (spy.asked, written) == ([], [])
+
+
+async def test_tools_of_a_conversation_are_written_once(spy, written):
+    tools = [{"name": "t", "description": "does it"}, {"name": "u"}]
+    assembler, history = Assembler([TokenBudgetPolicy(1_000)], counter=spy), History()
+    context = Context(tools=tools)
+    for turn in range(5):
+        history.append(ModelRequest(content=f"turn {turn}"))
+        assert (await assembler.assemble([], history, context)).totals.tokens_out < 1_000
+        if not turn:
+            written.clear()
+    assert written == []
+    assert spy.asked.count("t:does it") == 1
+
+
+def test_two_agents_that_take_turns_do_not_displace_each_others_tools(spy, written):
+    meter = TokenMeter(spy)
+    mine, yours = ({"name": "t"},), ({"name": "u"},)
+    meter.tools(mine), meter.tools(yours)
+    written.clear()
+    assert meter.tools(mine) == meter.tools(yours) == meter.tools(mine)
+    assert written == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("short", "very much longer"), (1, 1.0), (1, True), (["a"], ["a", "b"]), ({}, {"x": {"y": 1}})],
+)
+def test_a_definition_that_was_changed_in_place_is_seen(spy, before, after):
+    meter = TokenMeter(spy)
+    tool = {"name": "t", "parameters": {"properties": {"p": {"type": "array", "default": before}}}}
+    meter.tools((tool,))
+    tool["parameters"]["properties"]["p"]["default"] = after
+    spy.asked.clear()
+    assert meter.tools((tool,)) == TokenMeter(spy).tools((json.loads(json.dumps(tool)),))
+    assert any(json.dumps(after, separators=(",", ":")) in text for text in spy.asked)
+
+
+def test_definitions_that_hold_what_only_json_can_write_are_counted(spy):
+    class Kind(str):
+        pass
+
+    meter = TokenMeter(spy)
+    tools = ({"name": "t", "description": Kind("does it")},)
+    assert meter.tools(tools) == meter.tools(tools) == meter.tools(({"name": "t", "description": "does it"},))
+    assert spy.asked == ["t:does it"]
+
+
+@pytest.mark.parametrize("value", [b"bytes", {1, 2}, 1j, object()])
+def test_a_definition_that_is_not_json_is_refused_each_time(spy, value):
+    meter = TokenMeter(spy)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="not JSON"):
+            meter.tools(({"name": "t", "default": value},))
