@@ -107,6 +107,9 @@ class Fate:
 class Allocation:
     """A budget, allocated: what is in the prompt, and why the rest is not.
 
+    It is iterated over as the blocks that are in the prompt, and has their number. It is always true, also where nothing
+    is in the prompt: that too is an answer.
+
     Attributes:
         blocks: What is in the prompt, highest priority first; a block that was kept whole is the very object.
         window: The model's window, in tokens.
@@ -146,6 +149,18 @@ class Allocation:
         if not measure.steady:
             # Later, what was counted now would be counted otherwise.
             self.decisions  # noqa: B018
+
+    def __iter__(self) -> Iterator[Block]:
+        """What is in the prompt, as `blocks` has it."""
+        return iter(self.blocks)
+
+    def __len__(self) -> int:
+        """How many blocks are in the prompt."""
+        return len(self.blocks)
+
+    def __bool__(self) -> bool:
+        """Always true: see the class."""
+        return True
 
     @property
     def remaining(self) -> int:
