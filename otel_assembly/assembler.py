@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from otel_assembly.application import apply, begin_step
 from otel_assembly.assembly import Assembly, note_on
+from otel_assembly.checked import OnError, counts, instance, one_of
 from otel_assembly.config import chain_from_config, chain_to_config
 from otel_assembly.context import Context
 from otel_assembly.decision import Overflow, OverflowCause
@@ -17,7 +18,7 @@ from otel_assembly.ending import failed, numbers, succeeded
 from otel_assembly.errors import ConfigurationError, ContextOverflowError, HaltedError, PolicyError, PolicyFailedError
 from otel_assembly.history import History
 from otel_assembly.ledger import Ledgers
-from otel_assembly.policies.order import validate_order
+from otel_assembly.policies.order import checked_chain, validate_order
 from otel_assembly.record import CALLER, Record
 from otel_assembly.recorder import default_recorder, policy_span
 from otel_assembly.tokens import CalibratedCounter, MessageFraming, TokenMeter, counter_for
@@ -55,7 +56,7 @@ class Assembler:
         recorder: Where the record of each assembly goes; by default OpenTelemetry, as it is configured globally.
 
     Raises:
-        ConfigurationError: A policy has no name or no ``apply``, or a setting is none of its values.
+        ConfigurationError: A policy has no name or no ``apply``, or is a class; or a setting is none of its values.
     """
 
     def __init__(
@@ -64,20 +65,17 @@ class Assembler:
         *,
         name: str | None = None,
         model: str | None = None,
-        on_policy_error: str = "raise",
+        on_policy_error: OnError = "raise",
         counter: TokenCounter | None = None,
         framing: MessageFraming | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        self.policies = tuple(policies)
-        for index, policy in enumerate(self.policies):
-            if not isinstance(getattr(policy, "name", None), str) or not callable(getattr(policy, "apply", None)):
-                raise ConfigurationError(
-                    f"policy at index {index} ({type(policy).__name__}) needs a 'name' and an async "
-                    "'apply(prompts, events, context)'"
-                )
-        if on_policy_error not in {"raise", "skip"}:
-            raise ConfigurationError(f"on_policy_error must be 'raise' or 'skip', got {on_policy_error!r}")
+        self.policies: tuple[AssemblyPolicy, ...] = checked_chain(policies)
+        one_of("on_policy_error", on_policy_error, OnError)
+        if counter is not None:
+            counts("counter", counter)
+        instance("recorder", recorder)
+        instance("framing", framing)
         if not isinstance(framing, MessageFraming | None):
             raise ConfigurationError(f"framing must be a MessageFraming, got a {type(framing).__name__}")
         self.name = name
@@ -134,6 +132,7 @@ class Assembler:
             PolicyContractError: A policy changed its input, or returned something else than two sequences.
             DescribeError: An event cannot be read.
         """
+        instance("context", context)
         context = context if context is not None else Context()
         given = () if isinstance(prompts, str) else tuple(prompts)
         if isinstance(prompts, str) or not all(isinstance(prompt, str) for prompt in given):

@@ -9,11 +9,13 @@ from dataclasses import fields as dataclass_fields
 from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_type_hints
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from otel_assembly.checked import OnError  # noqa: TC001  # pydantic reads it
 from otel_assembly.errors import ConfigurationError, UnknownNameError
 from otel_assembly.policies import POLICIES, DecidingPolicy
 from otel_assembly.tokens import MessageFraming
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from otel_assembly.policies import AssemblyPolicy
 
 
+#: The types of what a file can say.
+_WRITTEN: Final = (str, int, float, bool, NoneType)
 _PLAIN: Final = MessageFraming()
 _FRAMING: Final = tuple(field.name for field in dataclass_fields(MessageFraming))
 
@@ -38,7 +42,7 @@ class _Form(BaseModel):
 
     name: str | None = None
     model: str | None = None
-    on_policy_error: Literal["raise", "skip"] = "raise"
+    on_policy_error: OnError = "raise"
     framing: dict[str, Any] | None = None
     policies: list[str | dict[str, Any]] = Field(default_factory=list)
 
@@ -146,10 +150,16 @@ def parameters_of(name: str) -> type[BaseModel]:
     signature = inspect.signature(policy)
     hints = get_type_hints(policy.__init__)
     fields: dict[str, Any] = {
-        name: (hints[name], ... if parameter.default is parameter.empty else parameter.default)
+        name: (_sayable(hints[name]), ... if parameter.default is parameter.empty else parameter.default)
         for name, parameter in signature.parameters.items()
     }
     return create_model(policy.__name__, __config__=ConfigDict(extra="forbid", strict=True), **fields)
+
+
+def _sayable(hint: Any) -> Any:
+    """A parameter's type where a file can say all of it; else anything, and the policy checks what it is given."""
+    members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return hint if all(one in _WRITTEN or get_origin(one) is Literal for one in members) else Any
 
 
 def _first(error: ValidationError) -> str:

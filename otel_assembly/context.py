@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from otel_assembly.checked import instance
 from otel_assembly.conversation import Conversation, HaltGuard, conversation_of_id
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ class Context:
         self.framework = framework
         self.tools = tuple(tools)
         self.dependencies: dict[Any, Any] = dict(dependencies or {})
+        for key, dependency in self.dependencies.items():
+            if isinstance(key, type) and key is not object and not issubclass(key, type):
+                instance(f"dependency {key.__name__}", dependency)
+        instance("stream", stream)
         self.variables: dict[str, Any] = dict(variables or {})
         self.stream = stream
         stream_conversation = getattr(stream, "conversation", None)

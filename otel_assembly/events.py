@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from pydantic_core import PydanticSerializationError
@@ -118,6 +118,10 @@ class Severity(StrEnum):
     FATAL = "fatal"
 
 
+#: A severity as a configuration, or a caller who imports nothing for it, names it.
+SeverityName: TypeAlias = Literal["info", "warning", "critical", "fatal"]
+
+
 class ObserverAlert(Event):
     """What an observer has to say to the model and to the people on call.
 
@@ -129,6 +133,19 @@ class ObserverAlert(Event):
     severity: Severity
     message: str
     data: dict[str, Any] = Field(default_factory=dict)
+
+    if TYPE_CHECKING:  # a severity's name is taken as well, which a field's type cannot say
+
+        def __init__(
+            self,
+            *,
+            source: str,
+            severity: Severity | SeverityName,
+            message: str,
+            data: dict[str, Any] = ...,
+            id: str = ...,  # noqa: A002  # the field's name
+            type: Literal["observer_alert"] = ...,  # noqa: A002  # the field's name
+        ) -> None: ...
 
     @field_validator("severity", mode="before")
     @classmethod

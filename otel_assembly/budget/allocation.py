@@ -107,8 +107,8 @@ class Fate:
 class Allocation:
     """A budget, allocated: what is in the prompt, and why the rest is not.
 
-    It is iterated over as the blocks that are in the prompt, and has their number. It is always true, also where nothing
-    is in the prompt: that too is an answer.
+    It is iterated over as the blocks that are in the prompt, and has their number. It is always true, also where the
+    prompt is empty: that too is an answer.
 
     Attributes:
         blocks: What is in the prompt, highest priority first; a block that was kept whole is the very object.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otel_assembly.budget.compaction import Compactors
+from otel_assembly.budget.compaction import Compactors, compactors_of
 from otel_assembly.budget.measure import measure_for
 from otel_assembly.budget.rule import plan
 from otel_assembly.recorder import default_recorder
@@ -91,9 +91,7 @@ async def allocate_async(
 
 
 def _compactors(compact: Compact | Compactors | None) -> Compactors:
-    if compact is None:
-        return _EXTRACTIVE
-    return compact if isinstance(compact, Compactors) else Compactors(compact)
+    return _EXTRACTIVE if compact is None else compactors_of(compact)
 
 
 def _finished(steps: Plan, compactors: Compactors, recording: AllocationRecording | None) -> Allocation:

@@ -15,9 +15,10 @@ from otel_assembly.budget.clear_assembler import DeskAssembler
 from otel_assembly.budget.clear_gather import Sources, checked_source
 from otel_assembly.budget.clear_turns import as_items, split_turns
 from otel_assembly.budget.compacted_block import CompactedBlock
-from otel_assembly.budget.compaction import Compactors
+from otel_assembly.budget.compaction import compactors_of
 from otel_assembly.budget.placed import AllocatorPolicy, Desk, desk, laid_out
 from otel_assembly.budget.retention import Retained, WriteGate, retained
+from otel_assembly.checked import OnError, called, one_of, several
 from otel_assembly.context import Context
 from otel_assembly.errors import (
     AssemblyError,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.allocation import Allocation
     from otel_assembly.budget.candidates import Candidate, LoadState, Recall, Rerank, Retriever, Scopes, Task
     from otel_assembly.budget.clear_gather import Gathered
-    from otel_assembly.budget.compaction import Compact
+    from otel_assembly.budget.compaction import Compact, Compactors
     from otel_assembly.budget.ordering import OrderedPrompt
     from otel_assembly.decision import Decision
     from otel_assembly.recorder import Recorder
@@ -158,7 +159,7 @@ class ContextAssembler:
         k: int = 12,
         recall_k: int = 12,
         deadline: float = 10.0,
-        on_retriever_error: str = "raise",
+        on_retriever_error: OnError = "raise",
         name: str | None = None,
         model: str | None = None,
         counter: TokenCounter | None = None,
@@ -166,14 +167,15 @@ class ContextAssembler:
         recorder: Recorder | None = None,
     ) -> None:
         _check_numbers(window, output_reserve, k=k, recall_k=recall_k, deadline=deadline)
-        if on_retriever_error not in {"raise", "skip"}:
-            raise ConfigurationError(f"on_retriever_error must be 'raise' or 'skip', got {on_retriever_error!r}")
+        one_of("on_retriever_error", on_retriever_error, OnError)
         optional = [("rerank", rerank), ("state", state)]
         for role, function in [("scopes", scopes), *((role, one) for role, one in optional if one is not None)]:
+            called(role, function)
             if not callable(function):
                 raise ConfigurationError(f"{role} must be a callable, got a {type(function).__name__}")
-        for retriever in retrievers:
-            checked_source("retriever", retriever, "search")
+        given = several("retrievers", retrievers)
+        for index, retriever in enumerate(given):
+            checked_source(f"retriever at index {index}", retriever, "search")
         if recall is not None:
             checked_source("recall", recall, "recall")
         if gate is not None:
@@ -181,7 +183,7 @@ class ContextAssembler:
         self._floors = _checked_floors(floors, window - output_reserve)
         self._sources = Sources(
             scopes=scopes,
-            retrievers=tuple(retrievers),
+            retrievers=given,
             recall=recall,
             rerank=rerank,
             state=state,
@@ -195,8 +197,7 @@ class ContextAssembler:
             *_block("system", 1, system),
             *_block("examples", 2, examples, rank=2),
         ]
-        compactors = compact if isinstance(compact, Compactors) else Compactors(compact)
-        policy = AllocatorPolicy(window, output_reserve, compactors)
+        policy = AllocatorPolicy(window, output_reserve, compactors_of(compact))
         self._assembler = DeskAssembler(
             [policy], name=name, model=model, counter=counter, framing=framing, recorder=recorder
         )

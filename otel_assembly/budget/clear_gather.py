@@ -14,6 +14,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from otel_assembly.budget.candidates import Candidate
+from otel_assembly.checked import instance
 from otel_assembly.errors import ConfigurationError, ContextOverflowError, HaltedError, SourceFailedError
 
 if TYPE_CHECKING:
@@ -223,8 +224,9 @@ def checked_source(role: str, source: Any, method: str) -> None:
     """Refuse what cannot be a source.
 
     Raises:
-        ConfigurationError: It has no such method.
+        ConfigurationError: It has no such method, or is a class.
     """
+    instance(role, source)
     if not callable(getattr(source, method, None)):
         raise ConfigurationError(f"{role} {type(source).__name__} needs an async '{method}'")
 

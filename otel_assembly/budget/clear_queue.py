@@ -8,6 +8,7 @@ from collections import Counter, deque
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Self
 
+from otel_assembly.budget.clear_gather import checked_source
 from otel_assembly.budget.retention import Retained, RetentionOutcome
 from otel_assembly.errors import ConfigurationError
 
@@ -37,8 +38,7 @@ class QueuedWriteGate:
     """
 
     def __init__(self, gate: WriteGate, *, most: int = 1_000) -> None:
-        if not callable(getattr(gate, "offer", None)):
-            raise ConfigurationError(f"gate {type(gate).__name__} needs an async 'offer'")
+        checked_source("gate", gate, "offer")
         if type(most) is not int or most < 1:
             raise ConfigurationError(f"most must be a whole number of proposals, 1 or more, got {most!r}")
         self._gate = gate

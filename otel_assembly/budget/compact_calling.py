@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
+from otel_assembly.checked import called
 from otel_assembly.errors import ConfigurationError
 
 #: A compactor: ``compact(text, target_tokens)`` gives a text of at most so many tokens, or an awaitable of one.
@@ -32,6 +33,7 @@ class Calling:
     __slots__ = ("_counts", "_given", "_named", "compact", "is_async", "name", "never_waits")
 
     def __init__(self, compact: Compact, role: str = "compact", *, given: Any = None) -> None:
+        called(role, compact)
         if not callable(compact):
             raise ConfigurationError(f"{role} is a {type(compact).__name__}; give a callable ({role}(text, target))")
         self.compact = compact

@@ -6,6 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.budget.compact_calling import is_async
+from otel_assembly.checked import called
 from otel_assembly.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class ModelCompactor:
                 f"the instructions of ModelCompactor have no {_TARGET}, so the model would not know how much it may "
                 "write; add it"
             )
+        called("call", call)
         self._call = call
         self._instructions = instructions
         self._read = read

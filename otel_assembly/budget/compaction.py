@@ -22,6 +22,7 @@ from otel_assembly.budget.compact_errors import is_error_text
 from otel_assembly.budget.compact_workers import DeadlinePassed, TooManyHang, acall_within, call_within
 from otel_assembly.budget.compacted_block import CompactedBlock, leaves
 from otel_assembly.budget.extractive import ExtractiveCompactor
+from otel_assembly.checked import instance
 from otel_assembly.errors import ConfigurationError, ContextOverflowError, HaltedError
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ __all__ = [
     "Compactors",
     "ExtractiveCompactor",
     "Watch",
+    "compactors_of",
     "leaves",
 ]
 
@@ -325,6 +327,17 @@ class _Trial:
     def result(self) -> Compacted:
         text, tokens = self._found if self._found is not None else (None, 0)
         return Compacted(text, tokens, tuple(self._attempts))
+
+
+def compactors_of(compact: Compact | Compactors | None) -> Compactors:
+    """What was given to make texts shorter, as compactors; None: the extractive one.
+
+    Raises:
+        ConfigurationError: It is a class, or cannot be called as a compactor.
+    """
+    if isinstance(compact, type) and issubclass(compact, Compactors):
+        instance("compact", compact)
+    return compact if isinstance(compact, Compactors) else Compactors(compact)
 
 
 def _calling(compact: Compact | Calling, role: str) -> Calling:

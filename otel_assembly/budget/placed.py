@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from otel_assembly.budget.allocator import finished_async
 from otel_assembly.budget.clear_kept import KeptCompactions, answered_keeping
@@ -112,8 +112,8 @@ class AllocatorPolicy(DecidingPolicy):
         compactors: What makes a text shorter.
     """
 
-    name: ClassVar[str] = "allocator"
-    kind: ClassVar[str] = REDUCTION
+    name: str = "allocator"
+    kind: str = REDUCTION
 
     def __init__(self, window: int, output_reserve: int, compactors: Compactors) -> None:
         self._window = window

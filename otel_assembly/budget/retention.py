@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from otel_assembly.budget.candidates import Candidate
 from otel_assembly.budget.extractive_rank import terms
+from otel_assembly.checked import called, instance
 from otel_assembly.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -102,6 +103,9 @@ class KnowledgeWriteGate:
     def __init__(self, store: KnowledgeStore | None = None, *, accept: Accept, write: Write | None = None) -> None:
         if (store is None) is (write is None):
             raise ConfigurationError("a KnowledgeWriteGate needs a store or a write callback, and not both")
+        instance("store", store)
+        called("accept", accept)
+        called("write", write)
         self._accept = accept
         self._write: Write = write if write is not None else self._to_store
         self._store = store
@@ -153,6 +157,7 @@ class KnowledgeRecall:
     name = "knowledge"
 
     def __init__(self, store: KnowledgeStore) -> None:
+        instance("store", store)
         self._store = store
 
     async def recall(self, query: str, *, user: Any, scopes: Collection[str], k: int) -> list[Candidate]:

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
+from otel_assembly.checked import called, instance
 from otel_assembly.errors import ConfigurationError, KnowledgeError
 from otel_assembly.knowledge.rendering import render_events
 from otel_assembly.knowledge.store import CONVERSATIONS_PREFIX, WORKING_MEMORY_PATH
@@ -85,6 +86,7 @@ class ConversationSummaryAggregate:
         prompt: str = DEFAULT_CONVERSATION_SUMMARY_PROMPT,
         clock: Callable[[], datetime] | None = None,
     ) -> None:
+        called("summarize", summarize)
         self._summarize = summarize
         self._prompt = _checked(prompt)
         self._clock = clock
@@ -96,6 +98,7 @@ class ConversationSummaryAggregate:
             KnowledgeError: The summariser returned no text, or the clock a time without a zone; nothing was written.
                 What the summariser raises comes through.
         """
+        instance("store", store)
         conversation = render_events(events)
         if not conversation:
             return
@@ -129,6 +132,7 @@ class WorkingMemoryAggregate:
     __slots__ = ("_locks", "_prompt", "_summarize")
 
     def __init__(self, summarize: Summarizer, *, prompt: str = DEFAULT_WORKING_MEMORY_PROMPT) -> None:
+        called("summarize", summarize)
         self._summarize = summarize
         self._prompt = _checked(prompt)
         # A lock belongs to the loop that first waited for it, an aggregate may outlive its loop.
@@ -141,6 +145,7 @@ class WorkingMemoryAggregate:
             KnowledgeError: The summariser returned no text; the memory is what it was. So it is where the summariser
                 raises; that error comes through.
         """
+        instance("store", store)
         conversation = render_events(events)
         if not conversation:
             return

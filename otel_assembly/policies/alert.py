@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from otel_assembly.conversation import AlertFacts, alert_facts
 from otel_assembly.decision import Outcome
@@ -28,8 +28,8 @@ class AlertPolicy(DecidingPolicy):
     Place it after other injections and before every filter or reduction, which would take alerts out of its sight.
     """
 
-    name: ClassVar[str] = "alert"
-    kind: ClassVar[str] = INJECTION
+    name: str = "alert"
+    kind: str = INJECTION
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return the prompts with the new alerts."""

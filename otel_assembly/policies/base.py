@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.errors import ConfigurationError
@@ -29,10 +29,8 @@ class AssemblyPolicy(Protocol):
     ``async decide(prompts, events, context) -> Outcome``, which says why. `decide` is given an immutable `View`.
     """
 
-    @property
-    def name(self) -> str:
-        """What the policy is called: a plain attribute does."""
-        ...
+    name: str
+    """What the policy is called, in spans, in configuration files and in warnings."""
 
     async def apply(self, prompts: list[str], events: list[Any], context: Any) -> tuple[list[str], list[Any]]:
         """Return the prompts and the events that go on to the next policy."""
@@ -42,8 +40,8 @@ class AssemblyPolicy(Protocol):
 class DecidingPolicy:
     """The base of our policies: they decide, and `apply` follows from it."""
 
-    name: ClassVar[str] = ""
-    kind: ClassVar[str] = REDUCTION
+    name: str = ""
+    kind: str = REDUCTION
 
     @property
     def config(self) -> Mapping[str, int | float | bool | str | None]:

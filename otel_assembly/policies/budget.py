@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from otel_assembly.budget.compaction import Compactors
+from otel_assembly.budget.compaction import Compact, Compactors, compactors_of
+from otel_assembly.checked import OnOverflow, one_of
 from otel_assembly.decision import (
     Compaction,
     DecisionOutcome,
@@ -63,15 +64,15 @@ class BudgetPolicy(DecidingPolicy):
         ConfigurationError: A number cannot work.
     """
 
-    name: ClassVar[str] = "budget"
+    name: str = "budget"
 
     def __init__(
         self,
         window: int,
         output_reserve: int,
         step_tokens: int = 2_000,
-        on_overflow: str = "raise",
-        compact: Any = None,
+        on_overflow: OnOverflow = "raise",
+        compact: Compact | Compactors | Literal["extractive"] | None = None,
         summary_tokens: int = 500,
     ) -> None:
         self.window = at_least(self.name, "window", window)
@@ -82,8 +83,7 @@ class BudgetPolicy(DecidingPolicy):
                 "smaller"
             )
         self.step_tokens = at_least(self.name, "step_tokens", step_tokens, least=0)
-        if on_overflow not in ("raise", "drop"):
-            raise ConfigurationError(f"{self.name}: on_overflow must be 'raise' or 'drop', got {on_overflow!r}")
+        one_of(f"{self.name}: on_overflow", on_overflow, OnOverflow)
         self.on_overflow = on_overflow
         self.summary_tokens = at_least(self.name, "summary_tokens", summary_tokens)
         self._compact = compact
@@ -174,7 +174,7 @@ def _compactors(compact: Any) -> Compactors | None:
         if compact != EXTRACTIVE:
             raise ConfigurationError(f"budget: compact must be {EXTRACTIVE!r} or a function, got {compact!r}")
         return Compactors()
-    return Compactors(compact)
+    return compactors_of(compact)
 
 
 def _edited(outcome: Outcome, fill: Fill, kept: View, standing: Standing, compactions: Sequence[Compaction]) -> Outcome:

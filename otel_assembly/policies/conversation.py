@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.history import CONVERSATION_KINDS
@@ -23,7 +23,7 @@ class ConversationPolicy(DecidingPolicy):
     and results that have lost their other half.
     """
 
-    name: ClassVar[str] = "conversation"
+    name: str = "conversation"
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return the conversation in `events`."""

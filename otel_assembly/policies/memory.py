@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from otel_assembly.decision import Outcome
 from otel_assembly.knowledge import CONVERSATIONS_PREFIX, WORKING_MEMORY_PATH, KnowledgeStore
@@ -20,8 +20,8 @@ class WorkingMemoryPolicy(DecidingPolicy):
     The store is ``context.dependencies[KnowledgeStore]``; with no store, or nothing in it, the policy does nothing.
     """
 
-    name: ClassVar[str] = "working_memory"
-    kind: ClassVar[str] = INJECTION
+    name: str = "working_memory"
+    kind: str = INJECTION
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return the prompts with the working memory.
@@ -47,8 +47,8 @@ class EpisodicMemoryPolicy(DecidingPolicy):
         ConfigurationError: `max_episodes` is below 1.
     """
 
-    name: ClassVar[str] = "episodic_memory"
-    kind: ClassVar[str] = INJECTION
+    name: str = "episodic_memory"
+    kind: str = INJECTION
 
     def __init__(self, max_episodes: int = 5, transparent: bool = True) -> None:
         self.max_episodes = at_least(self.name, "max_episodes", max_episodes)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.checked import instance, several, text_of
+from otel_assembly.errors import ConfigurationError
 from otel_assembly.policies.base import INJECTION, REDUCTION
 
 if TYPE_CHECKING:
@@ -25,6 +27,28 @@ _KNOWN_KINDS: Final = {
 }
 #: A filter takes nothing for room, so that an injection behind it is counted all the same.
 _FILTERS: Final = frozenset({"conversation"})
+
+
+_BY_NAME: Final = "name policies with Assembler.from_config({'policies': […]}), or give a list of instances"
+
+
+def checked_chain(policies: Any) -> tuple[AssemblyPolicy, ...]:
+    """The policies of a chain, each of which can be applied.
+
+    Raises:
+        ConfigurationError: It is no sequence, or one of them is no policy, or a class.
+    """
+    chain = several("policies", policies, _BY_NAME)
+    for index, policy in enumerate(chain):
+        where = f"policy at index {index}"
+        instance(where, policy)
+        if isinstance(policy, str | bytes):
+            raise ConfigurationError(f"{where} is {text_of(policy)}; {_BY_NAME}")
+        if not isinstance(getattr(policy, "name", None), str) or not callable(getattr(policy, "apply", None)):
+            raise ConfigurationError(
+                f"{where} ({type(policy).__name__}) needs a 'name' and an async 'apply(prompts, events, context)'"
+            )
+    return chain
 
 
 def policy_kind(policy: AssemblyPolicy) -> str | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
+from otel_assembly.checked import OnOverflow, one_of
 from otel_assembly.decision import Outcome
-from otel_assembly.errors import ConfigurationError, ContextOverflowError
+from otel_assembly.errors import ContextOverflowError
 from otel_assembly.policies.base import (
     DecidingPolicy,
     as_view,
@@ -41,7 +42,7 @@ class TokenBudgetPolicy(DecidingPolicy):
         ConfigurationError: A limit that cannot work.
     """
 
-    name: ClassVar[str] = "token_budget"
+    name: str = "token_budget"
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class TokenBudgetPolicy(DecidingPolicy):
         chars_per_token: float | None = None,
         transparent: bool = False,
         step_tokens: int = 0,
-        on_overflow: str = "raise",
+        on_overflow: OnOverflow = "raise",
     ) -> None:
         self.max_tokens = at_least(self.name, "max_tokens", max_tokens)
         self.step_tokens = at_least(self.name, "step_tokens", step_tokens, least=0)
@@ -57,8 +58,7 @@ class TokenBudgetPolicy(DecidingPolicy):
         self._counter = None if chars_per_token is None else CharacterCounter(chars_per_token)
         self._meter: TokenMeter | None = None
         self.transparent = bool(transparent)
-        if on_overflow not in ("raise", "drop"):
-            raise ConfigurationError(f"{self.name}: on_overflow must be 'raise' or 'drop', got {on_overflow!r}")
+        one_of(f"{self.name}: on_overflow", on_overflow, OnOverflow)
         self.on_overflow = on_overflow
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from otel_assembly.decision import DecisionReason, Outcome, Overflow, OverflowCause
 from otel_assembly.errors import ConfigurationError
@@ -42,7 +42,7 @@ class SlidingWindowPolicy(DecidingPolicy):
         ConfigurationError: A limit below 1, or a stride above the window.
     """
 
-    name: ClassVar[str] = "sliding_window"
+    name: str = "sliding_window"
 
     def __init__(self, max_events: int, transparent: bool = False, stride: int = 1) -> None:
         self.max_events = at_least(self.name, "max_events", max_events)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.context import Context
     from otel_assembly.conversation import Conversation
+    from otel_assembly.events import SeverityName
 
 S = TypeVar("S")
 
@@ -61,8 +62,8 @@ class TokenMonitor:
         alert_threshold: int = 100_000,
         *,
         name: str = "token_monitor",
-        warn_severity: Severity | str = Severity.WARNING,
-        alert_severity: Severity | str = Severity.CRITICAL,
+        warn_severity: Severity | SeverityName = Severity.WARNING,
+        alert_severity: Severity | SeverityName = Severity.CRITICAL,
     ) -> None:
         for parameter, threshold in (("warn_threshold", warn_threshold), ("alert_threshold", alert_threshold)):
             if not threshold > 0:
@@ -131,7 +132,7 @@ class LoopDetector:
         repeat_threshold: int = 3,
         *,
         name: str = "loop_detector",
-        severity: Severity | str = Severity.WARNING,
+        severity: Severity | SeverityName = Severity.WARNING,
     ) -> None:
         if not 2 <= repeat_threshold <= window_size:
             raise ConfigurationError(
@@ -199,8 +200,8 @@ class BudgetMonitor:
         utilization_threshold: float = 0.9,
         *,
         name: str = "budget_monitor",
-        utilization_severity: Severity | str = Severity.WARNING,
-        overflow_severity: Severity | str = Severity.CRITICAL,
+        utilization_severity: Severity | SeverityName = Severity.WARNING,
+        overflow_severity: Severity | SeverityName = Severity.CRITICAL,
     ) -> None:
         if not 0 < utilization_threshold <= 1:
             raise ConfigurationError(
@@ -298,7 +299,7 @@ class _PerConversation(Generic[S]):
         return state
 
 
-def _severity(value: Severity | str) -> Severity:
+def _severity(value: Severity | SeverityName) -> Severity:
     name = severity_name(value)
     if name not in _GRAVITY:
         raise UnknownNameError("severity", name, [each.value for each in Severity])

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
+from otel_assembly.checked import instance, several
 from otel_assembly.context import Context
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.events import ObserverAlert
@@ -133,6 +134,8 @@ def attach(
         ConfigurationError: The time-out is not positive, something is no observer, or the context belongs to another
             conversation than the stream: its guard would stay open when the stream halts.
     """
+    instance("stream", stream)
+    instance("context", context)
     if not timeout > 0:
         raise ConfigurationError(f"timeout must be above 0 s, not {timeout}")
     context = Context(stream=stream) if context is None else context
@@ -142,18 +145,29 @@ def attach(
             "the context belongs to another conversation than the stream, so a halt would not reach its guard; "
             "create it with Context(stream=stream)"
         )
-    wanted = tuple(observers)
-    for observer in wanted:
-        for attribute in ("name", "watches", "process"):
-            if not hasattr(observer, attribute):
-                raise ConfigurationError(f"{type(observer).__qualname__} is no observer: it has no {attribute!r}")
-        _types(observer.watches)
+    wanted = checked_observers(observers)
     watches = []
     for observer in wanted:
         watch = _watch_of(stream, observer) or _Watch(stream, observer, context, timeout)
         watch.holders += 1
         watches.append(watch)
     return Attachment(tuple(watches))
+
+
+def checked_observers(observers: Any) -> tuple[Observer, ...]:
+    """Observers, each of which can be attached.
+
+    Raises:
+        ConfigurationError: It is no sequence, or something in it is no observer, or a class.
+    """
+    given = several("observers", observers)
+    for index, observer in enumerate(given):
+        instance(f"observer at index {index}", observer)
+        for attribute in ("name", "watches", "process"):
+            if not hasattr(observer, attribute):
+                raise ConfigurationError(f"{type(observer).__qualname__} is no observer: it has no {attribute!r}")
+        _types(observer.watches)
+    return given
 
 
 def _watch_of(stream: Stream, observer: Observer) -> _Watch | None:

@@ -177,7 +177,7 @@ async def test_what_was_queued_is_recalled_once_it_is_written():
     assert found.id == "billed"
 
 
-@pytest.mark.parametrize(("gate", "most"), [(object(), 3), (Gate, 0), (Gate, True), (Gate, 1.5)])
+@pytest.mark.parametrize(("gate", "most"), [(object(), 3), (Gate(), 0), (Gate(), True), (Gate(), 1.5)])
 def test_a_setting_that_cannot_work_is_an_error(gate, most):
     with pytest.raises(ConfigurationError, match=r"offer|most must be"):
         QueuedWriteGate(gate, most=most)

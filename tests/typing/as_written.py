@@ -1,0 +1,113 @@
+"""What users write, as a type checker reads it. Nothing here is run.
+
+What is wrong on purpose is marked, and a mark that is not needed is an error itself.
+"""
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly import (
+    AlertPolicy,
+    Assembler,
+    AssemblyPolicy,
+    Block,
+    BudgetPolicy,
+    Context,
+    ContextAssembler,
+    ConversationPolicy,
+    LoopDetector,
+    ModelRequest,
+    ObserverAlert,
+    Severity,
+    SlidingWindowPolicy,
+    Stream,
+    TokenBudgetPolicy,
+    TokenMonitor,
+    WorkingMemoryPolicy,
+    allocate,
+    attach,
+    order_for_attention_and_cache,
+    validate_order,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class AsTheReadmeHasIt:
+    name = "drop_thinking"
+
+    async def apply(self, prompts, events, context):
+        return prompts, [event for event in events if event]
+
+
+class Typed:
+    name: str = "typed"
+
+    async def apply(self, prompts: list[str], events: list[Any], context: Context) -> tuple[list[str], list[Any]]:
+        return prompts, events
+
+
+class NamedByItsInstance:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def apply(self, prompts: Sequence[str], events: Sequence[Any], context: Any) -> tuple[list[str], list[Any]]:
+        return list(prompts), list(events)
+
+
+class Derived(AssemblyPolicy):
+    name = "derived"
+
+    async def apply(self, prompts: list[str], events: list[Any], context: Any) -> tuple[list[str], list[Any]]:
+        return prompts, events
+
+
+class Watcher:
+    name = "watcher"
+    watches = (ModelRequest,)
+
+    async def process(self, event: Any, context: Context) -> ObserverAlert | None:
+        return ObserverAlert(source=self.name, severity="fatal", message="too much")
+
+
+def chains(stream: Stream, context: Context) -> list[str]:
+    chain: list[AssemblyPolicy] = [AlertPolicy(), WorkingMemoryPolicy(), Typed(), Derived(), AsTheReadmeHasIt()]
+    Assembler(chain)
+    Assembler([AlertPolicy(), ConversationPolicy(), AsTheReadmeHasIt(), BudgetPolicy(8_000, 500)])
+    Assembler([Typed(), NamedByItsInstance("mine"), SlidingWindowPolicy(5)], on_policy_error="skip")
+    with attach(
+        stream, [Watcher(), TokenMonitor(alert_severity="fatal"), LoopDetector(severity=Severity.INFO)], context
+    ):
+        ObserverAlert(source="me", severity=Severity.FATAL, message="stop", data={"why": 1})
+    return validate_order(chain)
+
+
+def shorter(text: str, target_tokens: int) -> str:
+    return text[:target_tokens]
+
+
+def blocks() -> list[str]:
+    allocation = allocate([Block("system", 1, "You are support.", cuttable=False)], 1_000, 100, compact=shorter)
+    prompt = order_for_attention_and_cache(allocation)
+    return [block.name for block in allocation] + [block.name for block in prompt]
+
+
+def closed_sets() -> None:
+    BudgetPolicy(8_000, 500, on_overflow="drop", compact="extractive")
+    BudgetPolicy(8_000, 500, compact=shorter)
+    Assembler([], on_policy_error="ignore")  # type: ignore[arg-type]
+    Assembler([BudgetPolicy])  # type: ignore[list-item]
+    TokenBudgetPolicy(8_000, on_overflow="cut")  # type: ignore[arg-type]
+    BudgetPolicy(8_000, 500, on_overflow="cut")  # type: ignore[arg-type]
+    BudgetPolicy(8_000, 500, compact="extract")  # type: ignore[arg-type]
+    TokenMonitor(alert_severity="deadly")  # type: ignore[arg-type]
+    ContextAssembler(
+        system="",
+        window=10,
+        output_reserve=1,
+        scopes=lambda user, task: {"public"},
+        on_retriever_error="pass",  # type: ignore[arg-type]
+    )
