@@ -80,15 +80,31 @@ class ObservedAssembly:
             self.fail(problem)
         return ObservedStep(self, step, time_of)
 
-    def end(self, error: BaseException | None = None) -> None:
-        """The assembly came to its end; with an error, nothing was sent."""
+    def tokens(self) -> int | None:
+        """Tokens of the prompt as the last step left it; None where nobody counts."""
+        record = self.record
+        view = record.view_out
+        record.count(view)
+        return record.tokens(record.prompts_out, view)
+
+    def end(self, error: BaseException | None = None, *, stays: bool = False) -> None:
+        """The assembly came to its end; with an error, nothing was sent.
+
+        Args:
+            error: What went wrong.
+            stays: Whether what came in stays as the last step left it, whatever went wrong: it was care of a history,
+                such as its compaction, and no prompt of a model call that fails with it.
+        """
         record, recording = self.record, self.recording
         if self._broken:
             with suppress(Exception):
                 recording.abandon()
             return
         try:
-            if error is not None:
+            if error is not None and stays:
+                record.spared = error
+                succeeded(record, recording)
+            elif error is not None:
                 failed(record, recording, error)
             else:
                 succeeded(record, recording)

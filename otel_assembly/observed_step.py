@@ -149,6 +149,10 @@ class ObservedStep:
         if self._assembly.record.overflow is None:
             self._assembly.record.overflow = self._step.overflow
 
+    def failed(self, error: BaseException | None) -> None:
+        """It failed, where that is told after the block, beside what it had done by then."""
+        self._step.error = error
+
     def compacting(self, compactor: str, *, kind: str = "summary", target: int = 0, tokens_in: int = 0) -> Compacting:
         """Around one attempt to compact, such as a summariser's model call: a ``compact_block`` span.
 

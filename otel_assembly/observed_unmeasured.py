@@ -47,7 +47,11 @@ class UnmeasuredAssembly(ObservedAssembly):
         """One policy or reducer, of which nothing is told but what went wrong."""
         return UnmeasuredStep(self)
 
-    def end(self, error: BaseException | None = None) -> None:
+    def tokens(self) -> int | None:
+        """Nobody is told of it: nothing is counted."""
+        return None
+
+    def end(self, error: BaseException | None = None, *, stays: bool = False) -> None:
         """It came to its end."""
         try:
             self.recording.abandon()
@@ -104,6 +108,9 @@ class UnmeasuredStep(ObservedStep):
             self._assembly.recording.signal((), Overflow(budget, needed, cause, unit))
         except Exception as problem:  # noqa: BLE001
             self._assembly.fail(problem)
+
+    def failed(self, error: BaseException | None) -> None:
+        """Nobody is told."""
 
     def compacting(self, compactor: str, *, kind: str = "summary", target: int = 0, tokens_in: int = 0) -> Compacting:
         """No span."""

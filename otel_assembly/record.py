@@ -114,6 +114,8 @@ class Record:
     unknown: bool = False
     #: What went wrong, where nothing is sent.
     error: BaseException | None = None
+    #: What went wrong, where what came in stays as it was all the same: a framework's care of a history, and no prompt.
+    spared: BaseException | None = None
     overflow: Overflow | None = None
     #: What left by a step since the baseline, in assemblies that were not recorded, and came in no more.
     departed: Mapping[int, Departure] = field(default_factory=dict)

@@ -359,7 +359,9 @@ class OpenRecording:
         attributes = assembly_attributes(record, totals, prefix, sums, halts)
         if content is not None and record.prompts_out:
             attributes[names.GEN_AI_SYSTEM_INSTRUCTIONS] = instructions_json(record.prompts_out, content)
-        set_status(self._span, record.error, overflowed=record.overflow is not None, halted=bool(halts))
+        set_status(
+            self._span, record.error or record.spared, overflowed=record.overflow is not None, halted=bool(halts)
+        )
         self._put(self._span, self._context, attributes, arrays, ended_ns)
 
     def _redacted(self, text: str) -> str:

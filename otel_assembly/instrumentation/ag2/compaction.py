@@ -6,21 +6,23 @@ Aggregation takes nothing out; it reads a history and writes memory, in a ledger
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import nullcontext
 from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.budget.compaction import CompactionOutcome
-from otel_assembly.decision import DecisionReason
+from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.instrumentation.ag2.asks import ASK
 from otel_assembly.instrumentation.ag2.known import agent_name_of, begin
+from otel_assembly.instrumentation.summaries import no_summary
 from otel_assembly.instrumentation.wrapping import argument, bound
 from otel_assembly.observed import current_step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from otel_assembly.instrumentation.instrumentor import Instrumentation
     from otel_assembly.observed import ObservedAssembly, ObservedStep
@@ -33,6 +35,8 @@ AGGREGATION: Final = "aggregation"
 _PROMPTS: Final = "assembler 0"
 
 _RUNNING: Final[ContextVar[_Upkeep | None]] = ContextVar("otel_assembly_ag2_upkeep", default=None)
+#: What AG2 puts back of what a strategy took out (its records of tokens), in the releases that do.
+_PUT_BACK: Final[ContextVar[Callable[..., Any] | None]] = ContextVar("otel_assembly_ag2_put_back", default=None)
 
 
 class _Upkeep:
@@ -46,6 +50,8 @@ class _Upkeep:
         self._started_ns = time.time_ns()
         self._assembly: ObservedAssembly | None = None
         self.step: ObservedStep | None = None
+        #: What a summariser was to stand for that gave no summary.
+        self.lost: Sequence[Any] = ()
 
     def open(self, strategy: Any) -> ObservedStep | None:
         """There is something to do."""
@@ -86,6 +92,9 @@ class _Upkeep:
     def end(self, strategy: Any, events: Any) -> None:
         """It came to a good end, with these events where it compacted."""
         with self._instrumentation.contained():
+            put_back = _PUT_BACK.get()
+            if events is not None and put_back is not None:
+                events = put_back(before=self._given, compacted=list(events), spent_during=[])
             if events is not None and not _same(events, self._given):
                 self.open(strategy)
             if self._assembly is None or self.step is None:
@@ -93,16 +102,21 @@ class _Upkeep:
                 return
             if events is not None:
                 tail = type(strategy).__name__ == "TailWindowCompact"
-                self.step.out(events, reason=DecisionReason.OUTSIDE_WINDOW if tail else DecisionReason.POLICY)
+                self.step.out(
+                    events,
+                    reason=DecisionReason.OUTSIDE_WINDOW if tail else DecisionReason.POLICY,
+                    verdicts=[Verdict(self.lost, DecisionOutcome.DROPPED, DecisionReason.POLICY_ERROR)],
+                )
             self.step.__exit__(None, None, None)
             self._assembly.end()
 
-    def fail(self, error: BaseException) -> None:
-        """It raised, or was cancelled."""
+    def fail(self, strategy: Any, error: BaseException) -> None:
+        """It raised, or was cancelled: the history stays as it was, and AG2 goes on with it."""
         with self._instrumentation.contained():
+            self.open(strategy)
             if self._assembly is not None and self.step is not None:
                 self.step.__exit__(type(error), error, error.__traceback__)
-                self._assembly.end(error)
+                self._assembly.end(error, stays=True)
 
 
 def _same(events: Any, given: Sequence[Any]) -> bool:
@@ -129,7 +143,7 @@ def _strategy(policy: str, original: Callable[..., Any], instrumentation: Instru
                 with bound(_RUNNING, upkeep):
                     result = await original(self, *args, **kwargs)
             except BaseException as error:
-                upkeep.fail(error)
+                upkeep.fail(self, error)
                 raise
             upkeep.end(self, result if policy == COMPACTION else None)
             return result
@@ -167,7 +181,8 @@ def summarize(original: Callable[..., Any], instrumentation: Instrumentation) ->
             text = await original(self, *args, **kwargs)
             with instrumentation.contained():
                 made.tokens_out = step.count(text)
-                made.outcome = None if text else CompactionOutcome.EMPTY
+                made.outcome = no_summary(text, events)
+                upkeep.lost = events if made.outcome is not None else ()
         return text
 
     return summarized
@@ -183,7 +198,9 @@ def _strategies_of(
         with instrumentation.contained():
             take = instrumentation.patches.take
             take(type(self._strategy), method, lambda method: wrap(method, instrumentation))
-        return await original(self, call_next, event, context)
+        put_back = getattr(sys.modules.get(type(self).__module__), "_with_usage_events", None)
+        with bound(_PUT_BACK, put_back if method == "compact" else None):
+            return await original(self, call_next, event, context)
 
     return on_turn
 

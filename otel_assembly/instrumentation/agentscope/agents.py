@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Remembered:
     """One agent: its context in parts, and what was told of it."""
 
-    __slots__ = ("_parts", "changes", "compressions", "images", "prompt", "told", "tools")
+    __slots__ = ("_parts", "changes", "compressions", "failures", "images", "prompt", "told", "tools")
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -32,6 +32,8 @@ class Remembered:
         self.told: tuple[str, tuple[Any, ...]] | None = None
         #: How often AgentScope compressed its context.
         self.compressions = 0
+        #: How often it was told that this failed.
+        self.failures = 0
         self.images = Images()
 
     def events(self, agent: Any) -> list[Part]:

@@ -10,9 +10,10 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.budget.compaction import CompactionOutcome
-from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
+from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
 from otel_assembly.facts import EventKind, describe
 from otel_assembly.instrumentation.agentscope.agents import begin, remembered
+from otel_assembly.instrumentation.summaries import no_summary
 from otel_assembly.instrumentation.wrapping import argument, bound, told_whole
 
 if TYPE_CHECKING:
@@ -116,12 +117,18 @@ class Compression:
         if response is None:
             attempt.outcome = CompactionOutcome.EMPTY
         elif str(getattr(response.finished_reason, "value", response.finished_reason)) == "interrupted":
-            attempt.outcome, attempt.error_type = None, "CancelledError"
-        elif self._step is not None and attempt.tokens_out is None:
-            attempt.tokens_out = self._step.count(json.dumps(response.content, ensure_ascii=False))
+            attempt.outcome = None
+        elif self._step is not None:
+            said = response.content
+            texts = said.values() if isinstance(said, dict) else (said,)
+            read = [part for part in self._events if part.facts.id in self._read]
+            attempt.outcome = no_summary("\n".join(map(str, texts)), read) or attempt.outcome
+            if attempt.tokens_out is None:
+                attempt.tokens_out = self._step.count(json.dumps(said, ensure_ascii=False))
 
     def end(self, error: BaseException | None = None) -> None:
         """The check came to its end; what an exception leaves as it was is not told as done."""
+        remembered(self._agent).failures += error is not None
         if self._assembly is None or self._step is None:
             if error is None:
                 self._instrumentation.observed.declined(COMPRESS_CONTEXT, self._agent.name)
@@ -133,7 +140,7 @@ class Compression:
             with told_whole(self._assembly):
                 self._tell(self._step)
         self._step.__exit__(type(error) if error else None, error, None)
-        self._assembly.end(None if applied else error)
+        self._assembly.end(None if applied else error, stays=True)
 
     def _tell(self, step: ObservedStep) -> None:
         known = {part.facts.id: part for part in self._events}
@@ -154,12 +161,19 @@ class Compression:
             budget=self._trigger,
         )
         self._measure(events)
+        self._hold(step)
 
     def _is_lost(self, part: Part) -> bool:
         """Whether nothing stands for a part that left: no summary was made, or none that had read it."""
         if part.facts.kind is EventKind.SUMMARY or not self._attempts:
             return False
         return self._attempts[-1].outcome is not CompactionOutcome.COMPACTED or part.facts.id not in self._read
+
+    def _hold(self, step: ObservedStep) -> None:
+        """What is left may still be too long: the newest messages, prompt and tools stay, whatever they take."""
+        needed = self._assembly.tokens() if self._assembly is not None else None
+        if needed is not None and needed > self._trigger:
+            step.overflow(budget=self._trigger, needed=needed, cause=OverflowCause.FRAMEWORK)
 
     def _measure(self, events: Sequence[Part]) -> None:
         """The summary counts as it will be sent, not as the model gave it."""

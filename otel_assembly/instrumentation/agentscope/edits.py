@@ -45,16 +45,22 @@ def limit_images(original: Callable[..., Any], instrumentation: Instrumentation)
             most = argument(args, kwargs, 0, "cfg").max_image_num
             if remembered(self).images.count(self.state.context) > most:
                 before = remembered(self).events(self)
-        result = await original(self, *args, **kwargs)
-        if before:
-            with instrumentation.contained():
-                remembered(self).images.forget()
-                after = remembered(self).events(self)
-                _tell(instrumentation, self, LIMIT_IMAGES, before, after, {"max_image_num": most}, started_ns)
-                compression = COMPRESSING.get()
-                if compression is not None and compression.serves(self):
-                    compression.started_ns = time.time_ns()
-        return result
+        error: BaseException | None = None
+        try:
+            return await original(self, *args, **kwargs)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            if before:
+                with instrumentation.contained():
+                    remembered(self).images.forget()
+                    after = remembered(self).events(self)
+                    settings = {"max_image_num": most}
+                    _tell(instrumentation, self, LIMIT_IMAGES, before, after, settings, started_ns, error)
+                    compression = COMPRESSING.get()
+                    if compression is not None and compression.serves(self):
+                        compression.started_ns = time.time_ns()
 
     return limit
 
@@ -122,13 +128,15 @@ def _tell(
     after: Sequence[Part],
     settings: Mapping[str, Any],
     started_ns: int,
+    error: BaseException | None = None,
 ) -> None:
-    """One assembly with one policy, which began then and is done."""
-    if [part.facts.id for part in before] == [part.facts.id for part in after]:
+    """One assembly with one policy, which began then and is done, or failed."""
+    if error is None and [part.facts.id for part in before] == [part.facts.id for part in after]:
         return
     assembly = begin(instrumentation, agent, before, sized=True, started_ns=started_ns)
     if assembly is None:
         return
     with assembly.step(policy, kind="reduction", config=settings, started_ns=started_ns) as step:
         step.out(after)
-    assembly.end()
+    step.failed(error)
+    assembly.end(error, stays=True)

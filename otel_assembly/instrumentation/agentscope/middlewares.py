@@ -50,19 +50,30 @@ def around_compression(original: Callable[..., Any], instrumentation: Instrument
             return await original(self, *args, **kwargs)
         given: Round | None = None
         with instrumentation.contained():
-            compressions = remembered(self).compressions
+            known = remembered(self)
+            told = known.compressions, known.failures
             given = Round(self, self.state.context, self.state.summary)
-        with bound(_COMPRESSION, given):
-            result = await original(self, *args, **kwargs)
-        if given is not None:
-            with instrumentation.contained():
-                known = remembered(self)
-                if compressions == known.compressions and not _same(given.messages, self.state.context):
-                    before = _read(given.messages, given.summary)
-                    _tell(instrumentation, given, _name(middlewares, ON_COMPRESS_CONTEXT), before, known.events(self))
-        return result
+        error: BaseException | None = None
+        try:
+            with bound(_COMPRESSION, given):
+                return await original(self, *args, **kwargs)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            if given is not None:
+                with instrumentation.contained():
+                    if told == (known.compressions, known.failures):  # AgentScope's own is told elsewhere
+                        _compressed(instrumentation, given, _name(middlewares, ON_COMPRESS_CONTEXT), error)
 
     return compress_context
+
+
+def _compressed(instrumentation: Instrumentation, given: Round, policy: str, error: BaseException | None) -> None:
+    agent = given.agent
+    if error is not None or not _same(given.messages, agent.state.context):
+        before, after = _read(given.messages, given.summary), remembered(agent).events(agent)
+        _tell(instrumentation, given, policy, before, after, error=error, stays=True)
 
 
 def call_model(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -79,8 +90,16 @@ def call_model(original: Callable[..., Any], instrumentation: Instrumentation) -
             # Where our own plug-in is among them, it tells of its assemblies itself.
             if middlewares and not any(getattr(one, "otel_assembly_plugin", False) for one in middlewares):
                 given = Round(self, argument(args, kwargs, 0, "messages", ()))
-        with bound(_CALL, given):
-            return await original(self, *args, **kwargs)
+        try:
+            with bound(_CALL, given):
+                return await original(self, *args, **kwargs)
+        except BaseException as error:
+            if given is not None and not given.done:
+                with instrumentation.contained():
+                    before, _ = _behind_the_prompt(given, given.messages)
+                    name = _name(self._model_call_middlewares, ON_MODEL_CALL)
+                    _tell(instrumentation, given, name, before, before, error=error)
+            raise
 
     return call
 
@@ -104,20 +123,26 @@ def model(original: Callable[..., Any], instrumentation: Instrumentation) -> Cal
 
 
 def _model_called(instrumentation: Instrumentation, given: Round, messages: Sequence[Any]) -> None:
-    agent = given.agent
-    before, after = (_behind_the_prompt(agent, part) for part in (given.messages, messages))
-    name = _name(agent._model_call_middlewares, ON_MODEL_CALL)  # noqa: SLF001
-    prompts = [message.get_text_content() or "" for message in messages[:1] if message.role == "system"]
+    name = _name(given.agent._model_call_middlewares, ON_MODEL_CALL)  # noqa: SLF001
+    before, _ = _behind_the_prompt(given, given.messages)
+    after, prompts = _behind_the_prompt(given, messages)
     _tell(instrumentation, given, name, before, after, prompts)
 
 
-def _behind_the_prompt(agent: Any, messages: Sequence[Any]) -> list[Part]:
-    """The parts of what is sent; the summary, which is made anew each time, as the part that it is elsewhere."""
-    rest = [message for message in messages if message.role != "system"]
-    summary = agent.state.summary
+def _behind_the_prompt(given: Round, messages: Sequence[Any]) -> tuple[list[Part], list[str]]:
+    """The parts of what is sent, and the system prompts in front of them.
+
+    The first message that a model call comes with is its prompt; a system message behind it belongs to the context. The
+    summary, which is made anew each time, is the part that it is elsewhere.
+    """
+    own = {id(message) for message in given.messages[1:]}
+    of_context = (at for at, message in enumerate(messages) if message.role != "system" or id(message) in own)
+    start = next(of_context, len(messages))
+    prompts = [text for message in messages[:start] if (text := message.get_text_content())]
+    rest, summary = messages[start:], given.agent.state.summary
     if summary and rest and isinstance(summary, str) and rest[0].get_text_content() == summary:
-        return _read(rest[1:], summary)
-    return _read(rest, "")
+        return _read(rest[1:], summary), prompts
+    return _read(rest, ""), prompts
 
 
 def _read(messages: Sequence[Any], summary: Any) -> list[Part]:
@@ -142,6 +167,9 @@ def _tell(
     before: Sequence[Part],
     after: Sequence[Part],
     prompts: Sequence[str] | None = None,
+    *,
+    error: BaseException | None = None,
+    stays: bool = False,
 ) -> None:
     known = {part.facts.id: part for part in before}
     assembly = begin(instrumentation, given.agent, before, sized=True, started_ns=given.started_ns)
@@ -149,4 +177,5 @@ def _tell(
         return
     with assembly.step(policy, started_ns=given.started_ns) as step:
         step.out([known.get(part.facts.id, part) for part in after], prompts=prompts)
-    assembly.end()
+    step.failed(error)
+    assembly.end(error, stays=stays)

@@ -27,7 +27,7 @@ class Change(NamedTuple):
 
     middleware: str
     prompt_in: str
-    prompt_out: str
+    prompt_out: str | None  # None: it raised
     took_ns: int
 
 
@@ -42,10 +42,16 @@ def get_system_prompt(original: Callable[..., Any], instrumentation: Instrumenta
         if not instrumentation.listening():
             return await original(self, *args, **kwargs)
         changes: list[Change] = []
+        started_ns = time.time_ns()
         with instrumentation.contained():
             _watch(instrumentation, self._system_prompt_middlewares)
-        with bound(_CHANGES, changes):
-            prompt = await original(self, *args, **kwargs)
+        try:
+            with bound(_CHANGES, changes):
+                prompt = await original(self, *args, **kwargs)
+        except BaseException as error:
+            with instrumentation.contained():
+                _tell_failure(instrumentation, self, changes, started_ns, error)
+            raise
         with instrumentation.contained():
             known = remembered(self)
             known.prompt, known.changes = prompt, tuple(changes)
@@ -83,9 +89,13 @@ def _transformer(original: Callable[..., Any]) -> Callable[..., Any]:
         if changes is None:
             return await original(self, *args, **kwargs)
         started_ns = time.perf_counter_ns()
-        with bound(_CHANGES, None):  # what it inherits is its own doing
-            result = await original(self, *args, **kwargs)
         prompt = argument(args, kwargs, 1, "current_prompt", "")
+        try:
+            with bound(_CHANGES, None):  # what it inherits is its own doing
+                result = await original(self, *args, **kwargs)
+        except BaseException:
+            changes.append(Change(type(self).__name__, prompt, None, time.perf_counter_ns() - started_ns))
+            raise
         changes.append(Change(type(self).__name__, prompt, result, time.perf_counter_ns() - started_ns))
         return result
 
@@ -103,13 +113,33 @@ def tell_prompt(instrumentation: Instrumentation, agent: Any) -> None:
         return
     known.told = now
     # It is over: each is told to have taken as long as it did, and to have ended now.
-    started_ns = time.time_ns() - sum(change.took_ns for change in made)
-    events = known.events(agent)
+    _tell(instrumentation, agent, made, time.time_ns() - sum(change.took_ns for change in made))
+
+
+def _tell_failure(
+    instrumentation: Instrumentation, agent: Any, changes: Sequence[Change], started_ns: int, error: BaseException
+) -> None:
+    """A middleware raised: no prompt was made, and no model is called with one."""
+    if changes and changes[-1].prompt_out is None:
+        made = [change for change in changes if change.prompt_in != change.prompt_out]
+        _tell(instrumentation, agent, made, started_ns, error)
+
+
+def _tell(
+    instrumentation: Instrumentation,
+    agent: Any,
+    made: Sequence[Change],
+    started_ns: int,
+    error: BaseException | None = None,
+) -> None:
+    events = remembered(agent).events(agent)
     assembly = begin(instrumentation, agent, events, prompt=made[0].prompt_in, started_ns=started_ns)
     if assembly is None:
         return
     for change in made:
         before_ns = time.time_ns() - change.took_ns
         with assembly.step(change.middleware, kind="injection", started_ns=before_ns) as step:
-            step.out(prompts=[change.prompt_out])
-    assembly.end()
+            if change.prompt_out is not None:
+                step.out(prompts=[change.prompt_out])
+        step.failed(error if change.prompt_out is None else None)
+    assembly.end(error)

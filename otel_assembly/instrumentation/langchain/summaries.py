@@ -10,11 +10,10 @@ import functools
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from otel_assembly.budget.compact_errors import is_error_text
-from otel_assembly.budget.compaction import CompactionOutcome
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
 from otel_assembly.facts import describe
 from otel_assembly.instrumentation.langchain.telling import EDIT, FOR_A_SUMMARY
+from otel_assembly.instrumentation.summaries import no_summary
 from otel_assembly.instrumentation.wrapping import argument, bound
 
 if TYPE_CHECKING:
@@ -72,10 +71,7 @@ class Summarising:
             return
         text = summary if isinstance(summary, str) else ""
         attempt.tokens_out = self.step.count(text)
-        if not text.strip():
-            attempt.outcome = CompactionOutcome.EMPTY
-        elif is_error_text(text, "\n".join(describe(message).text for message in self.seen or ())):
-            attempt.outcome = CompactionOutcome.ERROR_TEXT
+        attempt.outcome = no_summary(text, self.seen or ())
         if attempt.outcome is not None:
             self._lost(self.given, DecisionReason.POLICY_ERROR)
         elif self.seen is not None:
