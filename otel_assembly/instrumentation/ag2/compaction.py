@@ -21,8 +21,7 @@ from otel_assembly.instrumentation.wrapping import argument, bound
 from otel_assembly.observed import current_step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from otel_assembly.instrumentation.instrumentor import Instrumentation
     from otel_assembly.observed import ObservedAssembly, ObservedStep

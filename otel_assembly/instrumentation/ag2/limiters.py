@@ -38,6 +38,13 @@ class _Limiting:
         self._step.__exit__(None, None, None)
         self._assembly.end()
 
+    def unused(self) -> None:
+        """No model was called: nothing is known to have left."""
+        if self._open:
+            self._open = False
+            self._step.__exit__(None, None, None)
+            self._assembly.end()
+
     def fail(self, error: BaseException) -> None:
         if self._open:
             self._step.__exit__(type(error), error, error.__traceback__)
@@ -79,7 +86,7 @@ def _limiter(
                 limiting.fail(error)
             raise
         with instrumentation.contained():
-            limiting.end(())  # where it called no model
+            limiting.unused()
         return result
 
     return on_llm_call

@@ -116,11 +116,20 @@ def images_removed(
 
 
 def _tell_images(assembly: ObservedAssembly, result: Sequence[Any], prompts: int) -> None:
-    events = result[prompts:]
-    if is_same(events, assembly.events):
+    """AutoGen writes every message of several parts anew; those that had no image say what they said before."""
+    given, events = assembly.events, result[prompts:]
+    if len(given) == len(events):
+        events = [after if _shows(before) else before for before, after in zip(given, events, strict=True)]
+    if is_same(events, given):
         return
     with assembly.step("remove_images", kind="reduction") as step:
         step.out(events)
+
+
+def _shows(message: Any) -> bool:
+    """Whether a message holds anything but text."""
+    content = getattr(message, "content", None)
+    return isinstance(content, list) and not all(isinstance(part, str) for part in content)
 
 
 def asked(original: Callable[..., Awaitable[Any]], instrumentation: Instrumentation) -> Callable[..., Awaitable[Any]]:

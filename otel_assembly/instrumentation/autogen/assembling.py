@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 import time
-import weakref
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.instrumentation.autogen.calls import WITHIN, current_agent, current_call, model_of
+from otel_assembly.instrumentation.autogen.calls import WITHIN, current_call
 from otel_assembly.instrumentation.autogen.contexts import (
     Inner,
     Reading,
@@ -16,7 +15,7 @@ from otel_assembly.instrumentation.autogen.contexts import (
     reducer_of,
     stored_messages,
 )
-from otel_assembly.instrumentation.autogen.memory import injections_of
+from otel_assembly.instrumentation.autogen.conversation import begin
 from otel_assembly.instrumentation.wrapping import bound, told_whole
 from otel_assembly.matching import Matcher
 
@@ -152,28 +151,9 @@ class _Watched:
     def _begin(
         self, events: Sequence[Any], started_ns: int | None = None, *, unknown: bool = False
     ) -> ObservedAssembly | None:
-        context, call = self._context, self._call
-        stages = injections_of(context, events)
-        if unknown or not stages:
-            stages = []
-        else:
-            started_ns = stages[0].started_ns
-        assembly = self._instrumentation.observed.begin(
-            context if _referable(context) else None,
-            stages[0].before if stages else events,
-            prompts=call.prompts if call is not None else (),
-            tools=call.tools if call is not None else (),
-            agent_name=call.agent_name if call is not None else current_agent(),
-            model=call.model if call is not None else model_of(getattr(context, "_model_client", None)),
-            started_ns=started_ns,
-            unknown_input=unknown,
+        return begin(
+            self._instrumentation, self._context, events, call=self._call, started_ns=started_ns, unknown=unknown
         )
-        if assembly is None:
-            return None
-        for stage in stages:
-            with assembly.step(stage.policy, kind="injection", started_ns=stage.started_ns) as step:
-                step.out(stage.after)
-        return assembly
 
     def _close(self, assembly: ObservedAssembly) -> None:
         if self._call is not None:
@@ -186,12 +166,3 @@ def _stores_itself(context: Any) -> bool:
     """Whether a class takes messages in by a method of its own, so that nobody else knows where they stand."""
     owner = next((one for one in type(context).__mro__ if "add_message" in vars(one)), None)
     return owner is None or not owner.__module__.startswith("autogen_core.")
-
-
-def _referable(context: Any) -> bool:
-    """Whether it can be told that a conversation is gone: an object with slots may not be weakly held."""
-    try:
-        weakref.ref(context)
-    except TypeError:
-        return False
-    return True

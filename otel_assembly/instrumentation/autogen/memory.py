@@ -1,54 +1,27 @@
 """Memories: what ``update_context`` puts into a context is an injection of the assembly that follows.
 
 It is no assembly of its own, for no model is called for it, and neither are the queries that a memory makes of the
-context. AutoGen leaves what was injected in the context: from the next assembly on it is part of what comes in.
+context. AutoGen leaves what was injected in the context: from the next assembly on it is part of what comes in. Where a
+memory fails, no assembly follows, for the run fails with it: then it is the last step of one that sends nothing.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.autogen.calls import WITHIN
-from otel_assembly.instrumentation.autogen.contexts import Within, is_same, stored_messages
-from otel_assembly.instrumentation.wrapping import ByIdentity, argument, bound
+from otel_assembly.instrumentation.autogen.contexts import Within, stored_messages
+from otel_assembly.instrumentation.autogen.conversation import Injection, begin, remember
+from otel_assembly.instrumentation.wrapping import argument, bound
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from otel_assembly.instrumentation.instrumentor import Instrumentation
 
 MEMORY: Final = "memory"
-
-
-@dataclass(frozen=True, slots=True)
-class _Injection:
-    policy: str
-    started_ns: int
-    at: int
-    messages: list[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One memory's injection, between two states of a context.
-
-    Attributes:
-        policy: The name of its step.
-        started_ns: When the memory was asked.
-        before: The messages without it, and without those that came after it.
-        after: The messages with it.
-    """
-
-    policy: str
-    started_ns: int
-    before: Sequence[Any]
-    after: Sequence[Any]
-
-
-_PENDING: Final[ByIdentity[list[_Injection]]] = ByIdentity()
 
 
 def watched_memory(
@@ -61,41 +34,54 @@ def watched_memory(
     async def update_context(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not instrumentation.listening() or WITHIN.get() is not None:
             return await original(self, *args, **kwargs)
-        context = argument(args, kwargs, 0, "model_context")
-        started_ns = time.time_ns()
-        stored = stored_messages(context)
-        before = len(stored) if stored is not None else 0
-        last = stored[-1] if stored else None
-        with bound(WITHIN, Within()):
-            result = await original(self, *args, **kwargs)
+        asked = _Asked(instrumentation, policy, argument(args, kwargs, 0, "model_context"))
+        try:
+            with bound(WITHIN, Within()):
+                result = await original(self, *args, **kwargs)
+        except BaseException as error:
+            with instrumentation.contained():
+                asked.failed(error)
+            raise
         with instrumentation.contained():
-            held = stored_messages(context)
-            if held is not None and len(held) > before and (not before or held[before - 1] is last):
-                _remember(context, _Injection(policy, started_ns, before, held[before:]))
+            asked.answered()
         return result
 
     return update_context
 
 
-def _remember(context: Any, injection: _Injection) -> None:
-    held = _PENDING.get(context)
-    if held is None:
-        held = _PENDING.put(context, [])
-    held.append(injection)
+class _Asked:
+    """One memory, while it is asked to put what it has into a context."""
 
+    def __init__(self, instrumentation: Instrumentation, policy: str, context: Any) -> None:
+        self._instrumentation = instrumentation
+        self._policy = policy
+        self._context = context
+        self._started_ns = time.time_ns()
+        held = stored_messages(context)
+        self._count = len(held) if held is not None else 0
+        self._last = held[-1] if held else None
 
-def injections_of(context: Any, events: Sequence[Any]) -> list[Stage]:
-    """What memories put into a context since its last assembly, as far as it still stands where they put it."""
-    found = [one for one in _PENDING.pop(context) or () if _stands(one, events)]
-    stages: list[Stage] = []
-    after = list(events)
-    for one in reversed(found):
-        before = [*after[: one.at], *after[one.at + len(one.messages) :]]
-        stages.append(Stage(one.policy, one.started_ns, before, after))
-        after = before
-    return stages[::-1]
+    def answered(self) -> None:
+        """What it has put in is told by the next assembly."""
+        added = self._added()
+        if added:
+            remember(self._context, Injection(self._policy, self._started_ns, self._count, added))
 
+    def failed(self, error: BaseException) -> None:
+        """It raised, perhaps when it had put in some of what it has."""
+        held, added = stored_messages(self._context) or [], self._added()
+        before = held[: len(held) - len(added)]
+        assembly = begin(self._instrumentation, self._context, before, started_ns=self._started_ns)
+        if assembly is None:
+            return
+        with assembly.step(self._policy, kind="injection", started_ns=self._started_ns) as step:
+            if added:
+                step.out([*before, *added])
+        step.failed(error)
+        assembly.end(error)
 
-def _stands(injection: _Injection, events: Sequence[Any]) -> bool:
-    there = events[injection.at : injection.at + len(injection.messages)]
-    return is_same(there, injection.messages)
+    def _added(self) -> list[Any]:
+        held, count = stored_messages(self._context), self._count
+        if held is None or len(held) <= count or (count and held[count - 1] is not self._last):
+            return []
+        return held[count:]

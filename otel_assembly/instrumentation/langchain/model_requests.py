@@ -210,7 +210,7 @@ def ending(edit: Edit) -> Iterator[None]:
         yield
     except BaseException as error:
         with edit.instrumentation.contained():
-            edit.end(error)
+            edit.failed(error)
         raise
     with edit.instrumentation.contained():
         edit.end()

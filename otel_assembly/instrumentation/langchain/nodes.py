@@ -99,7 +99,7 @@ class _ChangingNode:
         self._running.__exit__(None, None, None)
         if error is not None:
             with self._instrumentation.contained():
-                self._edit.end(error)
+                self._edit.failed(error)
 
     def returned(self, result: Any) -> Any:
         with self._instrumentation.contained():

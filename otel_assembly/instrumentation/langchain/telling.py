@@ -118,6 +118,14 @@ class Edit:
         if assembly is not None:
             assembly.end(error)
 
+    def failed(self, error: BaseException) -> None:
+        """It raised, or was cancelled; of what is not known to be a reducer that says nothing, unless it reduced."""
+        if self.assembly is None and self.expected and self.sent is None and (step := self.open()) is not None:
+            with step:
+                pass
+            step.failed(error)
+        self.end(error)
+
     def declined(self) -> None:
         """It found nothing to do."""
         if self.expected:
