@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from otel_assembly.application import apply, begin_step
 from otel_assembly.assembly import Assembly, note_on
-from otel_assembly.checked import OnError, counts, instance, one_of
+from otel_assembly.checked import OnError, OnHalt, counts, instance, one_of
 from otel_assembly.config import chain_from_config, chain_to_config
-from otel_assembly.context import Context
+from otel_assembly.context import Context, listens
 from otel_assembly.decision import Overflow, OverflowCause
 from otel_assembly.ending import failed, numbers, succeeded
 from otel_assembly.errors import ConfigurationError, ContextOverflowError, HaltedError, PolicyError, PolicyFailedError
+from otel_assembly.events import AssemblyCompleted, HaltEvent
 from otel_assembly.history import History
 from otel_assembly.ledger import Ledgers
 from otel_assembly.policies.order import checked_chain, validate_order
 from otel_assembly.record import CALLER, Record
-from otel_assembly.recorder import default_recorder, policy_span
+from otel_assembly.recorder import default_recorder, observers_span, policy_span
 from otel_assembly.tokens import CalibratedCounter, MessageFraming, TokenMeter, counter_for
 
 if TYPE_CHECKING:
@@ -50,7 +51,9 @@ class Assembler:
         name: Tells several assemblers of a program apart in telemetry.
         model: The model whose tokenizer counts; else that of the context.
         on_policy_error: ``raise``, or ``skip`` to go on without a policy that raised; `AlertPolicy` is never skipped,
-            nor is a budget that could not hold.
+            nor is a budget that could not hold, nor a halt.
+        on_halt: What becomes of the assembly of a conversation that is halted, or that it halts itself: ``raise``
+            `HaltedError`, so that no model is called for it, or ``return`` it, with `Assembly.halt` set.
         counter: Counts instead of the model's tokenizer.
         framing: What a message costs beyond its texts; None: the OpenAI cookbook's figures.
         recorder: Where the record of each assembly goes; by default OpenTelemetry, as it is configured globally.
@@ -66,12 +69,14 @@ class Assembler:
         name: str | None = None,
         model: str | None = None,
         on_policy_error: OnError = "raise",
+        on_halt: OnHalt = "raise",
         counter: TokenCounter | None = None,
         framing: MessageFraming | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         self.policies: tuple[AssemblyPolicy, ...] = checked_chain(policies)
         one_of("on_policy_error", on_policy_error, OnError)
+        one_of("on_halt", on_halt, OnHalt)
         if counter is not None:
             counts("counter", counter)
         instance("recorder", recorder)
@@ -81,6 +86,7 @@ class Assembler:
         self.name = name
         self.model = model
         self.on_policy_error = on_policy_error
+        self.on_halt: OnHalt = on_halt
         self.framing = framing if framing is not None else MessageFraming()
         self._counter = counter
         self._recorder = recorder
@@ -94,7 +100,7 @@ class Assembler:
     def from_config(cls, config: Mapping[str, Any] | str | PathLike[str], **settings: Any) -> Self:
         """An assembler from a mapping, or from a YAML or JSON file.
 
-        The form is ``{name, model, on_policy_error, framing: {per_message: 4, …}, policies: [{sliding_window:
+        The form is ``{name, model, on_policy_error, on_halt, framing: {per_message: 4, …}, policies: [{sliding_window:
         {max_events: 5}}, alert, …]}``; `settings` go to the constructor.
 
         Raises:
@@ -114,6 +120,7 @@ class Assembler:
             "name": self.name,
             "model": self.model,
             "on_policy_error": self.on_policy_error,
+            "on_halt": self.on_halt,
             "framing": self.framing,
         }
         return chain_to_config(self.policies, settings)
@@ -127,6 +134,8 @@ class Assembler:
             context: What the policies may ask of the run.
 
         Raises:
+            HaltedError: The conversation is halted, or this assembly halted it, and `on_halt` is ``raise``; or a policy
+                raised it. No policy starts after a halt, and nothing is to be sent.
             ContextOverflowError: What may not be dropped does not fit a policy's budget.
             PolicyFailedError: A policy raised.
             PolicyContractError: A policy changed its input, or returned something else than two sequences.
@@ -139,6 +148,7 @@ class Assembler:
             raise ConfigurationError("prompts must be a sequence of strings, one for each system-level text")
         if isinstance(events, History):
             context.adopt(events.conversation)
+        guards = (context.guard, *([events.conversation.guard] if isinstance(events, History) else []))
         model = self.model or context.model
         started_ns = time.time_ns()
         ledger = self._ledgers.of(events, context)
@@ -156,20 +166,19 @@ class Assembler:
             context=context.for_assembly(meter, recording.watch if recording is not None else None),
             meter=meter,
             prompts_in=given,
+            guards=guards,
         )
         try:
-            await self._run(record, recording)
+            with record.context.running():
+                await self._run(record, recording)
+                await self._tell(record, recording)
+            self._heed_halt(record)
         except BaseException as error:
             self._failed(record, recording, error)
             if isinstance(error, ContextOverflowError):
-                await self._tell(record)
+                await self._tell(record, None)
             raise
         succeeded(record, recording)
-        try:
-            await self._tell(record)
-        except BaseException:  # cancelled: nobody will send this prompt
-            record.context.done(succeeded=False)
-            raise
         record.context.done(succeeded=True)
         return Assembly(record)
 
@@ -194,6 +203,7 @@ class Assembler:
         sources: tuple[str, ...] = (CALLER,) * len(prompts)
         frame, view = record.opening.frame, record.opening.view
         for index, policy in enumerate(self.policies):
+            self._heed_halt(record)
             step = begin_step(policy, index, prompts, sources, frame, view)
             record.steps.append(step)
             with policy_span(recording, policy.name, index):
@@ -201,6 +211,13 @@ class Assembler:
             prompts, sources, frame, view = step.prompts_out, step.sources, step.frame_out, step.view_out
             if step.overflow is not None and (record.overflow is None or step.overflow.unit == "tokens"):
                 record.overflow = step.overflow
+
+    def _heed_halt(self, record: Record) -> None:
+        """Look whether the conversation is halted; where nothing may be sent then, the assembly ends here."""
+        if record.halt is None:
+            record.halt = next((guard.halt for guard in record.guards if guard.halted), None)
+        if record.halt is not None and self.on_halt == "raise":
+            raise HaltedError(record.halt.reason, record.halt.source)
 
     async def _apply(self, policy: AssemblyPolicy, step: Step, record: Record) -> None:
         try:
@@ -261,17 +278,22 @@ class Assembler:
 
     def _failed(self, record: Record, recording: Recording | None, error: BaseException) -> None:
         record.context.done(succeeded=False)
+        if isinstance(error, HaltedError) and record.halt is None:
+            record.halt = HaltEvent(reason=error.reason, source=error.source)
         failed(record, recording, error)
-        if isinstance(error, ContextOverflowError):
+        if isinstance(error, ContextOverflowError | HaltedError):
             error.assembly = Assembly(record)
 
-    async def _tell(self, record: Record) -> None:
-        """Let observers of budgets know; the tokens are counted only where somebody may listen."""
+    async def _tell(self, record: Record, recording: Recording | None) -> None:
+        """Let observers of budgets know, who may halt; the tokens are counted only where somebody may listen."""
         stream = record.context.stream
-        totals = numbers(record) if stream is not None else None
-        if stream is None or totals is None:
+        if stream is None or not listens(stream, AssemblyCompleted):
+            return
+        totals = numbers(record)
+        if totals is None:
             return
         try:
-            await stream.send(note_on(record, totals))
+            with observers_span(recording):
+                await stream.send(note_on(record, totals))
         except Exception as error:  # noqa: BLE001  # the assembly is done; a stream that fails must not undo it
             logger.warning("the stream refused the note on an assembly: %s", type(error).__name__)

@@ -13,6 +13,7 @@ from otel_assembly.totals import Breakpoints, Prefix, Totals, breakpoints_of, pr
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from otel_assembly.events import HaltEvent
     from otel_assembly.record import Record
 
 
@@ -34,6 +35,11 @@ class Assembly:
     def turn(self) -> int:
         """How many assemblies of this ledger came before."""
         return self._record.turn
+
+    @property
+    def halt(self) -> HaltEvent | None:
+        """What halted the conversation before this assembly came to its end; None where nothing did."""
+        return self._record.halt
 
     @cached_property
     def prompts(self) -> list[str]:

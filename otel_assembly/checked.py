@@ -9,6 +9,8 @@ from otel_assembly.errors import ConfigurationError
 
 #: What to do where a policy, or a source, fails.
 OnError: TypeAlias = Literal["raise", "skip"]
+#: What to do with the assembly of a conversation that is halted.
+OnHalt: TypeAlias = Literal["raise", "return"]
 #: What to do where the newest atom does not fit a budget.
 OnOverflow: TypeAlias = Literal["raise", "drop"]
 

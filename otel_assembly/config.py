@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Union, get_ar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from otel_assembly.checked import OnError  # noqa: TC001  # pydantic reads it
+from otel_assembly.checked import OnError, OnHalt  # noqa: TC001  # pydantic reads it
 from otel_assembly.errors import ConfigurationError, UnknownNameError
 from otel_assembly.policies import POLICIES, DecidingPolicy
 from otel_assembly.tokens import MessageFraming
@@ -43,6 +43,7 @@ class _Form(BaseModel):
     name: str | None = None
     model: str | None = None
     on_policy_error: OnError = "raise"
+    on_halt: OnHalt = "raise"
     framing: dict[str, Any] | None = None
     policies: list[str | dict[str, Any]] = Field(default_factory=list)
 
@@ -92,7 +93,7 @@ def _chain(form: Any, where: str, defaults: Defaults) -> Chain:
     except ValidationError as error:
         raise ConfigurationError(f"{where}: {_first(error)}") from error
     policies = [_entry(entry, f"{where}: policies[{index}]", defaults) for index, entry in enumerate(read.policies)]
-    settings = {"name": read.name, "model": read.model, "on_policy_error": read.on_policy_error}
+    settings = read.model_dump(exclude={"policies", "framing"})
     return Chain(policies, {**settings, "framing": _framing(read.framing or {}, where)})
 
 

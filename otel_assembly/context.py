@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import copy
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from otel_assembly.checked import instance
-from otel_assembly.conversation import Conversation, HaltGuard, conversation_of_id
+from otel_assembly.conversation import EMITTED, Conversation, HaltGuard, conversation_of_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from otel_assembly.budget.compaction import Watch
+    from otel_assembly.events import HaltEvent
     from otel_assembly.tokens import TokenMeter
 
 
 class EventSink(Protocol):
-    """Where events are sent: our `Stream`, or a framework's."""
+    """Where events are sent: our `Stream`, or a framework's.
+
+    It may have ``listens(event_type) -> bool`` too: what nobody listens to is not worked out.
+    """
 
     async def send(self, event: Any) -> None:
         """Put the event on the stream."""
         ...
+
+
+def listens(stream: EventSink, event_type: type) -> bool:
+    """Whether anybody may listen to events of a type on a stream."""
+    asked: Callable[[type], bool] | None = getattr(stream, "listens", None)
+    return True if asked is None else bool(asked(event_type))
 
 
 class Context:
@@ -68,7 +79,7 @@ class Context:
         self._meter: TokenMeter | None = None
         self._on_success: list[Callable[[], None]] = []
         self._on_failure: list[Callable[[], None]] = []
-        self._halts = 0
+        self._emitted: list[HaltEvent] = []
         self._watch: Callable[[str], Watch] | None = None
 
     @property
@@ -117,8 +128,7 @@ class Context:
             self._on_failure.append(failure)
 
     async def halt(self, event: Any) -> None:
-        """Emit a `HaltEvent` that the guard asked for, and count it in this assembly."""
-        self._halts += 1
+        """Emit a `HaltEvent` that the guard asked for."""
         if self.stream is not None:
             await self.stream.send(event)
 
@@ -133,8 +143,18 @@ class Context:
 
     @property
     def halts_emitted(self) -> int:
-        """The `HaltEvent`s that were emitted while this assembly ran."""
-        return self._halts
+        """The `HaltEvent`s that this assembly brought about: its policies, and who was told of it."""
+        return len(self._emitted)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The time in which this assembly runs: what halts in it is its halt."""
+        token = EMITTED.set(self._emitted)
+        try:
+            yield
+        finally:
+            with suppress(ValueError):  # a coroutine that nobody awaited to its end is closed in another context
+                EMITTED.reset(token)
 
     def for_assembly(self, meter: TokenMeter, watch: Callable[[str], Watch] | None = None) -> Self:
         """This context as one assembly sees it: shared with its conversation, with callbacks and counts of its own."""
@@ -142,7 +162,7 @@ class Context:
         own = copy.copy(self)
         own._conversation = conversation  # noqa: SLF001  # a copy of ourselves
         own._meter = meter  # noqa: SLF001
-        own._on_success, own._on_failure, own._halts = [], [], 0  # noqa: SLF001
+        own._on_success, own._on_failure, own._emitted = [], [], []  # noqa: SLF001
         own._watch = watch  # noqa: SLF001
         return own
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,6 +57,9 @@ def alert_facts(event: Any) -> AlertFacts:
 
 
 _halt_listeners: list[Callable[[HaltEvent], None]] = []
+
+#: Where the halts are noted that come about while an assembly runs, by whatever its policies and its observers do.
+EMITTED: Final[ContextVar[list[HaltEvent] | None]] = ContextVar("otel_assembly_emitted", default=None)
 
 
 def on_halt(listener: Callable[[HaltEvent], None]) -> None:
@@ -130,6 +134,9 @@ class HaltGuard:
             if self._halt is not None:
                 return False
             self._halt = halt
+        emitted = EMITTED.get()
+        if emitted is not None:
+            emitted.append(halt)
         for listener in _halt_listeners:
             listener(halt)
         return True

@@ -68,6 +68,7 @@ def _count_what_left(record: Record) -> None:
 def failed(record: Record, recording: Recording | None, error: BaseException) -> None:
     """Nothing is sent: the ledger's items stay as they were."""
     record.error = error
+    record.totals = record.kinds = None  # of a prompt that might have been sent
     if recording is not None:
         record.last, record.baseline = record.ledger.last, record.ledger.recorded
         recording.finish(record)

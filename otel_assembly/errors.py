@@ -189,11 +189,14 @@ class HaltedError(AssemblyError):
     Attributes:
         reason: The ``HaltEvent``'s reason.
         source: Who halted.
+        assembly: The `Assembly` that nothing is sent of, for its numbers and its `halt`; None where the guard was asked
+            outside of an assembly.
     """
 
     def __init__(self, reason: str, source: str) -> None:
         self.reason = reason
         self.source = source
+        self.assembly: Any = None
         super().__init__(f"halted by {source}: {reason}")
 
 

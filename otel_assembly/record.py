@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     from otel_assembly.budget.compaction import Attempt
     from otel_assembly.context import Context
-    from otel_assembly.conversation import AlertFacts
+    from otel_assembly.conversation import AlertFacts, HaltGuard
     from otel_assembly.decision import BudgetSheet, Overflow
+    from otel_assembly.events import HaltEvent
     from otel_assembly.ledger import Departure, Frame, Group, Ledger, Opening
     from otel_assembly.tokens import TokenMeter
     from otel_assembly.totals import Totals
@@ -117,6 +118,10 @@ class Record:
     #: What went wrong, where what came in stays as it was all the same: a framework's care of a history, and no prompt.
     spared: BaseException | None = None
     overflow: Overflow | None = None
+    #: Those that close where the conversation is halted: the context's, and that of the history that came in.
+    guards: Sequence[HaltGuard] = ()
+    #: What halted the conversation before this assembly came to its end.
+    halt: HaltEvent | None = None
     #: What left by a step since the baseline, in assemblies that were not recorded, and came in no more.
     departed: Mapping[int, Departure] = field(default_factory=dict)
     #: How many counts had been made in the input's token table when this assembly ended; None while it runs.

@@ -75,6 +75,10 @@ class Recording(Protocol):
         """What stands around attempts to compact something of this kind, inside a policy."""
         ...
 
+    def observers(self) -> AbstractContextManager[Any]:
+        """The time in which observers are told of it; what they do inside belongs to its span."""
+        ...
+
     def finish(self, record: Record) -> None:
         """The assembly came to its end, well (``record.error`` is None) or not."""
         ...
@@ -207,3 +211,8 @@ def using_recorder(recorder: Recorder) -> Iterator[None]:
 def policy_span(recording: Recording | None, name: str, index: int) -> AbstractContextManager[Any]:
     """The recording's time for a policy, if there is a recording."""
     return nullcontext() if recording is None else recording.policy(name, index)
+
+
+def observers_span(recording: Recording | None) -> AbstractContextManager[Any]:
+    """Around what observers do when they are told of an assembly, if there is a recording: a halt stands on it."""
+    return nullcontext() if recording is None else recording.observers()

@@ -120,7 +120,7 @@ def _totals(record: Record) -> Totals:
         compacted=compacted,
         compacted_tokens=compacted_tokens,
         alerts_delivered=sum(len(step.alerts) for step in record.steps) if sent else 0,
-        halts_emitted=sum(step.halts for step in record.steps),
+        halts_emitted=max(record.context.halts_emitted, sum(step.halts for step in record.steps)),
         budget=budget,
         fixed=fixed,
         overflow=record.overflow,

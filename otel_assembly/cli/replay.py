@@ -175,8 +175,15 @@ def _variants(arguments: argparse.Namespace) -> list[Variant]:
 
 def _assembler(variant: Variant, model: str | None, recorder: Recorder) -> Assembler:
     policies, framing = variant.assembler.policies, variant.assembler.framing
+    # What was recorded has happened: a replay halts nothing.
     return Assembler(
-        policies, name=variant.name, model=model, counter=variant.counter, framing=framing, recorder=recorder
+        policies,
+        name=variant.name,
+        model=model,
+        on_halt="return",
+        counter=variant.counter,
+        framing=framing,
+        recorder=recorder,
     )
 
 

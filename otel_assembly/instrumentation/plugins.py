@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from otel_assembly.assembler import Assembler
-from otel_assembly.errors import ConfigurationError
+from otel_assembly.errors import ConfigurationError, HaltedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from otel_assembly.assembly import Assembly
+    from otel_assembly.context import Context
     from otel_assembly.policies.base import AssemblyPolicy
 
 #: Conversations of one plug-in that are remembered by an id; beyond it the least recently used begin anew.
@@ -35,6 +37,20 @@ def assembler_of(
     if name is not None or model is not None:
         raise ConfigurationError(f"{plugin} takes its name and model from the Assembler it is given")
     return policies
+
+
+async def to_send(assembler: Assembler, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Assembly:
+    """The assembly of what is to be sent to a model.
+
+    Raises:
+        HaltedError: Nothing is to be sent, whatever the assembler does with a halt: the conversation is halted.
+    """
+    assembly = await assembler.assemble(prompts, events, context)
+    if assembly.halt is not None:
+        halted = HaltedError(assembly.halt.reason, assembly.halt.source)
+        halted.assembly = assembly
+        raise halted
+    return assembly
 
 
 class Conversations(Generic[C]):

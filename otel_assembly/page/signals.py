@@ -25,8 +25,11 @@ def turn_signals(assembly: SpanLike, policies: Iterable[SpanLike]) -> list[dict[
     if unsaid > 0:
         found.append({"what": "alert", "count": unsaid, "untold": True})
     halts = integer(assembly.attributes.get(names.HALTS_EMITTED)) or 0
-    if halts and not any(signal["what"] == "halt" for signal in found):
-        found.append({"what": "halt", "untold": True})
+    if not any(signal["what"] == "halt" for signal in found):
+        if halts:
+            found.append({"what": "halt", "untold": True})
+        elif assembly.attributes.get(names.ERROR_TYPE) == names.ERROR_ASSEMBLY_HALT:  # halted before this turn
+            found.append({"what": "error", "says": names.ERROR_ASSEMBLY_HALT})
     return found
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
 
 from otel_assembly.errors import ConfigurationError
+from otel_assembly.events import AssemblyCompleted
 from otel_assembly.history import History
 
 if TYPE_CHECKING:
@@ -147,6 +148,8 @@ class EventIterator(Generic[E]):
 class Stream:
     """The events of one conversation: recorded in its `History`, then delivered to who subscribed, in that order.
 
+    A note on an assembly (`AssemblyCompleted`) is delivered and not recorded: it is nothing that a model would be sent.
+
     A stream belongs to one event loop. Ask ``stream.guard.check()`` before every model call and every tool call: a
     FATAL alert or a `HaltEvent` closes it before the send does anything else, so that no call starts after it. Events
     can still be sent then; they are records.
@@ -253,8 +256,13 @@ class Stream:
             if halt is not None:
                 await self._record(halt, MAX_NESTED_SENDS + 1)
 
+    def listens(self, event_type: type) -> bool:
+        """Whether anybody has subscribed to events of a type."""
+        return any(issubclass(event_type, subscription.event_types) for subscription in self._subscriptions)
+
     async def _record(self, event: Any, limit: int = MAX_NESTED_SENDS) -> None:
-        self.history.append(event)
+        if not isinstance(event, AssemblyCompleted):
+            self.history.append(event)
         if self._subscriptions:
             with self._nest(limit):
                 for subscription in self.subscriptions:

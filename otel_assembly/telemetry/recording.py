@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +13,7 @@ from opentelemetry.trace import INVALID_SPAN
 
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.delta import exits_from_the_prompt
+from otel_assembly.errors import HaltedError
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
 from otel_assembly.telemetry.allocation import put_arrays, put_sheet
@@ -33,7 +35,7 @@ from otel_assembly.telemetry.sums import Sums
 from otel_assembly.totals import prefix_of, totals_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextvars import Token
     from types import TracebackType
 
@@ -206,6 +208,18 @@ class OpenRecording:
         timing = self._policies[index] = _PolicyTime(self, span, context, ago)
         return timing
 
+    @contextmanager
+    def observers(self) -> Iterator[None]:
+        """The time in which observers are told of it; a halt that they bring about stands on it."""
+        self._enter()
+        open_token, token = OPEN.set(self), otel_context.attach(self._context)
+        try:
+            yield
+        finally:
+            with suppress(ValueError):  # a coroutine that nobody awaited to its end is closed in another context
+                OPEN.reset(open_token)
+                otel_context.detach(token)
+
     def finish(self, record: Record) -> None:
         """The assembly came to its end: everything is told now, and the spans end."""
         ended_ns = time.time_ns()
@@ -301,7 +315,7 @@ class OpenRecording:
         policy = {names.POLICY_NAME: metrics.policy_name(step.policy)}
         metrics.record(catalogue.POLICY_DURATION, timing.seconds, policy, context)
         if step.error is not None:
-            if step.overflow is None:
+            if step.overflow is None and not isinstance(step.error, HaltedError):
                 attributes = {**policy, names.ERROR_TYPE: metrics.error_type(class_name(step.error))}
                 metrics.add(catalogue.POLICY_ERRORS, 1, attributes, context)
             return

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry.trace import Status, StatusCode
 
+from otel_assembly.errors import HaltedError
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.projection import error_attributes
 from otel_assembly.telemetry.run import HALTED
@@ -21,7 +22,7 @@ _CANCELLED: Final = Status(StatusCode.ERROR)
 def set_status(span: Span, error: BaseException | None, *, overflowed: bool, halted: bool) -> None:
     if error is not None:
         span.set_attributes(error_attributes(error))
-    if halted:
+    if halted or isinstance(error, HaltedError):
         span.set_attribute(names.ERROR_TYPE, names.ERROR_ASSEMBLY_HALT)
         span.set_status(HALTED)
     elif overflowed:

@@ -145,7 +145,7 @@ async def test_without_a_conversation_id_only_what_was_given_the_same_stands_sid
 async def _alerted(recorder, *severities):
     stream = Stream()
     context = Context(conversation_id="talk", agent_name="support", stream=stream)
-    assembler = Assembler([AlertPolicy(), ConversationPolicy()], name="alerts", recorder=recorder)
+    assembler = Assembler([AlertPolicy(), ConversationPolicy()], name="alerts", on_halt="return", recorder=recorder)
     for severity in severities:
         await stream.send(ModelRequest(content="hello"))
         if severity is not None:

@@ -157,7 +157,7 @@ async def test_an_alert_comes_again_where_a_later_policy_raised():
 
 async def test_a_fatal_alert_that_comes_again_does_not_halt_again():
     stream = Stream(History([alert("over", "fatal")]))
-    assembler, context = Assembler([AlertPolicy(), Failing()]), Context(stream=stream)
+    assembler, context = Assembler([AlertPolicy(), Failing()], on_halt="return"), Context(stream=stream)
     with pytest.raises(PolicyFailedError):
         await assembler.assemble([], stream.history, context)
     assembly = await assembler.assemble([], stream.history, context)
@@ -199,7 +199,7 @@ async def test_an_alert_is_not_lost_when_its_turn_fails_after_another_turn_looke
 async def test_fifty_turns_at_once_deliver_a_fatal_alert_once_and_halt_once():
     stream = Stream(History([ask(), alert("over", "fatal"), alert()]))
     context = Context(stream=stream)
-    assembler = Assembler([Failing(0), AlertPolicy(), Failing(0), ConversationPolicy()])
+    assembler = Assembler([Failing(0), AlertPolicy(), Failing(0), ConversationPolicy()], on_halt="return")
     assemblies = await asyncio.gather(*(assembler.assemble([], stream.history, context) for _ in range(50)))
     said = [prompt for one in assemblies for prompt in one.prompts]
     assert sorted(said) == [
@@ -213,7 +213,7 @@ async def test_fifty_turns_at_once_deliver_a_fatal_alert_once_and_halt_once():
 def test_eight_threads_deliver_a_fatal_alert_once_and_halt_once():
     history, context = History([ask(), alert("over", "fatal")]), Context()
     context.adopt(history.conversation)
-    assembler, assemblies, start = Assembler([AlertPolicy()]), [], threading.Barrier(8)
+    assembler, assemblies, start = Assembler([AlertPolicy()], on_halt="return"), [], threading.Barrier(8)
 
     def turn():
         start.wait()
@@ -231,7 +231,8 @@ def test_eight_threads_deliver_a_fatal_alert_once_and_halt_once():
 async def test_an_alert_that_was_sent_and_halted_is_not_answered_by_a_second_halt():
     stream = Stream()
     await stream.send(alert("over", "fatal"))
-    assembly = await Assembler([AlertPolicy()]).assemble([], stream.history, Context(stream=stream))
+    assembler = Assembler([AlertPolicy()], on_halt="return")
+    assembly = await assembler.assemble([], stream.history, Context(stream=stream))
     assert len(assembly.prompts) == 1
     assert len(halts(stream.history)) == 1
 

@@ -114,7 +114,7 @@ class Process:
     async def converse(self, context, *words):
         """Two turns of one trace: with what observers said, and with the bill for the first."""
         policies = [AlertPolicy(), SlidingWindowPolicy(4), TokenBudgetPolicy(400)]
-        assembler = Assembler(policies, recorder=self.recorder, model="gpt-4o")
+        assembler = Assembler(policies, on_halt="return", recorder=self.recorder, model="gpt-4o")
         history = History(conversation(*words))
         with self.tracers.get_tracer("an.agent").start_as_current_span("ask"):
             first = await assembler.assemble(["Be kind."], history, context)

@@ -139,7 +139,7 @@ def test_a_real_assembly_arrives_as_it_was_recorded_but_for_secrets_in_its_conte
     secret = SECRETS["an e-mail address"]
     words = ["ask", "call a", "result a", "answer", f"ask: mine is\n{secret}", "call b", "result b", f"fatal: {secret}"]
     policies = [ConversationPolicy(), SlidingWindowPolicy(3), AlertPolicy()]
-    assembler = Assembler(policies, recorder=recorder)
+    assembler = Assembler(policies, on_halt="return", recorder=recorder)
     asyncio.run(assembler.assemble(["Be brief."], conversation(*words), Context(agent_name="desk")))
     recorded = {f"{span.context.span_id:016x}": span for span in kept.get_finished_spans()}
     assert len(recorded) == 4

@@ -47,6 +47,7 @@ async def prompts_of(recorder):
     """What a conversation's assemblies send, its overflow included."""
     assembler = Assembler(
         [AlertPolicy(), ConversationPolicy(), SlidingWindowPolicy(3, transparent=True), TokenBudgetPolicy(80)],
+        on_halt="return",
         counter=WordCounter(),
         recorder=recorder,
     )
@@ -245,7 +246,8 @@ from otel_assembly import *
 from otel_assembly.testing import conversation
 
 async def main():
-    assembler = Assembler([AlertPolicy(), ConversationPolicy(), SlidingWindowPolicy(2, transparent=True)])
+    chain = [AlertPolicy(), ConversationPolicy(), SlidingWindowPolicy(2, transparent=True)]
+    assembler = Assembler(chain, on_halt="return")
     context = Context(agent_name="desk")
     with invoke_agent("desk"):
         for words in (["ask", "answer"], ["ask", "answer", "alert", "ask", "fatal"]):

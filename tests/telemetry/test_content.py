@@ -255,7 +255,7 @@ async def test_where_the_hook_fails_nothing_leaves_unredacted_and_nothing_else_i
 
     environment = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "SPAN_ONLY"}
     telemetry = RecordedTelemetry(settings=TelemetrySettings.from_environment(environment, redact=redact))
-    assembler = Assembler([AlertPolicy(), SlidingWindowPolicy(1)], recorder=telemetry.recorder)
+    assembler = Assembler([AlertPolicy(), SlidingWindowPolicy(1)], on_halt="return", recorder=telemetry.recorder)
     alert = ObserverAlert(source="watch", severity="fatal", message=f"{CANARY}-alert")
     assembly = await assembler.assemble([f"{CANARY}-prompt"], [*talk(), alert], Context())
     span = telemetry.span("assemble_context")
@@ -298,7 +298,7 @@ async def test_alert_messages_and_the_reasons_that_quote_them_can_be_turned_off(
     telemetry = RecordedTelemetry(
         settings=settings(OTEL_ASSEMBLY_CAPTURE_ALERT_MESSAGE=value, OTEL_ASSEMBLY_ALERT_SIGNAL="both")
     )
-    assembler = Assembler([AlertPolicy()], recorder=telemetry.recorder)
+    assembler = Assembler([AlertPolicy()], on_halt="return", recorder=telemetry.recorder)
     context = Context()
     await assembler.assemble([], conversation("ask", "alert: it loops", "fatal: it burns"), context)
     other = Context()
@@ -316,7 +316,7 @@ async def test_alert_messages_and_the_reasons_that_quote_them_can_be_turned_off(
 
 
 async def test_messages_are_cut_at_256_characters(recorder):
-    await Assembler([AlertPolicy()]).assemble([], conversation("fatal: " + "ü" * 300), Context())
+    await Assembler([AlertPolicy()], on_halt="return").assemble([], conversation("fatal: " + "ü" * 300), Context())
     assert recorder.span("apply_policy alert").events[0].attributes["assembly.alert.message"] == "ü" * 256
     reason = recorder.span("assemble_context").events[0].attributes["assembly.halt.reason"]
     assert (len(reason), reason.startswith("FATAL: ü")) == (256, True)

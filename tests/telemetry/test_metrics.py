@@ -45,7 +45,9 @@ class Broken:
 async def everything(telemetry):
     """One of each: drops, overflow, alert, halt, error, a prefix that breaks, usage that was billed."""
     policies = [AlertPolicy(), SlidingWindowPolicy(2), TokenBudgetPolicy(60)]
-    assembler = Assembler(policies, counter=WordCounter(), recorder=telemetry.recorder, model="gpt-4o")
+    assembler = Assembler(
+        policies, on_halt="return", counter=WordCounter(), recorder=telemetry.recorder, model="gpt-4o"
+    )
     context, history = desk(), History(conversation("ask", "alert", "fatal", "answer"))
     await assembler.assemble(["be kind"], history, context)
     history.append(ModelResponse(content="sure", usage=Usage(input_tokens=20)))
@@ -54,7 +56,9 @@ async def everything(telemetry):
     with pytest.raises(ContextOverflowError):
         await assembler.assemble(["word " * 120], history, context)
     with pytest.raises(AssemblyError):
-        await Assembler([Broken()], recorder=telemetry.recorder).assemble([], conversation("ask"), context)
+        await Assembler([Broken()], on_halt="return", recorder=telemetry.recorder).assemble(
+            [], conversation("ask"), context
+        )
 
 
 async def test_every_metric_of_the_contract_is_emitted_with_the_buckets_it_advises(recorder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import gc
 
@@ -12,6 +13,7 @@ from opentelemetry.trace import get_current_span
 from otel_assembly import (
     AlertPolicy,
     Assembler,
+    BudgetMonitor,
     Context,
     ContextOverflowError,
     ConversationPolicy,
@@ -24,6 +26,7 @@ from otel_assembly import (
     SlidingWindowPolicy,
     Stream,
     TokenBudgetPolicy,
+    attach,
     invoke_agent,
 )
 from otel_assembly.testing import conversation
@@ -135,9 +138,14 @@ async def test_more_alerts_than_a_span_can_hold_are_still_counted(recorder):
 # Halts
 
 
-async def test_a_fatal_alert_halts_on_the_assembly_the_policy_and_the_run(recorder):
-    with invoke_agent("desk", framework="ours", conversation_id="c-7"):
-        await Assembler([AlertPolicy()]).assemble([], conversation("ask", "fatal: fire"), Context())
+def sent_or_halted():
+    return contextlib.suppress(HaltedError)
+
+
+@pytest.mark.parametrize("on_halt", ["raise", "return"])
+async def test_a_fatal_alert_halts_on_the_assembly_the_policy_and_the_run(recorder, on_halt):
+    with invoke_agent("desk", framework="ours", conversation_id="c-7"), sent_or_halted():
+        await Assembler([AlertPolicy()], on_halt=on_halt).assemble([], conversation("ask", "fatal: fire"), Context())
     run, assembly, policy = (
         recorder.span(name) for name in ("invoke_agent desk", "assemble_context", "apply_policy alert")
     )
@@ -147,7 +155,10 @@ async def test_a_fatal_alert_halts_on_the_assembly_the_policy_and_the_run(record
         assert [e.attributes for e in span.events_named("assembly.halt")] == [
             {"assembly.halt.source": "observer", "assembly.halt.reason": "FATAL: fire"}
         ]
-    assert names(policy) == ["assembly.alert"]
+    sent = on_halt == "return"
+    assert names(policy) == (["assembly.alert"] if sent else [])
+    assert [span.attributes["assembly.alerts.delivered"] for span in (assembly, policy)] == [sent, sent]
+    assert [span.attributes["assembly.events.out"] for span in (assembly, policy)] == [2 * sent, 2]
     assert [span.attributes["assembly.halts.emitted"] for span in (assembly, policy)] == [1, 1]
     assert recorder.metric("assembly.halts", agent_name="desk", framework="ours") == 1
     assert recorder.violations() == []
@@ -161,12 +172,59 @@ async def test_a_halt_that_a_policy_puts_on_the_stream_is_emitted_by_its_assembl
             await context.send(HaltEvent(reason="enough", source="stop"))
             return prompts, events
 
-    await Assembler([ConversationPolicy(), Stop()]).assemble([], conversation("ask"), Context(stream=Stream()))
+    with pytest.raises(HaltedError):
+        await Assembler([ConversationPolicy(), Stop()]).assemble([], conversation("ask"), Context(stream=Stream()))
     for name in ("assemble_context", "apply_policy stop"):
         span = recorder.span(name)
         assert (status(span), span.attributes["assembly.halts.emitted"]) == (HALT, 1)
     assert recorder.span("apply_policy conversation").attributes["assembly.halts.emitted"] == 0
     assert recorder.metric("assembly.halts") == 1
+    assert recorder.violations() == []
+
+
+async def test_the_assembly_of_a_conversation_that_was_halted_before_says_so_and_sends_nothing(recorder):
+    context, history = Context(), History(conversation("ask", "answer"))
+    assembler = Assembler([ConversationPolicy()])
+    await assembler.assemble(["be kind"], history, context)
+    with invoke_agent("desk"):
+        await context.send(HaltEvent(reason="enough", source="stop"))
+    with pytest.raises(HaltedError):
+        await assembler.assemble(["be kind"], history, context)
+    span = recorder.span("assemble_context")
+    assert (status(span), names(span), span.children) == (HALT, [], [])
+    told = {key.removeprefix("assembly."): value for key, value in span.attributes.items()}
+    assert (told["turn"], told["events.in"], told["prompts.in"], told["dropped.count"]) == (1, 2, 1, 2)
+    assert (told["events.out"], told["prompts.out"], told["tokens.out"], told["halts.emitted"]) == (0, 0, 0, 0)
+    assert recorder.metric("assembly.halts", agent_name="desk") == 1
+    assert recorder.metric("assembly.output.tokens").count == 1
+    assert recorder.violations() == []
+
+
+async def test_a_halt_is_no_error_of_the_policy_that_found_it(recorder):
+    context = Context()
+
+    class Asks:
+        name = "asks"
+
+        async def apply(self, prompts, events, context):
+            await context.send(HaltEvent(reason="enough", source="stop"))
+            context.guard.check()
+
+    with pytest.raises(HaltedError):
+        await Assembler([Asks()]).assemble([], conversation("ask"), context)
+    assert status(recorder.span("apply_policy asks")) == HALT
+    assert "assembly.policy.errors" not in recorder.metrics
+
+
+async def test_a_halt_by_an_observer_of_the_assembly_is_on_its_span(recorder):
+    stream = Stream(History(conversation("ask")))
+    context = Context(stream=stream, agent_name="desk")
+    with attach(stream, [BudgetMonitor(0.01, utilization_severity="fatal")], context), pytest.raises(HaltedError):
+        await Assembler([TokenBudgetPolicy(100)]).assemble([], stream.history, context)
+    span = recorder.span("assemble_context")
+    assert (status(span), names(span)) == (HALT, ["assembly.halt"])
+    assert span.attributes["assembly.halts.emitted"] == 1
+    assert recorder.metric("assembly.halts", agent_name="desk") == 1
     assert recorder.violations() == []
 
 
@@ -245,7 +303,7 @@ async def test_a_halt_after_the_runs_end_touches_no_span_that_has_ended(recorder
 
 async def test_one_halt_in_fifty_turns_at_once(recorder):
     context, history = Context(agent_name="desk"), History(conversation("ask", "fatal: fire"))
-    assembler = Assembler([AlertPolicy()])
+    assembler = Assembler([AlertPolicy()], on_halt="return")
     await asyncio.gather(*(assembler.assemble([], history, context) for _ in range(50)))
     assert recorder.metric("assembly.halts", agent_name="desk") == 1
     events = [event for span in recorder.spans for event in span.events]
@@ -376,8 +434,9 @@ async def test_an_assembly_knows_the_agent_of_its_run_unless_it_has_one_of_its_o
 
 
 async def test_where_a_span_is_current_none_is_added(recorder):
+    assembler = Assembler([AlertPolicy()], on_halt="return")
     with recorder.tracer().start_as_current_span("POST /ask"), invoke_agent("desk"), invoke_agent("inner"):
-        await Assembler([AlertPolicy()]).assemble([], conversation("fatal"), Context())
+        await assembler.assemble([], conversation("fatal"), Context())
     assert recorder.tree() == "POST /ask\n  assemble_context\n    apply_policy alert"
     assert status(recorder.span("POST /ask")) == HALT
 

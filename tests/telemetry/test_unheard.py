@@ -102,6 +102,7 @@ WORDS = ["ask", "alert: hot", "answer", "ask", "fatal: fire", "answer", "ask", "
 async def turns(telemetry, count=3):
     assembler = Assembler(
         [AlertPolicy(), ConversationPolicy(), SlidingWindowPolicy(2)],
+        on_halt="return",
         counter=WordCounter(),
         recorder=telemetry.recorder,
     )

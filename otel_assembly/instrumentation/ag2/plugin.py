@@ -9,11 +9,13 @@ from weakref import WeakKeyDictionary
 
 from otel_assembly.context import Context
 from otel_assembly.conversation import alert_facts, is_alert
-from otel_assembly.errors import ConfigurationError
+from otel_assembly.errors import ConfigurationError, HaltedError
+from otel_assembly.events import AssemblyCompleted, HaltEvent
 from otel_assembly.instrumentation.ag2.asks import ASK, name_of
 from otel_assembly.instrumentation.ag2.halts import told
 from otel_assembly.instrumentation.ag2.known import agent_of, model_of, tool_of
-from otel_assembly.instrumentation.plugins import assembler_of
+from otel_assembly.instrumentation.plugins import assembler_of, to_send
+from otel_assembly.policies import AlertPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -65,6 +67,7 @@ class AssembledPolicy:
     ) -> None:
         self.assembler = assembler_of("AssembledPolicy", policies, name=name, model=model)
         self.name = self.assembler.name or "assembled"
+        self._looks = any(isinstance(policy, AlertPolicy) for policy in self.assembler.policies)
         self._agent_name = agent_name
         self._tools = None if tools is None else tuple(tools)
         self._conversations: WeakKeyDictionary[Any, _Conversation] = WeakKeyDictionary()
@@ -82,7 +85,7 @@ class AssembledPolicy:
 
         Raises:
             ContextOverflowError: What may not be dropped does not fit a policy's budget.
-            PolicyFailedError: A policy raised.
+            PolicyFailedError: A policy raised. A halt is no error here: AG2's `HaltEvent` is put on its stream.
         """
         conversation = self._conversation(context.stream)
         ours = conversation.context
@@ -91,11 +94,16 @@ class AssembledPolicy:
         ours.model = model_of(context, agent)
         ours.tools = self._tools if self._tools is not None else await _tools(agent, context)
         sent = conversation.sink.halts
-        assembly = await self.assembler.assemble(prompts, events, ours)
+        if not self._looks:
+            await conversation.heed(events)
+        try:
+            assembly = await to_send(self.assembler, prompts, events, ours)
+        except HaltedError as halted:
+            if sent == conversation.sink.halts:
+                await conversation.sink.send(HaltEvent(reason=halted.reason, source=halted.source))
+            return prompts, events  # AG2 calls no model once its `HaltEvent` is on the stream
+        # One that a policy in front of the `AlertPolicy` hid from it.
         await conversation.heed(events)
-        halt = ours.guard.halt
-        if halt is not None and sent == conversation.sink.halts:
-            await conversation.sink.send(halt)
         return list(assembly.prompts), _as_sent(events, list(assembly.events))
 
     def _conversation(self, stream: Any) -> _Conversation:
@@ -135,6 +143,10 @@ class _Sink:
         self._package = _package(stream.history)
         self.halts = 0
 
+    def listens(self, event_type: type) -> bool:
+        """AG2 has no event for a note on an assembly."""
+        return not issubclass(event_type, AssemblyCompleted)
+
     async def send(self, event: Any) -> None:
         stream = self._stream()
         if stream is None:
@@ -151,7 +163,7 @@ class _Sink:
             made = events.ObserverAlert(source=alert.source, severity=severity, message=alert.message)
         elif isinstance(event, events.BaseEvent):
             made = event
-        else:  # a note of our own on an assembly: AG2 has no such event
+        else:  # an event of ours that AG2 has none for
             return
         context_type = importlib.import_module(f"{self._package}.context").ConversationContext
         await stream.send(made, context_type(stream))

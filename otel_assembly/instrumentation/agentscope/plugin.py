@@ -16,7 +16,7 @@ from otel_assembly.context import Context
 from otel_assembly.errors import AssemblyError, HaltedError
 from otel_assembly.events import ObserverAlert, ToolCallEvent, Usage, UsageEvent
 from otel_assembly.instrumentation.agentscope.messages import Part, Parts, as_summary, messages_of, sent_parts
-from otel_assembly.instrumentation.plugins import ALERTS, Conversations, assembler_of
+from otel_assembly.instrumentation.plugins import ALERTS, Conversations, assembler_of, to_send
 from otel_assembly.policies import AlertPolicy
 from otel_assembly.runtime import Stream, attach
 
@@ -87,9 +87,8 @@ class AssemblyMiddleware(MiddlewareBase):
         """
         conversation = self._conversations.of(agent.state.session_id)
         try:
-            conversation.context.guard.check()
             messages = await conversation.assembled(self.assembler, agent, input_kwargs, warns=self._warns)
-            conversation.context.guard.check()
+            conversation.context.guard.check()  # of an attempt that follows, halted since
         except HaltedError as halted:
             return _halted(halted)
         return await next_handler(messages=messages)
@@ -165,7 +164,7 @@ class _Conversation:
         context.agent_name, context.model = agent.name, call["current_model"].model
         context.tools = tuple(call.get("tools") or ())
         prompts = [text for message in leading if (text := message.get_text_content())]
-        assembly = await assembler.assemble(prompts, events, context)
+        assembly = await to_send(assembler, prompts, events, context)
         return [*_system(leading, prompts, assembly), *messages_of(e for e in assembly.events if isinstance(e, Part))]
 
 

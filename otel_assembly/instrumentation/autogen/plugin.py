@@ -21,7 +21,7 @@ from otel_assembly.context import Context
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.history import History
 from otel_assembly.instrumentation.autogen import messages as _rows  # noqa: F401  # the engine reads by them
-from otel_assembly.instrumentation.plugins import assembler_of
+from otel_assembly.instrumentation.plugins import assembler_of, to_send
 from otel_assembly.runtime import Stream, attach
 
 if TYPE_CHECKING:
@@ -97,10 +97,17 @@ class AssembledChatCompletionContext(ChatCompletionContext, Component[AssembledC
         return self._context
 
     async def add_message(self, message: LLMMessage) -> None:
-        """Add a message, and show it to the observers."""
+        """Add a message, and show it to the observers.
+
+        Raises:
+            HaltedError: It asks for tool calls, and the conversation is halted: AutoGen runs them next, and has no
+                other way of being stopped.
+        """
         await super().add_message(message)
         self._mirrored += 1
         await self._stream.send(message)
+        if isinstance(message, AssistantMessage) and not isinstance(message.content, str):
+            self._context.guard.check()
 
     async def get_messages(self) -> list[LLMMessage]:
         """What the model gets to see.
@@ -110,9 +117,7 @@ class AssembledChatCompletionContext(ChatCompletionContext, Component[AssembledC
             ContextOverflowError: What may not be dropped does not fit a policy's budget.
             PolicyFailedError: A policy raised.
         """
-        self._context.guard.check()
-        assembly = await self._assembler.assemble(self._prompts, self._mirror(), self._context)
-        self._context.guard.check()
+        assembly = await to_send(self._assembler, self._prompts, self._mirror(), self._context)
         given = Counter(self._prompts)
         given.subtract(assembly.prompts)
         added = [prompt for prompt in assembly.prompts if _taken(given, prompt)]

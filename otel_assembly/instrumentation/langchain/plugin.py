@@ -9,15 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from langchain.agents.middleware import AgentMiddleware, hook_config
-from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
+from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
 
 import otel_assembly.instrumentation.langchain.messages  # noqa: F401  # how the messages are read
 from otel_assembly.context import Context
 from otel_assembly.conversation import Conversation, is_alert
+from otel_assembly.errors import HaltedError
+from otel_assembly.events import ObserverAlert
 from otel_assembly.instrumentation.langchain.graph_runs import current_config, thread_of
 from otel_assembly.instrumentation.langchain.model_requests import model_of
 from otel_assembly.instrumentation.langchain.schemas import schemas_of
-from otel_assembly.instrumentation.plugins import ALERTS, Conversations, assembler_of
+from otel_assembly.instrumentation.plugins import ALERTS, Conversations, assembler_of, to_send
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -102,6 +104,23 @@ class AssemblyMiddleware(AgentMiddleware):
         changed = await self._assembled(request)
         return await handler(changed) if not isinstance(changed, AIMessage) else changed
 
+    def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        """Call a tool, unless the conversation was halted since the model asked for it."""
+        return self._not_called(request) or handler(request)
+
+    async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        """As `wrap_tool_call`, for agents that are awaited."""
+        return self._not_called(request) or await handler(request)
+
+    def _not_called(self, request: Any) -> ToolMessage | None:
+        """What answers a tool call of a halted conversation."""
+        conversation = self._of(_messages(request.state))
+        halt = conversation.context.guard.halt if conversation is not None else None
+        if halt is None:
+            return None
+        call = request.tool_call
+        return ToolMessage(f"Not called: {halt.reason}", tool_call_id=call["id"], name=call["name"], status="error")
+
     async def _assembled(self, request: Any) -> Any:
         """The request with what is to be sent; or the agent's last words, where the conversation was halted."""
         conversation = self._of(request.messages) or _Conversation(None)
@@ -111,9 +130,11 @@ class AssemblyMiddleware(AgentMiddleware):
         context.tools = schemas_of(request.tools)
         prompt = request.system_prompt
         prompts = [str(prompt)] if prompt else []
-        assembly = await self.assembler.assemble(prompts, conversation.events(request.messages), context)
-        halt = context.guard.halt
-        return _last_words(halt) if halt is not None else _sent(request, prompts, assembly)
+        try:
+            assembly = await to_send(self.assembler, prompts, conversation.events(request.messages), context)
+        except HaltedError as halted:
+            return _last_words(halted)
+        return _sent(request, prompts, assembly)
 
     def _of(self, messages: Sequence[Any]) -> _Conversation | None:
         conversation = thread_of(current_config()) or next((one.id for one in messages if one.id), None)
@@ -140,6 +161,10 @@ class _Alerts:
         self._lock = threading.Lock()
         self._held: list[tuple[int | None, Any]] = []
 
+    def listens(self, event_type: type) -> bool:
+        """Only alerts are kept."""
+        return issubclass(event_type, ObserverAlert)
+
     async def send(self, event: Any) -> None:
         """Keep an alert; other events have no listener here."""
         if is_alert(event):
@@ -157,6 +182,11 @@ class _Alerts:
         for place, alert in reversed(held):
             events.insert(min(place or 0, len(messages)), alert)
         return events
+
+
+def _messages(state: Any) -> Sequence[Any]:
+    found: Sequence[Any] = state.get("messages", ()) if isinstance(state, dict) else getattr(state, "messages", ())
+    return found
 
 
 def _agent_name() -> str | None:
@@ -188,7 +218,7 @@ def _system(request: Any, before: list[str], after: list[str]) -> dict[str, Any]
     return {"system_message": SystemMessage(text) if text else None}
 
 
-def _last_words(halt: HaltEvent) -> AIMessage:
+def _last_words(halt: HaltEvent | HaltedError) -> AIMessage:
     return AIMessage(f"Halted: {halt.reason}", response_metadata={"halt": {"source": halt.source}})
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from ag2_package import (
     PACKAGE,
@@ -93,9 +95,46 @@ async def test_a_fatal_alert_of_an_ag2_observer_halts_for_good(assembly_telemetr
         assert reply.body == "HALTED: FATAL: Leaking data."
     assert model.sent == []
     assert assembly_telemetry.metric("assembly.halts", agent_name="support") == 1
-    assert len(assembly_telemetry.span("apply_policy alert").events_named("assembly.alert")) == 0
-    first = assembly_telemetry.spans_named("apply_policy alert")[0]
-    assert len(first.events_named("assembly.alert")) == 1
+    # The second ask runs no policy; and what no model is sent was delivered to nobody.
+    assert len(assembly_telemetry.spans_named("apply_policy alert")) == 1
+    assert "assembly.alerts.delivered" not in assembly_telemetry.metrics
+
+
+@pytest.mark.parametrize("on_halt", ["raise", "return"])
+async def test_fifty_asks_at_once_call_no_model_after_a_fatal_alert(on_halt):
+    model = Model(*("said" for _ in range(200)))
+    plugin = AssembledPolicy(Assembler([AlertPolicy(), Waiting()], on_halt=on_halt))
+    stream = MemoryStream()
+
+    async def turn(index):
+        for _ in range(index % 7):
+            await asyncio.sleep(0)
+        if index == 25:
+            await plugin.context_of(stream).send(ObserverAlert(source="ops", severity="fatal", message="Stop."))
+            calls.append(len(model.sent))
+        return await support(model, plugin).ask(f"hi {index}", stream=stream)
+
+    calls = []
+    replies = await asyncio.gather(*map(turn, range(50)))
+    assert len(model.sent) == calls[0]
+    assert sum("HALTED" in reply.body for reply in replies) == 50 - calls[0]
+    assert "HALTED" in (await support(model, plugin).ask("hi", stream=stream)).body
+
+
+async def test_no_summariser_is_called_once_an_observer_of_ag2s_has_halted():
+    called = []
+
+    def compact(text, target):
+        called.append(text)
+        return "short"
+
+    stream = MemoryStream()
+    talk = [part for index in range(30) for part in (ask(f"question {index} " * 9), answer(f"answer {index} " * 9))]
+    await history_of(stream, *talk, alert("Leaking data.", "fatal"))
+    model = Model("never")
+    plugin = plugin_of(BudgetPolicy(window=700, output_reserve=100, compact=compact))
+    assert "HALTED" in (await support(model, plugin).ask("hi", stream=stream)).body
+    assert (called, model.sent) == ([], [])
 
 
 async def test_a_fatal_alert_halts_where_no_policy_looks_for_it(assembly_telemetry):
@@ -122,6 +161,14 @@ async def test_an_alert_can_be_sent_from_outside(assembly_telemetry):
     assert len(model.sent) == 2
     kinds = [type(event).__module__ for event in await stream.history.get_events()]
     assert all(kind.startswith(PACKAGE) for kind in kinds)
+
+
+class Waiting:
+    name = "waiting"
+
+    async def apply(self, prompts, events, context):
+        await asyncio.sleep(0)
+        return prompts, events
 
 
 async def test_other_conversations_of_the_same_plugin_go_on(assembly_telemetry):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 
@@ -188,6 +189,53 @@ async def test_a_fatal_alert_halts_an_agent(told):
         await clerk.run(task="a reset opens nothing")
     assert len(clerk._model_client.create_calls) == 1
     assert told.metric("assembly.halts") == 1
+
+
+@pytest.mark.parametrize("on_halt", ["raise", "return"])
+async def test_no_tool_is_called_and_no_model_once_an_observer_has_halted(on_halt):
+    class Reads:
+        name = "reads"
+        watches = AssistantMessage
+
+        async def process(self, event, context):
+            return fatal() if "bomb" in str(event.content) else None
+
+    called = []
+
+    def look_up(thing: str) -> str:
+        """Look something up."""
+        called.append(thing)
+        return "found"
+
+    assembler = Assembler([AlertPolicy(), ConversationPolicy()], on_halt=on_halt)
+    context = AssembledChatCompletionContext(assembler, observers=[Reads()])
+    clerk = AssistantAgent(
+        "clerk", model(asks_for("look_up", '{"thing": "a bomb"}'), "never said"), tools=[look_up], model_context=context
+    )
+    with pytest.raises(HaltedError, match="stop it"):
+        await clerk.run(task="look")
+    with pytest.raises(HaltedError, match="stop it"):
+        await clerk.run(task="again")
+    assert called == []
+    assert len(clerk._model_client.create_calls) == 1
+
+
+async def test_fifty_readers_at_once_are_given_nothing_after_a_fatal_alert():
+    context = AssembledChatCompletionContext([AlertPolicy(), ConversationPolicy()])
+    await context.add_message(user("hello"))
+    sent = []
+
+    async def turn(index):
+        for _ in range(index % 7):
+            await asyncio.sleep(0)
+        if index == 25:
+            await context.context_of().send(fatal())
+        await context.get_messages()
+        sent.append(context.context_of().guard.halted)
+
+    outcomes = await asyncio.gather(*map(turn, range(50)), return_exceptions=True)
+    assert sent == [False] * len(sent)
+    assert sum(isinstance(outcome, HaltedError) for outcome in outcomes) == 50 - len(sent)
 
 
 async def test_a_fatal_alert_ends_a_team_with_a_runtime_error():

@@ -116,6 +116,59 @@ async def test_a_fatal_alert_in_the_middle_of_a_run_ends_it(telemetry, how):
 
 
 @HOWS
+@pytest.mark.parametrize("on_halt", ["raise", "return"])
+async def test_no_tool_is_called_once_the_conversation_is_halted(assembly_telemetry, how, on_halt):
+    from langchain.agents import create_agent
+    from langchain.agents.middleware import AgentMiddleware
+    from langchain_agents import call, scripted
+    from langchain_core.tools import tool
+
+    called = []
+    middleware = AssemblyMiddleware(Assembler([AlertPolicy()], on_halt=on_halt))
+
+    class Halts(AgentMiddleware):
+        def after_model(self, state, runtime):
+            middleware.context_of("one").guard.observe(fatal())
+
+        async def aafter_model(self, state, runtime):
+            await middleware.context_of("one").send(fatal())
+
+    @tool
+    def look_up(topic: str) -> str:
+        """Look something up."""
+        called.append(topic)
+        return "found"
+
+    model = scripted(call(0), "Never said.")
+    graph = create_agent(model, [look_up], middleware=[middleware, Halts()])
+    result = await either(how, graph, chat(0), configurable={"thread_id": "one"})
+    assert (called, len(model.sent)) == ([], 1)
+    *_, answer, last = result["messages"]
+    assert (answer.type, answer.status, answer.content) == (
+        "tool",
+        "error",
+        "Not called: FATAL: The card was stolen.",
+    )
+    assert last.content == "Halted: FATAL: The card was stolen."
+
+
+@pytest.mark.parametrize("on_halt", ["raise", "return"])
+async def test_a_fatal_alert_while_the_chain_runs_calls_no_model(assembly_telemetry, on_halt):
+    class Halts:
+        name = "halts"
+
+        async def apply(self, prompts, events, context):
+            await context.send(fatal())
+            return prompts, events
+
+    graph, model = agent(1, AssemblyMiddleware(Assembler([Halts()], on_halt=on_halt)))
+    result = await arun(graph, chat(1), configurable={"thread_id": "one"})
+    assert model.sent == []
+    assert result["messages"][-1].content == "Halted: FATAL: The card was stolen."
+    assert assembly_telemetry.metric("assembly.halts") == 1
+
+
+@HOWS
 async def test_a_warning_reaches_the_model_once_and_beside_the_system_prompt(assembly_telemetry, how):
     middleware = AssemblyMiddleware([AlertPolicy()])
     graph, model = agent(2, middleware)
