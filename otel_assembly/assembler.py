@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -17,6 +16,7 @@ from otel_assembly.decision import Overflow, OverflowCause
 from otel_assembly.ending import failed, numbers, succeeded
 from otel_assembly.errors import ConfigurationError, ContextOverflowError, HaltedError, PolicyError, PolicyFailedError
 from otel_assembly.events import AssemblyCompleted, HaltEvent
+from otel_assembly.forks import new_lock
 from otel_assembly.history import History
 from otel_assembly.ledger import Ledgers
 from otel_assembly.policies.order import checked_chain, validate_order
@@ -92,7 +92,7 @@ class Assembler:
         self._recorder = recorder
         self._ledgers = Ledgers()
         self._meters: dict[str | None, TokenMeter] = {}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         for warning in validate_order(self.policies):
             logger.warning("assembly policy ordering: %s", warning)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.decision import Decision, DecisionOutcome
 from otel_assembly.delta import decisions_of, exits_of
 from otel_assembly.events import AssemblyCompleted
+from otel_assembly.forks import worked_out_once
 from otel_assembly.totals import Breakpoints, Prefix, Totals, breakpoints_of, prefix_of, tokens_by_kind, totals_of
 
 if TYPE_CHECKING:
@@ -41,22 +41,22 @@ class Assembly:
         """What halted the conversation before this assembly came to its end; None where nothing did."""
         return self._record.halt
 
-    @cached_property
+    @worked_out_once
     def prompts(self) -> list[str]:
         """The system-level texts to send, in order."""
         return list(self._record.prompts_out)
 
-    @cached_property
+    @worked_out_once
     def events(self) -> list[Any]:
         """The events to send: the very objects that came in, and those that policies made."""
         return list(self._record.view_out)
 
-    @cached_property
+    @worked_out_once
     def items(self) -> list[int]:
         """The ordinals of `events`, in the same order."""
         return list(self._record.frame_out.of(self._record.view_out))
 
-    @cached_property
+    @worked_out_once
     def decisions(self) -> tuple[Decision, ...]:
         """One decision for every change of an item's state since the assembly before in this conversation."""
         return tuple(decisions_of(self._record))
@@ -66,22 +66,22 @@ class Assembly:
         """The decisions by which items are out of the prompt that were not, or were for another reason."""
         return [decision for decision in self.decisions if decision.outcome is DecisionOutcome.DROPPED]
 
-    @cached_property
+    @worked_out_once
     def exits(self) -> tuple[Decision, ...]:
         """The decisions by which items left: they were in the prompt before, or are new, and are not in this one."""
         return tuple(exits_of(self._record))
 
-    @cached_property
+    @worked_out_once
     def totals(self) -> Totals:
         """The assembly in numbers."""
         return totals_of(self._record)
 
-    @cached_property
+    @worked_out_once
     def kinds(self) -> dict[str, int]:
         """What fills the prompt, tokens by kind; they sum to ``totals.tokens_out``."""
         return tokens_by_kind(self._record)
 
-    @cached_property
+    @worked_out_once
     def prefix(self) -> Prefix:
         """What this prompt begins with in common with the one before."""
         return prefix_of(self._record)

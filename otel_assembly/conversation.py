@@ -7,7 +7,6 @@ once and halt once per conversation.
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections import OrderedDict
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import HaltedError
 from otel_assembly.events import HaltEvent, ObserverAlert, Severity, severity_name
+from otel_assembly.forks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,7 @@ class HaltGuard:
 
     def __init__(self) -> None:
         self._halt: HaltEvent | None = None
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     @property
     def halt(self) -> HaltEvent | None:
@@ -154,7 +154,7 @@ class Conversation:
         #: How often a turn gave an alert back.
         self.releases = 0
         self._delivered: set[AlertFacts] = set()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def claim(self, alert: AlertFacts) -> bool:
         """Take it upon this turn to deliver the alert; False if another turn did or does."""
@@ -185,7 +185,7 @@ class _KnownById:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._known: OrderedDict[str, Conversation] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def get(self, conversation_id: str) -> Conversation:
         with self._lock:

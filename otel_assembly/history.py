@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import sys
-import threading
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, overload
@@ -17,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from otel_assembly.conversation import Conversation
 from otel_assembly.facts import EventFacts, EventKind, describe
+from otel_assembly.forks import new_lock
 from otel_assembly.pairing import ANSWERS, ECHO, MEDIA, ORPHAN, Pairing
 from otel_assembly.token_table import TokenTable
 from otel_assembly.view import Column, PositionColumn, View
@@ -61,7 +61,11 @@ class History(Sequence[Any]):
         self.kept_for: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         #: Whether this history lives for one assembly only, so that texts are better remembered by the meter.
         self.passing = False
-        self.lock = threading.RLock()
+        self.lock = new_lock(self._read_again)
+        self._begin()
+        self.extend(events)
+
+    def _begin(self) -> None:
         self._events: list[Any] = []
         self._kinds = bytearray()
         self._offsets = array("Q", [0])
@@ -102,6 +106,11 @@ class History(Sequence[Any]):
         #: and lifecycle notes, which the model does not read, may stand before it.
         self.leading = 0
         self._leads = True
+
+    def _read_again(self) -> None:
+        """A fork caught another thread while it was writing here: what was read cannot be relied upon."""
+        events = self._events
+        self._begin()
         self.extend(events)
 
     def append(self, event: Any) -> None:

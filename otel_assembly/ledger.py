@@ -7,7 +7,6 @@ changed, and not what the conversation has grown to.
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from weakref import WeakKeyDictionary
 from otel_assembly.alignment import align, equal
 from otel_assembly.errors import DescribeError
 from otel_assembly.facts import describe
+from otel_assembly.forks import in_child, new_lock
 from otel_assembly.history import History
 from otel_assembly.matching import Index, Matcher
 from otel_assembly.ordinals import Ordinals
@@ -162,7 +162,7 @@ class Ledger:
         self.frames: dict[int, Frame] = {}
         #: Of each step, its last output if that was in many pieces.
         self.scattered: dict[int, Scattered] = {}
-        self.lock = threading.RLock()
+        self.lock = new_lock()
         self.turns = 0
         self.last: Snapshot | None = None
         #: The last assembly whose span was recorded: what a reader of the traces knows.
@@ -380,11 +380,26 @@ def _reading(message: dict[Any, Any]) -> tuple[Any, ...]:
     return facts.kind, *facts.texts
 
 
+class _Keeper:
+    """For whom histories keep the ledgers of one assembler, in one process."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Ledgers:
-    """The ledgers of one assembler: by `History`, else by conversation id, else by `Context` object."""
+    """The ledgers of one assembler: by `History`, else by conversation id, else by `Context` object.
+
+    A forked child begins them all anew, for its parent goes on with them: two processes would else tell different
+    things of one ledger.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock()
+        self._begin()
+        in_child(self._begin)
+
+    def _begin(self) -> None:
+        self._keeper = _Keeper()
         self._by_context: WeakKeyDictionary[Context, Ledger] = WeakKeyDictionary()
         self._by_id: OrderedDict[str, Ledger] = OrderedDict()
 
@@ -394,8 +409,8 @@ class Ledgers:
             if isinstance(events, History):
                 # A ledger refers to its history, so that a dictionary of ours would keep both for ever: it is held by
                 # the history itself, and goes with it, or with this assembler.
-                held: WeakKeyDictionary[Ledgers, Ledger] = events.kept_for
-                return _at(held, self)
+                held: WeakKeyDictionary[_Keeper, Ledger] = events.kept_for
+                return _at(held, self._keeper)
             if context.conversation_id is not None:
                 return self._of_id(context.conversation_id)
             return _at(self._by_context, context)

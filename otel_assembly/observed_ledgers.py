@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.forks import in_child, new_lock
 from otel_assembly.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -32,11 +32,16 @@ class ObservedLedgers:
     """Ledgers by conversation: an object that is only weakly held, or an id.
 
     A ledger holds the events of its conversation. The events may well refer to the conversation; so what is held of it
-    beside that is let go of as soon as the conversation is let go of by everybody else, or grows too much.
+    beside that is let go of as soon as the conversation is let go of by everybody else, or grows too much. A forked
+    child begins them all anew, for its parent goes on with them.
     """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = new_lock()
+        self._begin()
+        in_child(self._begin)
+
+    def _begin(self) -> None:
         self.held: OrderedDict[Any, _Held] = OrderedDict()
         self._events = 0
 

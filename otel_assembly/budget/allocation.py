@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from otel_assembly.budget.measure import NOTHING, Rendered
 from otel_assembly.budget.sections import is_text, item_text
 from otel_assembly.decision import DecisionOutcome, DecisionReason
 from otel_assembly.facts import EventFacts, EventKind, describe
+from otel_assembly.forks import worked_out_once
 from otel_assembly.pairing import ANSWERS, Pairing
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class Allocation:
         """``used ÷ budget``, a ratio."""
         return self.used / self.budget if self.budget else 0.0
 
-    @cached_property
+    @worked_out_once
     def decisions(self) -> tuple[BlockDecision, ...]:
         """What happened to each block, in the order in which they were decided."""
         return tuple(self._decisions())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from otel_assembly.budget.clear_gather import checked_source
 from otel_assembly.budget.retention import Retained, RetentionOutcome
 from otel_assembly.errors import ConfigurationError
+from otel_assembly.forks import in_child
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +28,8 @@ class QueuedWriteGate:
     ``await context.retain(answer, candidates)`` then returns before anything is written, with the outcome ``queued``;
     what does not fit the queue is ``refused``. What becomes of the rest is counted in `outcomes`; what fails is logged
     by its type. Before the loop ends, ``await gate.flush()``, ``await gate.aclose()``, or ``async with gate:``, lest
-    what still waits is not written. Use it from one event loop at a time.
+    what still waits is not written. Use it from one event loop at a time. A forked child begins with an empty queue:
+    what waits is offered by its parent.
 
     Args:
         gate: Decides, and writes.
@@ -48,6 +50,7 @@ class QueuedWriteGate:
         self._closed = False
         self._outcomes: Counter[RetentionOutcome] = Counter()
         self._worker: asyncio.Task[None] | None = None
+        in_child(self._begin)
 
     @property
     def waiting(self) -> int:
@@ -58,6 +61,12 @@ class QueuedWriteGate:
     def outcomes(self) -> Mapping[RetentionOutcome, int]:
         """How many proposals came to what, so far; those that are still waiting are not in it."""
         return dict(self._outcomes)
+
+    def _begin(self) -> None:
+        """What waits is offered by the process that it was queued in."""
+        self._waiting.clear()
+        self._size = 0
+        self._worker = None
 
     async def offer(self, proposals: Sequence[Proposal]) -> list[Retained]:
         """Queue proposals; waits for nothing."""

@@ -13,6 +13,8 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.forks import new_lock
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -21,7 +23,7 @@ MAX_HANGING: Final = 16
 _MAX_NAMES: Final = 64
 
 _log = logging.getLogger("otel_assembly")
-_lock = threading.Lock()
+_lock = new_lock()
 _hanging: list[threading.Thread] = []
 _told: set[str] = set()
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from otel_assembly.budget.sections import Section, Zone, is_text, sections, spoken
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.facts import EventKind, describe
+from otel_assembly.forks import worked_out_once
 from otel_assembly.history import text_digest
 
 if TYPE_CHECKING:
@@ -88,17 +88,17 @@ class OrderedPrompt(Sequence["Block"]):
             for message in piece.messages
         ]
 
-    @cached_property
+    @worked_out_once
     def text(self) -> str:
         """The whole prompt as one text, for a model that completes texts."""
         return _BETWEEN.join(_text_of(message) for piece in self._pieces for message in piece.messages)
 
-    @cached_property
+    @worked_out_once
     def boundary(self) -> int:
         """How many leading messages are the cacheable prefix."""
         return sum(len(piece.messages) for piece in self._pieces if piece.zone is Zone.PREFIX)
 
-    @cached_property
+    @worked_out_once
     def breakpoints(self) -> tuple[int, ...]:
         """Indexes of the messages after which an explicit cache-control marker pays, at most four, ascending.
 
@@ -115,7 +115,7 @@ class OrderedPrompt(Sequence["Block"]):
             ends[level] = sent - 1
         return tuple(sorted(set(ends.values())))
 
-    @cached_property
+    @worked_out_once
     def prefix_hash(self) -> str:
         """16 hex digits that stand for the cacheable prefix, equal in every process."""
         state = hashlib.blake2b(digest_size=8)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
-import threading
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from otel_assembly._version import __version__
 from otel_assembly.errors import AssemblyError, ConfigurationError
+from otel_assembly.forks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,7 +107,7 @@ class Export:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._counts = [0 for _ in exporters]
         self._ended = 0
         resource = Resource.create({"service.name": service_name, "service.version": __version__})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, PromptPart
@@ -20,6 +19,7 @@ from otel_assembly.explain.explanation import (
     unsure,
 )
 from otel_assembly.explain.remedy import Remedy
+from otel_assembly.forks import worked_out_once
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.ledger_model import ALLOCATOR
 
@@ -123,7 +123,7 @@ class _OfTurn:
         self.ledger = ledger
         self.turn = turn
 
-    @cached_property
+    @worked_out_once
     def remedy(self) -> Remedy:
         """The turn's limits, with its chain run again."""
         return Remedy(self.ledger, self.turn)

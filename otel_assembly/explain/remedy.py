@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionReason
@@ -12,6 +11,7 @@ from otel_assembly.explain.allocated import AllocatorRun
 from otel_assembly.explain.chain import LIMITS, ChainRun
 from otel_assembly.explain.explanation import Competitor, Explanation, Limit, Raise, unsure
 from otel_assembly.explain.skeleton import UnknownError
+from otel_assembly.forks import worked_out_once
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.ledger_model import ALLOCATOR
 
@@ -56,7 +56,7 @@ class Remedy:
         self.turn = turn
         self.chain = ChainRun(ledger, turn)
 
-    @cached_property
+    @worked_out_once
     def allocator(self) -> AllocatorRun:
         """The turn's allocator, where it is its only policy, to be run again."""
         (step,) = self.turn.steps

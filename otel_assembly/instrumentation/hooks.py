@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import threading
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+
+from otel_assembly.forks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -78,7 +79,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._replaced: list[tuple[Any, str, Any, Any]] = []
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._restored = False
 
     def wrap(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from otel_assembly.assembler import Assembler
 from otel_assembly.errors import ConfigurationError, HaltedError
+from otel_assembly.forks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,7 +58,7 @@ class Conversations(Generic[C]):
 
     def __init__(self, make: Callable[[str], C]) -> None:
         self._make = make
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._held: OrderedDict[str, C] = OrderedDict()
 
     def of(self, conversation: str) -> C:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, TypeAlias
 
 from otel_assembly.errors import KnowledgePathError
+from otel_assembly.forks import new_lock
 from otel_assembly.knowledge.paths import byte_range, decode, encode, range_text, split_file_path, split_path
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class MemoryKnowledgeStore:
 
     def __init__(self) -> None:
         self._root: _Directory = {}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     async def read(self, path: str) -> str | None:
         """See `KnowledgeStore.read`."""

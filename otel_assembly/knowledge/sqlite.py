@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from otel_assembly.errors import ConfigurationError, KnowledgePathError, KnowledgeStoreError
+from otel_assembly.forks import in_child, new_lock
 from otel_assembly.knowledge.paths import byte_range, decode, encode, range_text, split_file_path, split_path
 
 if TYPE_CHECKING:
@@ -48,18 +48,23 @@ _SCHEMA = (
 )
 
 
+#: Connections that are open in the process that forked this one; nothing is done with them.
+_of_parents: list[sqlite3.Connection] = []
+
+
 class SqliteKnowledgeStore:
     """A `KnowledgeStore` in the SQLite file at `path`, which is made, with its directory, at the first use.
 
     Any number of stores, tasks, threads and processes may share one file; a change waits for another for at most
     `busy_timeout` seconds. An append rewrites at most the last 64 KiB of a content. ``":memory:"`` lives as long as
-    the store. Close it with ``close()``, or use it as an async context manager.
+    the store. Close it with ``close()``, or use it as an async context manager. A forked child opens the file anew;
+    what is in memory is a copy there.
 
     Raises:
         ConfigurationError: `busy_timeout` is negative.
     """
 
-    __slots__ = ("__weakref__", "_busy_timeout", "_closed", "_connection", "_lock", "_path")
+    __slots__ = ("__weakref__", "_busy_timeout", "_closed", "_connection", "_lock", "_lost", "_path")
 
     def __init__(self, path: str | os.PathLike[str], *, busy_timeout: float = 30.0) -> None:
         if busy_timeout < 0:
@@ -68,7 +73,9 @@ class SqliteKnowledgeStore:
         self._busy_timeout = busy_timeout
         self._connection: sqlite3.Connection | None = None
         self._closed = False
-        self._lock = threading.Lock()
+        self._lost = False
+        self._lock = new_lock(self._lose, awaited=True)
+        in_child(self._leave)
 
     async def __aenter__(self) -> Self:
         return self
@@ -194,6 +201,11 @@ class SqliteKnowledgeStore:
         with self._lock:
             if self._closed:
                 raise KnowledgeStoreError(f"cannot {action} {path!r}: the store is closed")
+            if self._lost:
+                raise KnowledgeStoreError(
+                    f"cannot {action} {path!r}: this process was forked while another thread was using the store in "
+                    "memory; fork before it is used, or give it a file"
+                )
             if self._connection is None:
                 self._connection = self._connect()
             db = self._connection
@@ -205,6 +217,19 @@ class SqliteKnowledgeStore:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
+
+    def _leave(self) -> None:
+        """SQLite forbids a child to use, or to close, a connection to a file that its parent has open."""
+        if self._connection is not None and self._path != ":memory:":
+            _of_parents.append(self._connection)
+            self._connection = None
+
+    def _lose(self) -> None:
+        """Another thread was in the connection as the process forked, and never leaves it here."""
+        if self._connection is not None:
+            _of_parents.append(self._connection)
+            self._connection = None
+            self._lost = self._path == ":memory:"
 
     def _connect(self) -> sqlite3.Connection:
         if self._path != ":memory:":

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING, Final, Self
+
+from otel_assembly.forks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +22,7 @@ class Failures:
 
     def __init__(self, count: Callable[[str], None]) -> None:
         self._count = count
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._warned: set[str] = set()
 
     def contained(self, component: str) -> _Contained:

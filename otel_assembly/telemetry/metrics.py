@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
+from otel_assembly.forks import new_lock
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
 
@@ -22,7 +22,7 @@ class Bounded:
     def __init__(self, limit: int = names.MAX_METRIC_NAMES) -> None:
         self._limit = limit
         self._seen: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def __call__(self, value: str) -> str:
         if value in self._seen:

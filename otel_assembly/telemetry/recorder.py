@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +15,7 @@ from opentelemetry.metrics import NoOpMeter
 from opentelemetry.trace import NoOpTracer, SpanKind
 
 from otel_assembly._version import __version__
+from otel_assembly.forks import new_lock
 from otel_assembly.recorder import default_recorder
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
@@ -107,7 +107,7 @@ class OpenTelemetryRecorder:
         self._listening = any(provider is not None for provider in self._providers)
         self._named = any(name in os.environ for name in _NAMED)
         self._measures = False
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._ready = False
         self._silent = False
         self._stamped: weakref.WeakKeyDictionary[Any, StampingProcessor] = weakref.WeakKeyDictionary()

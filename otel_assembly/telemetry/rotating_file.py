@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import stat
 import sys
-import threading
 
 from otel_assembly.errors import ConfigurationError
+from otel_assembly.forks import in_child, new_lock
 
 if sys.platform != "win32":
     import fcntl
@@ -40,9 +40,10 @@ class RotatingFile:
         self.path = os.path.abspath(path)
         self.max_bytes = max_bytes
         self.backups = backups
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._fd: int | None = None
         self._torn = False
+        in_child(self._close)  # the next line opens it again, with a descriptor that the parent has no part in
 
     def append(self, line: bytes) -> None:
         """Append one line, which must end with a newline.
@@ -67,11 +68,6 @@ class RotatingFile:
         """Close the file; a later `append` opens it again."""
         with self._lock:
             self._close()
-
-    def after_fork(self) -> None:
-        """Begin anew in a forked child, with a lock and a descriptor that the parent has no part in."""
-        self._lock = threading.Lock()
-        self._close()
 
     def _current(self) -> int:
         """The descriptor of the file that bears the name now: another process, or a person, may have moved ours."""

@@ -7,11 +7,11 @@ parent, and so is never taken for it.
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.forks import new_lock
 from otel_assembly.telemetry import conventions as names
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class StampingProcessor:
 
     def __init__(self, failures: Failures) -> None:
         self._failures = failures
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._waiting: OrderedDict[tuple[int, int], Stamp] = OrderedDict()
 
     def await_call(self, parent: SpanContext, stamp: Stamp) -> None:

@@ -18,12 +18,10 @@ from __future__ import annotations
 import io
 import logging
 import os
-import sys
-import threading
-import weakref
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from otel_assembly.errors import ConfigurationError
+from otel_assembly.forks import in_child, new_lock
 from otel_assembly.telemetry.conventions_environment import SPAN_FILE
 from otel_assembly.telemetry.rotating_file import RotatingFile
 
@@ -121,12 +119,10 @@ class _BatchWriter(Generic[T]):
         self._encoder = encoder
         self._encode = encoder()
         self._file = file
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._failing = False
         self._closed = False
-        if sys.platform != "win32":
-            forked = weakref.WeakMethod(self._after_fork)
-            os.register_at_fork(after_in_child=lambda: (method := forked()) and method())
+        in_child(self._begin)
 
     def write(self, batch: Sequence[T]) -> bool:
         if self._closed:
@@ -168,11 +164,9 @@ class _BatchWriter(Generic[T]):
             problem,
         )
 
-    def _after_fork(self) -> None:
-        """A lock that another thread held while the process forked would stay locked in the child."""
-        self._lock = threading.Lock()
+    def _begin(self) -> None:
+        """Another thread may have been encoding a batch."""
         self._encode = self._encoder()
-        self._file.after_fork()
 
 
 def _span_encoder() -> Callable[[Sequence[ReadableSpan]], bytes]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
 from otel_assembly.errors import ConfigurationError
+from otel_assembly.forks import new_lock
 
 if TYPE_CHECKING:
     from otel_assembly.tokens.counters import CountMethod, TokenCounter
@@ -35,7 +35,18 @@ class CalibratedCounter:
         ConfigurationError: `initial_ratio` is not a number from 0.2 to 5.
     """
 
-    __slots__ = ("_generation", "_learned", "_lock", "_ratios", "_samples", "base", "model", "name", "ratio")
+    __slots__ = (
+        "__weakref__",
+        "_generation",
+        "_learned",
+        "_lock",
+        "_ratios",
+        "_samples",
+        "base",
+        "model",
+        "name",
+        "ratio",
+    )
 
     def __init__(self, model: str, base: TokenCounter, initial_ratio: float = 1.0) -> None:
         if not _is_number(initial_ratio) or not _LOWEST <= initial_ratio <= _HIGHEST:
@@ -52,7 +63,7 @@ class CalibratedCounter:
         self._generation = 0
         self._ratios = deque([(self.generation, self.ratio)], maxlen=_REMEMBERED_RATIOS)
         self._samples: deque[float] = deque(maxlen=_SAMPLES)
-        self._lock = threading.Lock()
+        self._lock = new_lock(self._settle)
 
     @property
     def method(self) -> CountMethod:
@@ -96,9 +107,13 @@ class CalibratedCounter:
             if abs(self._learned - self.ratio) > _TOLERANCE * self.ratio:
                 # The ratio before the generation: who sees the new generation must never count with the old ratio.
                 self.ratio = self._learned
-                self._generation += 1
-                self._ratios.append((self.generation, self.ratio))
+                self._settle()
             return True
+
+    def _settle(self) -> None:
+        """What is counted from now on has this ratio."""
+        self._generation += 1
+        self._ratios.append((self.generation, self.ratio))
 
     def _ratio_of(self, generation: int | None) -> float:
         if generation is None:

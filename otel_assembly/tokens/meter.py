@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import marshal
-import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.errors import TokenizerError
+from otel_assembly.forks import new_lock
 from otel_assembly.tokens.framing import MessageFraming, canonical_json
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class TokenMeter:
     """
 
     __slots__ = (
+        "__weakref__",
         "_cache",
         "_characters",
         "_generation",
@@ -66,7 +67,7 @@ class TokenMeter:
         self._tools: OrderedDict[bytes | str, int] = OrderedDict()
         self._characters = 0
         self._generation = counter.generation
-        self._lock = threading.Lock()
+        self._lock = new_lock(self._clear)
 
     @property
     def method(self) -> CountMethod:
@@ -171,9 +172,12 @@ class TokenMeter:
         with self._lock:
             if self._generation != self.counter.generation:
                 self._generation = self.counter.generation
-                self._cache.clear()
-                self._tools.clear()
-                self._characters = 0
+                self._clear()
+
+    def _clear(self) -> None:
+        self._cache.clear()
+        self._tools.clear()
+        self._characters = 0
 
 
 def _form(schemas: Any) -> bytes | str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import tiktoken.model
 
+from otel_assembly.forks import new_lock
 from otel_assembly.tokens.calibration import CalibratedCounter
 from otel_assembly.tokens.counters import TiktokenCounter
 
@@ -38,7 +38,7 @@ _KEPT_MODELS = 256
 
 _exact: dict[str, TiktokenCounter] = {}
 _calibrated: OrderedDict[str, CalibratedCounter] = OrderedDict()
-_lock = threading.Lock()
+_lock = new_lock()
 
 
 def counter_for(model: str | None = None) -> TokenCounter:

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import lzma
 import os
-import threading
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 import tiktoken
 
 from otel_assembly.errors import TokenizerError, UnknownNameError
+from otel_assembly.forks import new_lock
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -96,7 +96,7 @@ _GPT2 = (
 CACHED = {"r50k_base": (_R50K,), "p50k_base": (_P50K,), "p50k_edit": (_P50K,), "gpt2": _GPT2}
 
 _shared: dict[str, tiktoken.Encoding] = {}
-_lock = threading.Lock()
+_lock = new_lock()
 
 
 def shared_encoding(name: str) -> tiktoken.Encoding:

@@ -376,7 +376,7 @@ provider.shutdown()
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_writes_although_the_parent_was_writing(path):
     script = f"""
-import os
+import os, threading
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from otel_assembly.telemetry.otlp_json import read_line
@@ -384,11 +384,13 @@ from otel_assembly.telemetry.store import SpanFileExporter
 exporter = SpanFileExporter({str(path)!r})
 provider = TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(exporter))
-exporter._writer._lock.acquire()  # as another thread of the parent would have it
+writing = threading.Thread(target=exporter._writer._lock.acquire)
+writing.start()
+writing.join()
 child = os.fork()
 if child:
-    exporter._writer._lock.release()
     os.waitpid(child, 0)
+    exporter._writer._lock = threading.Lock()
 provider.get_tracer("t").start_span("parent" if child else "child").end()
 os._exit(0)
 """

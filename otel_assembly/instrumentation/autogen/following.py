@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any
+
+from otel_assembly.forks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +27,7 @@ class Following:
     ) -> None:
         self.method = method
         self._wrap = wrap
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._seen: weakref.WeakSet[type] = weakref.WeakSet()
         self._instrumentation: weakref.ref[Instrumentation] | None = None
         self._watched: list[tuple[type, Any]] = []

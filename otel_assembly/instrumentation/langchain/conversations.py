@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from otel_assembly.forks import new_lock
 from otel_assembly.instrumentation.langchain.graph_runs import current_config, path_of, thread_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Conversations:
     """Conversations, by their thread, or else by the message object that stands first in them."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._of: OrderedDict[int, tuple[weakref.ref[Any], dict[str, _Ledger]]] = OrderedDict()
 
     def place(self, messages: Sequence[Any], reducer: str, run: GraphRun | None) -> Place:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,6 +15,7 @@ from otel_assembly.context import Context
 from otel_assembly.conversation import Conversation, is_alert
 from otel_assembly.errors import HaltedError
 from otel_assembly.events import ObserverAlert
+from otel_assembly.forks import new_lock
 from otel_assembly.instrumentation.langchain.graph_runs import current_config, thread_of
 from otel_assembly.instrumentation.langchain.model_requests import model_of
 from otel_assembly.instrumentation.langchain.schemas import schemas_of
@@ -158,7 +158,7 @@ class _Alerts:
 
     def __init__(self) -> None:
         self.conversation = Conversation()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._held: list[tuple[int | None, Any]] = []
 
     def listens(self, event_type: type) -> bool:
