@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.context import Context
 from otel_assembly.observed_assembly import ObservedAssembly
 from otel_assembly.observed_ledgers import ObservedLedgers
+from otel_assembly.observed_prepared import PreparedAssembly
 from otel_assembly.observed_step import ObservedStep, current_step
 from otel_assembly.observed_unmeasured import UnmeasuredAssembly
 from otel_assembly.record import Record
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from otel_assembly.recorder import Recorder, Recording
     from otel_assembly.tokens import TokenCounter
 
-__all__ = ["ObservedAssembler", "ObservedAssembly", "ObservedStep", "current_step"]
+__all__ = ["ObservedAssembler", "ObservedAssembly", "ObservedStep", "PreparedAssembly", "current_step"]
 
 _METERS: Final = 32
 _VIEWS: Final = 32
@@ -94,36 +95,87 @@ class ObservedAssembler:
         """
         recording: Recording | None = None
         try:
-            whose = Whose(agent_name, self.framework, conversation_id)
-            began = started_ns if started_ns is not None else time.time_ns()
-            recording = self.recorder.begin(name, model, whose, began)
+            recording = self._recording(name, model, Whose(agent_name, self.framework, conversation_id), started_ns)
             if recording is None:
                 return None
-            if not recording.measured:
-                self._ledgers.turn(conversation)
-                return UnmeasuredAssembly(self, recording)
-            ledger = self._ledgers.of(conversation)
-            meter = self._meter(model)
-            with ledger.lock:
-                opening = ledger.open(events)
-                turn = ledger.turn()
-            self._ledgers.grown(conversation)
-            record = Record(
-                assembly_id=os.urandom(16).hex(),
+            return self.assembly(
+                recording,
+                conversation,
+                events,
+                prompts=prompts,
+                tools=tools,
                 name=name,
                 model=model,
-                turn=turn,
-                ledger=ledger,
-                opening=opening,
-                context=Context(tools=tools),
-                meter=meter,
-                prompts_in=tuple(prompts),
-                observed=True,
-                unknown=unknown_input,
+                unknown_input=unknown_input,
             )
         except Exception as error:  # noqa: BLE001  # who only looks on must not be felt
             self.failed(recording, error)
             return None
+
+    def prepare(
+        self,
+        *,
+        agent_name: str | None = None,
+        model: str | None = None,
+        conversation_id: str | None = None,
+        started_ns: int | None = None,
+    ) -> PreparedAssembly | None:
+        """An assembly begins of whose model call nothing is known yet: what a reducer does for it can be told already.
+
+        Whose it is, what came in, the prompts and the tools are said at its end.
+
+        Returns:
+            None where nobody listens.
+        """
+        try:
+            recording = self._recording(None, model, Whose(agent_name, self.framework, conversation_id), started_ns)
+        except Exception as error:  # noqa: BLE001
+            self.failed(None, error)
+            return None
+        return None if recording is None else PreparedAssembly(self, recording, model)
+
+    def _recording(self, name: str | None, model: str | None, whose: Whose, started_ns: int | None) -> Recording | None:
+        return self.recorder.begin(name, model, whose, started_ns if started_ns is not None else time.time_ns())
+
+    def assembly(
+        self,
+        recording: Recording,
+        conversation: Any,
+        events: Sequence[Any],
+        *,
+        prompts: Sequence[str] = (),
+        tools: Sequence[Mapping[str, Any]] = (),
+        name: str | None = None,
+        model: str | None = None,
+        unknown_input: bool = False,
+    ) -> ObservedAssembly:
+        """The assembly of which a recording has begun, with the arguments of `begin`.
+
+        Raises:
+            DescribeError: An event cannot be read.
+        """
+        if not recording.measured:
+            self._ledgers.turn(conversation)
+            return UnmeasuredAssembly(self, recording)
+        ledger = self._ledgers.of(conversation)
+        meter = self.meter(model)
+        with ledger.lock:
+            opening = ledger.open(events)
+            turn = ledger.turn()
+        self._ledgers.grown(conversation)
+        record = Record(
+            assembly_id=os.urandom(16).hex(),
+            name=name,
+            model=model,
+            turn=turn,
+            ledger=ledger,
+            opening=opening,
+            context=Context(tools=tools),
+            meter=meter,
+            prompts_in=tuple(prompts),
+            observed=True,
+            unknown=unknown_input,
+        )
         return ObservedAssembly(self, record, recording, opening.given)
 
     def failed(self, recording: Recording | None, error: Exception) -> None:
@@ -179,7 +231,7 @@ class ObservedAssembler:
         whose = Whose(agent_name, self.framework, conversation_id)
 
         def measure() -> tuple[int, int, str, str]:
-            meter, ledger = self._meter(model), self._views_of(view).of(conversation)
+            meter, ledger = self.meter(model), self._views_of(view).of(conversation)
             with ledger.lock:
                 seen = ledger.open(events).view
                 table = seen.history.table(meter)
@@ -202,7 +254,8 @@ class ObservedAssembler:
                 del self._views[next(iter(self._views))]
         return ledgers
 
-    def _meter(self, model: str | None) -> TokenMeter:
+    def meter(self, model: str | None) -> TokenMeter:
+        """What counts for a model."""
         meter = self._meters.get(model)
         if meter is None:
             meter = self._meters[model] = TokenMeter(self._counter or counter_for(model))

@@ -10,8 +10,9 @@ from otel_assembly.observed_step import ObservedStep
 from otel_assembly.record import CALLER, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from otel_assembly.budget.compaction import Attempt
     from otel_assembly.observed import ObservedAssembler
     from otel_assembly.record import Record
     from otel_assembly.recorder import PolicyTime, Recording
@@ -54,6 +55,22 @@ class ObservedAssembly:
             config: Its settings; numbers, bools and enums of them are told.
             started_ns: When it began, if that was before the block is entered.
         """
+        time_of: PolicyTime | None = None
+        try:
+            time_of = self.recording.policy(policy, len(self.record.steps), started_ns)
+        except Exception as problem:  # noqa: BLE001
+            self.fail(problem)
+        return self.take(policy, kind, config or {}, time_of)
+
+    def take(
+        self,
+        policy: str,
+        kind: str | None,
+        config: Mapping[str, Any],
+        time_of: PolicyTime | None,
+        attempts: Sequence[Attempt] = (),
+    ) -> ObservedStep:
+        """A step whose time, and whose attempts to compact, are told of already."""
         record = self.record
         last = record.steps[-1] if record.steps else None
         prompts = last.prompts_out if last is not None else record.prompts_in
@@ -63,7 +80,7 @@ class ObservedAssembly:
             policy=policy,
             index=len(record.steps),
             kind=kind,
-            config=config or {},
+            config=config,
             prompts_in=prompts,
             prompts_out=prompts,
             sources=last.sources if last is not None else (CALLER,) * len(prompts),
@@ -73,12 +90,7 @@ class ObservedAssembly:
             view_out=view,
         )
         record.steps.append(step)
-        time_of: PolicyTime | None = None
-        try:
-            time_of = self.recording.policy(policy, step.index, started_ns)
-        except Exception as problem:  # noqa: BLE001
-            self.fail(problem)
-        return ObservedStep(self, step, time_of)
+        return ObservedStep(self, step, time_of, attempts)
 
     def tokens(self) -> int | None:
         """Tokens of the prompt as the last step left it; None where nobody counts."""

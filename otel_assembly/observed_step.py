@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from otel_assembly.ledger import Ledger
     from otel_assembly.observed_assembly import ObservedAssembly
     from otel_assembly.record import Step
-    from otel_assembly.recorder import PolicyTime
+    from otel_assembly.recorder import PolicyTime, Recording
     from otel_assembly.view import Run
 
 STEP: Final[ContextVar[ObservedStep | None]] = ContextVar("otel_assembly_observed_step", default=None)
@@ -42,11 +42,13 @@ class ObservedStep:
 
     __slots__ = ("_assembly", "_attempts", "_current", "_step", "_time")
 
-    def __init__(self, assembly: ObservedAssembly, step: Step, time_of: PolicyTime | None) -> None:
+    def __init__(
+        self, assembly: ObservedAssembly, step: Step, time_of: PolicyTime | None, attempts: Sequence[Attempt] = ()
+    ) -> None:
         self._assembly = assembly
         self._step = step
         self._time = time_of
-        self._attempts: list[Attempt] = []
+        self._attempts: list[Attempt] = [*attempts]
         self._current: Token[ObservedStep | None] | None = None
 
     def __enter__(self) -> Self:
@@ -58,10 +60,15 @@ class ObservedStep:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._leave(kind, error, trace)
+        self._step.error = error
+
+    def _leave(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._current is not None:
             with suppress(ValueError):  # a coroutine that nobody awaited to its end is closed in another context
                 STEP.reset(self._current)
-        self._step.error = error
         if self._time is not None:
             self._time.__exit__(kind, error, trace)
 
@@ -158,10 +165,8 @@ class ObservedStep:
 
         What is yielded is the `Attempt`; the block fills in `tokens_out`, and `outcome` where it came to nothing.
         """
-        attempt = Attempt(compactor, len(self._attempts) + 1, target, tokens_in)
-        self._attempts.append(attempt)
-        watch = self._assembly.recording.watch(kind)
-        return Compacting(attempt, watch(attempt))
+        attempt = started_attempt(self._attempts, compactor, target, tokens_in)
+        return Compacting.of(attempt, self._assembly.recording, kind)
 
     def count(self, text: str) -> int:
         """Tokens of a text, by what counts for this assembly.
@@ -173,6 +178,13 @@ class ObservedStep:
         return self._assembly.record.meter.prompt(text)
 
 
+def started_attempt(attempts: list[Attempt], compactor: str, target: int, tokens_in: int) -> Attempt:
+    """One more attempt of a step to compact."""
+    attempt = Attempt(compactor, len(attempts) + 1, target, tokens_in)
+    attempts.append(attempt)
+    return attempt
+
+
 class Compacting:
     """One attempt to compact, while it runs."""
 
@@ -181,6 +193,11 @@ class Compacting:
     def __init__(self, attempt: Attempt, around: AbstractContextManager[Any]) -> None:
         self._attempt = attempt
         self._around = around
+
+    @classmethod
+    def of(cls, attempt: Attempt, recording: Recording, kind: str) -> Compacting:
+        """One that is told of, by its span, if anything is told."""
+        return cls(attempt, recording.watch(kind)(attempt) if recording.measured else nullcontext())
 
     def __enter__(self) -> Attempt:
         self._around.__enter__()

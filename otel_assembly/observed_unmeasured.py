@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.decision import Verdict
     from otel_assembly.observed import ObservedAssembler
-    from otel_assembly.recorder import Recording
+    from otel_assembly.recorder import PolicyTime, Recording
 
 
 class UnmeasuredAssembly(ObservedAssembly):
@@ -35,6 +35,17 @@ class UnmeasuredAssembly(ObservedAssembly):
     def id(self) -> str:
         """None: it has no span that anybody could look for."""
         return ""
+
+    def take(
+        self,
+        policy: str,
+        kind: str | None,
+        config: Mapping[str, Any],
+        time_of: PolicyTime | None,
+        attempts: Sequence[Attempt] = (),
+    ) -> ObservedStep:
+        """The same, of a step that ran before."""
+        return UnmeasuredStep(self)
 
     def step(
         self,

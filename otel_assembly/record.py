@@ -113,6 +113,10 @@ class Record:
     observed: bool = False
     #: Whether what came in could not be known: what is said to have come in is what is sent.
     unknown: bool = False
+    #: Whether a model is called with what it sends.
+    called: bool = True
+    #: When it was over, where it is told later than that.
+    ended_ns: int | None = None
     #: What went wrong, where nothing is sent.
     error: BaseException | None = None
     #: What went wrong, where what came in stays as it was all the same: a framework's care of a history, and no prompt.

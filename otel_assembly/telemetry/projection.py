@@ -61,6 +61,8 @@ def assembly_attributes(record: Record, totals: Totals, prefix: Prefix, sums: Su
         attributes[names.TOKENS_IN_ESTIMATED] = True
     if record.observed:
         attributes[names.STEPS] = len(record.steps)
+        if record.model is not None:  # which may have been unknown when it began
+            attributes[names.MODEL] = record.model
         _of_others(attributes, record, record.view_out)
     if record.baseline is not None:
         attributes[names.PREVIOUS_ID] = record.baseline.assembly_id

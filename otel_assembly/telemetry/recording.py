@@ -222,7 +222,7 @@ class OpenRecording:
 
     def finish(self, record: Record) -> None:
         """The assembly came to its end: everything is told now, and the spans end."""
-        ended_ns = time.time_ns()
+        ended_ns = record.ended_ns or time.time_ns()
         self.finished = True
         contained = self._recorder.failures.contained
         if self.measured:
@@ -278,7 +278,7 @@ class OpenRecording:
                 # What stands on no span is told again by the next assembly of the ledger.
                 self.recorded = True
                 self._describe_steps(record, sums)
-        if record.error is None:
+        if record.error is None and record.called:
             with contained("stamp"):
                 self._stamp(record, reduced=bool(totals.dropped or totals.compacted))
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.forks import new_lock
-from otel_assembly.instrumentation.langchain.graph_runs import current_config, path_of, thread_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,16 +19,9 @@ CONVERSATIONS: Final = 100
 
 
 class _Ledger:
-    """Stands for one reducer of one conversation."""
+    """Stands for one asker of one conversation."""
 
     __slots__ = ("__weakref__",)
-
-
-class Place(NamedTuple):
-    """Where an assembly belongs."""
-
-    ledger: Any
-    conversation_id: str | None
 
 
 class Conversations:
@@ -39,16 +31,13 @@ class Conversations:
         self._lock = new_lock()
         self._of: OrderedDict[int, tuple[weakref.ref[Any], dict[str, _Ledger]]] = OrderedDict()
 
-    def place(self, messages: Sequence[Any], reducer: str, run: GraphRun | None) -> Place:
-        """The ledger of a reducer in the conversation that these messages are."""
-        config = current_config()
-        thread = thread_of(config)
+    def ledger(self, messages: Sequence[Any], thread: str | None, asker: str, run: GraphRun | None) -> Any:
+        """Whose ledger it is: that of one asker in the conversation that these messages are."""
         if thread is not None:
-            scope = run.scope if run is not None else ""
-            return Place("\0".join((thread, scope, path_of(config), reducer)), thread)
+            return f"{thread}\0{asker}"
         with self._lock:
             ledgers = self._ledgers(_opening(messages), run)
-            return Place(None if ledgers is None else ledgers.setdefault(reducer, _Ledger()), None)
+            return None if ledgers is None else ledgers.setdefault(asker, _Ledger())
 
     def goes_on(self, messages: Sequence[Any], becomes: Sequence[Any]) -> None:
         """A conversation's messages are others now; who meets them next is to know whose they are."""

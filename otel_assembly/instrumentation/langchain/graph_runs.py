@@ -10,10 +10,11 @@ import functools
 import sys
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry import trace
 
+from otel_assembly.forks import new_lock
 from otel_assembly.instrumentation.runs import Steps, stepping
 from otel_assembly.instrumentation.wrapping import argument, bound
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from otel_assembly.instrumentation.instrumentor import Instrumentation
+    from otel_assembly.instrumentation.langchain.preparing import Preparation
     from otel_assembly.telemetry.run import OpenRun
 
 _UNNAMED: Final = "LangGraph"
@@ -41,11 +43,18 @@ class GraphRun:
         saver = getattr(graph, "checkpointer", None)
         #: Tells apart threads that have the same id.
         self.scope = f"{self.name}/{id(saver):x}" if type(saver).__name__ in _IN_MEMORY else self.name
-        #: The ledgers of the conversation that this run is a part of, by reducer, where it has no thread.
+        #: The ledgers of the conversation that this run is a part of, by who asks, where it has no thread.
         self.ledgers: dict[str, Any] | None = None
+        #: The model calls that reducers prepare here, and whether the run is over.
+        self.preparations: list[Preparation] = []
+        self.lock = new_lock()
+        self.ended = False
+        #: The step of the graph around this one in which it runs.
+        self.superstep = superstep_of(config) or superstep_of(current_config())
         #: The run of the graph around this one.
         self.parent: GraphRun | None = None
-        self._is_agent = _is_agent(graph)
+        #: The node that calls the model, in an agent of LangChain's factories.
+        self.model_node = _model_node(graph)
         self._started = False
         self._opened: OpenRun | None = None
 
@@ -54,8 +63,14 @@ class GraphRun:
         self._started = True
         with self.instrumentation.contained():
             self.parent = GRAPH_RUN.get()
-            if self._is_agent or _in_a_span():
+            if self.parent is not None:
+                self.lock = self.parent.lock
+            if self.model_node is not None or _in_a_span():
                 self.open()
+
+    def preparing(self) -> bool:
+        """Whether a model call is being prepared, here or in a run around this one."""
+        return bool(self.preparations) or (self.parent is not None and self.parent.preparing())
 
     def open(self) -> None:
         """Open the run, and its span where none is current."""
@@ -91,7 +106,11 @@ class GraphRun:
                     yield
 
     def end(self, error: BaseException | None = None) -> None:
-        """The run came to its end."""
+        """The run came to its end, and so does what waited in it for a model call that never came."""
+        self.ended = True
+        for preparation in [*self.preparations]:
+            with self.instrumentation.contained():
+                preparation.end()
         if self._opened is not None:
             self._opened.end(error)
 
@@ -126,20 +145,66 @@ def thread_of(config: Any) -> str | None:
 
 def path_of(config: Any) -> str:
     """Where in nested graphs something runs, by the names of the nodes around it."""
+    return "/".join(part.split(":", 1)[0] for part in _namespace(config).split("|")[:-1])
+
+
+def superstep_of(config: Any) -> int:
+    """The number of the step of its graph that a configuration was made for; 0 outside of any."""
+    return int(((config or {}).get("metadata") or {}).get("langgraph_step") or 0)
+
+
+def _namespace(config: Any) -> str:
     settings: Mapping[str, Any] = (config or {}).get("configurable") or {}
-    parts = str(settings.get("checkpoint_ns") or "").split("|")
-    return "/".join(part.split(":", 1)[0] for part in parts[:-1])
+    return str(settings.get("checkpoint_ns") or "")
+
+
+class Place(NamedTuple):
+    """Where in a graph something runs.
+
+    Attributes:
+        run: The run; None outside of any.
+        thread: The thread.
+        path: The names of the nodes around its graph.
+        node: The node.
+        task: What tells this execution of the node from any other.
+        superstep: The number of the graph's step.
+    """
+
+    run: GraphRun | None
+    thread: str | None
+    path: str
+    node: str
+    task: str
+    superstep: int
+
+    @classmethod
+    def here(cls, config: Any = None) -> Place:
+        """Where a configuration says that something runs; by default the one that is in force here."""
+        config = config if _namespace(config) else current_config()
+        run, task = GRAPH_RUN.get(), _namespace(config)
+        if run is not None and run.ended:
+            run = None
+        node = task.rsplit("|", 1)[-1].split(":", 1)[0]
+        return cls(run, thread_of(config), path_of(config), node, task, superstep_of(config))
+
+    def asker(self, node: str) -> str:
+        """What tells a node of this graph, as one who asks a model, from any other asker of the conversation."""
+        return "\0".join((self.run.scope, self.path, node)) if self.run is not None else ""
 
 
 def _in_a_span() -> bool:
     return trace.get_current_span().get_span_context().is_valid
 
 
-def _is_agent(graph: Any) -> bool:
-    return any(
-        getattr(getattr(getattr(node, "bound", None), "func", None), "__qualname__", "") in _MODEL_NODES
-        for name in ("model", "agent", "model_request")
-        if (node := graph.nodes.get(name)) is not None
+def _model_node(graph: Any) -> str | None:
+    return next(
+        (
+            name
+            for name in ("model", "agent", "model_request")
+            if (node := graph.nodes.get(name)) is not None
+            and getattr(getattr(getattr(node, "bound", None), "func", None), "__qualname__", "") in _MODEL_NODES
+        ),
+        None,
     )
 
 

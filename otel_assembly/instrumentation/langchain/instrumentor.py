@@ -64,8 +64,15 @@ class LangChainInstrumentor(AssemblyInstrumentor):
             model_requests.override,
             "middleware around the model call, of agents made before they were instrumented",
         ),
-        Hook(_CHAT_MODELS, "BaseChatModel.invoke", model_requests.model_invoke, "where that ends: the call itself"),
+        Hook(
+            _CHAT_MODELS,
+            "BaseChatModel.invoke",
+            model_requests.model_invoke,
+            "the model calls that are prepared: their assembly ends before them",
+        ),
         Hook(_CHAT_MODELS, "BaseChatModel.ainvoke", model_requests.model_ainvoke, "the same, async"),
+        Hook(_CHAT_MODELS, "BaseChatModel.stream", model_requests.model_invoke, "the same, of an answer as a stream"),
+        Hook(_CHAT_MODELS, "BaseChatModel.astream", model_requests.model_invoke, "the same, async"),
         Hook(
             _SUMMARIZATION,
             "SummarizationMiddleware._create_summary",

@@ -8,14 +8,19 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.instrumentation.langchain.comparing import changed
+from otel_assembly.instrumentation.langchain.graph_runs import GRAPH_RUN, Place
+from otel_assembly.instrumentation.langchain.preparing import awaiting
 from otel_assembly.instrumentation.langchain.reducers import edit_of, is_watched
 from otel_assembly.instrumentation.langchain.schemas import schemas_of
-from otel_assembly.instrumentation.langchain.telling import changed, same
+from otel_assembly.instrumentation.langchain.telling import EDIT
+from otel_assembly.instrumentation.wrapping import contained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from otel_assembly.instrumentation.instrumentor import Instrumentation
+    from otel_assembly.instrumentation.langchain.preparing import Preparation
     from otel_assembly.instrumentation.langchain.telling import Edit
 
 
@@ -25,23 +30,25 @@ class ModelNode:
     Attributes:
         edit: What all its middleware together does to the messages.
         request: The last request that one of them made.
+        first: The one that it was made of.
     """
 
     def __init__(self, edit: Edit, messages: Any) -> None:
         self.edit = edit
+        self.first: Any = None
         self.request: Any = None
         #: The state's own list, which LangChain before 1.1 let middleware change in place.
         self._messages = messages
 
-    def sent(self, given: Any) -> None:
+    def sent(self, given: Sequence[Any]) -> None:
         """The model is called with these messages: tell what was done to them, if this is the agent's call."""
-        request, edit = self.request, self.edit
+        request, first = self.request, self.first
         messages = self._messages if request is None else request.messages
-        if not isinstance(given, list) or not isinstance(messages, list) or not messages or not given:
+        if not isinstance(messages, list) or not messages or not given:
             return
         if given[-1] is messages[-1] and len(given) - len(messages) in {0, 1}:
-            self.request = None
-            tell_request(edit, messages, edit.prompts if request is None else prompts_of(request), request)
+            self.request = self.first = None
+            tell_request(self.edit, messages, first, request)
 
 
 MODEL_NODE: Final[ContextVar[ModelNode | None]] = ContextVar("otel_assembly_langchain_model_node", default=None)
@@ -58,7 +65,7 @@ def override(original: Callable[..., Any], instrumentation: Instrumentation) -> 
             if node is not None:
                 with instrumentation.contained():
                     if node.request is None:
-                        node.edit.prompts = prompts_of(self)
+                        node.first = self
                     node.request = made
         return made
 
@@ -66,12 +73,12 @@ def override(original: Callable[..., Any], instrumentation: Instrumentation) -> 
 
 
 def model_invoke(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around ``BaseChatModel.invoke``, by which the agent calls its model."""
+    """Around ``BaseChatModel.invoke``, and ``stream``: what was prepared for this call ends before it."""
 
     @functools.wraps(original)
     def invoke(self: Any, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
         if instrumentation.listening():
-            _model_called(instrumentation, input)
+            _model_called(instrumentation, self, input, kwargs)
         return original(self, input, *args, **kwargs)
 
     return invoke
@@ -83,22 +90,53 @@ def model_ainvoke(original: Callable[..., Any], instrumentation: Instrumentation
     @functools.wraps(original)
     async def ainvoke(self: Any, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
         if instrumentation.listening():
-            _model_called(instrumentation, input)
+            _model_called(instrumentation, self, input, kwargs)
         return await original(self, input, *args, **kwargs)
 
     return ainvoke
 
 
-def _model_called(instrumentation: Instrumentation, given: Any) -> None:
-    node = MODEL_NODE.get()
-    if node is not None:
-        with instrumentation.contained():
-            node.sent(given)
+def _model_called(instrumentation: Instrumentation, model: Any, given: Any, settings: Mapping[str, Any]) -> None:
+    around = EDIT.get()
+    if around is not None and not around.calls:
+        return  # a reducer's own, as a summariser's
+    node, run = MODEL_NODE.get(), GRAPH_RUN.get()
+    if node is None and (run is None or not run.preparing()):
+        return
+    with instrumentation.contained():
+        messages = _as_messages(given)
+        if node is not None:
+            node.sent(messages)
+        place = Place.here()
+        preparation = awaiting(place, messages)
+        if preparation is not None:
+            with contained(preparation.fail):
+                _sent(preparation, messages, model, settings)
+            preparation.end(at=place)
+
+
+def _as_messages(given: Any) -> list[Any]:
+    """What a chat model is given, as messages; what is a message already is the same one."""
+    if hasattr(given, "to_messages"):
+        return list(given.to_messages())
+    from langchain_core.messages import convert_to_messages  # where a model is called, it has been imported
+
+    return convert_to_messages([given] if isinstance(given, str) else given)
+
+
+def _sent(preparation: Preparation, messages: list[Any], model: Any, settings: Mapping[str, Any]) -> None:
+    """The model is sent these: what was let out, behind the system prompts that are made for the call."""
+    known, start = set(map(id, preparation.out)), 0
+    while start < len(messages) and messages[start].type == "system" and id(messages[start]) not in known:
+        start += 1
+    prompts = tuple(str(message.text) for message in messages[:start])
+    preparation.knows(prompts, schemas_of(settings.get("tools") or ()), model_of(model))
+    preparation.arrives(messages[start:])
 
 
 def prompts_of(request: Any) -> tuple[str, ...]:
     """The system prompt of a request to the model."""
-    prompt = request.system_prompt
+    prompt = None if request is None else request.system_prompt
     return (str(prompt),) if prompt else ()
 
 
@@ -108,16 +146,16 @@ def model_of(model: Any) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def tell_request(edit: Edit, messages: Sequence[Any], prompts: tuple[str, ...], request: Any) -> None:
-    """A request goes on with these messages: tell what became of those that it came with, unless that was told."""
-    told = any(same(messages, trimmed) for trimmed in edit.trimmed)
-    differs = not told and changed(edit.messages, messages)
-    if edit.assembly is None and not differs and prompts == edit.prompts:
+def tell_request(edit: Edit, messages: Sequence[Any], first: Any, request: Any) -> None:
+    """A request goes on with these messages: tell what became of those that it came with."""
+    before, after = prompts_of(first), prompts_of(request)
+    open_ = edit.preparation is not None and not edit.preparation.ended
+    if edit.step is not None or changed(edit.before, messages) or after != (edit.prompts if open_ else before):
+        edit.tell(list(messages), prompts=after)
+    else:
         edit.declined()
-        return
-    if request is not None:
-        edit.model, edit.tools = model_of(request.model), schemas_of(request.tools)
-    edit.tell(list(messages), prompts=prompts)
+    if first is not None and edit.preparation is not None:
+        edit.preparation.knows(before, schemas_of(request.tools), model_of(request.model))
 
 
 def chain(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -149,9 +187,19 @@ def _request_edit(instrumentation: Instrumentation, handler: Any, request: Any) 
     with instrumentation.contained():
         MODEL_NODE.set(None)  # each of its middleware is watched: there is nothing left to tell of them together
         owner = getattr(inspect.unwrap(handler), "__self__", None)
-        if is_watched(owner):
-            edit = edit_of(instrumentation, owner, list(request.messages), prompts=prompts_of(request))
+        if getattr(owner, "otel_assembly_plugin", False):
+            _give_way(request)
+        elif is_watched(owner):
+            edit = edit_of(instrumentation, owner, list(request.messages))
+            edit.asker = Place.here().node
     return edit
+
+
+def _give_way(request: Any) -> None:
+    """A plug-in of ours makes an assembly of its own, which is what the model is sent."""
+    preparation = awaiting(Place.here(), request.messages)
+    if preparation is not None:
+        preparation.end()
 
 
 def _watched(handler: Any, instrumentation: Instrumentation) -> Any:
@@ -163,8 +211,10 @@ def _watched(handler: Any, instrumentation: Instrumentation) -> Any:
         if edit is None:
             return handler(request, call)
 
+        first = request
+
         def goes_on(request: Any) -> Any:
-            _tell_once(edit, request)
+            _tell_once(edit, first, request)
             with edit.set_aside():
                 return call(request)
 
@@ -183,8 +233,10 @@ def _awatched(handler: Any, instrumentation: Instrumentation) -> Any:
         if edit is None:
             return await handler(request, call)
 
+        first = request
+
         async def goes_on(request: Any) -> Any:
-            _tell_once(edit, request)
+            _tell_once(edit, first, request)
             with edit.set_aside():
                 return await call(request)
 
@@ -194,13 +246,11 @@ def _awatched(handler: Any, instrumentation: Instrumentation) -> Any:
     return awrap_model_call
 
 
-def _tell_once(edit: Edit, request: Any) -> None:
-    """A middleware may try its model again and again: the same messages are told once."""
+def _tell_once(edit: Edit, first: Any, request: Any) -> None:
+    """What is sent is told once for each call of the model, however often a middleware asks for one."""
+    edit.sent = True
     with edit.instrumentation.contained():
-        prompts = prompts_of(request)
-        if edit.sent is None or edit.sent[1] != prompts or changed(edit.sent[0], request.messages):
-            edit.sent = list(request.messages), prompts
-            tell_request(edit, edit.sent[0], prompts, request)
+        tell_request(edit, list(request.messages), first, request)
 
 
 @contextmanager

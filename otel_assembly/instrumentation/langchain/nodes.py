@@ -6,18 +6,27 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.instrumentation.langchain.comparing import changed, same
+from otel_assembly.instrumentation.langchain.graph_runs import Place
 from otel_assembly.instrumentation.langchain.model_requests import MODEL_NODE, ModelNode
+from otel_assembly.instrumentation.langchain.preparing import TASK
 from otel_assembly.instrumentation.langchain.reducers import edit_of, is_watched
-from otel_assembly.instrumentation.langchain.telling import WRAP_MODEL_CALL, Edit, changed, same
+from otel_assembly.instrumentation.langchain.telling import WRAP_MODEL_CALL, Edit
+from otel_assembly.instrumentation.wrapping import bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_assembly.instrumentation.instrumentor import Instrumentation
+    from otel_assembly.instrumentation.langchain.preparing import Preparation
 
 #: The hooks whose node comes before a model call: whatever they change in the messages is told.
 _BEFORE: Final = ("before_model", "abefore_model", "before_agent", "abefore_agent")
 _MODEL_NODES: Final = frozenset({"create_agent.<locals>.model_node", "create_agent.<locals>.amodel_node"})
+#: The node of `create_react_agent` that comes before its model.
+_PRE_MODEL_HOOK: Final = "pre_model_hook"
+#: Modules of LangGraph whose functions are no nodes.
+_MACHINERY: Final = ("langgraph.pregel", "langgraph.graph")
 
 
 def invoke(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -27,7 +36,7 @@ def invoke(original: Callable[..., Any], instrumentation: Instrumentation) -> Ca
     def invoke(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002  # its name there
         if not instrumentation.listening():
             return original(self, input, config, **kwargs)
-        node = _node(instrumentation, getattr(self, "func", None), input)
+        node = _node(instrumentation, getattr(self, "func", None), input, config)
         if node is None:
             return original(self, input, config, **kwargs)
         with node:
@@ -44,7 +53,7 @@ def ainvoke(original: Callable[..., Any], instrumentation: Instrumentation) -> C
         if not instrumentation.listening():
             return await original(self, input, config, **kwargs)
         function = getattr(self, "afunc", None)
-        node = _node(instrumentation, function, input) if function else None
+        node = _node(instrumentation, function, input, config) if function else None
         if node is None:
             return await original(self, input, config, **kwargs)
         with node:
@@ -53,20 +62,28 @@ def ainvoke(original: Callable[..., Any], instrumentation: Instrumentation) -> C
     return ainvoke
 
 
-def _node(instrumentation: Instrumentation, function: Any, state: Any) -> _ChangingNode | _CallingNode | None:
-    node: _ChangingNode | _CallingNode | None = None
+def _node(instrumentation: Instrumentation, function: Any, state: Any, config: Any) -> _Node | None:
+    node: _Node | None = None
     with instrumentation.contained():
-        owner = getattr(function, "__self__", None)
+        place = Place.here(config)
+        run, owner = place.run, getattr(function, "__self__", None)
         if owner is not None:
             if is_watched(owner):
                 edit = edit_of(instrumentation, owner, list(_messages(state)))
-                node = _ChangingNode(edit, removing=not _comes_before(function, owner))
+                edit.asker = run.model_node if run is not None else None
+                before = _comes_before(function, owner)
+                node = _ChangingNode(place, edit, removing=not before, hands_on=before)
         elif getattr(function, "__qualname__", None) in _MODEL_NODES:
             messages = _messages(state)
-            node = _CallingNode(ModelNode(Edit(instrumentation, WRAP_MODEL_CALL, list(messages)), messages))
+            edit = Edit(instrumentation, WRAP_MODEL_CALL, list(messages))
+            node = _CallingNode(place, ModelNode(edit, messages))
         elif function is not None and isinstance(state, Mapping) and isinstance(state.get("messages"), list):
             name = getattr(function, "__name__", type(function).__name__)
-            node = _ChangingNode(Edit(instrumentation, name, state["messages"]), removing=True)
+            edit = Edit(instrumentation, name, state["messages"], calls=True)
+            edit.asker = run.model_node if run is not None and place.node == _PRE_MODEL_HOOK else None
+            node = _ChangingNode(place, edit, removing=True, hands_on=True)
+        if node is None and run is not None and not str(getattr(function, "__module__", "")).startswith(_MACHINERY):
+            node = _Node(place, instrumentation)
     return node
 
 
@@ -80,42 +97,86 @@ def _messages(state: Any) -> Sequence[Any]:
     return messages or ()
 
 
-class _ChangingNode:
-    """A node that returns a change of the state."""
+class _Node:
+    """One execution of a node: what it prepared and did not hand on ends with it."""
 
-    __slots__ = ("_edit", "_instrumentation", "_removing", "_running")
-
-    def __init__(self, edit: Edit, *, removing: bool) -> None:
-        self._edit = edit
-        self._instrumentation = edit.instrumentation
-        #: Whether only what takes messages out is told.
-        self._removing = removing
+    def __init__(self, place: Place, instrumentation: Instrumentation) -> None:
+        self._place = place
+        self._instrumentation = instrumentation
+        self._result: Any = None
 
     def __enter__(self) -> None:
+        self._task = bound(TASK, self)
+        self._task.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        with self._instrumentation.contained():
+            self._over(error)
+        self._task.__exit__(None, None, None)
+        run = self._place.run
+        for preparation in [*run.preparations] if run is not None else ():
+            if preparation.task is self:
+                with self._instrumentation.contained():
+                    if error is None and self._hands_on(preparation):
+                        preparation.hand_on()
+                    else:
+                        preparation.end()
+
+    def returned(self, result: Any) -> Any:
+        """What the node returned; it is returned."""
+        self._result = result
+        return result
+
+    def _over(self, error: BaseException | None) -> None:
+        """The node is done."""
+
+    def _hands_on(self, preparation: Preparation) -> bool:
+        """Whether a later node may call its model with what was let out."""
+        update = _update(self._result)
+        values = update.values() if update is not None else (self._result,)
+        return any(isinstance(value, list) and same(value, preparation.out) for value in values)
+
+
+class _ChangingNode(_Node):
+    """A node that returns a change of the state."""
+
+    def __init__(self, place: Place, edit: Edit, *, removing: bool, hands_on: bool) -> None:
+        super().__init__(place, edit.instrumentation)
+        self._edit = edit
+        #: Whether only what takes messages out is told.
+        self._removing = removing
+        #: Whether a model may be called with the state as it leaves it.
+        self._before_a_call = hands_on
+        #: Whether it changed that, or something in it did that is the change.
+        self._changed = False
+
+    def __enter__(self) -> None:
+        super().__enter__()
         self._running = self._edit.running()
         self._running.__enter__()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+    def _over(self, error: BaseException | None) -> None:
         self._running.__exit__(None, None, None)
         if error is not None:
-            with self._instrumentation.contained():
-                self._edit.failed(error)
+            self._edit.failed(error)
+        else:
+            self._tell(self._result)
 
-    def returned(self, result: Any) -> Any:
-        with self._instrumentation.contained():
-            self._tell(result)
-        return result
+    def _hands_on(self, preparation: Preparation) -> bool:
+        if self._changed and preparation is self._edit.preparation:
+            return self._before_a_call
+        return super()._hands_on(preparation)
 
     def _tell(self, result: Any) -> None:
         edit = self._edit
-        update = getattr(result, "update", None) if not isinstance(result, Mapping) else result
-        after = self._after(update) if isinstance(update, Mapping) and not update.get("jump_to") else None
+        update = _update(result)
+        after = self._after(update) if update is not None and not update.get("jump_to") else None
         if after is None:
             edit.end()
             edit.declined()
             return
-        told = any(same(after, trimmed) for trimmed in edit.trimmed)
-        if edit.assembly is not None or (not told and changed(edit.messages, after)):
+        self._changed = True
+        if edit.step is not None or changed(edit.before, after):
             edit.tell(after)
 
     def _after(self, update: Mapping[str, Any]) -> list[Any] | None:
@@ -128,23 +189,25 @@ class _ChangingNode:
         return merged(self._edit.messages, changes)
 
 
-class _CallingNode:
+class _CallingNode(_Node):
     """The node that calls the model."""
 
-    __slots__ = ("_before", "_node")
-
-    def __init__(self, node: ModelNode) -> None:
+    def __init__(self, place: Place, node: ModelNode) -> None:
+        super().__init__(place, node.edit.instrumentation)
         self._node = node
 
     def __enter__(self) -> None:
+        super().__enter__()
         self._before = MODEL_NODE.get()
         MODEL_NODE.set(self._node)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+    def _over(self, error: BaseException | None) -> None:
         MODEL_NODE.set(self._before)
 
-    def returned(self, result: Any) -> Any:
-        return result
+
+def _update(result: Any) -> Mapping[str, Any] | None:
+    update = result if isinstance(result, Mapping) else getattr(result, "update", None)
+    return update if isinstance(update, Mapping) else None
 
 
 def _as_messages(update: Any) -> list[Any]:

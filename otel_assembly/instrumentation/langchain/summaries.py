@@ -51,7 +51,8 @@ class Summarising:
         if self.seen and self._compacting is None:
             model = getattr(self.middleware, "summarizer", None) or self.middleware.model
             read = (text for message in self.seen for text in describe(message).texts)
-            tokens = sum(map(self.step.count, read))
+            preparation = self.edit.preparation
+            tokens = sum(map(preparation.count, read)) if preparation is not None else 0
             compacting = self.step.compacting(type(model).__name__, tokens_in=tokens)
             self._attempt = compacting.__enter__()
             self._compacting = compacting

@@ -1,4 +1,4 @@
-"""What is told of one reducer: an assembly of a single step, opened as late as there is something to tell."""
+"""What one reducer does, told as a step of the assembly that it works for, as late as there is something to tell."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
-from otel_assembly.instrumentation.langchain.conversations import CONVERSATIONS_WITHOUT_THREAD
-from otel_assembly.instrumentation.langchain.graph_runs import GRAPH_RUN, in_the_run
-from otel_assembly.instrumentation.wrapping import bound, told_whole
+from otel_assembly.instrumentation.langchain.comparing import part_of, spliced
+from otel_assembly.instrumentation.langchain.graph_runs import Place
+from otel_assembly.instrumentation.langchain.preparing import begin, continued
+from otel_assembly.instrumentation.wrapping import bound, contained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from otel_assembly.instrumentation.instrumentor import Instrumentation
-    from otel_assembly.observed import ObservedAssembly, ObservedStep
+    from otel_assembly.instrumentation.langchain.preparing import Preparation
+    from otel_assembly.observed_prepared import PreparedStep
 
 TRIM_MESSAGES: Final = "trim_messages"
 SUMMARIZATION: Final = "summarization"
@@ -29,9 +31,12 @@ class Edit:
 
     Attributes:
         messages: What went in.
-        trimmed: What `trim_messages` returned inside of it, each time: that was told on its own.
+        preparation: What it works for, once it, or one that ran inside of it, has done something.
         verdicts: Why items left, as far as the reducer let it be seen.
         explained: Whether that is all there is to say.
+        asker: The node that asks the model that it works for, where that is known.
+        calls: Whether a model that is called inside of it may be the one that it works for, as in a node that trims and
+            calls; the call of a summariser is not.
     """
 
     def __init__(
@@ -42,29 +47,26 @@ class Edit:
         *,
         kind: str | None = None,
         config: Callable[[], Mapping[str, Any]] = dict,
-        prompts: Sequence[str] = (),
-        tools: Sequence[Mapping[str, Any]] = (),
-        model: str | None = None,
         expected: bool = False,
+        calls: bool = False,
     ) -> None:
         self.instrumentation = instrumentation
         self.policy = policy
         self.messages = messages
         self.kind = kind
         self._config = config
-        self.prompts = tuple(prompts)
-        self.tools = tools
-        self.model = model
         #: Whether it is known to be a reducer: that it found nothing to do is then worth a count.
         self.expected = expected
-        self.trimmed: list[Sequence[Any]] = []
-        #: What the model was last sent, and its prompts, where it was.
-        self.sent: tuple[list[Any], tuple[str, ...]] | None = None
+        self.calls = calls
+        self.asker: str | None = None
+        #: Whether it has let its model be called, and the system prompts that it was last seen to send.
+        self.sent = False
+        self.prompts: tuple[str, ...] = ()
         self.verdicts: list[Verdict] = []
         self.explained = False
         self.reason = DecisionReason.POLICY
-        self.assembly: ObservedAssembly | None = None
-        self.step: ObservedStep | None = None
+        self.preparation: Preparation | None = None
+        self.step: PreparedStep | None = None
         self._started_ns = time.time_ns()
 
     def running(self) -> AbstractContextManager[None]:
@@ -75,52 +77,72 @@ class Edit:
         """What runs in this block is no longer the reducer."""
         return bound(EDIT, None)
 
-    def open(self) -> ObservedStep | None:
-        """The step; its assembly is opened with it, as of when the reducer began. None where nobody listens."""
-        if self.assembly is not None:
-            return self.step
-        with self.instrumentation.contained(), in_the_run() as run:
-            place = CONVERSATIONS_WITHOUT_THREAD.place(self.messages, self.policy, run)
-            self.assembly = self.instrumentation.observed.begin(
-                place.ledger,
-                self.messages,
-                prompts=self.prompts,
-                tools=self.tools,
-                agent_name=run.name if run is not None else None,
-                model=self.model,
-                conversation_id=place.conversation_id,
-                started_ns=self._started_ns,
-            )
-            if self.assembly is not None:
-                self.step = self.assembly.step(
-                    self.policy, kind=self.kind, config=self._config(), started_ns=self._started_ns
-                )
+    def open(self) -> PreparedStep | None:
+        """Its step, as of when the reducer began. None where nobody listens."""
+        if self.step is None:
+            with self.instrumentation.contained():
+                preparation = self._prepares()
+                if preparation is not None:
+                    preparation.asker = self.asker or preparation.asker
+                    self.step = preparation.step(self.policy, self._started_ns, kind=self.kind, config=self._config())
         return self.step
 
+    def _prepares(self) -> Preparation | None:
+        """What it works for: that of a reducer inside of it, or before it, or a new one."""
+        if self.preparation is None or self.preparation.ended:
+            around, place = EDIT.get(), Place.here()
+            if around is self or (around is not None and not part_of(self.messages, around.messages)):
+                around = None  # what it works for is no concern of the reducer that it runs in
+            found = continued(place, self.messages)
+            if found is None:
+                whole = around.messages if around is not None else None
+                found = begin(self.instrumentation, self.messages, place, self._started_ns, whole)
+            if around is not None:
+                self.asker = self.asker or around.asker
+                around.preparation = found
+            self.preparation = found
+        return self.preparation
+
+    @property
+    def before(self) -> Sequence[Any]:
+        """What it began with: what went in, or what a reducer inside of it made of that."""
+        preparation = self.preparation
+        if self.step is not None or preparation is None or preparation.ended:
+            return self.messages
+        if preparation.whole is self.messages:
+            preparation.widen()
+        return preparation.out
+
     def tell(self, messages: Sequence[Any], *, prompts: Sequence[str] | None = None, **said: Any) -> None:
-        """The reducer returned these messages: tell what it did, and come to an end."""
-        opened = self.assembly is not None
-        step = self.open()
-        if step is None or self.assembly is None:
+        """The reducer returned these messages: tell what it did."""
+        opened, before = self.step is not None, self.before
+        step, preparation = self.open(), self.preparation
+        if step is None or preparation is None:
             return
-        with told_whole(self.assembly):
+        with contained(preparation.fail):
             if not opened:
                 with step:
                     pass
-            verdicts = self.verdicts if self.explained else _left(self.messages, messages, self.reason)
+            verdicts = self.verdicts if self.explained else _left(before, messages, self.reason)
+            out = preparation.out
+            if part_of(before, out) and len(before) < len(out):
+                messages = spliced(out, before, messages)
             step.out(messages, prompts=prompts, reason=self.reason, verdicts=verdicts, **said)
-            CONVERSATIONS_WITHOUT_THREAD.goes_on(self.messages, messages)
-        self.end()
+            preparation.out = list(messages)
+        self.step = None
+        self.prompts = tuple(prompts or ())
+        if preparation.place.run is None:
+            preparation.end(at=preparation.place)  # nothing else could see the end of it
 
     def end(self, error: BaseException | None = None) -> None:
-        """The assembly came to its end, if there was one."""
-        assembly, self.assembly, self.step = self.assembly, None, None
-        if assembly is not None:
-            assembly.end(error)
+        """The reducer is done; what it left untold is lost, and what it raised stopped what it worked for."""
+        preparation, step, self.step = self.preparation, self.step, None
+        if preparation is not None and step is not None:
+            preparation.end(error)
 
     def failed(self, error: BaseException) -> None:
         """It raised, or was cancelled; of what is not known to be a reducer that says nothing, unless it reduced."""
-        if self.assembly is None and self.expected and self.sent is None and (step := self.open()) is not None:
+        if self.step is None and self.expected and not self.sent and (step := self.open()) is not None:
             with step:
                 pass
             step.failed(error)
@@ -130,7 +152,7 @@ class Edit:
         """It found nothing to do."""
         if self.expected:
             with self.instrumentation.contained():
-                run = GRAPH_RUN.get()
+                run = Place.here().run
                 self.instrumentation.observed.declined(self.policy, run.name if run is not None else None)
 
 
@@ -151,23 +173,3 @@ def _left(before: Sequence[Any], after: Sequence[Any], reason: DecisionReason) -
     there = {id(message) for message in after} | {message.id for message in after if message.id}
     gone = [message for message in before if not {id(message), message.id} & there]
     return [Verdict(gone, DecisionOutcome.DROPPED, reason)] if gone else []
-
-
-def changed(before: Sequence[Any], after: Sequence[Any]) -> bool:
-    """Whether messages are not those that they were, or read differently."""
-    return len(before) != len(after) or not all(map(alike, before, after))
-
-
-def same(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether two lists hold the same messages."""
-    return not changed(one, other)
-
-
-def alike(one: Any, other: Any) -> bool:
-    """Whether two messages are the same one, or a copy of it that reads as it does."""
-    return one is other or (
-        type(one) is type(other)
-        and one.content == other.content
-        and getattr(one, "tool_calls", None) == getattr(other, "tool_calls", None)
-        and one.id == other.id
-    )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
 from otel_assembly.instrumentation.langchain.summaries import SUMMARISING
-from otel_assembly.instrumentation.langchain.telling import EDIT, FOR_A_SUMMARY, TRIM_MESSAGES, Edit
-from otel_assembly.instrumentation.wrapping import bound, told_whole
+from otel_assembly.instrumentation.langchain.telling import FOR_A_SUMMARY, TRIM_MESSAGES, Edit
+from otel_assembly.instrumentation.wrapping import bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -133,7 +133,7 @@ def _around(original: Callable[..., Any], instrumentation: Instrumentation, *, l
             if edit is not None:
                 edit.end(error)
             raise
-        with instrumentation.contained(), told_whole(edit.assembly) if edit and edit.assembly else nullcontext():
+        with instrumentation.contained():
             trim = Trim(given, result, settings, counting.said, last=last)
             if summarising is not None:
                 summarising.trimmed = trim.needed, settings["max_tokens"]
@@ -167,6 +167,3 @@ def _tell(edit: Edit, step: ObservedStep, trim: Trim, result: Sequence[Any], set
         step.overflow(budget=budget, needed=trim.needed, cause=trim.cause, unit=unit)
     edit.verdicts, edit.explained = trim.verdicts, True
     edit.tell(result, budget=None if _by_count(settings) else budget)
-    around = EDIT.get()
-    if around is not None:
-        around.trimmed.append(result)

@@ -134,7 +134,7 @@ async def test_a_failure_of_ours_is_counted_and_the_agent_goes_on(assembly_telem
         raise ZeroDivisionError
 
     instrument("langchain")
-    monkeypatch.setattr(ObservedAssembler, "begin", broken)
+    monkeypatch.setattr(ObservedAssembler, "prepare", broken)
     try:
         graph, model = agent(4, *reducers())
         await arun(graph)

@@ -1,0 +1,256 @@
+"""The model calls that reducers prepare in a graph: each is one assembly, which ends as its model is called.
+
+LangGraph runs its nodes in contexts of their own, so that what one of them prepares for the next is kept by the run of
+the graph. Whose call it is, is known by the messages: a reducer goes on with what the one before it let out, and the
+call that a preparation waits for is the one that is sent it. Nodes that run at once never share one.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.instrumentation.langchain.comparing import alike, holds, part_of, same, spliced
+from otel_assembly.instrumentation.langchain.conversations import CONVERSATIONS_WITHOUT_THREAD
+from otel_assembly.instrumentation.langchain.graph_runs import in_the_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from otel_assembly.instrumentation.instrumentor import Instrumentation
+    from otel_assembly.instrumentation.langchain.graph_runs import Place
+    from otel_assembly.observed_prepared import PreparedAssembly, PreparedStep
+
+#: What no hook explains of what a model is sent.
+FRAMEWORK: Final = "framework"
+#: Preparations of one run that wait; beyond it the oldest wait no more.
+_WAITING: Final = 64
+
+#: The execution of a node, or of another function of a graph, that runs here.
+TASK: Final[ContextVar[object | None]] = ContextVar("otel_assembly_langchain_task", default=None)
+
+
+class Preparation:
+    """The assembly of one model call, from the first reducer that works for it to the call.
+
+    Attributes:
+        place: Where it is being prepared, or where that was handed on from.
+        task: The execution of a node that it ends with, unless that hands it on.
+        messages: What the first reducer took in.
+        whole: Of what those messages were a part, where they were.
+        out: What the last reducer let out.
+        prompts: The system-level texts in front of it, once they are known.
+        tools: The schemas of the tools, once they are known.
+        asker: The node that asks, as long as no model is called.
+        ended: Whether it was told.
+    """
+
+    def __init__(
+        self, prepared: PreparedAssembly, place: Place, messages: Sequence[Any], whole: Sequence[Any] | None
+    ) -> None:
+        self._prepared = prepared
+        self.place = place
+        self.task = TASK.get()
+        self.messages = list(messages)
+        self.whole = whole
+        self.out = self.messages
+        self.prompts: tuple[str, ...] | None = None
+        self.tools: Sequence[Mapping[str, Any]] = ()
+        self.model: str | None = None
+        self.asker = place.node
+        self.handed_on = False
+        self.ended = False
+        self._lock: AbstractContextManager[Any] = place.run.lock if place.run is not None else nullcontext()
+        with self._lock:
+            self._enter()
+
+    def step(self, policy: str, started_ns: int, **known: Any) -> PreparedStep:
+        """A reducer begins, or began; steps follow one another."""
+        return self._prepared.step(policy, started_ns=max(started_ns, self._prepared.done_ns), **known)
+
+    def count(self, text: str) -> int:
+        """Tokens of a text, while a step goes on."""
+        return self._prepared.count(text)
+
+    def knows(self, prompts: tuple[str, ...], tools: Sequence[Mapping[str, Any]], model: str | None) -> None:
+        """What the model is called with beside messages, as it was before any step changed it."""
+        if self.prompts is None:
+            self.prompts, self.tools, self.model = prompts, tools, model
+
+    def widen(self) -> None:
+        """What was reduced was a part, and the whole is what is sent."""
+        whole, part = self.whole, self.messages
+        if whole is None:
+            return
+        self.whole, self.messages, self.out = None, list(whole), spliced(whole, part, self.out)
+        for step in self._prepared.steps:
+            if step.events is not None:
+                step.events = spliced(whole, part, step.events)
+
+    def hand_on(self) -> None:
+        """The node has returned what was let out: the model is called by a later one."""
+        self.handed_on, self.task = True, None
+
+    def taken_up(self, place: Place) -> None:
+        """A later node goes on with it, and no other one; the run's lock is held."""
+        if self.handed_on:
+            self._leave()
+            self.place, self.task, self.handed_on = place, TASK.get(), False
+            self._enter()
+            self.asker = place.node
+
+    def arrives(self, messages: Sequence[Any]) -> None:
+        """These are sent, or reduced next: what differs from what was let out is nobody's that we know."""
+        if self.whole is not None and not same(self.out, messages):
+            objects = set(map(id, self.out))
+            if part_of([one for one in messages if id(one) not in objects], self.whole):
+                self.widen()
+        if not same(self.out, messages):
+            with self.step(FRAMEWORK, self._prepared.done_ns) as step:
+                step.out(messages)
+            self.out = list(messages)
+
+    def fail(self, problem: Exception) -> None:
+        """What is known of it is not to be told."""
+        self._prepared.fail(problem)
+
+    def end(self, error: BaseException | None = None, *, at: Place | None = None) -> None:
+        """It came to its end.
+
+        Args:
+            error: What went wrong in a reducer.
+            at: Where the model is called; None where none is.
+        """
+        with self._lock:
+            if self.ended:
+                return
+            self.ended = True
+            self._leave()
+        place = at if at is not None and at.run is not None else self.place
+        asker = place.asker(self.asker if at is None else place.node)
+        self._prepared.end(
+            CONVERSATIONS_WITHOUT_THREAD.ledger(self.messages, place.thread, asker, place.run),
+            self.messages,
+            prompts=self.prompts or (),
+            tools=self.tools,
+            model=self.model,
+            error=error,
+            called=at is not None,
+        )
+        for step in self._prepared.steps:  # any of them may have changed what the next turn begins with
+            if step.events is not None:
+                CONVERSATIONS_WITHOUT_THREAD.goes_on(self.messages, step.events)
+
+    def _enter(self) -> None:
+        if self.place.run is not None:
+            self.place.run.preparations.append(self)
+
+    def _leave(self) -> None:
+        run = self.place.run
+        if run is not None and self in run.preparations:
+            run.preparations.remove(self)
+
+
+def begin(
+    instrumentation: Instrumentation,
+    messages: Sequence[Any],
+    place: Place,
+    started_ns: int,
+    whole: Sequence[Any] | None = None,
+) -> Preparation | None:
+    """A reducer is the first to work for a model call; None where nobody listens."""
+    with in_the_run() as run:
+        prepared = instrumentation.observed.prepare(
+            agent_name=run.name if run is not None else None, conversation_id=place.thread, started_ns=started_ns
+        )
+    if prepared is None:
+        return None
+    handed_on = [one for one in place.run.preparations if one.handed_on] if place.run is not None else []
+    for one in handed_on[:-_WAITING]:
+        one.end()
+    return Preparation(prepared, place, messages, whole)
+
+
+def continued(place: Place, messages: Sequence[Any]) -> Preparation | None:
+    """What a reducer that takes in these messages goes on with, if it is not the first one."""
+    return _found(place, messages, _continued)
+
+
+def awaiting(place: Place, messages: Sequence[Any]) -> Preparation | None:
+    """What waits for a model call that is sent these messages."""
+    return _found(place, messages, _awaiting)
+
+
+def _found(
+    place: Place,
+    messages: Sequence[Any],
+    look: Callable[[Place, Sequence[Any], list[Preparation]], Preparation | None],
+) -> Preparation | None:
+    if place.run is None:
+        return None
+    #: Of which it shows now that no model was called with them.
+    over: list[Preparation] = []
+    with place.run.lock:
+        found = look(place, messages, over)
+        if found is not None:
+            found.taken_up(place)
+    for preparation in over:
+        preparation.end()
+    return found
+
+
+def _continued(place: Place, messages: Sequence[Any], over: list[Preparation]) -> Preparation | None:
+    for preparation in _open_to(place):
+        if same(preparation.out, messages):
+            return preparation
+        if _adds(preparation, messages):
+            if _is_next(place, preparation):
+                preparation.arrives(messages)
+                return preparation
+            over.append(preparation)
+        elif not preparation.handed_on and part_of(messages, preparation.out):
+            return preparation
+    return None
+
+
+def _awaiting(place: Place, messages: Sequence[Any], over: list[Preparation]) -> Preparation | None:
+    found = None
+    for preparation in _open_to(place):
+        out = preparation.out
+        if not _is_next(place, preparation):
+            if same(messages, out):
+                return preparation
+            if _adds(preparation, messages):
+                over.append(preparation)
+        elif same(messages[len(messages) - len(out) :], out):
+            return preparation
+        elif found is None and any(alike(one, out[-1]) for one in reversed(messages)):
+            found = preparation
+    return found
+
+
+def _is_next(place: Place, preparation: Preparation) -> bool:
+    """Whether nothing can have come between: it is this task's, or the step's before this one."""
+    at = preparation.place
+    return not preparation.handed_on or (at.run is place.run and at.superstep + 1 == place.superstep)
+
+
+def _adds(preparation: Preparation, messages: Sequence[Any]) -> bool:
+    """Whether messages are what was let out and others, none of which it has taken out."""
+    out = set(map(id, preparation.out))
+    others = [one for one in messages if id(one) not in out]
+    return bool(out) and len(messages) - len(others) == len(out) and not holds(preparation.messages, others)
+
+
+def _open_to(place: Place) -> Iterator[Preparation]:
+    """Preparations of the same task, and those that an earlier step of this graph or of one around it has handed on."""
+    run, superstep = place.run, place.superstep
+    while run is not None:
+        for preparation in reversed([*run.preparations]):
+            at = preparation.place
+            if at.superstep < superstep if preparation.handed_on else at.task == place.task and run is place.run:
+                yield preparation
+        superstep = run.superstep
+        run = run.parent
