@@ -163,7 +163,7 @@ class Assembler:
             turn=ledger.turn(),
             ledger=ledger,
             opening=opening,
-            context=context.for_assembly(meter, recording.watch if recording is not None else None),
+            context=context.for_assembly(meter, recording.watch if recording is not None else None, opening.view),
             meter=meter,
             prompts_in=given,
             guards=guards,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.compaction import Watch
     from otel_assembly.events import HaltEvent
     from otel_assembly.tokens import TokenMeter
+    from otel_assembly.view import View
 
 
 class EventSink(Protocol):
@@ -81,6 +82,14 @@ class Context:
         self._on_failure: list[Callable[[], None]] = []
         self._emitted: list[HaltEvent] = []
         self._watch: Callable[[str], Watch] | None = None
+        self._began: int | None = None
+        #: What came in to the assembly that this context is for; None outside of one.
+        self.input: View | None = None
+
+    @property
+    def began(self) -> int:
+        """When this assembly began, by what its conversation counts deliveries of alerts by; outside of one, now."""
+        return self._began if self._began is not None else self.conversation.deliveries.now
 
     @property
     def conversation(self) -> Conversation:
@@ -156,7 +165,9 @@ class Context:
             with suppress(ValueError):  # a coroutine that nobody awaited to its end is closed in another context
                 EMITTED.reset(token)
 
-    def for_assembly(self, meter: TokenMeter, watch: Callable[[str], Watch] | None = None) -> Self:
+    def for_assembly(
+        self, meter: TokenMeter, watch: Callable[[str], Watch] | None = None, given: View | None = None
+    ) -> Self:
         """This context as one assembly sees it: shared with its conversation, with callbacks and counts of its own."""
         conversation = self.conversation
         own = copy.copy(self)
@@ -164,6 +175,8 @@ class Context:
         own._meter = meter  # noqa: SLF001
         own._on_success, own._on_failure, own._emitted = [], [], []  # noqa: SLF001
         own._watch = watch  # noqa: SLF001
+        own._began = conversation.deliveries.now  # noqa: SLF001
+        own.input = given
         return own
 
     def done(self, *, succeeded: bool) -> None:

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.deliveries import Deliveries
 from otel_assembly.errors import HaltedError
 from otel_assembly.events import HaltEvent, ObserverAlert, Severity, severity_name
 from otel_assembly.forks import new_lock
@@ -145,31 +146,24 @@ class HaltGuard:
 class Conversation:
     """The state of one conversation that outlives a turn."""
 
-    __slots__ = ("__weakref__", "_delivered", "_lock", "alerts_read", "guard", "releases")
+    __slots__ = ("__weakref__", "_lock", "alerts_read", "deliveries", "guard", "releases")
 
     def __init__(self) -> None:
         self.guard = HaltGuard()
+        self._lock = new_lock()
+        #: The alerts that were shown to the model.
+        self.deliveries = Deliveries(self._lock)
         #: How many alerts of the conversation's `History` all turns before have dealt with.
         self.alerts_read = 0
         #: How often a turn gave an alert back.
         self.releases = 0
-        self._delivered: set[AlertFacts] = set()
-        self._lock = new_lock()
-
-    def claim(self, alert: AlertFacts) -> bool:
-        """Take it upon this turn to deliver the alert; False if another turn did or does."""
-        with self._lock:
-            if alert in self._delivered:
-                return False
-            self._delivered.add(alert)
-            return True
 
     def release(self, alert: AlertFacts) -> None:
-        """The turn that claimed the alert came to nothing: the next one delivers it."""
-        with self._lock:
-            self._delivered.discard(alert)
-            self.alerts_read = 0
-            self.releases += 1
+        """The turn that claimed the alert came to nothing: the next one shows it."""
+        if self.deliveries.release(alert):
+            with self._lock:
+                self.alerts_read = 0
+                self.releases += 1
 
     def has_read(self, alerts: int, releases: int) -> None:
         """A turn that saw so many alerts, and began when so many had been given back, has come to a good end.

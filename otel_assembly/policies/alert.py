@@ -1,4 +1,4 @@
-"""`AlertPolicy`: what observers say reaches the model, once; what is FATAL ends the run."""
+"""`AlertPolicy`: what observers say reaches the model; what is FATAL ends the run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 
 class AlertPolicy(DecidingPolicy):
-    """Appends each new observer alert to the prompts once; for a FATAL one it also emits a `HaltEvent` (seed 000).
+    """Appends each new observer alert to the prompts; for a FATAL one it also emits a `HaltEvent` (seed 000).
 
     An alert is known by its source, severity and message, in one conversation; an enum and a string severity are the
-    same. What was delivered is remembered by the conversation, so that one policy object may serve many agents. Where
-    the assembly fails after all, the alert is delivered by the next one. A `HaltEvent` is emitted only if the guard has
-    not closed before: one in a conversation.
+    same. What was shown is remembered by the conversation, so that one policy object may serve many agents. Where the
+    assembly fails after all, the next one shows the alert. So it does where the model call failed, which shows by this
+    that no response has come in since: up to three times, and the alert counts as delivered once. A `HaltEvent` is
+    emitted only if the guard has not closed before: one in a conversation.
 
     Place it after other injections and before every filter or reduction, which would take alerts out of its sight.
     """
@@ -32,17 +33,20 @@ class AlertPolicy(DecidingPolicy):
     kind: str = INJECTION
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
-        """Return the prompts with the new alerts."""
-        conversation = context.conversation
-        new: list[AlertFacts] = []
-        for alert in self._alerts(as_view(events), context):
-            if conversation.claim(alert):
-                context.when_done(failure=partial(conversation.release, alert))
-                new.append(alert)
-        if not new:
+        """Return the prompts with the new alerts, and those that the model has not answered."""
+        conversation, view = context.conversation, as_view(events)
+        deliveries, came = conversation.deliveries, context.input if context.input is not None else view
+        shown: list[AlertFacts] = []
+        for alert in (*deliveries.unanswered(), *self._alerts(view, context)):
+            if deliveries.claim(alert, came, context.began):
+                context.when_done(
+                    success=partial(deliveries.deliver, alert, came), failure=partial(conversation.release, alert)
+                )
+                shown.append(alert)
+        if not shown:
             return Outcome(prompts, events)
-        fatal = [alert for alert in new if alert.fatal]
-        warnings = [alert for alert in new if not alert.fatal]
+        fatal = [alert for alert in shown if alert.fatal]
+        warnings = [alert for alert in shown if not alert.fatal]
         injected = list(prompts)
         if warnings:
             lines = (f"- [{alert.severity.upper()}] ({alert.source}): {alert.message}" for alert in warnings)
@@ -52,7 +56,7 @@ class AlertPolicy(DecidingPolicy):
             if halt is not None:
                 await context.halt(halt)
             injected.append(f"[FATAL ALERT] ({fatal[0].source}): {fatal[0].message}. Execution halting.")
-        return Outcome(injected, events, alerts=tuple(new))
+        return Outcome(injected, events, alerts=tuple(filter(deliveries.first, shown)))
 
     def _alerts(self, view: View, context: Context) -> Iterator[AlertFacts]:
         history, conversation = view.history, context.conversation

@@ -163,6 +163,29 @@ async def test_an_alert_can_be_sent_from_outside(assembly_telemetry):
     assert all(kind.startswith(PACKAGE) for kind in kinds)
 
 
+async def test_an_alert_whose_model_call_failed_is_shown_again(assembly_telemetry):
+    class Failing(Model):
+        failures = 2
+
+        async def _recording(self, messages, context, **rest):
+            reply = await super()._recording(messages, context, **rest) if self.failures == 0 else None
+            if reply is None:
+                self.failures -= 1
+                self.prompts.append(list(context.prompt))
+                raise ConnectionError("no answer")
+            return reply
+
+    model, plugin, stream = Failing("one", "two"), plugin_of(AlertPolicy()), MemoryStream()
+    await plugin.context_of(stream).send(ObserverAlert(source="ops", severity="warning", message="Costs rise."))
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            await support(model, plugin).ask("hi", stream=stream)
+    for _ in range(2):
+        await support(model, plugin).ask("hi", stream=stream)
+    assert ["Costs rise." in str(prompts) for prompts in model.prompts] == [True, True, True, False]
+    assert assembly_telemetry.metric("assembly.alerts.delivered") == 1
+
+
 class Waiting:
     name = "waiting"
 

@@ -158,6 +158,26 @@ async def test_a_fatal_alert_ends_the_reply_as_interrupted_before_the_model_is_c
     assert assembly_telemetry.metric("assembly.halts") == 1
 
 
+async def test_an_alert_whose_model_call_failed_is_shown_again(assembly_telemetry):
+    class Failing(ScriptedModel):
+        async def _call_api(self, model_name, messages, *args, **kwargs):
+            if len(self.asked) < 2:
+                self.asked.append(messages)
+                raise ConnectionError("no answer")
+            return await super()._call_api(model_name, messages, *args, **kwargs)
+
+    middleware, model = AssemblyMiddleware([AlertPolicy()]), Failing()
+    someone = agent(model, middlewares=[middleware])
+    warning = ObserverAlert(source="ops", severity="warning", message="Costs rise.")
+    await middleware.context_of(someone).send(warning)
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            await talk(someone, "hello")
+    await talk(someone, "hello", "go on")
+    assert ["Costs rise." in str(sent) for sent in model.asked] == [True, True, True, False]
+    assert assembly_telemetry.metric("assembly.alerts.delivered") == 1
+
+
 async def test_no_tool_is_called_once_an_observer_has_halted():
     called = []
 

@@ -13,6 +13,7 @@ from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core import FunctionCall
 from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompletionContext
 from autogen_core.models import AssistantMessage, FunctionExecutionResultMessage, UserMessage
+from autogen_ext.models.replay import ReplayChatCompletionClient
 from autogen_talk import asks_for, calls, filled, model, reply, results, said, user
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -218,6 +219,30 @@ async def test_no_tool_is_called_and_no_model_once_an_observer_has_halted(on_hal
         await clerk.run(task="again")
     assert called == []
     assert len(clerk._model_client.create_calls) == 1
+
+
+async def test_an_alert_whose_model_call_failed_is_shown_again(told):
+    class Failing(ReplayChatCompletionClient):
+        failures = 2
+
+        async def create(self, messages, **more):
+            sent.append(messages)
+            if self.failures:
+                self.failures -= 1
+                raise ConnectionError("no answer")
+            return await super().create(messages, **more)
+
+    sent = []
+    context = AssembledChatCompletionContext([AlertPolicy(), ConversationPolicy()])
+    clerk = AssistantAgent("clerk", Failing(["one", "two"]), model_context=context)
+    await context.context_of().send(ObserverAlert(source="ops", severity=Severity.WARNING, message="Costs rise."))
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            await clerk.run(task="hello")
+    for _ in range(2):
+        await clerk.run(task="hello")
+    assert ["Costs rise." in str(messages) for messages in sent] == [True, True, True, False]
+    assert told.metric("assembly.alerts.delivered") == 1
 
 
 async def test_fifty_readers_at_once_are_given_nothing_after_a_fatal_alert():

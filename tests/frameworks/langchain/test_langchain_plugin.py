@@ -183,6 +183,37 @@ async def test_a_warning_reaches_the_model_once_and_beside_the_system_prompt(ass
 
 
 @HOWS
+@pytest.mark.parametrize("kept", ["by the caller", "by a checkpointer"])
+async def test_an_alert_whose_model_call_failed_is_shown_again(assembly_telemetry, how, kept):
+    from langchain.agents import create_agent
+    from langchain_agents import Scripted
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    class Failing(Scripted):
+        def _generate(self, messages, *args, **kwargs):
+            if len(self.sent) < 2:
+                self.sent.append(list(messages))
+                raise ConnectionError("no answer")
+            return super()._generate(messages, *args, **kwargs)
+
+    middleware = AssemblyMiddleware([AlertPolicy()])
+    model = Failing(messages=iter([AIMessage("one"), AIMessage("two")]))
+    checkpointer = InMemorySaver() if kept == "by a checkpointer" else None
+    graph = create_agent(model, middleware=[middleware], checkpointer=checkpointer)
+    warning = ObserverAlert(source="ops", severity=Severity.WARNING, message="Costs rise.")
+    await middleware.context_of("one").send(warning)
+    messages = [HumanMessage("hello", id="1"), AIMessage("hi", id="2"), HumanMessage("and?", id="3")]
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            await either(how, graph, messages, configurable={"thread_id": "one"})
+    result = await either(how, graph, messages, configurable={"thread_id": "one"})
+    more = [HumanMessage("go on", id="4")]
+    await either(how, graph, more if checkpointer else [*result["messages"], *more], configurable={"thread_id": "one"})
+    assert ["Costs rise." in str(sent) for sent in model.sent] == [True, True, True, False]
+    assert assembly_telemetry.metric("assembly.alerts.delivered") == 1
+
+
+@HOWS
 async def test_a_budget_that_cannot_hold_is_raised(assembly_telemetry, how):
     graph, model = agent(0, AssemblyMiddleware([BudgetPolicy(window=60, output_reserve=10)]))
     with pytest.raises(ContextOverflowError):
