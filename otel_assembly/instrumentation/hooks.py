@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,6 +12,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from otel_assembly.forks import new_lock
+from otel_assembly.instrumentation.replacements import replacement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -83,15 +83,15 @@ class Patches:
         self._restored = False
 
     def wrap(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> bool:
-        """Replace a function of a module, or one that a class itself defines; False where there is none."""
-        original = vars(owner).get(name, _NOTHING)
-        plain = original.__func__ if isinstance(original, staticmethod | classmethod) else original
-        if not callable(plain):
+        """Replace a function of a module, or one that a class itself defines; False where there is none.
+
+        Whatever stands there goes on to be called as Python calls it, another one's wrapper included.
+        """
+        there = vars(owner).get(name, _NOTHING)
+        ours = None if there is _NOTHING else replacement(owner, there, make)
+        if ours is None:
             return False
-        made: Any = make(plain)
-        if isinstance(original, staticmethod | classmethod):
-            made = type(original)(made)
-        self.replace(owner, name, made)
+        self.replace(owner, name, ours)
         return True
 
     def take(self, met: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -121,7 +121,7 @@ class Patches:
             self._restored = True
         while self._replaced:
             owner, name, original, ours = self._replaced.pop()
-            if inspect.getattr_static(owner, name, None) is ours:
+            if vars(owner).get(name) is ours:
                 setattr(owner, name, original)
             else:
                 logger.debug("%s was replaced again after it was instrumented: it stays, and does nothing", name)
@@ -133,6 +133,8 @@ def find(module: ModuleType, target: str) -> tuple[Any, str] | None:
     *path, name = target.split(".")
     for part in path:
         owner = getattr(owner, part, None)
+        while owner is not None and not issubclass(type(owner), type):  # another one's wrapper around the class
+            owner = getattr(owner, "__wrapped__", None)
         if owner is None:
             return None
     return (owner, name) if name in vars(owner) else None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Generator
     from contextlib import AbstractContextManager
 
 
@@ -20,6 +19,21 @@ class AskedRun(Protocol):
     def end(self, error: BaseException | None = None) -> None:
         """The ask came to its end."""
         ...
+
+
+def followed(run: AskedRun, answers: Any) -> Any:
+    """What gives an ask's answers, inside its run: one by one, or all at once.
+
+    A framework's function that another one has wrapped may give them as anything that can be iterated or awaited.
+    """
+    if isinstance(answers, AsyncIterable):
+        return Steps(run, answers)
+    if isinstance(answers, Iterable):
+        return stepping(run, answers)
+    if isinstance(answers, Awaitable):
+        return awaited(run, answers)
+    run.end()
+    return answers
 
 
 async def awaited(run: AskedRun, work: Awaitable[Any]) -> Any:
@@ -41,10 +55,15 @@ class Steps(AsyncGenerator[Any, Any]):
     in one another the second would find the first one running.
     """
 
-    def __init__(self, run: AskedRun, items: AsyncGenerator[Any, Any]) -> None:
-        self._run = run
-        self._items = items
+    def __init__(self, run: AskedRun, items: AsyncIterable[Any]) -> None:
         self._ended = False
+        self._run = run
+        self._given = items
+        self._items = items if isinstance(items, AsyncGenerator) else _one_by_one(items)
+
+    def __getattr__(self, name: str) -> Any:
+        """What else there is of what is followed."""
+        return getattr(vars(self)["_given"], name)
 
     async def asend(self, value: Any) -> Any:
         """Take a step."""
@@ -84,9 +103,19 @@ class Steps(AsyncGenerator[Any, Any]):
         self._end()
 
 
-def stepping(run: AskedRun, items: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+async def _one_by_one(items: AsyncIterable[Any]) -> AsyncGenerator[Any, None]:
+    async for item in items:
+        yield item
+
+
+def _each(items: Iterable[Any]) -> Generator[Any, Any, Any]:
+    return (yield from items)
+
+
+def stepping(run: AskedRun, items: Iterable[Any]) -> Generator[Any, Any, Any]:
     """A generator whose every step runs inside a run; nothing is attached while its reader has control."""
     error: BaseException | None = None
+    items = items if isinstance(items, Generator) else _each(items)
     try:
         sent: Any = None
         thrown: BaseException | None = None

@@ -8,6 +8,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
+#: An agent of each framework that knows nothing of us.
+AGENTS = {
+    "ag2": "ag2_support_agent.py",
+    "autogen": "autogen_agent.py",
+    "agentscope": "agentscope_agent.py",
+    "langchain": "langchain_agent.py",
+}
 
 
 def clean_environment(folder, **more):

@@ -7,17 +7,11 @@ from collections import defaultdict
 
 import pytest
 from otlp_receiver import receiving, receiving_http
-from programs import EXAMPLES
+from programs import AGENTS, EXAMPLES
 
 from otel_assembly.cli import main
 from otel_assembly.telemetry.store_reader import read_spans
 
-AGENTS = {
-    "ag2": "ag2_support_agent.py",
-    "autogen": "autogen_agent.py",
-    "agentscope": "agentscope_agent.py",
-    "langchain": "langchain_agent.py",
-}
 PROTOCOLS = {"grpc": receiving, "http/protobuf": receiving_http}
 
 

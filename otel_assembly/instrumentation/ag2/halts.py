@@ -30,10 +30,9 @@ def told(halt: Any) -> bool:
     return False
 
 
-def send(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around `MemoryStream.send`, through which every event of a stream goes."""
-    events = sys.modules[f"{original.__module__.rpartition('.')[0]}.events"]
-    halt_type = events.HaltEvent
+def send(package: str, original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Around `MemoryStream.send` of one of AG2's packages, through which every event of a stream goes."""
+    halt_type = sys.modules[f"{package}.events"].HaltEvent
 
     @wraps(original)
     async def sent(self: Any, event: Any, context: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from otel_assembly.instrumentation.ag2 import asks, assembling, chats, compaction, halts, limiters, policies, views
@@ -55,7 +56,7 @@ def _hooks(package: str, versions: str, networks: str, named: str) -> tuple[Hook
             "which assembly made the prompt of a model call, where AG2's telemetry is given to one ask",
             versions,
         ),
-        Hook(f"{package}.stream", "MemoryStream.send", halts.send, "halts", versions),
+        Hook(f"{package}.stream", "MemoryStream.send", partial(halts.send, package), "halts", versions),
         Hook(agent, "_execute_turn", asks.execute_turn, "an ask as one trace", versions),
         Hook(compact, "TailWindowCompact.compact", compaction.compact, "compaction to a tail", versions),
         Hook(compact, "SummarizeCompact.compact", compaction.compact, "compaction to a summary", versions),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from otel_assembly.instrumentation.agentscope import compression, edits, middlewares, prompts
 from otel_assembly.instrumentation.hooks import Hook
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
-from otel_assembly.instrumentation.runs import Steps
+from otel_assembly.instrumentation.runs import followed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ def _reply(original: Callable[..., Any], instrumentation: Instrumentation) -> Ca
         with instrumentation.contained():
             run = instrumentation.begin_run(self.name, conversation_id=self.state.session_id)
         items = original(self, *args, **kwargs)
-        return items if run is None else Steps(run, items)
+        return items if run is None else followed(run, items)
 
     return reply
 

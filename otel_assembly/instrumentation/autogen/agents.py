@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly.instrumentation.autogen.calls import ModelCall, current_call, schemas_of
 from otel_assembly.instrumentation.autogen.contexts import is_same
-from otel_assembly.instrumentation.runs import Steps, awaited
+from otel_assembly.instrumentation.runs import awaited, followed
 from otel_assembly.instrumentation.wrapping import told_whole
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def model_call(
             call: Any = None
             with instrumentation.contained():
                 call = _call_of(cls, kwargs, contexts, instrumentation, offers_tools=offers_tools)
-            return items if call is None else Steps(call, items)
+            return items if call is None else followed(call, items)
 
         return call_model
 
@@ -157,7 +157,7 @@ def asked_stepwise(
         if not instrumentation.listening():
             return items
         opened = _begin_run(self, instrumentation)
-        return items if opened is None else Steps(opened, items)
+        return items if opened is None else followed(opened, items)
 
     return run_stream
 

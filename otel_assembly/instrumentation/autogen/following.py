@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ class Following:
         self, method: str, wrap: Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]]
     ) -> None:
         self.method = method
-        self._wrap = wrap
+        self.wrap = wrap
         self._lock = new_lock()
         self._seen: weakref.WeakSet[type] = weakref.WeakSet()
         self._instrumentation: weakref.ref[Instrumentation] | None = None
@@ -55,12 +54,11 @@ class Following:
                     self._take(owner, instrumentation)
 
     def _take(self, owner: type, instrumentation: Instrumentation) -> None:
-        original = vars(owner).get(self.method)
-        # An object that is called without the instance, or a method that is yet to be defined, is left alone.
-        if not inspect.isfunction(original) or getattr(original, "__isabstractmethod__", False):
+        # A method that is yet to be defined is left alone.
+        if getattr(vars(owner).get(self.method), "__isabstractmethod__", False):
             return
         if not instrumentation.patches.holds(owner, self.method):
-            instrumentation.patches.wrap(owner, self.method, lambda made: self._wrap(made, owner, instrumentation))
+            instrumentation.patches.wrap(owner, self.method, lambda made: self.wrap(made, owner, instrumentation))
 
     def watch(self, base: Any, instrumentation: Instrumentation) -> None:
         """Look at each subclass as it is defined."""

@@ -56,18 +56,13 @@ def _memory_classes(module: ModuleType, instrumentation: Instrumentation) -> Non
     _memories.tree(module.Memory, instrumentation)
 
 
-def _context(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    return watched_context(original, _owner(original), instrumentation)
+def _followed(module: str, owner: str, following: Following, gives: str) -> Hook:
+    """One class's own method; what stands there need not say whose it is."""
 
+    def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+        return following.wrap(original, getattr(sys.modules[module], owner), instrumentation)
 
-def _memory(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    return watched_memory(original, _owner(original), instrumentation)
-
-
-def _owner(method: Callable[..., Any]) -> type:
-    """The class that a method stands in, of a module that has been imported."""
-    owner: type = getattr(sys.modules[method.__module__], method.__qualname__.partition(".")[0])
-    return owner
+    return Hook(module, f"{owner}.{following.method}", wrap, gives)
 
 
 def _asks(module: str, agent: str) -> tuple[Hook, ...]:
@@ -96,10 +91,10 @@ class AutoGenInstrumentor(AssemblyInstrumentor):
     hooks: ClassVar[tuple[Hook, ...]] = (
         Hook(_CONTEXTS, "ChatCompletionContext.__init__", _constructed, "model contexts of classes that were not seen"),
         *(
-            Hook(_CONTEXTS, f"{name}ChatCompletionContext.get_messages", _context, f"what {name} leaves out")
+            _followed(_CONTEXTS, f"{name}ChatCompletionContext", _contexts, f"what {name} leaves out")
             for name in ("Unbounded", "Buffered", "HeadAndTail", "TokenLimited")
         ),
-        Hook(_MEMORY, "ListMemory.update_context", _memory, "what a memory puts into a context"),
+        _followed(_MEMORY, "ListMemory", _memories, "what a memory puts into a context"),
         *_agent(_ASSISTANT, "AssistantAgent", "_reflect_on_tool_use_flow"),
         *_agent(_EXECUTOR, "CodeExecutorAgent", "_reflect_on_code_block_results_flow"),
         *_asks("autogen_agentchat.agents._society_of_mind_agent", "SocietyOfMindAgent"),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from opentelemetry import trace
 
 from otel_assembly.forks import new_lock
-from otel_assembly.instrumentation.runs import Steps, stepping
+from otel_assembly.instrumentation.runs import followed
 from otel_assembly.instrumentation.wrapping import argument, bound
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def stream(original: Callable[..., Any], instrumentation: Instrumentation) -> Ca
     def stream(self: Any, *args: Any, **kwargs: Any) -> Any:
         items = original(self, *args, **kwargs)
         run = _run_of(instrumentation, self, args, kwargs) if instrumentation.listening() else None
-        return items if run is None else stepping(run, items)
+        return items if run is None else followed(run, items)
 
     return stream
 
@@ -227,13 +227,13 @@ def astream(original: Callable[..., Any], instrumentation: Instrumentation) -> C
     def astream(self: Any, *args: Any, **kwargs: Any) -> Any:
         items = original(self, *args, **kwargs)
         run = _run_of(instrumentation, self, args, kwargs) if instrumentation.listening() else None
-        return items if run is None else Steps(run, items)
+        return items if run is None else followed(run, items)
 
     return astream
 
 
 def _run_of(instrumentation: Instrumentation, graph: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """A run as `stepping` and `Steps` follow them: by its `current` and its `end`."""
+    """A run as `followed` takes it: by its `current` and its `end`."""
     run: GraphRun | None = None
     with instrumentation.contained():
         run = GraphRun(instrumentation, graph, argument(args, kwargs, 1, "config"))

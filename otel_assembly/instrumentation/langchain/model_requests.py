@@ -182,11 +182,16 @@ def achain(original: Callable[..., Any], instrumentation: Instrumentation) -> Ca
     return _chain_async_model_call_handlers
 
 
+def _is_bound(handler: Any) -> bool:
+    return hasattr(handler, "__self__")
+
+
 def _request_edit(instrumentation: Instrumentation, handler: Any, request: Any) -> Edit | None:
     edit = None
     with instrumentation.contained():
         MODEL_NODE.set(None)  # each of its middleware is watched: there is nothing left to tell of them together
-        owner = getattr(inspect.unwrap(handler), "__self__", None)
+        # A decorator inside of the method has hidden whose it is, unless one stops at the method.
+        owner = getattr(inspect.unwrap(handler, stop=_is_bound), "__self__", None)
         if getattr(owner, "otel_assembly_plugin", False):
             _give_way(request)
         elif is_watched(owner):

@@ -89,7 +89,7 @@ def _node(instrumentation: Instrumentation, function: Any, state: Any, config: A
 
 def _comes_before(method: Any, owner: Any) -> bool:
     """Whether a middleware's method is a hook before the model; what a decorator made has another name of its own."""
-    return any(getattr(type(owner), name, None) is method.__func__ for name in _BEFORE)
+    return any(getattr(owner, name, None) == method for name in _BEFORE)
 
 
 def _messages(state: Any) -> Sequence[Any]:

@@ -274,17 +274,17 @@ async def test_two_assemblers_that_run_one_after_the_other_have_a_ledger_each(te
 
 
 async def test_an_agent_built_before_is_seen_and_goes_quiet_again(assembly_telemetry):
-    original = AssemblerMiddleware.on_llm_call
+    original = vars(AssemblerMiddleware)["on_llm_call"]
     model = Model(*"abcd")
     agent = ag2.Agent("support", config=model, assembly=[policies.SlidingWindowPolicy(3)])
     await agent.ask("before")
     instrument("ag2")
     built = ag2.Agent("built", config=model, assembly=[policies.TokenBudgetPolicy(1_000)])
-    wrapped = AssemblerMiddleware.on_llm_call
+    wrapped = vars(AssemblerMiddleware)["on_llm_call"]
     await agent.ask("during")
     assert [span.name for span in assembly_telemetry.spans_named("assemble_context")] == ["assemble_context"]
     uninstrument("ag2")
-    assert AssemblerMiddleware.on_llm_call is original
+    assert vars(AssemblerMiddleware)["on_llm_call"] is original
     assert wrapped is not original
     await built.ask("after")
     await agent.ask("after")

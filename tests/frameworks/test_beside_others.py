@@ -1,0 +1,120 @@
+"""Another one's wrapper under every hook, or over it: an agent runs as without us, is told of, and is given back."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import runpy
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from others import CALLED, WRAPPERS, places, wrapped_by_others
+from programs import AGENTS, EXAMPLES, ROOT
+
+from otel_assembly.instrumentation import HookState, instrument, instrumentor_of, uninstrument
+from otel_assembly.testing import RecordedTelemetry
+
+
+def printed(framework):
+    """What a real program of a framework prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        runpy.run_path(str(EXAMPLES / AGENTS[framework]), run_name="__main__")
+    return said.getvalue()
+
+
+def told(framework):
+    """What it prints, and the names of the spans that are told of it."""
+    telemetry = RecordedTelemetry()
+    with telemetry.as_default():
+        said = printed(framework)
+    assert telemetry.violations() == []
+    spans = Counter(span.name for span in telemetry.spans)
+    telemetry.shutdown()
+    return said, spans
+
+
+def standing(framework):
+    return {name: vars(owner)[attribute] for name, (owner, attribute) in places(framework).items()}
+
+
+@pytest.fixture(scope="module", params=AGENTS)
+def alone(request):
+    """A framework, what its program prints without us, and what we tell where nobody else is."""
+    framework = request.param
+    said = printed(framework)
+    instrument(framework)
+    try:
+        with_us, spans = told(framework)
+    finally:
+        uninstrument(framework)
+    assert with_us == said
+    assert spans["assemble_context"]
+    return framework, said, spans
+
+
+@pytest.mark.parametrize("kind", WRAPPERS)
+def test_with_anothers_wrapper_under_every_hook(alone, kind):
+    framework, said, spans = alone
+    with wrapped_by_others(framework, kind) as theirs:
+        assert told(framework) == (said, Counter())
+        without_us = Counter(CALLED)
+        instrument(framework)
+        try:
+            states = instrumentor_of(framework).states
+            assert {states[name] for name in theirs} == {HookState.TAKEN}
+            during = standing(framework)
+            assert not [name for name in theirs if during[name] is theirs[name]]
+            CALLED.clear()
+            assert told(framework) == (said, spans)
+            assert without_us == CALLED, "the other one's wrapper sees the very same calls"
+        finally:
+            uninstrument(framework)
+        after = standing(framework)
+        assert not [name for name in theirs if after[name] is not theirs[name]]
+        assert told(framework) == (said, Counter())
+
+
+@pytest.mark.parametrize("kind", WRAPPERS)
+def test_with_anothers_wrapper_over_every_hook(alone, kind):
+    framework, said, spans = alone
+    before = standing(framework)
+    instrument(framework)
+    ours = standing(framework)
+    with wrapped_by_others(framework, kind) as theirs:
+        try:
+            assert told(framework) == (said, spans)
+        finally:
+            uninstrument(framework)
+        after = standing(framework)
+        assert not [name for name in theirs if after[name] is not theirs[name]]
+        assert told(framework) == (said, Counter()), "what the other one still holds of ours is inert"
+    left = standing(framework)
+    assert not [name for name in theirs if left[name] is not ours[name]]
+    try:
+        assert told(framework) == (said, Counter())
+        instrument(framework)
+        assert told(framework) == (said, spans), "and may be instrumented again"
+    finally:
+        uninstrument(framework)
+        for name, (owner, attribute) in places(framework).items():
+            setattr(owner, attribute, before[name])
+
+
+@pytest.mark.slow  # each framework's tests once more
+@pytest.mark.parametrize("kind", ["wrapt", "patch"])
+@pytest.mark.parametrize("framework", AGENTS)
+def test_all_that_is_tested_of_a_framework_holds_with_anothers_wrapper_under_every_hook(framework, kind):
+    folder = ROOT / "tests" / "frameworks"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "others", "-m", "not slow", str(folder / framework)],
+        cwd=ROOT,
+        env={**os.environ, "OTHERS_WRAP": kind, "PYTHONPATH": os.pathsep.join((str(ROOT), str(folder)))},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4_000:]
