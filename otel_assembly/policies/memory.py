@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import Outcome
 from otel_assembly.knowledge import CONVERSATIONS_PREFIX, WORKING_MEMORY_PATH, KnowledgeStore
@@ -14,14 +15,36 @@ if TYPE_CHECKING:
     from otel_assembly.context import Context
 
 
-class WorkingMemoryPolicy(DecidingPolicy):
+logger: Final = logging.getLogger("otel_assembly")
+
+
+class _MemoryPolicy(DecidingPolicy):
+    """What the memory policies share: the store is ``context.dependencies[KnowledgeStore]``."""
+
+    kind: str = INJECTION
+    _warned = False
+
+    def _store(self, context: Context) -> KnowledgeStore | None:
+        """The context's store; that there is none is warned of once, for then the policy never does anything."""
+        store: KnowledgeStore | None = context.dependencies.get(KnowledgeStore)
+        if store is None and not self._warned:
+            self._warned = True
+            logger.warning(
+                "policy %r has no KnowledgeStore to read, and adds nothing to the prompt; give it one: "
+                "dependencies={KnowledgeStore: store}, of the Context or of the plug-in that runs it",
+                self.name,
+            )
+        return store
+
+
+class WorkingMemoryPolicy(_MemoryPolicy):
     """Appends ``/memory/working.md`` of the context's `KnowledgeStore` to the prompts (seed 000).
 
-    The store is ``context.dependencies[KnowledgeStore]``; with no store, or nothing in it, the policy does nothing.
+    The store is ``context.dependencies[KnowledgeStore]``. With nothing in it the policy does nothing; without one it
+    does nothing either, and one warning says so.
     """
 
     name: str = "working_memory"
-    kind: str = INJECTION
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return the prompts with the working memory.
@@ -29,15 +52,17 @@ class WorkingMemoryPolicy(DecidingPolicy):
         Raises:
             KnowledgeError: The store could not be read.
         """
-        store: KnowledgeStore | None = context.dependencies.get(KnowledgeStore)
+        store = self._store(context)
         content = await store.read(WORKING_MEMORY_PATH) if store is not None else None
         if not content or not content.strip():
             return Outcome(prompts, events)
         return Outcome([*prompts, f"## Working Memory\n\n{content}"], events)
 
 
-class EpisodicMemoryPolicy(DecidingPolicy):
+class EpisodicMemoryPolicy(_MemoryPolicy):
     """Appends the newest summaries under ``/memory/conversations/`` to the prompts (seed 000).
+
+    The store is that of `WorkingMemoryPolicy`; without one, one warning says so.
 
     Args:
         max_episodes: The most summaries to inject; the newest by name, for their names begin with a time.
@@ -48,7 +73,6 @@ class EpisodicMemoryPolicy(DecidingPolicy):
     """
 
     name: str = "episodic_memory"
-    kind: str = INJECTION
 
     def __init__(self, max_episodes: int = 5, transparent: bool = True) -> None:
         self.max_episodes = at_least(self.name, "max_episodes", max_episodes)
@@ -65,7 +89,7 @@ class EpisodicMemoryPolicy(DecidingPolicy):
         Raises:
             KnowledgeError: The store could not be read.
         """
-        store: KnowledgeStore | None = context.dependencies.get(KnowledgeStore)
+        store = self._store(context)
         if store is None:
             return Outcome(prompts, events)
         names = [name for name in await store.list(CONVERSATIONS_PREFIX) if not name.endswith("/")]

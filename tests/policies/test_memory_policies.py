@@ -39,6 +39,23 @@ async def test_without_a_store_nothing_is_added(policy):
     assert await policy.apply(["be brief"], [], Context()) == (["be brief"], [])
 
 
+@pytest.mark.parametrize("kind", [WorkingMemoryPolicy, EpisodicMemoryPolicy])
+async def test_a_policy_without_a_store_says_so_once_and_how_to_mend_it(caplog, kind):
+    policy = kind()
+    assembler = Assembler([policy])
+    for _ in range(3):
+        await assembler.assemble(["be brief"], [ModelRequest(content="hi")], Context())
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "otel_assembly"]
+    assert repr(policy.name) in said
+    assert "dependencies={KnowledgeStore: store}" in said
+
+
+async def test_a_store_with_nothing_in_it_is_no_reason_to_warn(caplog):
+    for policy in (WorkingMemoryPolicy(), EpisodicMemoryPolicy()):
+        await policy.apply([], [], context(MemoryKnowledgeStore()))
+    assert caplog.records == []
+
+
 async def test_episodes_are_joined_oldest_first_and_counted():
     store = await store_of(t1="one", t2="two", t3="three")
     prompts, _ = await EpisodicMemoryPolicy().apply(["be brief"], [], context(store))

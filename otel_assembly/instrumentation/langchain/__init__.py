@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from otel_assembly.instrumentation.langchain.instrumentor import LangChainInstrumentor
 
 if TYPE_CHECKING:
+    from otel_assembly.instrumentation.langchain.knowledge import GraphKnowledgeStore
     from otel_assembly.instrumentation.langchain.plugin import AssemblyMiddleware
 
 
@@ -15,7 +16,11 @@ def __getattr__(name: str) -> Any:
         from otel_assembly.instrumentation.langchain.plugin import AssemblyMiddleware
 
         return AssemblyMiddleware
+    if name == "GraphKnowledgeStore":
+        from otel_assembly.instrumentation.langchain.knowledge import GraphKnowledgeStore
+
+        return GraphKnowledgeStore
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["AssemblyMiddleware", "LangChainInstrumentor"]
+__all__ = ["AssemblyMiddleware", "GraphKnowledgeStore", "LangChainInstrumentor"]
