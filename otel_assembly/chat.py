@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.errors import DescribeError
-from otel_assembly.facts import EventFacts, EventKind, describe
+from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
 from otel_assembly.stand_ins import shortened, summary_like
 
 if TYPE_CHECKING:
@@ -38,17 +38,18 @@ def _(message: dict) -> EventFacts:  # type: ignore[type-arg]  # singledispatch 
     refusal = message.get("refusal")
     if isinstance(refusal, str):
         texts.append(refusal)
-    opens, awaiting, spelled = _tool_calls(message)
+    calls, awaiting = _tool_calls(message)
     return EventFacts(
         kind,
         texts[0] if texts else "",
-        fields=texts[1:] + spelled,
-        opens=opens,
+        fields=texts[1:] + [text for call in calls for text in call[1:]],
+        opens=[call.id for call in calls],
         closes=_answers(message) if kind is EventKind.TOOL_RESULT else (),
         awaiting=awaiting,
         id=message["id"] if isinstance(message.get("id"), str) else None,
         name=message["name"] if isinstance(message.get("name"), str) else "",
         media_tokens=media,
+        calls=calls,
     )
 
 
@@ -92,10 +93,9 @@ def _content(content: Any) -> tuple[list[str], int]:
     return texts, media
 
 
-def _tool_calls(message: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
-    opens: list[str] = []
+def _tool_calls(message: Mapping[str, Any]) -> tuple[list[ToolCallFacts], list[str]]:
+    made: list[ToolCallFacts] = []
     awaiting: list[str] = []
-    spelled: list[str] = []
     calls = message.get("tool_calls") or ()
     if not isinstance(calls, (list, tuple)):
         raise DescribeError(dict, f"its 'tool_calls' is a {type(calls).__name__}, expected a list")
@@ -103,15 +103,13 @@ def _tool_calls(message: Mapping[str, Any]) -> tuple[list[str], list[str], list[
         function = call.get("function") or call.get("custom") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(call.get("id"), str):
             raise DescribeError(dict, "a tool call has no 'id' or no 'function'")
-        opens.append(call["id"])
+        made.append(ToolCallFacts(call["id"], *_spell(function)))
         if call.get("awaiting_approval") is True:
             awaiting.append(call["id"])
-        spelled += _spell(function)
     legacy = message.get("function_call")
     if isinstance(legacy, dict):
-        opens.append(_LEGACY_CALL_ID)
-        spelled += _spell(legacy)
-    return opens, awaiting, spelled
+        made.append(ToolCallFacts(_LEGACY_CALL_ID, *_spell(legacy)))
+    return made, awaiting
 
 
 def _spell(function: Mapping[str, Any]) -> tuple[str, str]:

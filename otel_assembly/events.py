@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from pydantic_core import PydanticSerializationError
 
-from otel_assembly.facts import EventFacts, EventKind, describe
+from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
 from otel_assembly.stand_ins import shortened, summary_like
 
 if TYPE_CHECKING:
@@ -312,6 +312,8 @@ def _(event: ModelResponse) -> EventFacts:
         awaiting=[call.id for call in event.tool_calls if call.awaiting_approval],
         id=event.id,
         billed_tokens=event.usage.input_tokens if event.usage else None,
+        output_tokens=event.usage.output_tokens if event.usage else None,
+        calls=[ToolCallFacts(call.id, call.name, call.arguments) for call in event.tool_calls],
     )
 
 
@@ -324,6 +326,7 @@ def _(event: ToolCallEvent) -> EventFacts:
         awaiting=(event.id,) if event.awaiting_approval else (),
         id=event.id,
         restates=True,
+        calls=(ToolCallFacts(event.id, event.name, event.arguments),),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import singledispatch
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from otel_assembly.errors import DescribeError
 
@@ -43,6 +43,14 @@ class EventKind(StrEnum):
     OLDER = "older"
 
 
+class ToolCallFacts(NamedTuple):
+    """One tool call that an event asks for; its arguments as JSON, or as whatever text the model wrote."""
+
+    id: str
+    name: str
+    arguments: str
+
+
 @dataclass(frozen=True, slots=True)
 class EventFacts:
     """What the engine knows of one event.
@@ -60,6 +68,8 @@ class EventFacts:
             three times): where it does, it costs nothing and belongs to the atom that it echoes.
         media_tokens: Tokens of images, audio and files, by estimate.
         billed_tokens: The input tokens the provider billed for the call that this response answers, if it says so.
+        output_tokens: The output tokens it billed for this response.
+        calls: The calls of `opens`, with what they call; for observers, and for nothing that is counted or cut.
         framed: Whether it is a message of its own; False for a text that is part of one, whose marks are counted there.
     """
 
@@ -74,6 +84,8 @@ class EventFacts:
     restates: bool = False
     media_tokens: int = 0
     billed_tokens: int | None = None
+    output_tokens: int | None = None
+    calls: Sequence[ToolCallFacts] = ()
     framed: bool = True
 
     @property

@@ -1,4 +1,7 @@
-"""The observers that come with the library: tokens spent, loops of tool calls, budgets that fill up."""
+"""The observers that come with the library: tokens spent, loops of tool calls, budgets that fill up.
+
+They read what `describe` says of an event, so that they watch the messages of any framework as they watch our events.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ from otel_assembly.conversation import REMEMBERED_CONVERSATIONS
 from otel_assembly.errors import ConfigurationError, UnknownNameError
 from otel_assembly.events import (
     AssemblyCompleted,
-    ModelResponse,
+    Event,
     ObserverAlert,
     Severity,
-    ToolCallEvent,
     UsageEvent,
     severity_name,
 )
+from otel_assembly.facts import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -29,19 +32,33 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 
-#: Something told in one way is awaited in the other for so many others.
+#: Something told in one way is awaited in others for so many others.
 _AWAITED: Final = 64
 #: Characters of a tool's name in a message: the model writes it, and it may write anything.
 _NAME_LENGTH: Final = 64
 _GRAVITY: Final = list(Severity)
 
 
+class _Message(type):
+    """Of events that are messages: those for which there is a row of `describe` that is more than a note's."""
+
+    def __instancecheck__(cls, event: Any) -> bool:
+        return cls.__subclasscheck__(type(event))
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return describe.dispatch(kind) not in {describe.dispatch(object), describe.dispatch(Event)}
+
+
+class Message(metaclass=_Message):
+    """What an observer watches that is to be shown the messages of whichever framework, and our own; not notes."""
+
+
 class TokenMonitor:
     """Adds up the tokens that a conversation's model calls were billed for, input and output.
 
-    It reads `UsageEvent` and ``ModelResponse.usage``. Where a call is told in both ways it counts once: one of each,
-    with the same two numbers and fewer than 64 others in between, are one call. Each threshold alerts once; where one
-    call crosses both, the alert's alone is raised.
+    It reads `UsageEvent`, and what the responses of any framework say of their own usage. Where a call is told in both
+    ways it counts once: one of each, with the same two numbers and fewer than 64 others in between, are one call. Each
+    threshold alerts once; where one call crosses both, the alert's alone is raised.
 
     Args:
         warn_threshold: Tokens from which `warn_severity` is raised.
@@ -54,7 +71,7 @@ class TokenMonitor:
         ConfigurationError: A threshold is not positive, or the warning is above the alert or graver than it.
     """
 
-    watches = (UsageEvent, ModelResponse)
+    watches = (UsageEvent, Message)
 
     def __init__(
         self,
@@ -85,14 +102,14 @@ class TokenMonitor:
 
     async def process(self, event: Any, context: Context) -> ObserverAlert | None:
         """Add what the event was billed for."""
-        usage = event.usage
-        if usage is None:
+        billed = _billed(event)
+        if billed is None:
             return None
         spent = self._states[context.conversation]
-        if not spent.calls.first(isinstance(event, UsageEvent), (usage.input_tokens, usage.output_tokens)):
+        if not spent.calls.first(type(event), billed):
             return None
         before = spent.tokens
-        spent.tokens += usage.input_tokens + usage.output_tokens
+        spent.tokens += sum(billed)
         for what, threshold, severity in (
             ("alert", self.alert_threshold, self.alert_severity),
             ("warning", self.warn_threshold, self.warn_severity),
@@ -110,9 +127,9 @@ class TokenMonitor:
 class LoopDetector:
     """Notices a tool that is called again and again with the same arguments.
 
-    Arguments are compared as canonical JSON and remembered as hashes; they never stand in an alert. It reads
-    ``ModelResponse.tool_calls`` and `ToolCallEvent`; a call that is told in both ways counts once. A loop alerts once,
-    until fewer than `repeat_threshold` of its calls are in the window.
+    Arguments are compared as canonical JSON and remembered as hashes; they never stand in an alert. It reads the tool
+    calls in the responses of any framework, and those that are events by themselves; a call that is told in both ways
+    counts once. A loop alerts once, until fewer than `repeat_threshold` of its calls are in the window.
 
     Args:
         window_size: How many of the newest tool calls are looked at.
@@ -124,7 +141,7 @@ class LoopDetector:
         ConfigurationError: The threshold is below 2 or above the window.
     """
 
-    watches = (ModelResponse, ToolCallEvent)
+    watches = (Message,)
 
     def __init__(
         self,
@@ -146,14 +163,14 @@ class LoopDetector:
 
     async def process(self, event: Any, context: Context) -> ObserverAlert | None:
         """Put the event's tool calls into the window and look for new loops."""
-        calls = event.tool_calls if isinstance(event, ModelResponse) else (event,)
-        if not calls:
+        facts = describe(event)
+        if not facts.calls:
             return None
         state = self._states[context.conversation]
         begun: dict[tuple[str, bytes], int] = {}
-        for call in calls:
+        for call in facts.calls:
             key = (call.name, _arguments_hash(call.arguments))
-            if not state.told.first(isinstance(event, ToolCallEvent), (call.id, key)):
+            if not state.told.first(type(event), (call.id, key)):
                 continue
             state.window.append(key)
             if len(state.window) > self.window_size:
@@ -244,20 +261,22 @@ class BudgetMonitor:
 
 
 class _Once:
-    """What may be told in two ways, by itself (`alone`) or with the response, counts once; whichever comes first."""
+    """What may be told in several ways, by itself or with the response, counts as often as one of them tells it."""
 
-    __slots__ = ("_awaited",)
+    __slots__ = ("_told",)
 
     def __init__(self) -> None:
-        self._awaited: deque[tuple[bool, Hashable]] = deque(maxlen=_AWAITED)
+        self._told: OrderedDict[Hashable, dict[type, int]] = OrderedDict()
 
-    def first(self, alone: bool, what: Hashable) -> bool:
-        try:
-            self._awaited.remove((not alone, what))
-        except ValueError:
-            self._awaited.append((alone, what))
-            return True
-        return False
+    def first(self, way: type, what: Hashable) -> bool:
+        """Whether this is the first to tell it, of events of the type `way` and of others."""
+        told = self._told.setdefault(what, {})
+        self._told.move_to_end(what)
+        while len(self._told) > _AWAITED:
+            self._told.popitem(last=False)
+        most = max(told.values(), default=0)
+        told[way] = told.get(way, 0) + 1
+        return told[way] > most
 
 
 @dataclass(slots=True)
@@ -297,6 +316,16 @@ class _PerConversation(Generic[S]):
         else:
             self._states.move_to_end(conversation)
         return state
+
+
+def _billed(event: Any) -> tuple[int, int] | None:
+    """The tokens that a call was billed for, in and out; None where the event does not say."""
+    if isinstance(event, UsageEvent):
+        return event.usage.input_tokens, event.usage.output_tokens
+    facts = describe(event)
+    if facts.billed_tokens is None and facts.output_tokens is None:
+        return None
+    return facts.billed_tokens or 0, facts.output_tokens or 0
 
 
 def _severity(value: Severity | SeverityName) -> Severity:

@@ -343,3 +343,53 @@ async def test_severities_of_a_budget_monitor_are_the_users():
 def test_a_utilization_that_cannot_be_is_refused(threshold):
     with pytest.raises(ConfigurationError):
         BudgetMonitor(threshold)
+
+
+# Messages of others
+
+
+def said(tokens_in, tokens_out, call_id="1", arguments='{"q": 1}'):
+    """A response in the form of chat dicts, whose usage a program puts beside it."""
+    function = {"name": "search", "arguments": arguments}
+    return {"role": "assistant", "content": None, "tool_calls": [{"id": call_id, "function": function}]}
+
+
+async def test_a_loop_in_chat_dicts_is_found_and_a_results_echo_is_none():
+    stream = await sent(
+        LoopDetector(10, 3),
+        *(
+            event
+            for n in range(3)
+            for event in (said(1, 1, str(n)), {"role": "tool", "tool_call_id": str(n), "content": "x"})
+        ),
+    )
+    (alert,) = alerts(stream)
+    assert alert.data["loops"] == [{"tool": "search", "count": 3}]
+    assert "q" not in alert.message
+
+
+async def test_a_type_of_the_programs_own_is_watched_once_it_has_a_row():
+    from otel_assembly.facts import EventFacts, ToolCallFacts, describe
+
+    class Mine:
+        pass
+
+    @describe.register(Mine)
+    def _(event):
+        return EventFacts("response", billed_tokens=90, output_tokens=10, calls=[ToolCallFacts("1", "f", "{}")])
+
+    stream = await sent(TokenMonitor(100, 200), Mine(), Mine())
+    assert severities(stream) == ["warning", "critical"]
+    stream = await sent(LoopDetector(3, 3), Mine(), Mine(), Mine())
+    assert severities(stream) == ["warning"]
+
+
+async def test_nobody_who_reads_messages_is_shown_the_note_on_an_assembly():
+    shown = []
+
+    class Watches(LoopDetector):
+        async def process(self, event, context):
+            shown.append(event)
+
+    await sent(Watches(), assembled(), usage(1), response(1), said(1, 1))
+    assert [type(event).__name__ for event in shown] == ["ModelResponse", "dict"]

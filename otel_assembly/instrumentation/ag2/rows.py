@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.chat import MEDIA_TOKENS
-from otel_assembly.facts import EventFacts, EventKind, describe
+from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
 from otel_assembly.stand_ins import shortened, summary_like
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ def _response(event: Any) -> EventFacts:
         opens=[call.id for call in calls],
         media_tokens=MEDIA_TOKENS * len(event.files),
         billed_tokens=_billed(event),
+        output_tokens=int(event.usage.completion_tokens or 0) or None,
+        calls=_called(calls),
     )
 
 
@@ -95,12 +97,18 @@ def _message(event: Any) -> EventFacts:
 
 
 def _call(event: Any) -> EventFacts:
-    return EventFacts(EventKind.TOOL_CALL, fields=_spelled([event]), opens=(event.id,), restates=True)
+    return EventFacts(
+        EventKind.TOOL_CALL, fields=_spelled([event]), opens=(event.id,), restates=True, calls=_called([event])
+    )
 
 
 def _calls(event: Any) -> EventFacts:
     return EventFacts(
-        EventKind.TOOL_CALL, fields=_spelled(event.calls), opens=[call.id for call in event.calls], restates=True
+        EventKind.TOOL_CALL,
+        fields=_spelled(event.calls),
+        opens=[call.id for call in event.calls],
+        restates=True,
+        calls=_called(event.calls),
     )
 
 
@@ -142,6 +150,10 @@ def _not_shortened(event: Any, text: str) -> None:
 
 def _spelled(calls: Iterable[Any]) -> list[str]:
     return [text for call in calls for text in (str(call.name), str(call.arguments or ""))]
+
+
+def _called(calls: Iterable[Any]) -> list[ToolCallFacts]:
+    return [ToolCallFacts(call.id, str(call.name), str(call.arguments or "")) for call in calls]
 
 
 def _parts(parts: Iterable[Any]) -> tuple[list[str], int]:

@@ -24,7 +24,7 @@ from agentscope.message import (
 )
 
 from otel_assembly.chat import MEDIA_TOKENS
-from otel_assembly.facts import EventFacts, EventKind, describe
+from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
 from otel_assembly.stand_ins import shortened, summary_like
 
 if TYPE_CHECKING:
@@ -241,12 +241,14 @@ def _read(
     texts: list[str] = []
     media = 0
     opens: list[str] = []
+    calls: list[ToolCallFacts] = []
     closes: list[str] = []
     awaiting: list[str] = []
     said = hinted = False
     for block in blocks:
         if isinstance(block, ToolCallBlock):
             opens.append(block.id)
+            calls.append(ToolCallFacts(block.id, block.name, block.input))
             texts += (block.name, block.input)
             said = True
             if str(getattr(block.state, "value", block.state)) in _AWAITING:
@@ -272,6 +274,7 @@ def _read(
         id=_named(name, texts, media) if name is not None else None,
         media_tokens=media,
         framed=framed,
+        calls=calls,
     )
 
 

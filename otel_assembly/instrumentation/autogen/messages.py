@@ -8,7 +8,7 @@ from autogen_core import FunctionCall, Image
 from autogen_core.models import AssistantMessage, FunctionExecutionResultMessage, SystemMessage, UserMessage
 
 from otel_assembly.chat import MEDIA_TOKENS
-from otel_assembly.facts import EventFacts, EventKind, describe
+from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
 from otel_assembly.instrumentation.autogen.contexts import reported_skips
 from otel_assembly.stand_ins import shortened, summary_like
 
@@ -50,6 +50,7 @@ def _(message: AssistantMessage) -> EventFacts:
         message.thought or "",  # beside calls it is sent as the message's content, beside a text it is not
         fields=[text for call in calls for text in (call.name, call.arguments)],
         opens=[call.id for call in calls],
+        calls=[ToolCallFacts(call.id, call.name, call.arguments) for call in calls],
     )
 
 

@@ -45,7 +45,8 @@ class GraphKnowledgeStore:
     def __init__(self, store: BaseStore, namespace: Sequence[str] = NAMESPACE) -> None:
         self.store = store
         self.namespace = tuple(namespace)
-        wrong = [label for label in self.namespace if not isinstance(label, str) or not label or "." in label]
+        labels: tuple[Any, ...] = self.namespace
+        wrong = [label for label in labels if not isinstance(label, str) or not label or "." in label]
         if isinstance(namespace, str) or not self.namespace or wrong:
             raise ConfigurationError(
                 f"a namespace is a sequence of labels, none of them empty or with a '.', not {namespace!r}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from langchain_core.messages import BaseMessage, FunctionMessage, HumanMessage, RemoveMessage, ToolMessage
 
 from otel_assembly.chat import MEDIA_TOKENS, ROLES
-from otel_assembly.facts import EventFacts, EventKind, describe
+from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
 from otel_assembly.stand_ins import shortened, summary_like
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _MEDIA: Final = (
 @describe.register(BaseMessage)
 def _(message: BaseMessage) -> EventFacts:
     texts, media = _content(message.content)
-    opens, spelled = _calls(message)
+    opens, calls = _calls(message)
     refusal = message.additional_kwargs.get("refusal")
     if isinstance(refusal, str):
         texts.append(refusal)
@@ -56,13 +56,15 @@ def _(message: BaseMessage) -> EventFacts:
     return EventFacts(
         _kind(message),
         texts[0] if texts else "",
-        fields=(*texts[1:], *spelled),
+        fields=(*texts[1:], *(text for call in calls for text in call[1:])),
         opens=opens,
         closes=_closes(message),
         id=message.id or None,
         name=message.name or "",
         media_tokens=media,
         billed_tokens=usage.get("input_tokens") or None,
+        output_tokens=usage.get("output_tokens") or None,
+        calls=calls,
     )
 
 
@@ -118,23 +120,23 @@ def _content(content: Any) -> tuple[list[str], int]:
     return texts, media
 
 
-def _calls(message: BaseMessage) -> tuple[list[str], list[str]]:
-    """The ids of the calls that a message asks for, and what is spelled out of them."""
+def _calls(message: BaseMessage) -> tuple[list[str], list[ToolCallFacts]]:
+    """The ids of the calls that a message asks for, and all its calls: one that is invalid may have no id."""
     opens: list[str] = []
-    spelled: list[str] = []
+    calls: list[ToolCallFacts] = []
     for call in _each_call(message):
-        if isinstance(call.get("id"), str):
-            opens.append(call["id"])
+        known = call.get("id")
+        if isinstance(known, str):
+            opens.append(known)
         arguments = call.get("args")
-        spelled.append(str(call.get("name") or ""))
-        if arguments is not None:
-            written = isinstance(arguments, str)
-            spelled.append(arguments if written else json.dumps(arguments, ensure_ascii=False, default=str))
+        if not isinstance(arguments, str):
+            arguments = "" if arguments is None else json.dumps(arguments, ensure_ascii=False, default=str)
+        calls.append(ToolCallFacts(known or "", str(call.get("name") or ""), arguments))
     legacy = message.additional_kwargs.get("function_call")
     if isinstance(legacy, dict) and not opens:
         opens.append(_LEGACY_CALL_ID)
-        spelled += [str(legacy.get("name", "")), str(legacy.get("arguments", ""))]
-    return opens, spelled
+        calls.append(ToolCallFacts(_LEGACY_CALL_ID, str(legacy.get("name", "")), str(legacy.get("arguments", ""))))
+    return opens, calls
 
 
 def _each_call(message: BaseMessage) -> Iterator[Mapping[str, Any]]:
