@@ -1,42 +1,122 @@
-"""What the plug-ins of all frameworks share: the assembler they run, and the conversations they remember."""
+"""What the plug-ins of all frameworks share: what their policies work with, and the conversations they remember."""
 
 from __future__ import annotations
 
+import inspect
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from otel_assembly.assembler import Assembler
 from otel_assembly.errors import ConfigurationError, HaltedError
 from otel_assembly.forks import new_lock
+from otel_assembly.policies import AlertPolicy
+from otel_assembly.runtime.observers import checked_observers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from otel_assembly.assembly import Assembly
     from otel_assembly.context import Context
     from otel_assembly.policies.base import AssemblyPolicy
+    from otel_assembly.runtime import Observer
 
 #: Conversations of one plug-in that are remembered by an id; beyond it the least recently used begin anew.
 CONVERSATIONS: Final = 1_000
-#: Alerts of one conversation that a plug-in holds for the model.
-ALERTS: Final = 100
 
 C = TypeVar("C")
 
+#: What a user gives a plug-in: for every turn the same, or found for each, by a function of what a turn is handed.
+Given: TypeAlias = Mapping[Any, Any] | Callable[[Any], Any] | None
 
-def assembler_of(
-    plugin: str, policies: Sequence[AssemblyPolicy] | Assembler, *, name: str | None, model: str | None
-) -> Assembler:
-    """The assembler that a plug-in is given, or one of the policies that it is given.
+
+class Provisions:
+    """What the policies and observers of a plug-in get to work with.
+
+    Args:
+        plugin: The plug-in's name, for messages.
+        policies: The chain, or an `Assembler`.
+        name: Tells assemblers apart, as `Assembler` takes it.
+        model: The model whose tokenizer counts, as `Assembler` takes it.
+        dependencies: Objects by type, such as a `KnowledgeStore`; or a function, async or not, that returns them. It is
+            called before each assembly, with what the framework hands a turn.
+        variables: Free values of the application, likewise.
+        observers: Watch the conversation.
 
     Raises:
-        ConfigurationError: A name or a model is given beside an `Assembler`, which has its own.
+        ConfigurationError: A name or a model is given beside an `Assembler`, which has its own; or one of the others is
+            not what it should be.
     """
-    if not isinstance(policies, Assembler):
-        return Assembler(policies, name=name, model=model)
-    if name is not None or model is not None:
-        raise ConfigurationError(f"{plugin} takes its name and model from the Assembler it is given")
-    return policies
+
+    def __init__(
+        self,
+        plugin: str,
+        policies: Sequence[AssemblyPolicy] | Assembler,
+        *,
+        name: str | None,
+        model: str | None,
+        dependencies: Given = None,
+        variables: Given = None,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        if not isinstance(policies, Assembler):
+            policies = Assembler(policies, name=name, model=model)
+        elif name is not None or model is not None:
+            raise ConfigurationError(f"{plugin} takes its name and model from the Assembler it is given")
+        self.assembler = policies
+        self.observers = checked_observers(observers)
+        self.dependencies = _checked("dependencies", dependencies)
+        self.variables = _checked("variables", variables)
+
+    @property
+    def delivers(self) -> bool:
+        """Whether alerts are delivered to the model."""
+        return any(isinstance(policy, AlertPolicy) for policy in self.assembler.policies)
+
+    async def put_into(
+        self,
+        context: Context,
+        turn: Any,
+        *,
+        dependencies: Mapping[Any, Any] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Give a context what its policies may ask for on this turn.
+
+        Args:
+            context: The conversation's.
+            turn: What the framework hands a turn.
+            dependencies: What the framework itself has; what the user has given for the same type is taken instead.
+            variables: Likewise.
+
+        Raises:
+            ConfigurationError: A function of the user's returned no mapping.
+        """
+        context.dependencies = {
+            **(dependencies or {}),
+            **await _of_this_turn("dependencies", self.dependencies, turn),
+        }
+        # A policy may have put something there for a later turn.
+        context.variables.update({**(variables or {}), **await _of_this_turn("variables", self.variables, turn)})
+
+
+def _checked(setting: str, given: Given) -> Given:
+    wanted = given is None or isinstance(given, Mapping) or callable(given)
+    if wanted and not isinstance(given, type):
+        return given
+    keys = "objects by their type" if setting == "dependencies" else "values by their name"
+    raise ConfigurationError(f"{setting} must be a mapping of {keys}, or a function that returns one, not {given!r}")
+
+
+async def _of_this_turn(setting: str, given: Given, turn: Any) -> Mapping[Any, Any]:
+    if given is None or isinstance(given, Mapping):
+        return given or {}
+    found = given(turn)
+    if inspect.isawaitable(found):
+        found = await found
+    if not isinstance(found, Mapping):
+        raise ConfigurationError(f"the function given as {setting} returned {type(found).__name__}, and no mapping")
+    return found
 
 
 async def to_send(assembler: Assembler, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Assembly:

@@ -156,11 +156,13 @@ class Stream:
 
     Args:
         history: Where events are recorded; a new one by default. Its conversation is the stream's.
+        records: False where somebody else keeps the events, so that they are only delivered.
     """
 
-    def __init__(self, history: History | None = None) -> None:
+    def __init__(self, history: History | None = None, *, records: bool = True) -> None:
         # An empty history is false.
         self.history = History() if history is None else history
+        self.records = records
         self._subscriptions: list[Subscription] = []
         self._nested: dict[asyncio.Task[Any] | None, int] = {}
 
@@ -261,7 +263,8 @@ class Stream:
         return any(issubclass(event_type, subscription.event_types) for subscription in self._subscriptions)
 
     async def _record(self, event: Any, limit: int = MAX_NESTED_SENDS) -> None:
-        if not isinstance(event, AssemblyCompleted):
+        """What `send` does with an event, once the guard has seen it: record it, and call who has subscribed."""
+        if self.records and not isinstance(event, AssemblyCompleted):
             self.history.append(event)
         if self._subscriptions:
             with self._nest(limit):

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from weakref import WeakKeyDictionary
 
-from otel_assembly.context import Context
-from otel_assembly.conversation import alert_facts, is_alert
+from otel_assembly.conversation import alert_facts, conversation_of_id, is_alert
 from otel_assembly.errors import ConfigurationError, HaltedError
-from otel_assembly.events import AssemblyCompleted, HaltEvent
+from otel_assembly.events import HaltEvent
 from otel_assembly.instrumentation.ag2.asks import ASK, name_of
 from otel_assembly.instrumentation.ag2.halts import told
 from otel_assembly.instrumentation.ag2.known import agent_of, model_of, tool_of
-from otel_assembly.instrumentation.plugins import assembler_of, to_send
-from otel_assembly.policies import AlertPolicy
+from otel_assembly.instrumentation.plugins import Given, Provisions, to_send
+from otel_assembly.instrumentation.watched import PluginStream, Watched
+from otel_assembly.knowledge import KnowledgeStore
+from otel_assembly.runtime.stream import MAX_NESTED_SENDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from otel_assembly.assembler import Assembler
+    from otel_assembly.context import Context
     from otel_assembly.policies.base import AssemblyPolicy
+    from otel_assembly.runtime import Observer
 
 _ROWS: Final = {
     "ag2": "otel_assembly.instrumentation.ag2.messages",
@@ -38,6 +42,8 @@ class AssembledPolicy:
 
     `ContextOverflowError` of a budget that cannot hold goes through to whoever asked.
 
+    Policies are given the dependencies and variables of AG2's context, the memory policies the agent's knowledge store.
+
     Args:
         policies: The chain, or an `Assembler`.
         name: Its name in AG2, and of the assembler in telemetry.
@@ -45,6 +51,11 @@ class AssembledPolicy:
         tools: The schemas of the tools that the model is offered, which take tokens of the budget. By default those of
             the agent; of tools that are given to one ask alone, AG2 tells only while it is instrumented.
         agent_name: The agent's name, for telemetry; by default AG2's.
+        dependencies: What policies ask for by type, in the place of AG2's own: a mapping, or a function of AG2's
+            context that returns one, async or not, called before each assembly.
+        variables: Values for policies, by name; likewise.
+        observers: Observers of ours, shown AG2's events before the assembly for which they are first there. Their
+            alerts go on AG2's stream. AG2's own observers watch that stream as ever: one of a kind is enough.
 
     Before 1.0, AG2 tells a policy of no agent, so that model, tools and name are known only from here, or while it is
     instrumented.
@@ -64,10 +75,22 @@ class AssembledPolicy:
         model: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         agent_name: str | None = None,
+        dependencies: Given = None,
+        variables: Given = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
-        self.assembler = assembler_of("AssembledPolicy", policies, name=name, model=model)
+        self._given = Provisions(
+            "AssembledPolicy",
+            policies,
+            name=name,
+            model=model,
+            dependencies=dependencies,
+            variables=variables,
+            observers=observers,
+        )
+        self.assembler = self._given.assembler
         self.name = self.assembler.name or "assembled"
-        self._looks = any(isinstance(policy, AlertPolicy) for policy in self.assembler.policies)
+        self._looks = self._given.delivers
         self._agent_name = agent_name
         self._tools = None if tools is None else tuple(tools)
         self._conversations: WeakKeyDictionary[Any, _Conversation] = WeakKeyDictionary()
@@ -94,6 +117,8 @@ class AssembledPolicy:
         ours.model = model_of(context, agent)
         ours.tools = self._tools if self._tools is not None else await _tools(agent, context)
         sent = conversation.sink.halts
+        await self._given.put_into(ours, context, dependencies=_dependencies(context), variables=context.variables)
+        events = await conversation.shown(events)
         if not self._looks:
             await conversation.heed(events)
         try:
@@ -112,18 +137,24 @@ class AssembledPolicy:
         if held is None:
             importlib.import_module(_ROWS[_package(history)])
             in_memory = type(history.storage).__name__ == "MemoryStorage"
-            held = _Conversation(stream, None if in_memory else str(stream.id))
+            held = _Conversation(self._given, stream, None if in_memory else str(stream.id))
             self._conversations[history] = held
         return held
 
 
-class _Conversation:
+class _Conversation(Watched):
     """One conversation under one policy; it goes with AG2's history, which it does not keep."""
 
-    def __init__(self, stream: Any, conversation_id: str | None) -> None:
-        self.sink = _Sink(stream)
-        self.context = Context(conversation_id=conversation_id, framework="ag2", stream=self.sink)
+    def __init__(self, given: Provisions, stream: Any, conversation_id: str | None) -> None:
+        self.sink = _Sink(stream, conversation_id)
+        super().__init__(given, "ag2", conversation_id, stream=self.sink, same=_same)
         self._seen = 0
+
+    async def shown(self, events: Sequence[Any]) -> list[Any]:
+        """Show our observers what is new; the events, and the alerts that this has put behind them on the stream."""
+        self.sink.alerts = []
+        await self.show(events)
+        return [*events, *self.sink.alerts]
 
     async def heed(self, events: Sequence[Any]) -> None:
         """Close the guard on a FATAL alert that no policy has looked for."""
@@ -135,38 +166,56 @@ class _Conversation:
                     await self.context.halt(halt)
 
 
-class _Sink:
-    """Puts our alerts and halts on an AG2 stream, as AG2's."""
+class _Sink(PluginStream):
+    """Puts our alerts and halts on an AG2 stream, as AG2's, and shows our observers what is on it."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = weakref.ref(stream)
+    def __init__(self, stream: Any, conversation_id: str | None) -> None:
+        super().__init__()
+        if conversation_id is not None:
+            self.history.conversation = conversation_of_id(conversation_id)
+        self._of_ag2 = weakref.ref(stream)
         self._package = _package(stream.history)
         self.halts = 0
+        #: AG2's alerts that were put on its stream.
+        self.alerts: list[Any] = []
 
-    def listens(self, event_type: type) -> bool:
-        """AG2 has no event for a note on an assembly."""
-        return not issubclass(event_type, AssemblyCompleted)
+    async def _record(self, event: Any, limit: int = MAX_NESTED_SENDS) -> None:
+        """Put an event on AG2's stream, if AG2 has one for it, and show it."""
+        made = self._made(event)
+        stream = self._of_ag2()
+        if made is not None and stream is not None:
+            context_type = importlib.import_module(f"{self._package}.context").ConversationContext
+            await stream.send(made, context_type(stream))
+        await super()._record(event, limit)
 
-    async def send(self, event: Any) -> None:
-        stream = self._stream()
-        if stream is None:
-            return
+    def _made(self, event: Any) -> Any:
         events = importlib.import_module(f"{self._package}.events")
         if type(event).__name__ == "HaltEvent":
             made = events.HaltEvent(reason=event.reason, source=event.source)
             self.halts += 1
             told(made)  # the guard has told of it
-        elif is_alert(event):
+            return made
+        if is_alert(event):
             alert = alert_facts(event)
             known = {one.value: one for one in events.Severity}  # AG2 takes any string, and these as its enum
             severity = known.get(alert.severity, alert.severity)
             made = events.ObserverAlert(source=alert.source, severity=severity, message=alert.message)
-        elif isinstance(event, events.BaseEvent):
-            made = event
-        else:  # an event of ours that AG2 has none for
-            return
-        context_type = importlib.import_module(f"{self._package}.context").ConversationContext
-        await stream.send(made, context_type(stream))
+            self.alerts.append(made)
+            return made
+        return event if isinstance(event, events.BaseEvent) else None  # AG2 has none for a note on an assembly
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two objects are the same event: storage that is not in memory returns fresh ones."""
+    return type(one) is type(other) and bool(one.created_at == other.created_at)
+
+
+def _dependencies(context: Any) -> dict[Any, Any]:
+    """What AG2's context has for policies; its knowledge store is one that ours read."""
+    found = dict(context.dependencies)
+    knowledge = sys.modules.get(f"{_package(context.stream.history)}.knowledge")
+    store = found.get(getattr(knowledge, "KnowledgeStore", None))
+    return found if store is None else {**found, KnowledgeStore: store}
 
 
 def _package(history: Any) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentscope.event import ModelCallEndEvent
@@ -12,19 +10,18 @@ from agentscope.middleware import MiddlewareBase
 from agentscope.model import ChatResponse, FinishedReason
 from agentscope.tool import ToolResponse
 
-from otel_assembly.context import Context
 from otel_assembly.errors import AssemblyError, HaltedError
-from otel_assembly.events import ObserverAlert, ToolCallEvent, Usage, UsageEvent
+from otel_assembly.events import ToolCallEvent, Usage, UsageEvent
 from otel_assembly.instrumentation.agentscope.messages import Part, Parts, as_summary, messages_of, sent_parts
-from otel_assembly.instrumentation.plugins import ALERTS, Conversations, assembler_of, to_send
-from otel_assembly.policies import AlertPolicy
-from otel_assembly.runtime import Stream, attach
+from otel_assembly.instrumentation.plugins import Conversations, Given, Provisions, to_send
+from otel_assembly.instrumentation.watched import Watched
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from otel_assembly.assembler import Assembler
     from otel_assembly.assembly import Assembly
+    from otel_assembly.context import Context
     from otel_assembly.policies.base import AssemblyPolicy
     from otel_assembly.runtime import Observer
 
@@ -44,11 +41,16 @@ class AssemblyMiddleware(MiddlewareBase):
         policies: The chain, or an `Assembler`.
         name: The assembler's name in telemetry.
         model: The model whose tokenizer counts; by default the one that is called.
+        dependencies: What policies ask for by type, such as ``{KnowledgeStore: store}`` for the memory policies: a
+            mapping, or a function of the agent that returns one, called before each assembly. AgentScope's own memories
+            are middlewares that put into the prompt what they hold; there is no store of theirs to read.
+        variables: Values for policies, by name; likewise.
         observers: Shown what each model call was billed for (`UsageEvent`) and each tool call (`ToolCallEvent`), before
             it runs.
 
     Raises:
-        ConfigurationError: A name or a model is given beside an `Assembler`, which has its own.
+        ConfigurationError: A name or a model is given beside an `Assembler`, which has its own; or something given is
+            not what it should be.
     """
 
     #: By this the instrumentation knows that its assemblies are told of already.
@@ -60,12 +62,21 @@ class AssemblyMiddleware(MiddlewareBase):
         *,
         name: str | None = None,
         model: str | None = None,
+        dependencies: Given = None,
+        variables: Given = None,
         observers: Sequence[Observer] = (),
     ) -> None:
-        self.assembler = assembler_of("AssemblyMiddleware", policies, name=name, model=model)
-        self._observers = tuple(observers)
-        self._warns = any(isinstance(policy, AlertPolicy) for policy in self.assembler.policies)
-        self._conversations = Conversations(partial(_Conversation, self._observers))
+        self._given = Provisions(
+            "AssemblyMiddleware",
+            policies,
+            name=name,
+            model=model,
+            dependencies=dependencies,
+            variables=variables,
+            observers=observers,
+        )
+        self.assembler = self._given.assembler
+        self._conversations = Conversations(lambda session_id: _Conversation(self._given, session_id))
 
     def context_of(self, conversation: Any) -> Context:
         """The context of a conversation, whose guard ends it and through which alerts can be sent.
@@ -87,7 +98,7 @@ class AssemblyMiddleware(MiddlewareBase):
         """
         conversation = self._conversations.of(agent.state.session_id)
         try:
-            messages = await conversation.assembled(self.assembler, agent, input_kwargs, warns=self._warns)
+            messages = await conversation.assembled(agent, input_kwargs)
             conversation.context.guard.check()  # of an attempt that follows, halted since
         except HaltedError as halted:
             return _halted(halted)
@@ -108,7 +119,7 @@ class AssemblyMiddleware(MiddlewareBase):
     ) -> AsyncGenerator[Any, None]:
         """What AgentScope calls around each tool call: none starts once the conversation is halted."""
         context, call = self._conversations.of(agent.state.session_id).context, input_kwargs["tool_call"]
-        if not context.guard.halted and self._observers:
+        if not context.guard.halted and self._given.observers:
             await context.send(ToolCallEvent(id=call.id, name=call.name, arguments=call.input))
         if context.guard.halt is not None:
             text = TextBlock(text=f"Not called: {context.guard.halt.reason}")
@@ -118,31 +129,24 @@ class AssemblyMiddleware(MiddlewareBase):
             yield item
 
 
-class _Conversation:
+class _Conversation(Watched):
     """One session under one middleware."""
 
-    def __init__(self, observers: Sequence[Observer], session_id: str) -> None:
-        self._stream = Stream()
-        self._stream.subscribe(ObserverAlert, self._alerted)
-        self.context = Context(conversation_id=session_id, framework="agentscope", stream=self._stream)
-        attach(self._stream, observers, self.context)
+    def __init__(self, given: Provisions, session_id: str) -> None:
+        super().__init__(given, "agentscope", session_id)
+        self._given = given
         self._parts = Parts(sent_parts)
-        self._alerts: deque[tuple[int, ObserverAlert]] = deque(maxlen=ALERTS)  # with how many events before each
-        self._length = 0
         #: The messages of the last model call, and what it was sent: an attempt that follows is sent the same, or fails
         #: alike.
         self._last: tuple[Any, list[Msg] | AssemblyError] | None = None
 
-    def _alerted(self, alert: ObserverAlert) -> None:
-        self._alerts.append((self._length, alert))
-
-    async def assembled(self, assembler: Assembler, agent: Any, call: dict[str, Any], *, warns: bool) -> list[Msg]:
+    async def assembled(self, agent: Any, call: dict[str, Any]) -> list[Msg]:
         """What the model is to be sent instead of these messages."""
         given = call["messages"]
         last = self._last
         if last is None or last[0] is not given:
             try:
-                last = given, await self._assemble(assembler, agent, call, warns=warns)
+                last = given, await self._assemble(agent, call)
             except AssemblyError as error:
                 last = given, error
             self._last = last
@@ -151,20 +155,18 @@ class _Conversation:
             raise sent
         return sent
 
-    async def _assemble(self, assembler: Assembler, agent: Any, call: dict[str, Any], *, warns: bool) -> list[Msg]:
+    async def _assemble(self, agent: Any, call: dict[str, Any]) -> list[Msg]:
         given = call["messages"]
         leading = [message for message in given[:1] if message.role == "system"]
         events: list[Any] = list(self._parts.of(given[len(leading) :]))
         if events and agent.state.summary and _says(events[0], agent.state.summary):
             events[0] = as_summary(events[0])
-        self._length = len(events)
-        for place, alert in reversed(self._alerts if warns else ()):
-            events.insert(min(place, len(events)), alert)
         context = self.context
+        await self._given.put_into(context, agent)
         context.agent_name, context.model = agent.name, call["current_model"].model
         context.tools = tuple(call.get("tools") or ())
         prompts = [text for message in leading if (text := message.get_text_content())]
-        assembly = await to_send(assembler, prompts, events, context)
+        assembly = await to_send(self._given.assembler, prompts, self.events(events), context)
         return [*_system(leading, prompts, assembly), *messages_of(e for e in assembly.events if isinstance(e, Part))]
 
 

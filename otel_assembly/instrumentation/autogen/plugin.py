@@ -21,7 +21,7 @@ from otel_assembly.context import Context
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.history import History
 from otel_assembly.instrumentation.autogen import messages as _rows  # noqa: F401  # the engine reads by them
-from otel_assembly.instrumentation.plugins import assembler_of, to_send
+from otel_assembly.instrumentation.plugins import Given, Provisions, to_send
 from otel_assembly.runtime import Stream, attach
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class AssembledContextConfig(BaseModel):
     initial_messages: list[LLMMessage] | None = None
     prompts: list[str] = Field(default_factory=list)
     tools: list[dict[str, Any]] = Field(default_factory=list)
+    variables: dict[str, Any] = Field(default_factory=dict)
     agent_name: str | None = None
 
 
@@ -59,7 +60,12 @@ class AssembledChatCompletionContext(ChatCompletionContext, Component[AssembledC
             of them only from here; they are counted, and not returned.
         tools: The schemas of the tools that the agent offers; counted likewise.
         agent_name: The agent's name, for telemetry.
-        observers: Shown every message that is added, and every alert.
+        dependencies: What policies ask for by type, such as ``{KnowledgeStore: store}`` for the memory policies: a
+            mapping, or a function of this object that returns one, called before each assembly. AutoGen's memories
+            (`Memory`) are an agent's, which puts what they hold into the context itself.
+        variables: Values for policies, by name; likewise.
+        observers: Shown every message that is added, and every alert. AutoGen's messages do not say what was billed for
+            them.
 
     Raises:
         ConfigurationError: A policy or an observer is none, or a setting is given beside an `Assembler` that has it.
@@ -79,16 +85,25 @@ class AssembledChatCompletionContext(ChatCompletionContext, Component[AssembledC
         prompts: Sequence[str] = (),
         tools: Sequence[Mapping[str, Any]] = (),
         agent_name: str | None = None,
+        dependencies: Given = None,
+        variables: Given = None,
         observers: Sequence[Observer] = (),
     ) -> None:
         super().__init__(initial_messages)
-        self._assembler = assembler_of("AssembledChatCompletionContext", policies, name=name, model=model)
+        self._given = Provisions(
+            "AssembledChatCompletionContext",
+            policies,
+            name=name,
+            model=model,
+            dependencies=dependencies,
+            variables=variables,
+            observers=observers,
+        )
         self._prompts = [prompts] if isinstance(prompts, str) else list(prompts)
-        self._observers = tuple(observers)
         self._stream = Stream(History(self._messages))
         self._mirrored = len(self._messages)
         self._context = Context(framework="autogen", agent_name=agent_name, tools=tools, stream=self._stream)
-        attach(self._stream, self._observers, self._context)
+        attach(self._stream, self._given.observers, self._context)
 
     def context_of(self, conversation: Any = None) -> Context:
         """The context of the conversation, which is this object's one: ``await ….send(ObserverAlert(…))`` warns the
@@ -117,7 +132,8 @@ class AssembledChatCompletionContext(ChatCompletionContext, Component[AssembledC
             ContextOverflowError: What may not be dropped does not fit a policy's budget.
             PolicyFailedError: A policy raised.
         """
-        assembly = await to_send(self._assembler, self._prompts, self._mirror(), self._context)
+        await self._given.put_into(self._context, self)
+        assembly = await to_send(self._given.assembler, self._prompts, self._mirror(), self._context)
         given = Counter(self._prompts)
         given.subtract(assembly.prompts)
         added = [prompt for prompt in assembly.prompts if _taken(given, prompt)]
@@ -148,14 +164,19 @@ class AssembledChatCompletionContext(ChatCompletionContext, Component[AssembledC
         self._reread()
 
     def _to_config(self) -> AssembledContextConfig:
-        if self._observers:
-            raise ConfigurationError("observers cannot be written into a component's configuration")
+        given = self._given
+        if given.observers or given.dependencies or callable(given.variables):
+            what = (
+                "observers" if given.observers else "dependencies" if given.dependencies else "variables of a function"
+            )
+            raise ConfigurationError(f"{what} cannot be written into a component's configuration")
         return AssembledContextConfig(
-            assembler=self._assembler.to_config(),
+            assembler=given.assembler.to_config(),
             initial_messages=self._initial_messages,
             prompts=self._prompts,
             tools=[dict(tool) for tool in self._context.tools],
             agent_name=self._context.agent_name,
+            variables=dict(given.variables or {}),
         )
 
     @classmethod
@@ -166,6 +187,7 @@ class AssembledChatCompletionContext(ChatCompletionContext, Component[AssembledC
             prompts=config.prompts,
             tools=config.tools,
             agent_name=config.agent_name,
+            variables=config.variables,
         )
 
 

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from langchain.agents.middleware import AgentMiddleware, hook_config
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
+from langgraph.store.base import BaseStore
 
 import otel_assembly.instrumentation.langchain.messages  # noqa: F401  # how the messages are read
-from otel_assembly.context import Context
-from otel_assembly.conversation import Conversation, is_alert
 from otel_assembly.errors import HaltedError
-from otel_assembly.events import ObserverAlert
-from otel_assembly.forks import new_lock
 from otel_assembly.instrumentation.langchain.graph_runs import current_config, thread_of
+from otel_assembly.instrumentation.langchain.knowledge import BLOCKING, GraphKnowledgeStore
 from otel_assembly.instrumentation.langchain.model_requests import model_of
 from otel_assembly.instrumentation.langchain.schemas import schemas_of
-from otel_assembly.instrumentation.plugins import ALERTS, Conversations, assembler_of, to_send
+from otel_assembly.instrumentation.plugins import Conversations, Given, Provisions, to_send
+from otel_assembly.instrumentation.watched import Watched
+from otel_assembly.instrumentation.wrapping import bound
+from otel_assembly.knowledge import KnowledgeStore
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from otel_assembly.assembler import Assembler
     from otel_assembly.assembly import Assembly
+    from otel_assembly.context import Context
     from otel_assembly.events import HaltEvent
     from otel_assembly.policies.base import AssemblyPolicy
+    from otel_assembly.runtime import Observer
 
 
 class AssemblyMiddleware(AgentMiddleware):
@@ -37,17 +43,24 @@ class AssemblyMiddleware(AgentMiddleware):
     object may serve any number of conversations, sync and async. Put it behind middleware that changes the messages, so
     that it has the last word on what is sent.
 
-    A FATAL alert, sent with ``context_of(conversation).send(…)`` or delivered by an `AlertPolicy`, halts the
-    conversation: no model is called any more, the agent jumps to its end, and its last message says why.
+    A FATAL alert, of an observer, or sent with ``context_of(conversation).send(…)``, halts the conversation: no model
+    and no tool is called any more, the agent jumps to its end, and its last message says why.
     `ContextOverflowError` of a budget that cannot hold goes through to whoever invoked the agent.
 
     Args:
         policies: The chain, or an `Assembler`.
         name: Its name among the agent's middleware, which must differ, and of the assembler in telemetry.
         model: The model whose tokenizer counts; by default the agent's, as far as it says its name.
+        dependencies: What policies ask for by type: a mapping, or a function of the run's `Runtime` that returns one,
+            async or not, called before each assembly. The memory policies read the one of `KnowledgeStore`; without one
+            here that is the agent's own store, in the namespace ``("knowledge",)`` (see `GraphKnowledgeStore`). The
+            context of the run is there by its type.
+        variables: Values for policies, by name; likewise. Without any here they are the fields of the run's context.
+        observers: Shown every message once, a response as soon as it is there, before its tools run; and every alert.
 
     Raises:
-        ConfigurationError: A name or a model is given beside an `Assembler`, which has its own.
+        ConfigurationError: A name or a model is given beside an `Assembler`, which has its own; or something given is
+            not what it should be.
     """
 
     #: By this the instrumentation knows that its assemblies are told of already.
@@ -59,10 +72,22 @@ class AssemblyMiddleware(AgentMiddleware):
         *,
         name: str | None = None,
         model: str | None = None,
+        dependencies: Given = None,
+        variables: Given = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         super().__init__()
-        self.assembler = assembler_of("AssemblyMiddleware", policies, name=name, model=model)
-        self._conversations: Conversations[_Conversation] = Conversations(_Conversation)
+        self._given = Provisions(
+            "AssemblyMiddleware",
+            policies,
+            name=name,
+            model=model,
+            dependencies=dependencies,
+            variables=variables,
+            observers=observers,
+        )
+        self.assembler = self._given.assembler
+        self._conversations: Conversations[Watched] = Conversations(self._conversation)
 
     @property
     def name(self) -> str:
@@ -96,13 +121,24 @@ class AssemblyMiddleware(AgentMiddleware):
             ContextOverflowError: What may not be dropped does not fit a policy's budget.
             PolicyFailedError: A policy raised.
         """
-        changed = _finished(self._assembled(request))
-        return handler(changed) if not isinstance(changed, AIMessage) else changed
+        conversation = self._of(request.messages) or self._conversation(None)
+        changed = _finished(self._assembled(conversation, request))
+        if isinstance(changed, AIMessage):
+            return changed
+        response = handler(changed)
+        if self._given.observers:
+            _finished(conversation.show(_answered(response)))
+        return response
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """As `wrap_model_call`, for agents that are awaited."""
-        changed = await self._assembled(request)
-        return await handler(changed) if not isinstance(changed, AIMessage) else changed
+        conversation = self._of(request.messages) or self._conversation(None)
+        changed = await self._assembled(conversation, request)
+        if isinstance(changed, AIMessage):
+            return changed
+        response = await handler(changed)
+        await conversation.show(_answered(response))
+        return response
 
     def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Call a tool, unless the conversation was halted since the model asked for it."""
@@ -121,67 +157,59 @@ class AssemblyMiddleware(AgentMiddleware):
         call = request.tool_call
         return ToolMessage(f"Not called: {halt.reason}", tool_call_id=call["id"], name=call["name"], status="error")
 
-    async def _assembled(self, request: Any) -> Any:
+    async def _assembled(self, conversation: Watched, request: Any) -> Any:
         """The request with what is to be sent; or the agent's last words, where the conversation was halted."""
-        conversation = self._of(request.messages) or _Conversation(None)
         context = conversation.context
         context.model = model_of(request.model)
         context.agent_name = _agent_name()
         context.tools = schemas_of(request.tools)
         prompt = request.system_prompt
         prompts = [str(prompt)] if prompt else []
+        dependencies, variables = _runtime_of(request)
+        await self._given.put_into(context, request.runtime, dependencies=dependencies, variables=variables)
+        await conversation.show(request.messages)
         try:
             assembly = await to_send(self.assembler, prompts, conversation.events(request.messages), context)
         except HaltedError as halted:
             return _last_words(halted)
         return _sent(request, prompts, assembly)
 
-    def _of(self, messages: Sequence[Any]) -> _Conversation | None:
+    def _conversation(self, conversation_id: str | None) -> Watched:
+        return Watched(self._given, "langchain", conversation_id, same=_same)
+
+    def _of(self, messages: Sequence[Any]) -> Watched | None:
         conversation = thread_of(current_config()) or next((one.id for one in messages if one.id), None)
         return None if conversation is None else self._conversations.of(conversation)
 
 
-class _Conversation:
-    """One conversation under one middleware."""
+def _runtime_of(request: Any) -> tuple[dict[Any, Any], dict[str, Any]]:
+    """What LangGraph itself hands a turn, as dependencies and variables: its store, and the context of the run."""
+    runtime = getattr(request, "runtime", None)
+    store, context = getattr(runtime, "store", None), getattr(runtime, "context", None)
+    dependencies: dict[Any, Any] = {}
+    if store is not None:
+        dependencies[BaseStore] = store
+        dependencies[KnowledgeStore] = GraphKnowledgeStore(store)
+    if context is None:
+        return dependencies, {}
+    dependencies[type(context)] = context
+    fields = context if isinstance(context, Mapping) else getattr(context, "__dict__", {})
+    if is_dataclass(context):
+        fields = {one.name: getattr(context, one.name) for one in dataclass_fields(context)}
+    return dependencies, dict(fields)
 
-    def __init__(self, conversation_id: str | None) -> None:
-        self._alerts = _Alerts()
-        self.context = Context(conversation_id=conversation_id, framework="langchain", stream=self._alerts)
 
-    def events(self, messages: Sequence[Any]) -> list[Any]:
-        """The messages, and among them the alerts, each where the conversation was when it was first seen."""
-        return self._alerts.among(messages)
+def _same(one: BaseMessage, other: BaseMessage) -> bool:
+    """Whether two objects are the same message: a checkpointer returns fresh ones."""
+    return one.id is not None and one.id == getattr(other, "id", None)
 
 
-class _Alerts:
-    """Keeps the alerts that are sent in a conversation."""
-
-    def __init__(self) -> None:
-        self.conversation = Conversation()
-        self._lock = new_lock()
-        self._held: list[tuple[int | None, Any]] = []
-
-    def listens(self, event_type: type) -> bool:
-        """Only alerts are kept."""
-        return issubclass(event_type, ObserverAlert)
-
-    async def send(self, event: Any) -> None:
-        """Keep an alert; other events have no listener here."""
-        if is_alert(event):
-            with self._lock:
-                self._held.append((None, event))
-                del self._held[:-ALERTS]
-
-    def among(self, messages: Sequence[Any]) -> list[Any]:
-        if not self._held:
-            return list(messages)
-        with self._lock:
-            self._held = [(len(messages) if place is None else place, alert) for place, alert in self._held]
-            held = list(self._held)
-        events = list(messages)
-        for place, alert in reversed(held):
-            events.insert(min(place or 0, len(messages)), alert)
-        return events
+def _answered(response: Any) -> Sequence[Any]:
+    """The messages that a model call has come back with."""
+    if isinstance(response, BaseMessage):
+        return [response]
+    found: Sequence[Any] = getattr(getattr(response, "model_response", response), "result", ())
+    return found
 
 
 def _messages(state: Any) -> Sequence[Any]:
@@ -235,6 +263,7 @@ def _finished(work: Coroutine[Any, Any, Any]) -> Any:
 def _in_a_loop(work: Coroutine[Any, Any, Any]) -> Any:
     loop = asyncio.new_event_loop()
     try:
-        return loop.run_until_complete(work)
+        with bound(BLOCKING, True):
+            return loop.run_until_complete(work)
     finally:
         loop.close()
