@@ -1,29 +1,26 @@
-"""`AssemblerMiddleware`: the policies of one model call, each a step of one assembly that ends before the call."""
+"""`AssemblerMiddleware`: its policies, each a step of the assembly of the model call that they run for."""
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from wrapt import ObjectProxy
 
-from otel_assembly.instrumentation.ag2.known import begin, tools_of
 from otel_assembly.instrumentation.ag2.policies import reading
-from otel_assembly.instrumentation.wrapping import bound, told_whole
+from otel_assembly.instrumentation.ag2.preparing import model_call
+from otel_assembly.instrumentation.wrapping import told_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from otel_assembly.instrumentation.ag2.preparing import ModelCall
     from otel_assembly.instrumentation.instrumentor import Instrumentation
     from otel_assembly.observed import ObservedAssembly
 
     _Proxy = ObjectProxy[Any]
 else:
     _Proxy = ObjectProxy
-
-#: How many assemblies this model call's prompt has been through.
-_STAGE: Final[ContextVar[int]] = ContextVar("otel_assembly_ag2_stage", default=0)
 
 
 def assembler(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -36,13 +33,15 @@ def assembler(original: Callable[..., Any], instrumentation: Instrumentation) ->
         policies = getattr(self, "_policies", None)
         if policies is None:
             return await original(self, call_next, events, context)
-        chain = _Chain(instrumentation, policies, call_next, context)
+        call, first = model_call(instrumentation, context)
+        chain = _Chain(instrumentation, policies, call, call_next)
         try:
             result = await original(_Observed(self, chain), chain.call_next, events, context)
         except BaseException as error:
-            chain.end(error)
+            call.end(error)
             raise
-        chain.end()
+        if first:
+            call.end()
         return result
 
     return on_llm_call
@@ -61,15 +60,15 @@ class _Observed(_Proxy):
 
 
 class _Chain:
-    """The policies of one model call. An assembly begins with the first one of them, and again after a plug-in."""
+    """The policies of one assembler."""
 
-    def __init__(self, instrumentation: Instrumentation, policies: Iterable[Any], call_next: Any, context: Any) -> None:
+    def __init__(
+        self, instrumentation: Instrumentation, policies: Iterable[Any], call: ModelCall, call_next: Callable[..., Any]
+    ) -> None:
         self.instrumentation = instrumentation
+        self.call = call
         self._policies = policies
         self._call_next = call_next
-        self._context = context
-        self._stage = _STAGE.get()
-        self._assembly: ObservedAssembly | None = None
 
     def __iter__(self) -> Iterator[Any]:
         # AG2 hands out a live list: a policy that is added while the chain runs still runs.
@@ -80,30 +79,12 @@ class _Chain:
                 yield _Policy(self, policy)
 
     def assembly(self, prompts: Sequence[str], events: Sequence[Any]) -> ObservedAssembly | None:
-        """The open assembly, or a new one with this input."""
-        if self._assembly is None:
-            self._assembly = begin(
-                self.instrumentation,
-                self._context,
-                events,
-                stage=f"assembler {self._stage}",
-                prompts=prompts,
-                tools=tools_of(self._call_next),
-            )
-        return self._assembly
-
-    def end(self, error: BaseException | None = None) -> None:
-        """What is open ends."""
-        if self._assembly is not None:
-            self._assembly.end(error)
-            self._assembly = None
-            self._stage += 1
+        """The assembly that a policy that takes in these is a step of."""
+        return self.call.goes_on(prompts, events, self._call_next)
 
     async def call_next(self, events: Any, context: Any) -> Any:
-        """The next middleware, or the model, runs in the caller's context, when the assembly is done."""
-        self.end()
-        with bound(_STAGE, self._stage):
-            return await self._call_next(events, context)
+        """The next middleware, or the model."""
+        return await self.call.call(self._call_next, events, context)
 
 
 class _InAChain:
@@ -139,8 +120,8 @@ class _Policy(_InAChain):
 
 
 class _Plugin(_InAChain):
-    """A plug-in of ours makes an assembly itself: the one before it ends, the next policy begins another."""
+    """A plug-in of ours makes an assembly itself."""
 
     async def apply(self, prompts: Any, events: Any, context: Any) -> Any:
-        self._chain.end()
+        self._chain.call.plugin()
         return await self._policy.apply(prompts, events, context)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 COMPACTION: Final = "compaction"
 AGGREGATION: Final = "aggregation"
 #: The stage of the prompts' own ledger.
-_PROMPTS: Final = "assembler 0"
+_PROMPTS: Final = ""
 
 _RUNNING: Final[ContextVar[_Upkeep | None]] = ContextVar("otel_assembly_ag2_upkeep", default=None)
 #: What AG2 puts back of what a strategy took out (its records of tokens), in the releases that do.

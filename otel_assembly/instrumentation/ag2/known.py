@@ -33,7 +33,8 @@ _CONVERSATIONS: WeakKeyDictionary[Any, dict[str, _Conversation]] = WeakKeyDictio
 def conversation_of(context: Any, agent: Any, stage: str) -> object:
     """Whose ledger it is: an object that goes with a history in memory, else an id.
 
-    Two agents on one stream have two, and so have two stages that run one after the other on one prompt.
+    Two agents on one stream have two. What is no prompt of an agent's, or comes after a plug-in that makes assemblies
+    itself, is a stage of its own.
     """
     own = f"{'' if agent is None else name_of(agent)}\0{stage}"
     channel = channel_of(context, agent)

@@ -1,4 +1,4 @@
-"""AG2's middlewares that shorten a history outside of any assembler: each an assembly of one step."""
+"""AG2's middlewares that shorten a history outside of any assembler: each a step of the assembly of its model call."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.decision import DecisionReason, OverflowCause
-from otel_assembly.instrumentation.ag2.known import begin, tools_of
 from otel_assembly.instrumentation.ag2.policies import CHARACTERS_PER_TOKEN, orphaned, told_overflow
+from otel_assembly.instrumentation.ag2.preparing import model_call
 from otel_assembly.instrumentation.wrapping import told_whole
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Limiting:
-    """One model call whose history goes through a limiter; the assembly ends before the call goes on."""
+    """One model call whose history goes through a limiter."""
 
     def __init__(self, assembly: ObservedAssembly, step: ObservedStep, tell: Callable[[Sequence[Any]], None]) -> None:
         self._assembly = assembly
@@ -30,25 +30,16 @@ class _Limiting:
         step.__enter__()
 
     def end(self, events: Sequence[Any]) -> None:
-        if not self._open:
-            return
-        self._open = False
-        with told_whole(self._assembly):
-            self._tell(events)
-        self._step.__exit__(None, None, None)
-        self._assembly.end()
+        if self._open:
+            with told_whole(self._assembly):
+                self._tell(events)
+        self.close()
 
-    def unused(self) -> None:
-        """No model was called: nothing is known to have left."""
+    def close(self, error: BaseException | None = None) -> None:
+        """It is done; where no model was called, nothing is known to have left."""
         if self._open:
             self._open = False
-            self._step.__exit__(None, None, None)
-            self._assembly.end()
-
-    def fail(self, error: BaseException) -> None:
-        if self._open:
-            self._step.__exit__(type(error), error, error.__traceback__)
-            self._assembly.end(error)
+            self._step.__exit__(None if error is None else type(error), error, None)
 
 
 def _limiter(
@@ -62,12 +53,11 @@ def _limiter(
     async def on_llm_call(self: Any, call_next: Any, events: Any, context: Any) -> Any:
         if not instrumentation.listening():
             return await original(self, call_next, events, context)
+        call, first = model_call(instrumentation, context)
         limiting: _Limiting | None = None
         with instrumentation.contained():
             setting, limit = limit_of(self)
-            tools = tools_of(call_next)
-            prompts = context.prompt
-            assembly = begin(instrumentation, context, events, stage=policy, prompts=prompts, tools=tools, name=policy)
+            assembly = call.goes_on(context.prompt, events, call_next)
             if assembly is not None:
                 step = assembly.step(policy, kind="reduction", config={setting: limit})
                 limiting = _Limiting(assembly, step, partial(tell, assembly, step, limit))
@@ -77,16 +67,19 @@ def _limiter(
         async def limited(kept: Any, context: Any) -> Any:
             with instrumentation.contained():
                 limiting.end(kept)
-            return await call_next(kept, context)
+            return await call.call(call_next, kept, context)
 
         try:
             result = await original(self, limited, events, context)
         except BaseException as error:
             with instrumentation.contained():
-                limiting.fail(error)
+                limiting.close(error)
+                call.end(error)
             raise
         with instrumentation.contained():
-            limiting.unused()
+            limiting.close()
+            if first:
+                call.end()
         return result
 
     return on_llm_call

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.instrumentation.askers import ASKERS
 from otel_assembly.instrumentation.autogen.calls import current_agent, model_of
 from otel_assembly.instrumentation.autogen.contexts import is_same
 from otel_assembly.instrumentation.wrapping import ByIdentity
@@ -80,12 +80,13 @@ def begin(
         stages = []
     else:
         started_ns = stages[0].started_ns
+    agent_name = call.agent_name if call is not None else current_agent()
     assembly = instrumentation.observed.begin(
-        context if _referable(context) else None,
+        ASKERS.of(context, agent_name or ""),
         stages[0].before if stages else events,
         prompts=call.prompts if call is not None else (),
         tools=call.tools if call is not None else (),
-        agent_name=call.agent_name if call is not None else current_agent(),
+        agent_name=agent_name,
         model=call.model if call is not None else model_of(getattr(context, "_model_client", None)),
         started_ns=started_ns,
         unknown_input=unknown,
@@ -113,12 +114,3 @@ def _stages(context: Any, events: Sequence[Any]) -> list[_Stage]:
 def _stands(injection: Injection, events: Sequence[Any]) -> bool:
     there = events[injection.at : injection.at + len(injection.messages)]
     return is_same(there, injection.messages)
-
-
-def _referable(context: Any) -> bool:
-    """Whether it can be told that a conversation is gone: an object with slots may not be weakly held."""
-    try:
-        weakref.ref(context)
-    except TypeError:
-        return False
-    return True
