@@ -73,7 +73,7 @@ from otel_assembly.events import (
     event_from_json,
     event_to_json,
 )
-from otel_assembly.facts import EventFacts, EventKind, describe
+from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
 from otel_assembly.history import History
 from otel_assembly.instrumentation import instrument, uninstrument
 from otel_assembly.knowledge import (
@@ -206,6 +206,7 @@ __all__ = [
     "TokenMonitor",
     "TokenizerError",
     "ToolCallEvent",
+    "ToolCallFacts",
     "ToolErrorEvent",
     "ToolResultEvent",
     "ToolResultsEvent",

@@ -92,12 +92,12 @@ class Provisions:
         Raises:
             ConfigurationError: A function of the user's returned no mapping.
         """
-        context.dependencies = {
-            **(dependencies or {}),
-            **await _of_this_turn("dependencies", self.dependencies, turn),
-        }
+        objects = await _of_this_turn("dependencies", self.dependencies, turn)
+        values = await _of_this_turn("variables", self.variables, turn)
+        # New ones: an assembly of another turn of this conversation, which runs meanwhile, keeps its own.
+        context.dependencies = {**(dependencies or {}), **objects}
         # A policy may have put something there for a later turn.
-        context.variables.update({**(variables or {}), **await _of_this_turn("variables", self.variables, turn)})
+        context.variables = {**context.variables, **(variables or {}), **values}
 
 
 def _checked(setting: str, given: Given) -> Given:

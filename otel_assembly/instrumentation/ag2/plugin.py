@@ -117,8 +117,8 @@ class AssembledPolicy:
         ours.model = model_of(context, agent)
         ours.tools = self._tools if self._tools is not None else await _tools(agent, context)
         sent = conversation.sink.halts
-        await self._given.put_into(ours, context, dependencies=_dependencies(context), variables=context.variables)
         events = await conversation.shown(events)
+        await self._given.put_into(ours, context, dependencies=_dependencies(context), variables=context.variables)
         if not self._looks:
             await conversation.heed(events)
         try:

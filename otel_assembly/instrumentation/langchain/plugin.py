@@ -165,9 +165,9 @@ class AssemblyMiddleware(AgentMiddleware):
         context.tools = schemas_of(request.tools)
         prompt = request.system_prompt
         prompts = [str(prompt)] if prompt else []
+        await conversation.show(request.messages)
         dependencies, variables = _runtime_of(request)
         await self._given.put_into(context, request.runtime, dependencies=dependencies, variables=variables)
-        await conversation.show(request.messages)
         try:
             assembly = await to_send(self.assembler, prompts, conversation.events(request.messages), context)
         except HaltedError as halted:
