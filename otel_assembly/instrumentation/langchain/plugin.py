@@ -165,7 +165,8 @@ class AssemblyMiddleware(AgentMiddleware):
         context.tools = schemas_of(request.tools)
         prompt = request.system_prompt
         prompts = [str(prompt)] if prompt else []
-        await conversation.show(request.messages)
+        # Middleware in front of this one may have made others of these messages, which no id tells from new ones.
+        await conversation.show(_messages(request.state) or request.messages)
         dependencies, variables = _runtime_of(request)
         await self._given.put_into(context, request.runtime, dependencies=dependencies, variables=variables)
         try:
