@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from otel_assembly.application import apply, begin_step
@@ -14,7 +15,14 @@ from otel_assembly.config import chain_from_config, chain_to_config
 from otel_assembly.context import Context, listens
 from otel_assembly.decision import Overflow, OverflowCause
 from otel_assembly.ending import failed, numbers, succeeded
-from otel_assembly.errors import ConfigurationError, ContextOverflowError, HaltedError, PolicyError, PolicyFailedError
+from otel_assembly.errors import (
+    ConfigurationError,
+    ContextOverflowError,
+    HaltedError,
+    PolicyError,
+    PolicyFailedError,
+    TokenizerError,
+)
 from otel_assembly.events import AssemblyCompleted, HaltEvent
 from otel_assembly.forks import new_lock
 from otel_assembly.history import History
@@ -23,6 +31,7 @@ from otel_assembly.policies.order import checked_chain, validate_order
 from otel_assembly.record import CALLER, Record
 from otel_assembly.recorder import default_recorder, observers_span, policy_span
 from otel_assembly.tokens import CalibratedCounter, MessageFraming, TokenMeter, counter_for
+from otel_assembly.tokens.models import is_ready, prepare, ready
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,6 +104,8 @@ class Assembler:
         self._lock = new_lock()
         for warning in validate_order(self.policies):
             logger.warning("assembly policy ordering: %s", warning)
+        with suppress(TokenizerError):  # raised where something is to be counted
+            prepare(self._counter or counter_for(self.model))
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | str | PathLike[str], **settings: Any) -> Self:
@@ -151,10 +162,12 @@ class Assembler:
         guards = (context.guard, *([events.conversation.guard] if isinstance(events, History) else []))
         model = self.model or context.model
         started_ns = time.time_ns()
+        meter = self._meter(model)
+        if not is_ready(meter.counter):
+            await ready(meter.counter)
         ledger = self._ledgers.of(events, context)
         opening = ledger.open(events)
         self._calibrate(ledger, opening, model)
-        meter = self._meter(model)
         recording = self._recorded_by().begin(self.name, model, context, started_ns)
         record = Record(
             assembly_id=uuid.uuid4().hex,

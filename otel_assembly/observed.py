@@ -21,6 +21,7 @@ from otel_assembly.observed_unmeasured import UnmeasuredAssembly
 from otel_assembly.record import Record
 from otel_assembly.recorder import Projection, Whose, default_recorder
 from otel_assembly.tokens import TokenMeter, counter_for
+from otel_assembly.tokens.models import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -245,6 +246,10 @@ class ObservedAssembler:
             self.recorder.projected(projection)
         except Exception as problem:  # noqa: BLE001
             self.failed(None, problem)
+
+    def expect(self) -> None:
+        """Begin to read what will count where no model says otherwise: the framework is here, and will be used."""
+        prepare(self._counter or counter_for())
 
     def _views_of(self, view: str) -> ObservedLedgers:
         ledgers = self._views.get(view)

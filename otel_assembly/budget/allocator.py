@@ -8,6 +8,7 @@ from otel_assembly.budget.compaction import Compactors, compactors_of
 from otel_assembly.budget.measure import measure_for
 from otel_assembly.budget.rule import plan
 from otel_assembly.recorder import default_recorder
+from otel_assembly.tokens.models import ready
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -79,6 +80,7 @@ async def allocate_async(
     """As `allocate`, for a compactor that is async, and without blocking the loop for one that is not."""
     compactors = _compactors(compact)
     measure = measure_for(count, model)
+    await ready(measure.counter)
     steps = plan(blocks, window, output_reserve, measure)
     recording = default_recorder().begin_allocation()
     if recording is None:

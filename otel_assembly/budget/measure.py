@@ -67,6 +67,11 @@ class Measure:
         self.text: Callable[[str], int] = meter.text
 
     @property
+    def counter(self) -> TokenCounter:
+        """What counts a text."""
+        return self._meter.counter
+
+    @property
     def method(self) -> CountMethod:
         """How far the counts can be trusted."""
         return self._meter.method

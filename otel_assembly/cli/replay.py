@@ -168,8 +168,8 @@ def _variants(arguments: argparse.Namespace) -> list[Variant]:
         taken = sum(variant.name == name or variant.name.startswith(f"{name}#") for variant in variants)
         name = f"{name}#{taken + 1}" if taken else name
         budget = min(limits) if limits else None
-        assembler = Assembler(policies, framing=framing)
-        variants.append(Variant(name, assembler, budget, counter_for(arguments.model)))
+        counter = counter_for(arguments.model)
+        variants.append(Variant(name, Assembler(policies, counter=counter, framing=framing), budget, counter))
     return variants
 
 

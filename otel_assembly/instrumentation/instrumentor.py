@@ -162,6 +162,8 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         """A module of the framework is here: wrap what is to be wrapped in it."""
         if not instrumentation.open:
             return
+        with instrumentation.contained():
+            instrumentation.observed.expect()
         version = self.version
         for hook in self.hooks:
             if hook.module == module.__name__:

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from otel_assembly.errors import TokenizerError, UnknownNameError
-from otel_assembly.tokens.vocabulary import BUNDLED, CACHED, read_encoding, shared_encoding
+from otel_assembly.tokens.vocabulary import (
+    BUNDLED,
+    CACHED,
+    encoding_ready,
+    prepare_encoding,
+    read_encoding,
+    shared_encoding,
+)
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -41,8 +48,9 @@ class TiktokenCounter:
 
     ``o200k_base`` and ``cl100k_base`` come with the package. ``r50k_base``, ``p50k_base``, ``p50k_edit`` and ``gpt2``
     are read from the directory that ``TIKTOKEN_CACHE_DIR`` names. Nothing is ever fetched. A vocabulary is read at the
-    first count, once for the process; instances share it, across threads. Counts are exact for texts of any length.
-    A lone surrogate counts as the replacement character U+FFFD, for it has no UTF-8 form to be sent in.
+    first count, or in a thread from `prepare` on, once for the process; instances share it, across threads.
+    Counts are exact for texts of any length. A lone surrogate counts as the replacement character U+FFFD, for it has no
+    UTF-8 form to be sent in.
 
     Args:
         encoding_name: The encoding.
@@ -76,6 +84,21 @@ class TiktokenCounter:
         if len(text) >= _LONG_SPACE and (bundled := BUNDLED.get(self.name)) is not None and _has_long_space(text):
             return _count_around_long_space(encoding, text, bundled.splits_trailing_space)
         return _count(encoding, text)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can count at once; False where the vocabulary is yet to be read."""
+        return self._encoding is not None
+
+    def prepare(self) -> None:
+        """Begin to read the vocabulary in a thread, where nobody has; what is wrong with it is raised by `count`."""
+        if self._encoding is None and self._file is None:
+            prepare_encoding(self.name)
+
+    async def ready(self) -> None:
+        """Wait until the vocabulary was read, without blocking the event loop; what is wrong with it, the same."""
+        if self._encoding is None and self._file is None:
+            await encoding_ready(self.name)
 
     def _load(self) -> tiktoken.Encoding:
         encoding = shared_encoding(self.name) if self._file is None else read_encoding(self.name, self._file)

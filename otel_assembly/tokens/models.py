@@ -69,6 +69,32 @@ def counter_for(model: str | None = None) -> TokenCounter:
         return counter
 
 
+def prepare(counter: TokenCounter) -> None:
+    """Begin to read, in a thread, the vocabulary that a counter will need; what is wrong is raised as it counts."""
+    by_vocabulary = _by_vocabulary(counter)
+    if by_vocabulary is not None:
+        by_vocabulary.prepare()
+
+
+def is_ready(counter: TokenCounter) -> bool:
+    """Whether a counter can count at once; False where it has a vocabulary to read first."""
+    by_vocabulary = _by_vocabulary(counter)
+    return by_vocabulary is None or by_vocabulary.is_ready
+
+
+async def ready(counter: TokenCounter) -> None:
+    """Wait until a counter can count, without blocking the event loop."""
+    by_vocabulary = _by_vocabulary(counter)
+    if by_vocabulary is not None:
+        await by_vocabulary.ready()
+
+
+def _by_vocabulary(counter: TokenCounter) -> TiktokenCounter | None:
+    while isinstance(counter, CalibratedCounter):
+        counter = counter.base
+    return counter if isinstance(counter, TiktokenCounter) else None
+
+
 def _exact_counter(encoding: str) -> TiktokenCounter:
     if encoding not in _exact:
         _exact[encoding] = TiktokenCounter(encoding)

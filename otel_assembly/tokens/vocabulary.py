@@ -1,11 +1,19 @@
-"""Vocabularies: read from the package or from tiktoken's cache, checked by hash, never fetched."""
+"""Vocabularies: read from the package or from tiktoken's cache, checked by hash, never fetched.
+
+Reading one takes a third of a second of processor time. Who knows that one will be needed says so, and it is read in a
+thread of its own; who needs it waits for that thread, or reads it where no other does. Each is read once in a process.
+"""
 
 from __future__ import annotations
 
-import base64
+import asyncio
 import hashlib
+import io
 import lzma
 import os
+import threading
+from binascii import a2b_base64
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -14,7 +22,7 @@ from typing import TYPE_CHECKING
 import tiktoken
 
 from otel_assembly.errors import TokenizerError, UnknownNameError
-from otel_assembly.forks import new_lock
+from otel_assembly.forks import in_child, new_lock
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -95,21 +103,121 @@ _GPT2 = (
 )
 CACHED = {"r50k_base": (_R50K,), "p50k_base": (_P50K,), "p50k_edit": (_P50K,), "gpt2": _GPT2}
 
-_shared: dict[str, tiktoken.Encoding] = {}
-_lock = new_lock()
+#: Bytes of a vocabulary that are parsed at once: other threads have their turn between two pieces.
+_PIECE = 32_768
+
+
+class _Reading:
+    """One encoding that somebody is reading."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        #: Found here, and not by the thread that reads: what looks for it imports modules, and a module that another
+        #: thread is importing can never be imported in a forked child.
+        self.file = _bundled(name) if name in BUNDLED else None
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+        #: Tasks that wait for it, each with its loop.
+        self.waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+
+class _Encodings:
+    """The encodings of this process. A forked child keeps what was read, and reads itself what was being read."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._read: dict[str, tiktoken.Encoding] = {}
+        self._begin()
+        in_child(self._begin)
+
+    def _begin(self) -> None:
+        self._reading: dict[str, _Reading] = {}
+
+    def get(self, name: str) -> tiktoken.Encoding:
+        while (encoding := self._read.get(name)) is None:
+            reading, is_ours = self._asked(name)
+            if is_ours:
+                self._do(reading)
+            reading.done.wait()
+            if reading.error is not None and (is_ours or isinstance(reading.error, Exception)):
+                raise reading.error
+        return encoding
+
+    def prepare(self, name: str) -> None:
+        if name in self._read:
+            return
+        reading, is_ours = self._asked(name)
+        if is_ours:
+            thread = threading.Thread(target=self._do, args=(reading,), name="otel-assembly-vocabulary", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads, or the interpreter is coming to its end
+                self._ended(reading, None)
+
+    async def ready(self, name: str) -> None:
+        self.prepare(name)
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        with self._lock:
+            reading = self._reading.get(name)
+            if reading is None:
+                return
+            reading.waiting.append((loop, done))
+        await done.wait()
+
+    def _asked(self, name: str) -> tuple[_Reading, bool]:
+        """Who reads it, and whether that is left to the caller."""
+        with self._lock:
+            reading = self._reading.get(name)
+            if reading is not None:
+                return reading, False
+            reading = _Reading(name)
+            if name in self._read:  # meanwhile
+                reading.done.set()
+                return reading, False
+            self._reading[name] = reading
+            return reading, True
+
+    def _do(self, reading: _Reading) -> None:
+        name = reading.name
+        error: BaseException | None = None
+        try:
+            self._read[name] = _from_cache(name) if name in CACHED else read_encoding(name, reading.file)
+        except BaseException as raised:  # noqa: BLE001  # raised where it is needed
+            error = raised
+        self._ended(reading, error)
+
+    def _ended(self, reading: _Reading, error: BaseException | None) -> None:
+        with self._lock:
+            if self._reading.get(reading.name) is reading:
+                del self._reading[reading.name]
+        reading.error = error
+        reading.done.set()
+        for loop, done in reading.waiting:
+            with suppress(RuntimeError):  # the loop was closed, so nobody waits
+                loop.call_soon_threadsafe(done.set)
+
+
+_encodings = _Encodings()
 
 
 def shared_encoding(name: str) -> tiktoken.Encoding:
-    """The process's one encoding of that name, read when it is first asked for (about a quarter of a second).
+    """The process's one encoding of that name, read where it was not (about a quarter of a second).
 
     Raises:
         UnknownNameError: No such encoding.
         TokenizerError: Its vocabulary is missing or not what it claims to be.
     """
-    with _lock:
-        if name not in _shared:
-            _shared[name] = _from_cache(name) if name in CACHED else read_encoding(name)
-        return _shared[name]
+    return _encodings.get(name)
+
+
+def prepare_encoding(name: str) -> None:
+    """Begin to read an encoding in a thread, where nobody has; what is wrong with it is raised by `shared_encoding`."""
+    _encodings.prepare(name)
+
+
+async def encoding_ready(name: str) -> None:
+    """Wait until an encoding was read, without blocking the event loop; what is wrong with it, the same."""
+    await _encodings.ready(name)
 
 
 def read_encoding(name: str, file: Path | Traversable | None = None) -> tiktoken.Encoding:
@@ -123,7 +231,7 @@ def read_encoding(name: str, file: Path | Traversable | None = None) -> tiktoken
         raise UnknownNameError("encoding", name, (*BUNDLED, *CACHED))
     vocabulary = BUNDLED[name]
     if file is None:
-        file = resources.files("otel_assembly.tokens") / "vocabularies" / f"{name}.tiktoken.xz"
+        file = _bundled(name)
     try:
         content = lzma.decompress(file.read_bytes())
     except (OSError, lzma.LZMAError, EOFError) as error:
@@ -132,15 +240,20 @@ def read_encoding(name: str, file: Path | Traversable | None = None) -> tiktoken
     if found != vocabulary.sha256:
         raise _damaged(file, f"has the SHA-256 {found}, published is {vocabulary.sha256}")
     ranks: dict[bytes, int] = {}
-    for line in content.splitlines():
-        token, rank = line.split()
-        ranks[base64.b64decode(token)] = int(rank)
+    lines = io.BytesIO(content)
+    while piece := lines.read(_PIECE) + lines.readline():
+        words = piece.split()
+        ranks.update(zip(map(a2b_base64, words[::2]), map(int, words[1::2]), strict=True))
     return tiktoken.Encoding(
         name,
         pat_str=vocabulary.pat_str,
         mergeable_ranks=ranks,
         special_tokens={"<|endoftext|>": vocabulary.end_of_text},
     )
+
+
+def _bundled(name: str) -> Traversable:
+    return resources.files("otel_assembly.tokens") / "vocabularies" / f"{name}.tiktoken.xz"
 
 
 def _damaged(file: Path | Traversable, problem: str) -> TokenizerError:

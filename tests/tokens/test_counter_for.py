@@ -97,7 +97,7 @@ def test_an_unbundled_vocabulary_is_read_from_the_cache(monkeypatch, tmp_path):
     load = published.load_tiktoken_bpe
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(vocabulary, "CACHED", {"p50k_edit": ((address, sha256),)})
-    monkeypatch.setattr(vocabulary, "_shared", {})
+    monkeypatch.setattr(vocabulary, "_encodings", vocabulary._Encodings())
     monkeypatch.setattr(models, "_exact", {})
     monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
     monkeypatch.setattr(published, "load_tiktoken_bpe", lambda name, expected_hash: load(name, expected_hash=sha256))

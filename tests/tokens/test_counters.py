@@ -97,8 +97,8 @@ def test_cutting_at_long_spaces_keeps_the_count(reference, parts):
 def test_the_vocabulary_is_read_once_for_all_threads(monkeypatch):
     reads = []
     read = vocabulary_module.read_encoding
-    monkeypatch.setattr(vocabulary_module, "_shared", {})
-    monkeypatch.setattr(vocabulary_module, "read_encoding", lambda name: reads.append(name) or read(name))
+    monkeypatch.setattr(vocabulary_module, "_encodings", vocabulary_module._Encodings())
+    monkeypatch.setattr(vocabulary_module, "read_encoding", lambda name, file: reads.append(name) or read(name, file))
     counters = [TiktokenCounter("o200k_base") for _ in range(8)]
     assert reads == []
     threads = [threading.Thread(target=counter.count, args=("some text",)) for counter in counters]
