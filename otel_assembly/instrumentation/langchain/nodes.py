@@ -120,7 +120,7 @@ class _Node:
                     if error is None and self._hands_on(preparation):
                         preparation.hand_on()
                     else:
-                        preparation.end()
+                        preparation.end(error if error is preparation.problem else None)
 
     def returned(self, result: Any) -> Any:
         """What the node returned; it is returned."""

@@ -45,6 +45,7 @@ class Preparation:
         tools: The schemas of the tools, once they are known.
         asker: The node that asks, as long as no model is called.
         ended: Whether it was told.
+        problem: What a reducer raised last, for whose caller it need not have been the end.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Preparation:
         self.asker = place.node
         self.handed_on = False
         self.ended = False
+        self.problem: BaseException | None = None
         self._lock: AbstractContextManager[Any] = place.run.lock if place.run is not None else nullcontext()
         with self._lock:
             self._enter()

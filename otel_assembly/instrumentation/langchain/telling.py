@@ -140,6 +140,14 @@ class Edit:
         if preparation is not None and step is not None:
             preparation.end(error)
 
+    def gave_up(self, error: BaseException) -> None:
+        """It raised, and whoever called it may go on with the messages as they were: that shows in what comes next."""
+        preparation, self.step = self.preparation, None
+        if preparation is not None and preparation.place.run is None:
+            preparation.end(error)
+        elif preparation is not None:
+            preparation.problem = error
+
     def failed(self, error: BaseException) -> None:
         """It raised, or was cancelled; of what is not known to be a reducer that says nothing, unless it reduced."""
         if self.step is None and self.expected and not self.sent and (step := self.open()) is not None:

@@ -131,7 +131,7 @@ def _around(original: Callable[..., Any], instrumentation: Instrumentation, *, l
                 result = original(given, **{**settings, "token_counter": counting})
         except BaseException as error:
             if edit is not None:
-                edit.end(error)
+                edit.gave_up(error)
             raise
         with instrumentation.contained():
             trim = Trim(given, result, settings, counting.said, last=last)

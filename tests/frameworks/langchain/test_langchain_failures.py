@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from langchain.agents.middleware import AgentMiddleware, ClearToolUsesEdit, ContextEditingMiddleware
 from langchain_agents import agent, arun, run, scripted, summarizer, tool_loop
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, trim_messages
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
 SUMMARIZATION = "apply_policy summarization"
@@ -70,6 +73,43 @@ async def test_what_the_model_raises_is_no_error_of_the_reducer_before_it(teleme
     assert step.status == "UNSET"
     assert telemetry.spans_named(SUMMARIZATION) == []
     assert "assembly.policy.errors" not in telemetry.metrics
+
+
+def broken_trim(messages):
+    def counter(given):
+        raise ConnectionError("the customer's secret")
+
+    return trim_messages(messages, max_tokens=3, token_counter=counter)
+
+
+def graph_of(node):
+    graph = StateGraph(MessagesState)
+    graph.add_node("ask", node)
+    graph.add_edge(START, "ask")
+    return graph.compile()
+
+
+def test_a_trim_that_raises_and_is_done_without_has_dropped_nothing(telemetry):
+    model = scripted("Done.")
+
+    def ask(state):
+        messages = state["messages"]
+        with contextlib.suppress(ConnectionError):
+            messages = broken_trim(messages)
+        return {"messages": [model.invoke(messages)]}
+
+    graph_of(ask).invoke({"messages": tool_loop(3)})
+    (span,), (step,) = telemetry.spans_named("assemble_context"), telemetry.spans_named("apply_policy trim_messages")
+    assert (step.status, step.attributes["error.type"]) == ("ERROR", "ConnectionError")
+    assert span.attributes["assembly.events.out"] == len(model.sent[0]) == 7
+    assert span.attributes["assembly.dropped.count"] == 0
+    assert "secret" not in str(telemetry.spans)
+
+
+def test_a_trim_that_raises_for_good_sends_nothing(telemetry):
+    with pytest.raises(ConnectionError):
+        graph_of(lambda state: {"messages": broken_trim(state["messages"])}).invoke({"messages": tool_loop(3)})
+    failed(telemetry, "apply_policy trim_messages")
 
 
 def test_who_waits_for_a_person_has_not_failed(telemetry):
