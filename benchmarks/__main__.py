@@ -1,11 +1,11 @@
-"""``python -m benchmarks [allocator] [memory] [observed] [prefix] [turns] [stack]``."""
+"""``python -m benchmarks [allocator] [memory] [observed] [prefix] [desk] [turns] [stack]``."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 
-from benchmarks import allocator, memory, observed, prefix, stack_load, turns
+from benchmarks import allocator, desk, memory, observed, prefix, stack_load, turns
 
 REPORTS = {
     "turns": turns.report,
@@ -13,6 +13,7 @@ REPORTS = {
     "allocator": allocator.report,
     "memory": memory.report,
     "prefix": prefix.report,
+    "desk": desk.report,
     "stack": stack_load.report,
 }
 #: Needs Go, and two minutes in which nothing else runs.

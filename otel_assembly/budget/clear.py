@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.budget.block import Block, BlockItem
 from otel_assembly.budget.clear_assembler import DeskAssembler
 from otel_assembly.budget.clear_gather import Sources, checked_source
-from otel_assembly.budget.clear_turns import as_items, split_turns
+from otel_assembly.budget.clear_settings import check_numbers, checked_floors
+from otel_assembly.budget.clear_turns import as_items, in_steps, split_turns, step_bytes
 from otel_assembly.budget.compacted_block import CompactedBlock
 from otel_assembly.budget.compaction import compactors_of
+from otel_assembly.budget.ordering import Order
 from otel_assembly.budget.placed import AllocatorPolicy, Desk, desk, laid_out
 from otel_assembly.budget.retention import Retained, WriteGate, retained
 from otel_assembly.checked import OnError, called, one_of, several
@@ -25,7 +27,6 @@ from otel_assembly.errors import (
     ConfigurationError,
     PolicyFailedError,
     SourceFailedError,
-    UnknownNameError,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 #: The seed's floors, in tokens.
 FLOORS: Final[Mapping[str, int]] = {"evidence": 200, "memory": 50, "summary": 80}
-_CUTTABLE: Final = ("evidence", "memory", "summary", "recent", "older")
 
 
 class AssembledContext:
@@ -129,6 +129,11 @@ class ContextAssembler:
         k: How many passages each retriever is asked for.
         recall_k: How many memories are asked for.
         deadline: Seconds that each source may take.
+        order: ``attention``, the seed's order, in which evidence stands in front of turns; or ``cache``, in which all
+            that a conversation keeps stands in front of all that a question brings, so that a provider's cache has it.
+        step_tokens: In the order for the cache, how far the cut through the turns moves at a time, at most: it takes
+            all turns that begin in one stretch of ``4 × step_tokens`` bytes. Where there is little room for turns, a
+            step is at most a third of it. 0 moves the cut to any turn.
         on_retriever_error: ``raise``, or ``skip`` to go on without a retriever, recall or rerank that failed. Scopes
             and state are never passed over.
         name: Tells several assemblers of a program apart in telemetry.
@@ -159,6 +164,8 @@ class ContextAssembler:
         k: int = 12,
         recall_k: int = 12,
         deadline: float = 10.0,
+        order: Order = "attention",
+        step_tokens: int = 2_000,
         on_retriever_error: OnError = "raise",
         name: str | None = None,
         model: str | None = None,
@@ -166,8 +173,9 @@ class ContextAssembler:
         framing: MessageFraming | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        _check_numbers(window, output_reserve, k=k, recall_k=recall_k, deadline=deadline)
+        check_numbers(window, output_reserve, k=k, recall_k=recall_k, step_tokens=step_tokens, deadline=deadline)
         one_of("on_retriever_error", on_retriever_error, OnError)
+        one_of("order", order, Order)
         optional = [("rerank", rerank), ("state", state)]
         for role, function in [("scopes", scopes), *((role, one) for role, one in optional if one is not None)]:
             called(role, function)
@@ -180,7 +188,8 @@ class ContextAssembler:
             checked_source("recall", recall, "recall")
         if gate is not None:
             checked_source("gate", gate, "offer")
-        self._floors = _checked_floors(floors, window - output_reserve)
+        self._budget = window - output_reserve
+        self._floors = checked_floors(floors, self._budget)
         self._sources = Sources(
             scopes=scopes,
             retrievers=given,
@@ -197,7 +206,9 @@ class ContextAssembler:
             *_block("system", 1, system),
             *_block("examples", 2, examples, rank=2),
         ]
-        policy = AllocatorPolicy(window, output_reserve, compactors_of(compact))
+        self._order = order
+        self._step_tokens = step_tokens
+        policy = AllocatorPolicy(window, output_reserve, compactors_of(compact), order)
         self._assembler = DeskAssembler(
             [policy], name=name, model=model, counter=counter, framing=framing, recorder=recorder
         )
@@ -227,7 +238,7 @@ class ContextAssembler:
         own = Desk(self._assembler.kept(context))
         token = desk.set(own)
         try:
-            assembly = await self._assembler.assemble([], laid_out(blocks), context)
+            assembly = await self._assembler.assemble([], laid_out(blocks, self._order), context)
         except PolicyFailedError as failed:  # the policy is ours alone: what it has to say names the block and the mend
             if isinstance(failed.__cause__, AssemblyError):
                 raise failed.__cause__ from None
@@ -247,7 +258,7 @@ class ContextAssembler:
         evidence = [_item(one, rank) for rank, one in enumerate(gathered.evidence, start=1)]
         examples = [item for block in self._stable for item in block.items]
         older, recent = split_turns(examples, task.older, task.recent)
-        return [
+        blocks = [
             *self._stable,
             *_block("schema", 2, _shown(task.output_schema), rank=1),
             *_block("query", 3, task.query, restated=task.key_instruction),
@@ -255,9 +266,13 @@ class ContextAssembler:
             *self._cuttable("evidence", 5, evidence),
             *self._cuttable("memory", 6, [_item(one) for one in gathered.memories]),
             *self._cuttable("summary", 7, task.summary),
-            *self._cuttable("recent", 8, recent),
-            *self._cuttable("older", 9, older),
         ]
+        if self._order == "attention":
+            return [*blocks, *self._cuttable("recent", 8, recent), *self._cuttable("older", 9, older)]
+        # Side by side they are one conversation, and where a caller draws the border must not move what stands there.
+        floor = min(self._floors.get("recent", 0) + self._floors.get("older", 0), self._budget)
+        turns = in_steps([*older, *recent], step_bytes(blocks, self._budget, self._step_tokens))
+        return [*blocks, *_block("recent", 8, turns, cuttable=True, min_tokens=floor)]
 
     def _cuttable(self, name: str, priority: int, content: Any) -> list[Block]:
         return _block(name, priority, content, cuttable=True, min_tokens=self._floors.get(name, 0))
@@ -299,31 +314,3 @@ def _shown(value: Any) -> Any:
         raise ConfigurationError(
             f"a {type(value).__name__} cannot be shown to a model; give a text, or what JSON can say"
         ) from None
-
-
-def _check_numbers(window: int, output_reserve: int, k: int, recall_k: int, deadline: Any) -> None:
-    for name, value, least in (
-        ("window", window, 0),
-        ("output_reserve", output_reserve, 0),
-        ("k", k, 1),
-        ("recall_k", recall_k, 1),
-    ):
-        if type(value) is not int or value < least:
-            raise ConfigurationError(f"{name} must be a whole number, {least} or more, got {value!r}")
-    if output_reserve >= window:
-        raise ConfigurationError(
-            f"output_reserve ({output_reserve}) leaves nothing of the window ({window}); it must be smaller"
-        )
-    if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not deadline > 0:
-        raise ConfigurationError(f"deadline must be a number of seconds above 0, got {deadline!r}")
-
-
-def _checked_floors(floors: Mapping[str, int], budget: int) -> dict[str, int]:
-    for name, value in floors.items():
-        if name not in _CUTTABLE:
-            raise UnknownNameError("block with a floor", name, _CUTTABLE)
-        if type(value) is not int or not 0 <= value <= budget:
-            raise ConfigurationError(
-                f"block {name!r}: its floor must be a whole number from 0 to the budget, {budget}, got {value!r}"
-            )
-    return dict(floors)

@@ -1,18 +1,22 @@
-"""One order of a prompt's blocks that serves both the provider's cache and the model's attention (seed 004).
+"""The order of a prompt's blocks, for the provider's cache and for the model's attention (seed 004).
 
 What is the same on every turn comes first, so that the cache holds it; the best evidence opens the rest and the second
 best closes it, with the weakest in the middle, where attention is poor (Liu et al. 2023, "Lost in the Middle"); the
 question comes last, right before the answer.
+
+In a chat that is not enough for the cache: evidence is another on every turn, and all that stands behind it is read
+anew, although the profile and the turns so far are what they were. The order for the cache puts those in front of it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, overload
 
 from otel_assembly.budget.sections import Section, Zone, is_text, sections, spoken
+from otel_assembly.checked import one_of
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.facts import EventKind, describe
 from otel_assembly.forks import worked_out_once
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
     from otel_assembly.budget.block import Block
 
 T = TypeVar("T")
+#: Whom the order of a prompt serves beyond its stable prefix: the seed's five zones, or what changes behind all else.
+Order: TypeAlias = Literal["attention", "cache"]
+
 #: Stands between the messages of a prompt that is sent as one text.
 _BETWEEN: Final = "\n\n"
 
@@ -103,7 +110,8 @@ class OrderedPrompt(Sequence["Block"]):
         """Indexes of the messages after which an explicit cache-control marker pays, at most four, ascending.
 
         They stand where something begins that changes at another time than what is before it: behind instructions,
-        behind schemas, behind other stable blocks, and behind profile facts that follow the prefix directly.
+        behind schemas, behind other stable blocks, and behind profile facts that follow the prefix directly; in the
+        order for the cache also behind the summary and behind the turns, and then the last four of these.
         """
         ends: dict[int, int] = {}
         sent = 0
@@ -113,7 +121,7 @@ class OrderedPrompt(Sequence["Block"]):
                 break
             sent += len(piece.messages)
             ends[level] = sent - 1
-        return tuple(sorted(set(ends.values())))
+        return tuple(sorted(set(ends.values()))[-_MARKERS:])
 
     @worked_out_once
     def prefix_hash(self) -> str:
@@ -132,21 +140,28 @@ class _Text(dict[str, str]):
     """A message of ours, to be told from a message that the caller gave us as an event."""
 
 
+#: How many explicit markers a provider takes.
+_MARKERS: Final = 4
 #: How rarely a piece changes, from what only a release changes to what every turn does.
-_INSTRUCTIONS, _SCHEMAS, _OTHER_STABLE, _PROFILE, _VARIABLE = range(1, 6)
+_INSTRUCTIONS, _SCHEMAS, _OTHER_STABLE, _PROFILE, _SUMMARY, _TURNS, _VARIABLE = range(1, 8)
+_OPENING_LEVELS: Final = {EventKind.SUMMARY: _SUMMARY, EventKind.OLDER: _TURNS, EventKind.RECENT: _TURNS}
 
 
 def _level(piece: Piece) -> int:
     if piece.zone is Zone.PREFIX:
         return {EventKind.SYSTEM: _INSTRUCTIONS, EventKind.SCHEMA: _SCHEMAS}.get(piece.block.kind, _OTHER_STABLE)
-    return _PROFILE if piece.profile and piece.zone is Zone.OPENING else _VARIABLE
+    if piece.zone is Zone.OPENING:
+        return _PROFILE if piece.profile else _OPENING_LEVELS.get(piece.block.kind, _VARIABLE)
+    return _VARIABLE
 
 
 def _text_of(message: Any) -> str:
     return "\n".join(describe(message).texts)
 
 
-def order_for_attention_and_cache(blocks: Iterable[Block], query_block: str | None = None) -> OrderedPrompt:
+def order_for_attention_and_cache(
+    blocks: Iterable[Block], query_block: str | None = None, *, order: Order = "attention"
+) -> OrderedPrompt:
     """Put blocks in the order in which they are sent (seed 004).
 
     1. *Prefix*: what is the same on every turn (`Block.stable`): instructions, schemas, few-shot examples.
@@ -155,32 +170,49 @@ def order_for_attention_and_cache(blocks: Iterable[Block], query_block: str | No
     4. *Closing*: the second-best evidence, the application's state, recent turns.
     5. The *query*, with its `Block.restated` instruction at the end.
 
+    With ``order="cache"`` everything that a conversation keeps stands in front of everything that a question brings:
+
+    1. *Prefix*: as above.
+    2. *Opening*: profile facts, the summary, older turns, recent turns: what stays, and grows at its end.
+    3. *Middle*: the application's state; other memories.
+    4. *Closing*: the evidence, the weakest first, the best right in front of the query.
+    5. The *query*, as above.
+
+    That goes by what a block is, not by what changed since the last turn, so nothing has to be remembered, and the
+    order is the same on every turn and in every process.
+
     Evidence is ranked over all blocks: by `Block.order`, then a block's best item, its second, and the rest. The order
     of the input changes nothing. Nothing is counted or cut; `allocate` does that, before.
 
     Args:
         blocks: The blocks to send, such as `Allocation.blocks`.
         query_block: The name of the block that is the question, where that is not the one of priority 3.
+        order: ``attention``, the seed's; or ``cache``.
 
     Raises:
-        ConfigurationError: Two blocks share a name, or none has the name that `query_block` says.
+        ConfigurationError: Two blocks share a name, none has the name that `query_block` says, or there is no such
+            order.
     """
+    one_of("order", order, Order)
     return OrderedPrompt(
         _piece(block, section, said, zone)
         for block, section, said, zone in _in_order(
-            blocks, query_block, lambda block: spoken(block, block.items, range(len(block.items)))
+            blocks, query_block, order, lambda block: spoken(block, block.items, range(len(block.items)))
         )
     )
 
 
-def parts_in_order(blocks: Iterable[Block]) -> Iterator[tuple[Block, Section]]:
+def parts_in_order(blocks: Iterable[Block], order: Order) -> Iterator[tuple[Block, Section]]:
     """In which order the items of blocks are sent, with none of their texts put together.
 
     Raises:
         ConfigurationError: Two blocks share a name.
     """
     for block, section, _, _ in _in_order(
-        blocks, None, lambda block: [(one, None) for one in sections(block, block.items, range(len(block.items)))]
+        blocks,
+        None,
+        order,
+        lambda block: [(one, None) for one in sections(block, block.items, range(len(block.items)))],
     ):
         yield block, section
 
@@ -188,6 +220,7 @@ def parts_in_order(blocks: Iterable[Block]) -> Iterator[tuple[Block, Section]]:
 def _in_order(
     blocks: Iterable[Block],
     query_block: str | None,
+    order: Order,
     parts_of: Callable[[Block], Iterable[tuple[Section, T]]],
 ) -> list[tuple[Block, Section, T, Zone]]:
     """The parts of all blocks, each with its zone, as they are sent."""
@@ -212,15 +245,40 @@ def _in_order(
             else:
                 standing[section.zone].append((block, section, part))
     ranked = sorted(evidence, key=lambda one: (one[0].order, one[1].strength))
+    zones = _for_attention(ranked, standing) if order == "attention" else _for_cache(ranked, standing)
+    zones = {**zones, Zone.PREFIX: standing[Zone.PREFIX], Zone.QUERY: [*standing[Zone.QUERY], *question]}
+    return [(block, section, part, zone) for zone in Zone for block, section, part in zones[zone]]
+
+
+_Part: TypeAlias = tuple["Block", Section, T]
+_Standing: TypeAlias = Mapping[Zone, Sequence[_Part[T]]]
+
+
+def _for_attention(
+    ranked: Sequence[_Part[T]], standing: Mapping[Zone, Sequence[_Part[T]]]
+) -> dict[Zone, list[_Part[T]]]:
+    """The variable zones of the seed: the best evidence opens and closes them."""
     best, second, rest = ranked[:1], ranked[1:2], ranked[2:]
-    zones = (
-        (Zone.PREFIX, standing[Zone.PREFIX]),
-        (Zone.OPENING, [*best, *standing[Zone.OPENING]]),
-        (Zone.MIDDLE, [*rest[::2], *standing[Zone.MIDDLE], *reversed(rest[1::2])]),
-        (Zone.CLOSING, [*second, *standing[Zone.CLOSING]]),
-        (Zone.QUERY, [*standing[Zone.QUERY], *question]),
-    )
-    return [(block, section, part, zone) for zone, parts in zones for block, section, part in parts]
+    return {
+        Zone.OPENING: [*best, *standing[Zone.OPENING]],
+        Zone.MIDDLE: [*rest[::2], *standing[Zone.MIDDLE], *reversed(rest[1::2])],
+        Zone.CLOSING: [*second, *standing[Zone.CLOSING]],
+    }
+
+
+#: What a conversation keeps, in the order in which it came to be.
+_KEPT: Final = (EventKind.SUMMARY, EventKind.OLDER, EventKind.RECENT)
+
+
+def _for_cache(ranked: Sequence[_Part[T]], standing: _Standing[T]) -> dict[Zone, list[_Part[T]]]:
+    """What a conversation keeps, then what is another on every turn."""
+    others = [*standing[Zone.MIDDLE], *standing[Zone.CLOSING]]
+    turns = [part for kind in _KEPT for part in others if part[0].kind is kind]
+    return {
+        Zone.OPENING: [*standing[Zone.OPENING], *turns],
+        Zone.MIDDLE: sorted((one for one in others if one[0].kind not in _KEPT), key=lambda one: one[0].order),
+        Zone.CLOSING: [*reversed(ranked)],
+    }
 
 
 def _piece(block: Block, section: Section, said: Sequence[Sequence[str]], zone: Zone) -> Piece:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.allocation import Allocation, BlockDecision
     from otel_assembly.budget.block import Block, BlockItem
     from otel_assembly.budget.compaction import Compactors
+    from otel_assembly.budget.ordering import Order
     from otel_assembly.context import Context
     from otel_assembly.decision import BudgetSheet
 
@@ -77,11 +78,11 @@ def _(placed: Placed) -> EventFacts:
     return placed.facts
 
 
-def laid_out(blocks: Sequence[Block]) -> list[Placed]:
+def laid_out(blocks: Sequence[Block], order: Order) -> list[Placed]:
     """Every item of these blocks, in the order in which it would be sent if all of it fitted."""
     return [
         Placed(block, place, item)
-        for block, section in parts_in_order(blocks)
+        for block, section in parts_in_order(blocks, order)
         for place, item in zip(section.items, map(block.items.__getitem__, section.items), strict=True)
     ]
 
@@ -110,15 +111,17 @@ class AllocatorPolicy(DecidingPolicy):
         window: The model's window, in tokens.
         output_reserve: Tokens kept free for the reply.
         compactors: What makes a text shorter.
+        order: Whom the order of the prompt serves.
     """
 
     name: str = "allocator"
     kind: str = REDUCTION
 
-    def __init__(self, window: int, output_reserve: int, compactors: Compactors) -> None:
+    def __init__(self, window: int, output_reserve: int, compactors: Compactors, order: Order) -> None:
         self._window = window
         self._output_reserve = output_reserve
         self._compactors = compactors
+        self._order = order
 
     @property
     def config(self) -> Mapping[str, int | float | bool | str | None]:
@@ -139,7 +142,7 @@ class AllocatorPolicy(DecidingPolicy):
         own = desk.get() or Desk()
         answer = answered_keeping(self._compactors, lambda block: context.watch(block.kind.value), own.kept)
         allocation = await finished_async(steps, answer)
-        prompt = order_for_attention_and_cache(allocation.blocks)
+        prompt = order_for_attention_and_cache(allocation, order=self._order)
         known = {(placed.block.name, placed.place): placed for placed in events}
         sent, made = _sent(prompt, {id(placed.item): placed for placed in events})
         own.laid = allocation, prompt

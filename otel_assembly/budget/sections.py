@@ -19,9 +19,12 @@ class Zone(IntEnum):
 
     Attributes:
         PREFIX: What is the same on every turn, so that the provider's cache holds it.
-        OPENING: The strongest position of the variable region: the best evidence, the profile.
-        MIDDLE: Where attention is poor: lower-ranked evidence, other memories, the summary, older turns.
-        CLOSING: The second-best evidence, the application's state, recent turns.
+        OPENING: The strongest position of the variable region: the best evidence, the profile. In the order for the
+            cache what a conversation keeps: the profile, the summary, the turns.
+        MIDDLE: Where attention is poor: lower-ranked evidence, other memories, the summary, older turns. In the order
+            for the cache the application's state and other memories.
+        CLOSING: The second-best evidence, the application's state, recent turns. In the order for the cache all
+            evidence, the best last.
         QUERY: The question, last.
     """
 

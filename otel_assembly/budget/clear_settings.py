@@ -1,0 +1,51 @@
+"""The numbers that a `ContextAssembler` is given: which of them can work, and what follows from them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.errors import ConfigurationError, UnknownNameError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_CUTTABLE: Final = ("evidence", "memory", "summary", "recent", "older")
+
+
+def check_numbers(window: int, output_reserve: int, k: int, recall_k: int, step_tokens: int, deadline: Any) -> None:
+    """Refuse numbers that cannot work.
+
+    Raises:
+        ConfigurationError: One of them; the message names it.
+    """
+    for name, value, least in (
+        ("window", window, 0),
+        ("output_reserve", output_reserve, 0),
+        ("k", k, 1),
+        ("recall_k", recall_k, 1),
+        ("step_tokens", step_tokens, 0),
+    ):
+        if type(value) is not int or value < least:
+            raise ConfigurationError(f"{name} must be a whole number, {least} or more, got {value!r}")
+    if output_reserve >= window:
+        raise ConfigurationError(
+            f"output_reserve ({output_reserve}) leaves nothing of the window ({window}); it must be smaller"
+        )
+    if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not deadline > 0:
+        raise ConfigurationError(f"deadline must be a number of seconds above 0, got {deadline!r}")
+
+
+def checked_floors(floors: Mapping[str, int], budget: int) -> dict[str, int]:
+    """Floors that a budget can hold, each by itself.
+
+    Raises:
+        ConfigurationError: One of them; the message names the block.
+    """
+    for name, value in floors.items():
+        if name not in _CUTTABLE:
+            raise UnknownNameError("block with a floor", name, _CUTTABLE)
+        if type(value) is not int or not 0 <= value <= budget:
+            raise ConfigurationError(
+                f"block {name!r}: its floor must be a whole number from 0 to the budget, {budget}, got {value!r}"
+            )
+    return dict(floors)
