@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from os import PathLike
 
+    from otel_assembly.conversation import HaltGuard
     from otel_assembly.ledger import Ledger, Opening
     from otel_assembly.policies.base import AssemblyPolicy
     from otel_assembly.record import Step
@@ -159,7 +160,7 @@ class Assembler:
             raise ConfigurationError("prompts must be a sequence of strings, one for each system-level text")
         if isinstance(events, History):
             context.adopt(events.conversation)
-        guards = (context.guard, *([events.conversation.guard] if isinstance(events, History) else []))
+        guards = tuple(dict.fromkeys((context.guard, *_guards_of(events))))
         model = self.model or context.model
         started_ns = time.time_ns()
         meter = self._meter(model)
@@ -169,6 +170,8 @@ class Assembler:
         opening = ledger.open(events)
         self._calibrate(ledger, opening, model)
         recording = self._recorded_by().begin(self.name, model, context, started_ns)
+        for guard in guards[1:]:
+            guard.last, guard.whose = context.guard.last, context.guard.whose
         record = Record(
             assembly_id=uuid.uuid4().hex,
             name=self.name,
@@ -310,3 +313,7 @@ class Assembler:
                 await stream.send(note_on(record, totals))
         except Exception as error:  # noqa: BLE001  # the assembly is done; a stream that fails must not undo it
             logger.warning("the stream refused the note on an assembly: %s", type(error).__name__)
+
+
+def _guards_of(events: Sequence[Any]) -> tuple[HaltGuard, ...]:
+    return (events.conversation.guard,) if isinstance(events, History) else ()

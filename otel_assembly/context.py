@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from otel_assembly.checked import instance
 from otel_assembly.conversation import EMITTED, Conversation, HaltGuard, conversation_of_id
+from otel_assembly.recorder import Whose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -85,6 +86,7 @@ class Context:
         self._began: int | None = None
         #: What came in to the assembly that this context is for; None outside of one.
         self.input: View | None = None
+        self._present()
 
     @property
     def began(self) -> int:
@@ -96,7 +98,18 @@ class Context:
         """The state that all turns of this conversation share."""
         if self._conversation is None:
             self._conversation = conversation_of_id(self.conversation_id) if self.conversation_id else Conversation()
+            self._present()
         return self._conversation
+
+    def _present(self) -> None:
+        """Let the guard know who asks: a halt that comes from elsewhere is told as that agent's."""
+        if self._conversation is not None:
+            self._conversation.guard.whose = self.whose
+
+    @property
+    def whose(self) -> Whose:
+        """Whose run it is, as far as that is known."""
+        return Whose(self.agent_name, self.framework, self.conversation_id)
 
     @property
     def guard(self) -> HaltGuard:
@@ -114,7 +127,7 @@ class Context:
 
     async def send(self, event: Any) -> None:
         """Put an event on the stream; a FATAL alert or a halt closes the guard before anybody else sees it."""
-        halt = self.guard.observe(event)
+        halt = self.guard.observe(event, self.whose)
         try:
             if self.stream is not None:
                 await self.stream.send(event)
@@ -126,6 +139,7 @@ class Context:
         """Let a `History` say which conversation this is, where neither a stream nor an id did."""
         if self._conversation is None and self.conversation_id is None:
             self._conversation = conversation
+            self._present()
 
     def when_done(
         self, *, success: Callable[[], None] | None = None, failure: Callable[[], None] | None = None
@@ -170,6 +184,7 @@ class Context:
     ) -> Self:
         """This context as one assembly sees it: shared with its conversation, with callbacks and counts of its own."""
         conversation = self.conversation
+        self._present()
         own = copy.copy(self)
         own._conversation = conversation  # noqa: SLF001  # a copy of ourselves
         own._meter = meter  # noqa: SLF001

@@ -20,6 +20,8 @@ from otel_assembly.forks import new_lock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from otel_assembly.recorder import Whose
+
 #: How many conversations that are known only by their id are remembered in one process.
 REMEMBERED_CONVERSATIONS: Final = 10_000
 
@@ -57,7 +59,7 @@ def alert_facts(event: Any) -> AlertFacts:
     return AlertFacts(str(event.source), severity_name(event.severity), str(event.message))
 
 
-_halt_listeners: list[Callable[[HaltEvent], None]] = []
+_halt_listeners: list[Callable[[HaltEvent, HaltGuard, Whose | None], None]] = []
 
 #: Where the halts are noted that come about while an assembly runs, by whatever its policies and its observers do.
 EMITTED: Final[ContextVar[list[HaltEvent] | None]] = ContextVar("otel_assembly_emitted", default=None)
@@ -65,6 +67,11 @@ EMITTED: Final[ContextVar[list[HaltEvent] | None]] = ContextVar("otel_assembly_e
 
 def on_halt(listener: Callable[[HaltEvent], None]) -> None:
     """Tell this listener of every guard that closes, at once and in the context in which it closed."""
+    on_close(lambda halt, guard, by: listener(halt))
+
+
+def on_close(listener: Callable[[HaltEvent, HaltGuard, Whose | None], None]) -> None:
+    """As `on_halt`, for who wants to know which guard it is, and on whose behalf somebody closed it."""
     _halt_listeners.append(listener)
 
 
@@ -74,10 +81,14 @@ class HaltGuard:
     Closing is synchronous, so a call that starts after the alert was sent finds the guard closed.
     """
 
-    __slots__ = ("_halt", "_lock")
+    __slots__ = ("_halt", "_lock", "last", "whose")
 
     def __init__(self) -> None:
         self._halt: HaltEvent | None = None
+        #: Who asked last in this conversation.
+        self.whose: Whose | None = None
+        #: What telemetry remembers of the conversation's last assembly.
+        self.last: object = None
         self._lock = new_lock()
 
     @property
@@ -99,22 +110,26 @@ class HaltGuard:
         if self._halt is not None:
             raise HaltedError(self._halt.reason, self._halt.source)
 
-    def observe(self, event: Any) -> HaltEvent | None:
+    def observe(self, event: Any, by: Whose | None = None) -> HaltEvent | None:
         """Show the guard an event of the stream.
+
+        Args:
+            event: The event.
+            by: On whose behalf it is sent, for telemetry.
 
         Returns:
             The `HaltEvent` that is to be emitted now, if this event closed the guard and is not one itself: at most
             once in the guard's life.
         """
         if isinstance(event, HaltEvent):
-            self._settle(event)
+            self._settle(event, by)
         elif type(event).__name__ == "HaltEvent":
-            self._settle(HaltEvent(reason=str(event.reason), source=str(event.source)))
+            self._settle(HaltEvent(reason=str(event.reason), source=str(event.source)), by)
         elif is_alert(event) and (facts := alert_facts(event)).fatal:
-            return self.close([facts])
+            return self.close([facts], by)
         return None
 
-    def close(self, fatal: list[AlertFacts]) -> HaltEvent | None:
+    def close(self, fatal: list[AlertFacts], by: Whose | None = None) -> HaltEvent | None:
         """Close on FATAL alerts.
 
         Returns:
@@ -128,9 +143,9 @@ class HaltGuard:
                 ObserverAlert(source=alert.source, severity=Severity.FATAL, message=alert.message) for alert in fatal
             ),
         )
-        return halt if self._settle(halt) else None
+        return halt if self._settle(halt, by) else None
 
-    def _settle(self, halt: HaltEvent) -> bool:
+    def _settle(self, halt: HaltEvent, by: Whose | None) -> bool:
         with self._lock:
             if self._halt is not None:
                 return False
@@ -139,7 +154,7 @@ class HaltGuard:
         if emitted is not None:
             emitted.append(halt)
         for listener in _halt_listeners:
-            listener(halt)
+            listener(halt, self, by)
         return True
 
 

@@ -64,6 +64,8 @@ class Recording(Protocol):
 
     #: Whether the assembly's span records, so that a reader of the traces will know of it.
     recorded: bool
+    #: What is remembered of it for a halt that comes when no assembly of the conversation is open.
+    trail: Any
     #: Whether anybody will be told numbers: a span, or a metric. Where nobody is, none is worked out.
     measured: bool
 

@@ -103,7 +103,10 @@ def _conversations(rows: Sequence[_Row]) -> list[dict[str, Any]]:
 
 
 def _halt_after(spans: Iterable[SpanLike], rows: Sequence[_Row]) -> None:
-    """A halt while no assembly was open stands on another span: it belongs to the turn before it in its trace."""
+    """A halt while no assembly was open stands on another span: it belongs to the turn before it in its trace.
+
+    Where no span was open at all, it belongs to the turn that its own span is linked to.
+    """
     turns: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         for turn in row.turns:
@@ -111,7 +114,8 @@ def _halt_after(spans: Iterable[SpanLike], rows: Sequence[_Row]) -> None:
     ours = (names.SPAN_ASSEMBLE_CONTEXT, names.SPAN_APPLY_POLICY)
     for span in spans:
         for halt in halts_of(span) if not span.name.startswith(ours) else ():
-            among = turns.get(span.trace_id, [])
+            traces = (span.trace_id, *(link.trace_id for link in getattr(span, "links", ())))
+            among = next((turns[trace] for trace in traces if trace in turns), [])
             said = [signal for turn in among for signal in turn.get("signals", ()) if signal["what"] == "halt"]
             if among and not said:
                 max(among, key=lambda turn: turn["start"]).setdefault("signals", []).append(halt | {"after": True})

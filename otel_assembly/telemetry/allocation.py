@@ -15,7 +15,7 @@ from opentelemetry.trace import INVALID_SPAN
 from otel_assembly.budget.allocation import calls_of, texts_of
 from otel_assembly.budget.sheets import sheet_of
 from otel_assembly.decision import BudgetSheet, DecisionOutcome, Overflow, OverflowCause, PromptPart
-from otel_assembly.errors import ContextOverflowError, HaltedError
+from otel_assembly.errors import ContextOverflowError
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
 from otel_assembly.telemetry.arrays import Arrays, run_text, runs_of
@@ -302,7 +302,7 @@ class OpenAllocation:
             with contained("metrics"):
                 self._measure_failure(error)
             with contained("span"):
-                self._failed(error)
+                self._failed(error, ended_ns)
         with contained("span"):
             self._attempts.end()
         with contained("span"):
@@ -352,15 +352,15 @@ class OpenAllocation:
     def _redacted(self, text: str) -> str:
         return self._recorder.failures.redacted(self._recorder.settings.redact, text)
 
-    def _failed(self, error: BaseException) -> None:
+    def _failed(self, error: BaseException, at_ns: int) -> None:
         overflow = None
         if isinstance(error, ContextOverflowError):
             overflow = Overflow(error.budget, error.needed, OverflowCause(error.cause))
-            self._recorder.signals.overflow([self._span], self._context, overflow)
+            self._recorder.signals.overflow([self._span], self._context, overflow, at_ns)
         sheet = getattr(error, "sheet", None) or self._asked
         put_sheet(self._recorder.start_span, self._span, self._context, sheet, self._started_ns, None, None)
         self._span.set_attributes(overflow_attributes(overflow))
-        set_status(self._span, error, overflowed=overflow is not None, halted=isinstance(error, HaltedError))
+        set_status(self._span, error, overflow=overflow, halted=False)
 
     def _measure_failure(self, error: BaseException) -> None:
         metrics = self._recorder.metrics

@@ -72,6 +72,7 @@ SPAN_ALLOCATE_BLOCK: Final = "allocate_block"
 SPAN_COMPACT_BLOCK: Final = "compact_block"
 SPAN_LIST_ITEMS: Final = "list_items"
 SPAN_INVOKE_AGENT: Final = "invoke_agent"
+SPAN_HALT: Final = "halt"
 SPAN_PROJECT_VIEW: Final = "project_view"
 
 EVENT_OVERFLOW: Final = "assembly.overflow"
@@ -459,8 +460,17 @@ COMPACTION_RESULT: Final = _attribute(
 
 # Alerts, halts, errors
 
-ALERTS_DELIVERED: Final = _attribute("assembly.alerts.delivered", "int", "Observer alerts shown to the model here.")
-HALTS_EMITTED: Final = _attribute("assembly.halts.emitted", "int", "Halts that this span's work brought about.")
+ALERTS_DELIVERED: Final = _attribute(
+    "assembly.alerts.delivered",
+    "int",
+    "Observer alerts shown to the model here for the first time; one whose model call failed is shown again, and counts"
+    " once.",
+)
+HALTS_EMITTED: Final = _attribute(
+    "assembly.halts.emitted",
+    "int",
+    "Halts that this span's work brought about; 1 or more wherever an `assembly.halt` event stands.",
+)
 ALERT_SOURCE: Final = _attribute("assembly.alert.source", "string", "The observer that raised the alert.")
 ALERT_SEVERITY: Final = _attribute(
     "assembly.alert.severity", "string", "How bad it is; `fatal` halts.", values=tuple(Severity)

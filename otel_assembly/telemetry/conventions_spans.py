@@ -237,7 +237,20 @@ INVOKE_AGENT: Final = SpanType(
     named_by=names.GEN_AI_AGENT_NAME,
     parent="none",
     brief="One request to an agent, where a run would otherwise have no span at all, so that it is one trace.",
-    attributes=(*required(names.GEN_AI_OPERATION_NAME), *_WHOSE, *_ERROR),
+    attributes=(
+        *required(names.GEN_AI_OPERATION_NAME),
+        *_WHOSE,
+        *conditional(names.HALTS_EMITTED, when="a conversation was halted in it"),
+        *_ERROR,
+    ),
+    events=(names.EVENT_HALT,),
+)
+
+HALT_SPAN: Final = SpanType(
+    name_pattern=names.SPAN_HALT,
+    parent="none; where a span is current that has ended or is another process's, that one",
+    brief="A halt that came when no span was open. It is linked to the conversation's last assembly, if there was one.",
+    attributes=(*required(names.HALTS_EMITTED, names.ERROR_TYPE), *_WHOSE),
     events=(names.EVENT_HALT,),
 )
 
@@ -273,6 +286,7 @@ SPANS: Final = (
     COMPACT_BLOCK,
     LIST_ITEMS,
     INVOKE_AGENT,
+    HALT_SPAN,
     PROJECT_VIEW,
 )
 
@@ -301,7 +315,7 @@ HALT: Final = EventType(
         *conditional(names.HALT_REASON, when="alert messages are exported"),
     ),
     "The conversation was halted: no model call and no tool call starts after it. On the open assembly, else on the"
-    " span that is running, and on the run's span.",
+    f" span that is running, and on the run's span; where none is open, on a `{names.SPAN_HALT}` span.",
 )
 
 EVENTS: Final = (OVERFLOW, ALERT, HALT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -16,14 +17,15 @@ from opentelemetry.trace import NoOpTracer, SpanKind
 
 from otel_assembly._version import __version__
 from otel_assembly.forks import new_lock
-from otel_assembly.recorder import default_recorder
+from otel_assembly.recorder import Whose, default_recorder
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
 from otel_assembly.telemetry.allocation import OpenAllocation
 from otel_assembly.telemetry.failures import Failures
+from otel_assembly.telemetry.halts import Trail, tell_halts
 from otel_assembly.telemetry.metrics import Metrics
 from otel_assembly.telemetry.recording import OPEN, OpenRecording
-from otel_assembly.telemetry.run import RUN, OpenRun, Run, mark_halted
+from otel_assembly.telemetry.run import RUN, OpenRun, Run
 from otel_assembly.telemetry.settings import TelemetrySettings
 from otel_assembly.telemetry.signals import Signals
 from otel_assembly.telemetry.stamp import StampingProcessor
@@ -35,11 +37,12 @@ if TYPE_CHECKING:
     from opentelemetry._logs import Logger, LoggerProvider
     from opentelemetry.context import Context as OtelContext
     from opentelemetry.metrics import Meter, MeterProvider
-    from opentelemetry.trace import Span, Tracer, TracerProvider
+    from opentelemetry.trace import Span, SpanContext, Tracer, TracerProvider
 
     from otel_assembly.context import Context
+    from otel_assembly.conversation import HaltGuard
     from otel_assembly.events import HaltEvent
-    from otel_assembly.recorder import Projection, Whose
+    from otel_assembly.recorder import Projection
 
 _API_MODULES: Final = ("opentelemetry.trace", "opentelemetry.metrics", "opentelemetry._logs")
 
@@ -299,34 +302,61 @@ class OpenTelemetryRecorder:
             set_status_on_exception=False,
         )
 
-    def halted(self, halt: HaltEvent) -> None:
-        """A conversation was halted outside of any assembly: the span that is running says so, and the run's."""
+    def halted(self, halt: HaltEvent, whose: Whose, last: SpanContext | None = None) -> None:
+        """A conversation was halted outside of any assembly: the span that is running says so, and the run's.
+
+        Args:
+            halt: What halted it.
+            whose: The agent, as far as it is known.
+            last: The span of the conversation's last assembly.
+        """
         with self.failures.contained("halt"):
             if not (self.listening() and self._prepared()):
                 return
-            run = RUN.get()
+            at_ns, run = time.time_ns(), RUN.get()
             spans = [trace.get_current_span()]
             if run is not None:
                 run.halted = True
                 if run.span is not spans[0]:
                     spans.append(run.span)
-            agent = (run.agent_name, run.framework) if run is not None else (None, None)
-            self.metrics.add(catalogue.HALTS, 1, self.metrics.agent(*agent)[1])
-            self.signals.halt(spans, otel_context.get_current(), halt)
-            for span in spans:
-                mark_halted(span)
+            tell_halts(self, [(halt, at_ns)], spans, otel_context.get_current(), whose, last)
 
 
-def halted(halt: HaltEvent) -> None:
-    """A guard closed: tell the open assembly, else the run's recorder, else the default one."""
+def halted(halt: HaltEvent, guard: HaltGuard, by: Whose | None = None) -> None:
+    """A guard closed; `by` is on whose behalf somebody closed it, where that is known."""
+    tell_halt(halt, guard.last, by, guard.whose)
+
+
+def tell_halt(
+    halt: HaltEvent, last: object, *known: Whose | None, recorder: OpenTelemetryRecorder | None = None
+) -> None:
+    """Tell of a halt to the open assembly; else to the run's recorder, else to that of the last assembly.
+
+    Args:
+        halt: What halted a conversation.
+        last: The `Trail` of the conversation's last assembly, if there is one.
+        known: Whose conversation it is, by those who may know; the first one who knows before the run, the others
+            after it.
+        recorder: Where it is told if there is neither a run nor a last assembly.
+    """
     recording = OPEN.get()
     if recording is not None and not recording.finished:
-        recording.halts.append(halt)
+        recording.halts.append((halt, time.time_ns()))
         return
-    run = RUN.get()
-    recorder = run.recorder if run is not None else default_recorder()
-    if isinstance(recorder, OpenTelemetryRecorder):
-        recorder.halted(halt)
+    run, trail = RUN.get(), last if isinstance(last, Trail) else None
+    told_by = run.recorder if run is not None else trail.recorder if trail is not None else recorder
+    if told_by is None:
+        default = default_recorder()
+        told_by = default if isinstance(default, OpenTelemetryRecorder) else None
+    if told_by is None:
+        return
+    sayings = [one for one in (*known[:1], run, trail, *known[1:]) if one is not None]
+    whose = Whose(
+        next((one.agent_name for one in sayings if one.agent_name is not None), None),
+        next((one.framework for one in sayings if one.framework is not None), None),
+        next((one.conversation_id for one in sayings if one.conversation_id is not None), None),
+    )
+    told_by.halted(halt, whose, trail.span if trail is not None else None)
 
 
-__all__ = ["OpenTelemetryRecorder", "halted"]
+__all__ = ["OpenTelemetryRecorder", "halted", "tell_halt"]

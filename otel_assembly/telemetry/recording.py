@@ -11,14 +11,17 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import INVALID_SPAN
 
+from otel_assembly.context import Context
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.delta import exits_from_the_prompt
 from otel_assembly.errors import HaltedError
+from otel_assembly.recorder import Whose
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
 from otel_assembly.telemetry.allocation import put_arrays, put_sheet
 from otel_assembly.telemetry.arrays import run_text
 from otel_assembly.telemetry.attempts import AttemptSpans
+from otel_assembly.telemetry.halts import Trail, tell_halts
 from otel_assembly.telemetry.projection import (
     assembly_arrays,
     assembly_attributes,
@@ -27,7 +30,7 @@ from otel_assembly.telemetry.projection import (
     step_arrays,
     step_attributes,
 )
-from otel_assembly.telemetry.run import RUN, mark_halted
+from otel_assembly.telemetry.run import RUN
 from otel_assembly.telemetry.signals import severity_of
 from otel_assembly.telemetry.stamp import Stamp, is_model_call
 from otel_assembly.telemetry.statuses import set_status
@@ -43,12 +46,10 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from otel_assembly.budget.compaction import Watch
-    from otel_assembly.context import Context
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.decision import Overflow
     from otel_assembly.events import HaltEvent
     from otel_assembly.record import Record, Step
-    from otel_assembly.recorder import Whose
     from otel_assembly.telemetry.arrays import Arrays
     from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
     from otel_assembly.totals import Prefix, Totals
@@ -130,6 +131,8 @@ class OpenRecording:
         "halts",
         "measured",
         "recorded",
+        "trail",
+        "whose",
     )
 
     def __init__(
@@ -152,7 +155,8 @@ class OpenRecording:
             self.agent_name = self.agent_name or run.agent_name
             self.framework = self.framework or run.framework
             conversation_id = conversation_id or run.conversation_id
-        self.halts: list[HaltEvent] = []
+        #: What halted while it was open, and when.
+        self.halts: list[tuple[HaltEvent, int]] = []
         self.finished = False
         self._policies: dict[int, _PolicyTime] = {}
         self._attempts: AttemptSpans | None = None
@@ -173,6 +177,11 @@ class OpenRecording:
             self._span = recorder.start_span(names.SPAN_ASSEMBLE_CONTEXT, around, started_ns, given)
         except Exception as error:  # noqa: BLE001  # nothing of ours reaches the agent
             recorder.failures.take("span", error)
+        self.whose = Whose(self.agent_name, self.framework, conversation_id)
+        #: What is remembered of it for a halt that comes when it has ended.
+        self.trail = Trail(recorder, self._span.get_span_context(), self.agent_name, self.framework, conversation_id)
+        if isinstance(context, Context):
+            context.guard.last = self.trail
         #: Whether a reader of the traces will know of this assembly.
         self.recorded = self._span.is_recording()
         self.measured = self.recorded or recorder.measures()
@@ -225,37 +234,38 @@ class OpenRecording:
         ended_ns = record.ended_ns or time.time_ns()
         self.finished = True
         contained = self._recorder.failures.contained
+        with contained("events"):
+            self._signal(record, ended_ns)
+        self._tell_halts(ended_ns)
         if self.measured:
             with contained("totals"):
                 self._tell(record, totals_of(record), prefix_of(record), ended_ns)
-        else:
-            with contained("events"):
-                self._signal(record)
         if self._attempts is not None:
             with contained("span"):
                 self._attempts.end()
         for timing in self._policies.values():
             with contained("span"):
-                timing.span.end(timing.ended_ns)
+                timing.span.end(timing.ended_ns or ended_ns)
         with contained("span"):
             self._span.end(ended_ns)
 
     def signal(self, alerts: Sequence[AlertFacts], overflow: Overflow | None) -> None:
         """Alerts were delivered or a limit could not hold, in an assembly of which nothing else is told."""
         self._enter()
-        signals = self._recorder.signals
+        signals, now_ns = self._recorder.signals, time.time_ns()
         for alert in alerts:
-            signals.alert(self._span, self._context, alert)
+            signals.alert(self._span, self._context, alert, now_ns)
         if overflow is not None:
-            signals.overflow([self._span], self._context, overflow)
+            signals.overflow([self._span], self._context, overflow, now_ns)
 
     def abandon(self) -> None:
         """Nothing will be known of this assembly: its spans end as they are."""
         self.finished = True
+        now_ns = time.time_ns()
+        self._tell_halts(now_ns)
         if not self.measured and not self._policies:
             self._span.end()
             return
-        now_ns = time.time_ns()
         for timing in self._policies.values():
             with self._recorder.failures.contained("span"):
                 timing.span.end(timing.ended_ns or now_ns)
@@ -268,8 +278,6 @@ class OpenRecording:
         contained = self._recorder.failures.contained
         with contained("metrics"):
             self._measure(record, totals, prefix, max(0, ended_ns - self._started_ns) / 1e9)
-        with contained("events"):
-            self._signal(record)
         if self.recorded:
             self.recorded = False
             with contained("span"):
@@ -302,8 +310,6 @@ class OpenRecording:
             metrics.record(catalogue.BUDGET_FIXED_UTILIZATION, fixed, agent, context)
         if totals.overflowed:
             metrics.add(catalogue.BUDGET_OVERFLOWS, 1, both, context)
-        if self.halts:
-            metrics.add(catalogue.HALTS, len(self.halts), both, context)
         for step in record.steps:
             timing = self._policies.get(step.index)
             if timing is not None:
@@ -333,7 +339,19 @@ class OpenRecording:
                 metrics.add(catalogue.ITEMS_DROPPED, len(group.view), attributes, context)
                 metrics.add(catalogue.TOKENS_DROPPED, record.items_tokens(group.view), attributes, context)
 
-    def _signal(self, record: Record) -> None:
+    def _tell_halts(self, ended_ns: int) -> None:
+        """What halted stands on the assembly and on the run."""
+        if not self.halts:
+            return
+        self._enter()
+        run, spans = self._run, [self._span]
+        if run is not None:
+            run.halted = True
+            spans.append(run.span)
+        halts = [(halt, min(at_ns, ended_ns)) for halt, at_ns in self.halts]
+        tell_halts(self._recorder, halts, spans, self._context, self.whose)
+
+    def _signal(self, record: Record, ended_ns: int) -> None:
         self._enter()
         signals = self._recorder.signals
         for step in record.steps:
@@ -341,17 +359,10 @@ class OpenRecording:
             if timing is None:
                 continue
             for alert in step.alerts if record.error is None else ():
-                signals.alert(timing.span, timing.context, alert)
+                signals.alert(timing.span, timing.context, alert, timing.ended_ns or ended_ns)
             if step.overflow is not None:
-                signals.overflow([timing.span, self._span], self._context, step.overflow)
-        if not self.halts:
-            return
-        run = self._run
-        for halt in self.halts:
-            signals.halt([self._span] if run is None else [self._span, run.span], self._context, halt)
-        if run is not None:
-            run.halted = True
-            mark_halted(run.span)
+                at_ns = min(timing.ended_ns or ended_ns, ended_ns)
+                signals.overflow([timing.span, self._span], self._context, step.overflow, at_ns)
 
     def _describe_steps(self, record: Record, sums: Sums) -> None:
         for step in record.steps:
@@ -363,7 +374,7 @@ class OpenRecording:
                 attributes = step_attributes(record, step, sums, halts)
                 self._put(timing.span, timing.context, attributes, step_arrays(record, step), timing.ended_ns)
                 self._describe_allocation(record, step, timing)
-                set_status(timing.span, step.error, overflowed=step.overflow is not None, halted=bool(halts))
+                set_status(timing.span, step.error, overflow=step.overflow, halted=bool(halts))
 
     def _describe(self, record: Record, totals: Totals, prefix: Prefix, sums: Sums, ended_ns: int) -> None:
         halts = max(totals.halts_emitted, len(self.halts))
@@ -373,9 +384,7 @@ class OpenRecording:
         attributes = assembly_attributes(record, totals, prefix, sums, halts)
         if content is not None and record.prompts_out:
             attributes[names.GEN_AI_SYSTEM_INSTRUCTIONS] = instructions_json(record.prompts_out, content)
-        set_status(
-            self._span, record.error or record.spared, overflowed=record.overflow is not None, halted=bool(halts)
-        )
+        set_status(self._span, record.error or record.spared, overflow=record.overflow, halted=bool(halts))
         self._put(self._span, self._context, attributes, arrays, ended_ns)
 
     def _redacted(self, text: str) -> str:
@@ -395,8 +404,8 @@ class OpenRecording:
         context = trace.set_span_in_context(span, timing.context)
         put_sheet(start, span, context, step.sheet, started_ns, None, _ordinals(step))
         if step.sheet.overflow is not None:
-            self._recorder.signals.mark_overflow(span, step.sheet.overflow)
-        set_status(span, step.error, overflowed=step.sheet.overflow is not None, halted=False)
+            self._recorder.signals.mark_overflow(span, step.sheet.overflow, timing.ended_ns)
+        set_status(span, step.error, overflow=step.sheet.overflow, halted=False)
         span.end(timing.ended_ns)
 
     def _put(self, span: Span, context: OtelContext, attributes: dict[str, Any], arrays: Arrays, at_ns: int) -> None:

@@ -40,9 +40,11 @@ class Run:
 RUN: Final[ContextVar[Run | None]] = ContextVar("otel_assembly_run", default=None)
 
 
-def mark_halted(span: Span) -> None:
-    """The status of a span that a halt stands on; one that has ended stays as it is."""
+def mark_halted(span: Span, halts: int = 1) -> None:
+    """What a span says that so many halts stand on; one that has ended stays as it is."""
     if span.is_recording():
+        before = (getattr(span, "attributes", None) or {}).get(names.HALTS_EMITTED)
+        span.set_attribute(names.HALTS_EMITTED, halts + (before if isinstance(before, int) else 0))
         span.set_attribute(names.ERROR_TYPE, names.ERROR_ASSEMBLY_HALT)
         span.set_status(HALTED)
 

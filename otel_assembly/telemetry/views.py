@@ -45,6 +45,6 @@ def put_projection(start: StartSpan, projection: Projection) -> None:
                         names.TOKENS_ENCODING: encoding,
                     }
                 )
-            set_status(span, projection.error, overflowed=False, halted=False)
+            set_status(span, projection.error, overflow=None, halted=False)
     finally:
         span.end()

@@ -18,6 +18,7 @@ from otel_assembly import (
     Compactors,
     Context,
     ConversationPolicy,
+    HaltedError,
     ModelRequest,
     ModelResponse,
     ObserverAlert,
@@ -177,13 +178,32 @@ async def test_an_alert_that_went_to_the_logs_is_counted_and_nothing_is_made_up(
 
 
 async def test_a_halt_is_marked(recorder):
+    with recorder.tracer().start_as_current_span("POST /ask"):
+        await _alerted(recorder.recorder, None, "fatal")
+    said = [signal["what"] for turn in shown(recorder.spans)["turns"] for signal in turn.get("signals", [])]
+    assert sorted(said) == ["alert", "halt"]
+
+
+async def test_a_halt_on_a_span_of_its_own_stands_after_the_turn_that_it_is_linked_to(recorder):
     await _alerted(recorder.recorder, None, "fatal")
-    spans = recorder.spans
-    halts = [event for span in spans for event in span.events if event.name == "assembly.halt"]
-    turns = shown(spans)["turns"]
-    said = [signal["what"] for turn in turns for signal in turn.get("signals", [])]
-    assert ("halt" in said) == bool(halts)
-    assert "alert" in said
+    assert recorder.span("halt").links
+    first, second = shown(recorder.spans)["turns"]
+    assert first["signals"] == [{"what": "halt", "source": "watch", "says": "FATAL: it is fatal", "after": True}]
+    assert [signal["what"] for signal in second["signals"]] == ["alert"]
+
+
+async def test_a_turn_of_a_conversation_that_was_halted_before_says_why_nothing_was_sent(recorder):
+    stream = Stream()
+    context = Context(conversation_id="talk", stream=stream)
+    assembler = Assembler([ConversationPolicy()], recorder=recorder.recorder)
+    await stream.send(ModelRequest(content="hello"))
+    await assembler.assemble([], stream.history, context)
+    with recorder.tracer().start_as_current_span("work"):
+        await stream.send(ObserverAlert(source="watch", severity="fatal", message="it is fatal"))
+    with pytest.raises(HaltedError):
+        await assembler.assemble([], stream.history, context)
+    _, halted = shown(recorder.spans)["turns"]
+    assert {"what": "error", "says": "assembly_halt"} in halted["signals"]
 
 
 def test_a_halt_on_the_run_s_span_stands_after_the_last_turn():

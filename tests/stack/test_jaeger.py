@@ -133,7 +133,8 @@ def test_an_overflow_is_an_error_with_its_size_on_the_policy_and_on_the_assembly
         assert found["otel.status_code"] == ("string", "ERROR")
         assert found["error"] == ("bool", True)
         assert found["error.type"] == ("string", "context_overflow")
-        assert found["otel.status_description"] == ("string", "the context does not fit its budget")
+        said = "the context does not fit its budget: 1,023 tokens over 600"
+        assert found["otel.status_description"] == ("string", said)
         over = found["assembly.overflow.tokens"]
         assert over == ("int64", 1023)
         assert events(span)["assembly.overflow"] == {
@@ -160,7 +161,7 @@ def test_a_halt_is_an_error_on_its_assembly_and_on_the_run(support):
         assert tags(span)["otel.status_code"] == ("string", "ERROR")
         assert tags(span)["error.type"] == ("string", "assembly_halt")
         assert events(span)["assembly.halt"]["assembly.halt.source"] == "refund-limit"
-    assert tags(halting)["assembly.halts.emitted"] == ("int64", 1)
+        assert tags(span)["assembly.halts.emitted"] == ("int64", 1)
     alert = trace.named("apply_policy alert")[-1]
     assert events(alert)["assembly.alert"][SEVERITY] == "fatal"
     assert "assembly_halt" not in {tags(s).get("error.type", ("", ""))[1] for t in support[:-1] for s in t.spans}

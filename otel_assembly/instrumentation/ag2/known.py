@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from otel_assembly.instrumentation.ag2.asks import ASK, channel_of, conversation_id, name_of
+from otel_assembly.instrumentation.ag2.halts import follow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,4 +126,5 @@ def begin(
             conversation_id=conversation_id(context, agent),
             started_ns=started_ns,
         )
-    return assembly  # noqa: RET504  # None where the block failed, which it contains
+        follow(context.stream, assembly)
+    return assembly

@@ -43,6 +43,7 @@ async def test_one_fatal_alert_halts_once_on_the_assembly_and_on_the_run(telemet
             {"assembly.halt.reason": "FATAL: Leaking data.", "assembly.halt.source": "watch"}
         ]
         assert telemetry.span(name).attributes["error.type"] == "assembly_halt"
+        assert telemetry.span(name).attributes["assembly.halts.emitted"] == 1
     assert telemetry.span("apply_policy alert").attributes["assembly.halts.emitted"] == 1
     assert telemetry.metric("assembly.halts", agent_name="support") == 1
 
@@ -90,8 +91,26 @@ async def test_a_halt_is_on_ag2s_own_span_of_the_run(telemetry):
     assert telemetry.span("invoke_agent support").scope != "otel_assembly"
 
 
-async def test_without_a_run_a_halt_is_only_counted(telemetry):
+async def test_without_a_run_a_halt_has_a_span_of_its_own_that_is_linked_to_the_last_assembly(telemetry):
+    stream = MemoryStream()
+    agent = ag2.Agent("support", config=Model("one"), assembly=[policies.ConversationPolicy()])
+    await agent.ask("hi", stream=stream)
+    await stream.send(events.HaltEvent(reason="r", source="s"), part("context").ConversationContext(stream))
+    halt, assembly = telemetry.span("halt"), telemetry.span("assemble_context")
+    assert [(link.trace_id, link.span_id) for link in halt.links] == [(assembly.trace_id, assembly.span_id)]
+    assert halt.attributes == {
+        "assembly.halts.emitted": 1,
+        "assembly.framework": "ag2",
+        "error.type": "assembly_halt",
+        "gen_ai.agent.name": "support",
+        "gen_ai.conversation.id": str(stream.id),
+    }
+    assert halts(telemetry, None) == ["halt"]
+    assert telemetry.metric("assembly.halts", agent_name="support", framework="ag2") == 1
+
+
+async def test_without_a_run_and_without_an_assembly_a_halt_has_a_span_of_its_own(telemetry):
     stream = MemoryStream()
     await stream.send(events.HaltEvent(reason="r", source="s"), part("context").ConversationContext(stream))
-    assert telemetry.spans == []
-    assert telemetry.metric("assembly.halts") == 1
+    assert [span.name for span in telemetry.spans] == ["halt"]
+    assert telemetry.metric("assembly.halts", framework="ag2") == 1
