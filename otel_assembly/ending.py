@@ -74,6 +74,23 @@ def failed(record: Record, recording: Recording | None, error: BaseException) ->
         recording.finish(record)
 
 
+def spared(record: Record, recording: Recording | None, error: BaseException) -> None:
+    """It failed, and what came in stays as it was: it is told whole, and no prompt is compared with it.
+
+    Where it has done something before it failed, what comes next goes on from there.
+    """
+    record.spared = error
+    if any(step.groups or step.made or step.moved for step in record.steps):
+        succeeded(record, recording)
+        return
+    ledger = record.ledger
+    with ledger.lock:
+        record.last, record.baseline = ledger.last, ledger.recorded
+        record.departed = dict(ledger.departed)
+        if recording is not None:
+            recording.finish(record)
+
+
 def numbers(record: Record) -> Totals | None:
     """The numbers of an assembly that is done; a counter that fails must not undo it."""
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.ending import failed, succeeded
+from otel_assembly.ending import failed, spared, succeeded
 from otel_assembly.observed_step import ObservedStep
 from otel_assembly.record import CALLER, Step
 
@@ -114,8 +114,7 @@ class ObservedAssembly:
             return
         try:
             if error is not None and stays:
-                record.spared = error
-                succeeded(record, recording)
+                spared(record, recording, error)
             elif error is not None:
                 failed(record, recording, error)
             else:

@@ -273,7 +273,7 @@ def breakpoints_of(record: Record, prefix: Prefix) -> Breakpoints:
 def prefix_of(record: Record) -> Prefix:
     """Compare the prompt to send with the one before it in the ledger."""
     last = record.last
-    if last is None or record.error is not None:
+    if last is None or record.error is not None or record.spared is not None:
         return Prefix(cause=PrefixBreak.FIRST.value if last is None else None)
     prompts, before = record.prompts_out, last.prompts
     previous = sum(map(_size, before)) + last.kept.history.view_size(last.kept)

@@ -71,11 +71,12 @@ def assembly_attributes(record: Record, totals: Totals, prefix: Prefix, sums: Su
         attributes[names.BUDGET_UTILIZATION] = float(totals.utilization or 0.0)
     if totals.fixed is not None:
         attributes[names.BUDGET_FIXED] = totals.fixed
-    if record.error is None:
+    if record.error is None and record.spared is None:
         attributes[names.PREFIX_TOKENS] = prefix.tokens
         attributes[names.PREFIX_HASH] = prefix_hash(record, prefix)
         if prefix.cause is not None:
             attributes[names.PREFIX_BREAK] = prefix.cause
+    if record.error is None:
         kinds = tokens_by_kind(record)
         if kinds:
             attributes[names.KIND_NAMES] = list(kinds)

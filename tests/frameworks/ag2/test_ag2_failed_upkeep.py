@@ -95,17 +95,28 @@ async def test_a_strategy_of_ag2s_whose_store_is_down_is_told(telemetry):
     nothing_left(named(telemetry, "compaction"), telemetry.span("apply_policy compaction"))
 
 
-async def test_the_prompt_after_a_failed_compaction_goes_on_from_the_one_before(telemetry):
-    strategy = compact.SummarizeCompact(target=3, config=Raising())
-    agent = kept_up("fine", "again", compact=strategy, compact_trigger=TRIGGER)
-    stream = await asked(agent)
-    telemetry.clear()
-    with contextlib.suppress(ConnectionError):
-        await agent.ask("and?", stream=stream)
-    prompt = telemetry.spans_named("assemble_context")[0]
-    assert prompt.attributes["assembly.events.in"] >= 11
-    assert prompt.withdrawn == []
-    assert "assembly.prefix.break" not in prompt.attributes
+async def test_the_prompt_after_a_failed_compaction_is_compared_with_the_one_before_it(telemetry):
+    billed = [
+        events.ModelResponse(events.ModelMessage(text), usage=events.Usage(prompt_tokens=9, completion_tokens=1))
+        for text in ("one", "two", "three")
+    ]
+    strategy = compact.SummarizeCompact(target=1, config=Raising())
+    agent = kept_up(*billed, compact=strategy, compact_trigger=compact.CompactTrigger(max_events=1))
+    stream = MemoryStream()
+    for question in ("a", "b", "c"):
+        with contextlib.suppress(ConnectionError):
+            await agent.ask(question, stream=stream)
+    assert "UsageEvent" in [type(event).__name__ for event in await stream.history.get_events()]
+    prompts = [one for one in telemetry.spans_named("assemble_context") if one.attributes.get("assembly.name") is None]
+    assert [one.attributes.get("assembly.prefix.break") for one in prompts] == ["first", None, None]
+    assert [one.withdrawn for one in prompts] == [[], [], []]
+    for name in ("assembly.items.dropped", "assembly.prefix.breaks"):
+        assert not [
+            point
+            for point in telemetry.metrics.get(name, ())
+            if point.attributes.get("assembly.policy.name") == "compaction"
+        ]
+    assert "assembly.prefix.breaks" not in telemetry.metrics
 
 
 @pytest.mark.parametrize("text", ["", "Error generating summary: 500 Server Error"], ids=["empty", "error text"])
