@@ -8,6 +8,7 @@ from otel_assembly.decision import Decision, DecisionOutcome
 from otel_assembly.delta import decisions_of, exits_of
 from otel_assembly.events import AssemblyCompleted
 from otel_assembly.forks import worked_out_once
+from otel_assembly.shown import html_of, line_of
 from otel_assembly.totals import Breakpoints, Prefix, Totals, breakpoints_of, prefix_of, tokens_by_kind, totals_of
 
 if TYPE_CHECKING:
@@ -96,7 +97,12 @@ class Assembly:
         return iter((self.prompts, self.events))
 
     def __repr__(self) -> str:
-        return f"Assembly(turn={self.turn}, prompts={len(self.prompts)}, events={len(self._record.view_out)})"
+        """One line of numbers; what is sent is counted now where nobody has asked for its tokens before."""
+        return line_of(self._record)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: what fills the prompt and what left by which rule; numbers and names, no content."""
+        return html_of(self._record)
 
 
 def note_on(record: Record, totals: Totals) -> AssemblyCompleted:

@@ -102,6 +102,9 @@ class AssembledContext:
     def __repr__(self) -> str:
         return f"AssembledContext({self.allocation!r}, {self.prompt!r})"
 
+    def _repr_html_(self) -> str:
+        return self.assembly._repr_html_()  # what notebooks call has to be called so
+
 
 class ContextAssembler:
     """Assembles the prompt for a task: permission, evidence, budget, order (seed 004).
