@@ -123,7 +123,7 @@ async def test_a_fatal_alert_of_an_observer_halts_as_ag2_halts(assembly_telemetr
     assert plugin.context_of(stream).guard.halted
     await agent.ask("again", stream=stream)
     assert len(model.sent) == 3
-    assert assembly_telemetry.metric("assembly.halts") == 1
+    assert assembly_telemetry.metric("assembly.halts", agent_name="support") == 1
 
 
 async def test_tokens_are_added_up_by_what_ag2_says_was_billed(assembly_telemetry):
