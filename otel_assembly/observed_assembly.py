@@ -99,15 +99,25 @@ class ObservedAssembly:
         record.count(view)
         return record.tokens(record.prompts_out, view)
 
-    def end(self, error: BaseException | None = None, *, stays: bool = False) -> None:
+    def end(
+        self,
+        error: BaseException | None = None,
+        *,
+        stays: bool = False,
+        called: bool = True,
+        over_ns: int | None = None,
+    ) -> None:
         """The assembly came to its end; with an error, nothing was sent.
 
         Args:
             error: What went wrong.
             stays: Whether what came in stays as the last step left it, whatever went wrong: it was care of a history,
                 such as its compaction, and no prompt of a model call that fails with it.
+            called: Whether a model is called with it now.
+            over_ns: When it was over, if that was earlier.
         """
         record, recording = self.record, self.recording
+        record.called, record.ended_ns = called, over_ns
         if self._broken:
             with suppress(Exception):
                 recording.abandon()

@@ -94,15 +94,12 @@ class PreparedAssembly:
             assembly = self._assembler.assembly(
                 self.recording, conversation, events, prompts=prompts, tools=tools, model=model or self.model
             )
-            if self.recording.measured:
-                assembly.record.called = called
-                assembly.record.ended_ns = None if called else self.done_ns or None
             for step in self.steps:
                 step.replay(assembly)
         except Exception as problem:  # noqa: BLE001  # who only looks on must not be felt
             self._assembler.failed(self.recording, problem)
             return
-        assembly.end(error)
+        assembly.end(error, called=called, over_ns=None if called else self.done_ns)
 
     def fail(self, problem: Exception) -> None:
         """What is known of this assembly is not to be told."""

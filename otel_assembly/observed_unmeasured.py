@@ -62,7 +62,14 @@ class UnmeasuredAssembly(ObservedAssembly):
         """Nobody is told of it: nothing is counted."""
         return None
 
-    def end(self, error: BaseException | None = None, *, stays: bool = False) -> None:
+    def end(
+        self,
+        error: BaseException | None = None,
+        *,
+        stays: bool = False,
+        called: bool = True,
+        over_ns: int | None = None,
+    ) -> None:
         """It came to its end."""
         try:
             self.recording.abandon()

@@ -32,7 +32,7 @@ from otel_assembly.telemetry.projection import (
 )
 from otel_assembly.telemetry.run import RUN
 from otel_assembly.telemetry.signals import severity_of
-from otel_assembly.telemetry.stamp import Stamp, is_model_call
+from otel_assembly.telemetry.stamp import Stamp, is_model_call, is_under
 from otel_assembly.telemetry.statuses import set_status
 from otel_assembly.telemetry.sums import Sums
 from otel_assembly.totals import prefix_of, totals_of
@@ -414,9 +414,10 @@ class OpenRecording:
     def _stamp(self, record: Record, *, reduced: bool) -> None:
         stamp = Stamp(record.assembly_id, self._span.get_span_context(), reduced)
         caller = self._caller
-        if caller.is_recording() and is_model_call(caller):
-            stamp.put_on(caller)
-            return
+        for span in (caller, trace.get_current_span()):  # the call's own may have opened while it was prepared
+            if span.is_recording() and is_model_call(span) and (span is caller or is_under(span, caller)):
+                stamp.put_on(span)
+                return
         parent = caller.get_span_context()
         processor = self._recorder.stamping() if parent.is_valid else None
         if processor is not None:

@@ -49,6 +49,12 @@ def is_model_call(span: Any) -> bool:
     return attributes.get(names.GEN_AI_OPERATION_NAME) in MODEL_CALLS
 
 
+def is_under(span: Any, parent: Span) -> bool:
+    """Whether a span is a child of another."""
+    of = getattr(span, "parent", None)
+    return of is not None and of.span_id == parent.get_span_context().span_id
+
+
 class StampingProcessor:
     """A span processor of the SDK, by its shape: it only looks at spans as they start."""
 

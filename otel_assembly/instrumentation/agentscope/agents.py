@@ -1,7 +1,8 @@
-"""What is remembered of each agent between its assemblies, and how one of them begins."""
+"""What is remembered of each agent, and the assembly of its next model call, while that is prepared."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.wrapping import ByIdentity, told_whole
@@ -15,10 +16,26 @@ if TYPE_CHECKING:
     from otel_assembly.observed import ObservedAssembly
 
 
+#: What no hook explains of what the model is called with, such as the hints that AgentScope itself puts in.
+FRAMEWORK: Final = "framework"
+
+
 class Remembered:
     """One agent: its context in parts, and what was told of it."""
 
-    __slots__ = ("_parts", "changes", "compressions", "failures", "images", "prompt", "told", "tools")
+    __slots__ = (
+        "_parts",
+        "assembly",
+        "changes",
+        "compressions",
+        "done_ns",
+        "failures",
+        "images",
+        "prompt",
+        "replies",
+        "told",
+        "tools",
+    )
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -35,6 +52,11 @@ class Remembered:
         #: How often it was told that this failed.
         self.failures = 0
         self.images = Images()
+        #: The assembly of the model call that is prepared, and when its last step was done.
+        self.assembly: ObservedAssembly | None = None
+        self.done_ns = 0
+        #: Replies that run: outside of any, no model call is prepared.
+        self.replies = 0
 
     def events(self, agent: Any) -> list[Part]:
         """What stands behind the system prompt: the summary of what was compressed, and the context."""
@@ -54,7 +76,7 @@ def remembered(agent: Any) -> Remembered:
     return known
 
 
-def begin(
+def prepare(
     instrumentation: Instrumentation,
     agent: Any,
     events: Sequence[Part],
@@ -63,7 +85,10 @@ def begin(
     sized: bool = False,
     started_ns: int,
 ) -> ObservedAssembly | None:
-    """An assembly of an agent's context begins, or began; None where nobody listens.
+    """The assembly that something that takes in this context is a step of; None where nobody listens.
+
+    It is that of the model call that comes next. Where there is more in the context than the last step let out, no
+    model was called with that, and another assembly begins.
 
     A session may have several agents, each with a context of its own, so the ledger is that of an agent in a session.
 
@@ -73,25 +98,88 @@ def begin(
         events: The context in parts.
         prompt: The system prompt, where it is not the one that was last made.
         sized: Whether the tokens of every part are counted here, because what leaves was in no prompt that was counted.
-        started_ns: When it began.
+        started_ns: When the step began.
     """
     session, known = agent.state.session_id, remembered(agent)
-    if prompt is None:
-        prompt = known.prompt or agent._system_prompt  # noqa: SLF001  # what the first prompt will begin with
-    assembly = instrumentation.observed.begin(
-        f"{session}/{agent.name}",
-        events,
-        prompts=(prompt,) if prompt else (),
-        tools=known.tools,
-        agent_name=agent.name,
-        model=agent.model.model,
-        conversation_id=session,
-        started_ns=started_ns,
-    )
+    assembly = known.assembly
+    if assembly is not None and assembly.recording.measured and not _same(assembly.events, events):
+        over(agent)
+        assembly = None
+    if assembly is None:
+        prompt = prompt if prompt is not None else _prompt(agent)
+        assembly = known.assembly = instrumentation.observed.begin(
+            f"{session}/{agent.name}",
+            events,
+            prompts=(prompt,) if prompt else (),
+            tools=known.tools,
+            agent_name=agent.name,
+            model=agent.model.model,
+            conversation_id=session,
+            started_ns=started_ns,
+        )
     if assembly is not None and sized and assembly.recording.measured:
         with told_whole(assembly):
-            assembly.record.count(assembly.record.opening.view)
+            assembly.record.count(assembly.record.view_out)
     return assembly
+
+
+def _prompt(agent: Any) -> str:
+    """The system prompt as it is before what middlewares make of it, where that is yet to be told in this reply."""
+    known = remembered(agent)
+    made = [change for change in known.changes if change.prompt_in != change.prompt_out]
+    if made and known.replies and (known.told is None or known.told[0] != agent.state.reply_id):
+        return made[0].prompt_in
+    return known.prompt or str(agent._system_prompt)  # noqa: SLF001  # what the first prompt will begin with
+
+
+def done(agent: Any, error: BaseException | None = None, *, stays: bool = False) -> None:
+    """A step is done: others may follow before the model is called, unless it failed, or none will be called."""
+    known = remembered(agent)
+    known.done_ns = time.time_ns()
+    if error is not None:
+        assembly, known.assembly = known.assembly, None
+        if assembly is not None:
+            assembly.end(error, stays=stays)
+    elif not known.replies:
+        over(agent)
+
+
+def arrives(agent: Any, events: Sequence[Part]) -> None:
+    """The model is called with these: what differs from what the last step let out is nobody's that we know."""
+    known = remembered(agent)
+    assembly = known.assembly
+    if assembly is not None and assembly.recording.measured and not _same(assembly.events, events):
+        with told_whole(assembly), assembly.step(FRAMEWORK) as step:
+            step.out(as_known(assembly, events))
+
+
+def as_known(assembly: ObservedAssembly, events: Sequence[Part]) -> list[Part]:
+    """These parts, and those of them that an assembly holds as it holds them."""
+    known = {part.facts.id: part for part in assembly.events}
+    return [known.get(part.facts.id, part) for part in events]
+
+
+def called(agent: Any) -> None:
+    """The model is called now: what was prepared for it is told, as of when that was done.
+
+    A middleware may have opened the call's span before this one was sure to be the call.
+    """
+    known = remembered(agent)
+    assembly, known.assembly = known.assembly, None
+    if assembly is not None:
+        assembly.end(over_ns=known.done_ns)
+
+
+def over(agent: Any) -> None:
+    """No model is called with what was prepared: it was over when its last step was done."""
+    known = remembered(agent)
+    assembly, known.assembly = known.assembly, None
+    if assembly is not None:
+        assembly.end(called=False, over_ns=known.done_ns)
+
+
+def _same(events: Sequence[Part], others: Sequence[Part]) -> bool:
+    return [part.facts.id for part in events] == [part.facts.id for part in others]
 
 
 class Images:

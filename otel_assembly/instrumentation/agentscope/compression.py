@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.budget.compaction import CompactionOutcome
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
 from otel_assembly.facts import EventKind, describe
-from otel_assembly.instrumentation.agentscope.agents import begin, remembered
+from otel_assembly.instrumentation.agentscope.agents import done, prepare, remembered
+from otel_assembly.instrumentation.agentscope.prompts import tell_prompt
 from otel_assembly.instrumentation.summaries import no_summary
 from otel_assembly.instrumentation.wrapping import argument, bound, told_whole
 
@@ -67,13 +68,18 @@ class Compression:
         known = remembered(self._agent)
         known.compressions += 1
         self._events = known.events(self._agent)
-        assembly = begin(self._instrumentation, self._agent, self._events, sized=True, started_ns=self.started_ns)
+        if known.replies:
+            tell_prompt(self._instrumentation, self._agent)  # it was made by now, to be measured
+        assembly = prepare(self._instrumentation, self._agent, self._events, sized=True, started_ns=self.started_ns)
         if assembly is None:
             return
+        if assembly.recording.measured:
+            self._events = assembly.events
         settings = {name: value for name in _SETTINGS if (value := getattr(self._config, name, None)) is not None}
         config = {**settings, "context_size": self._agent.model.context_size}
         self._assembly = assembly
-        self._step = assembly.step(COMPRESS_CONTEXT, kind="reduction", config=config, started_ns=self.started_ns)
+        started_ns = max(self.started_ns, known.done_ns)
+        self._step = assembly.step(COMPRESS_CONTEXT, kind="reduction", config=config, started_ns=started_ns)
         self._step.__enter__()
 
     async def summarise(self, model: Any, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -102,7 +108,8 @@ class Compression:
         if not self._assembly.recording.measured:
             return self._step.compacting(type(model).__name__)
         record, tokens = self._assembly.record, 0
-        counts = record.opening.view.history.table(record.meter).each(record.opening.view)
+        view = record.steps[-1].view_in
+        counts = view.history.table(record.meter).each(view)
         known = {id(part.blocks[0]): (part, count) for part, count in zip(self._events, counts, strict=True)}
         self._read = set()
         for message in messages:
@@ -140,7 +147,7 @@ class Compression:
             with told_whole(self._assembly):
                 self._tell(self._step)
         self._step.__exit__(type(error) if error else None, error, None)
-        self._assembly.end(None if applied else error, stays=True)
+        done(self._agent, None if applied else error, stays=True)
 
     def _tell(self, step: ObservedStep) -> None:
         known = {part.facts.id: part for part in self._events}
@@ -185,14 +192,14 @@ class Compression:
     def _impossible(self, error: BaseException) -> None:
         """Nothing is left that could be compressed, and it is too long all the same."""
         events = remembered(self._agent).events(self._agent)
-        assembly = begin(self._instrumentation, self._agent, events, started_ns=self.started_ns)
+        assembly = prepare(self._instrumentation, self._agent, events, started_ns=self.started_ns)
         if assembly is None:
             return
         step = assembly.step(COMPRESS_CONTEXT, kind="reduction", started_ns=self.started_ns)
         with step:
             needed = self.estimate if self.estimate is not None else self._trigger
             step.overflow(budget=self._trigger, needed=math.ceil(needed))
-        assembly.end(error)
+        done(self._agent, error)
 
 
 COMPRESSING: Final[ContextVar[Compression | None]] = ContextVar("otel_assembly_agentscope_compressing", default=None)

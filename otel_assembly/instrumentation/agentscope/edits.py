@@ -7,7 +7,7 @@ import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_assembly.instrumentation.agentscope.agents import begin, remembered
+from otel_assembly.instrumentation.agentscope.agents import as_known, done, over, prepare, remembered
 from otel_assembly.instrumentation.agentscope.compression import COMPRESSING
 from otel_assembly.instrumentation.wrapping import argument
 
@@ -118,6 +118,7 @@ def _truncated(instrumentation: Instrumentation, agent: Any, truncated: _Truncat
         settings,
         truncated.started_ns,
     )
+    over(agent)  # more results may come before the model is called
 
 
 def _tell(
@@ -130,13 +131,13 @@ def _tell(
     started_ns: int,
     error: BaseException | None = None,
 ) -> None:
-    """One assembly with one policy, which began then and is done, or failed."""
+    """A step of what is prepared, which began then and is done, or failed."""
     if error is None and [part.facts.id for part in before] == [part.facts.id for part in after]:
         return
-    assembly = begin(instrumentation, agent, before, sized=True, started_ns=started_ns)
+    assembly = prepare(instrumentation, agent, before, sized=True, started_ns=started_ns)
     if assembly is None:
         return
     with assembly.step(policy, kind="reduction", config=settings, started_ns=started_ns) as step:
-        step.out(after)
+        step.out(as_known(assembly, after))
     step.failed(error)
-    assembly.end(error, stays=True)
+    done(agent, error, stays=True)

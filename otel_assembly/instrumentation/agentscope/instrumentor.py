@@ -6,14 +6,17 @@ import functools
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from otel_assembly.instrumentation.agentscope import compression, edits, middlewares, prompts
+from otel_assembly.instrumentation.agentscope.agents import over, remembered
 from otel_assembly.instrumentation.hooks import Hook
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 from otel_assembly.instrumentation.runs import followed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from otel_assembly.instrumentation.instrumentor import Instrumentation
+    from otel_assembly.telemetry.run import OpenRun
 
 _AGENT: Final = "agentscope.agent._agent"
 _MODEL: Final = "agentscope.model._base"
@@ -30,9 +33,34 @@ def _reply(original: Callable[..., Any], instrumentation: Instrumentation) -> Ca
         with instrumentation.contained():
             run = instrumentation.begin_run(self.name, conversation_id=self.state.session_id)
         items = original(self, *args, **kwargs)
-        return items if run is None else followed(run, items)
+        return items if run is None else followed(_Reply(instrumentation, self, run), items)
 
     return reply
+
+
+class _Reply:
+    """One reply, while it is followed: what was prepared in it for a model that is not called ends with it."""
+
+    def __init__(self, instrumentation: Instrumentation, agent: Any, run: OpenRun) -> None:
+        self._instrumentation = instrumentation
+        self._agent = agent
+        self._run = run
+        self._began = False
+
+    def current(self) -> AbstractContextManager[None]:
+        """A step of it."""
+        if not self._began:
+            self._began = True
+            remembered(self._agent).replies += 1
+        return self._run.current()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """It came to its end."""
+        with self._instrumentation.contained():
+            if self._began:
+                remembered(self._agent).replies -= 1
+            over(self._agent)
+        self._run.end(error)
 
 
 class AgentScopeInstrumentor(AssemblyInstrumentor):

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.instrumentation.agentscope.agents import begin, remembered
+from otel_assembly.instrumentation.agentscope.agents import arrives, as_known, called, done, over, prepare, remembered
 from otel_assembly.instrumentation.agentscope.prompts import tell_prompt
 from otel_assembly.instrumentation.wrapping import argument, bound
 
@@ -25,15 +25,21 @@ ON_MODEL_CALL: Final = "on_model_call"
 class Round:
     """One call of a method that middlewares stand around, and what they were given."""
 
-    __slots__ = ("agent", "done", "messages", "started_ns", "summary")
+    __slots__ = ("agent", "done", "messages", "started_ns", "summary", "tools")
 
-    def __init__(self, agent: Any, messages: Sequence[Any], summary: Any = "") -> None:
+    def __init__(self, agent: Any, messages: Sequence[Any], summary: Any = "", tools: Any = None) -> None:
         self.agent = agent
         self.messages = list(messages)
         self.summary = summary
+        self.tools = tools
         self.started_ns = time.time_ns()
         #: Whether what happened to them was looked at.
         self.done = False
+
+    def sends(self, messages: Sequence[Any], tools: Any) -> bool:
+        """Whether a model that is called with these is the agent's, and none that a middleware asks something else."""
+        known = {message.id for message in self.messages}
+        return (tools is not None and tools is self.tools) or any(message.id in known for message in messages)
 
 
 _COMPRESSION: Final[ContextVar[Round | None]] = ContextVar("otel_assembly_agentscope_compression", default=None)
@@ -86,10 +92,8 @@ def call_model(original: Callable[..., Any], instrumentation: Instrumentation) -
         given = None
         with instrumentation.contained():
             tell_prompt(instrumentation, self)
-            middlewares = self._model_call_middlewares
-            # Where our own plug-in is among them, it tells of its assemblies itself.
-            if middlewares and not any(getattr(one, "otel_assembly_plugin", False) for one in middlewares):
-                given = Round(self, argument(args, kwargs, 0, "messages", ()))
+            messages, tools = argument(args, kwargs, 0, "messages", ()), argument(args, kwargs, 1, "tools")
+            given = _round(Round(self, messages, tools=tools))
         try:
             with bound(_CALL, given):
                 return await original(self, *args, **kwargs)
@@ -100,8 +104,26 @@ def call_model(original: Callable[..., Any], instrumentation: Instrumentation) -
                     name = _name(self._model_call_middlewares, ON_MODEL_CALL)
                     _tell(instrumentation, given, name, before, before, error=error)
             raise
+        finally:
+            with instrumentation.contained():
+                over(self)  # where a middleware has answered itself
 
     return call
+
+
+def _round(given: Round) -> Round | None:
+    """A model call begins; None where no middleware stands in front of the model that we have to look at."""
+    agent = given.agent
+    if remembered(agent).assembly is not None:
+        arrives(agent, _behind_the_prompt(given, given.messages)[0])
+    middlewares = agent._model_call_middlewares  # noqa: SLF001
+    if any(getattr(one, "otel_assembly_plugin", False) for one in middlewares):
+        over(agent)  # our own plug-in tells of its assemblies itself
+        return None
+    if not middlewares:
+        called(agent)
+        return None
+    return given
 
 
 def model(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -112,11 +134,13 @@ def model(original: Callable[..., Any], instrumentation: Instrumentation) -> Cal
         given = _CALL.get()
         if given is None or given.done or not instrumentation.listening():
             return await original(self, *args, **kwargs)
-        given.done = True
         with instrumentation.contained():
-            messages = argument(args, kwargs, 0, "messages", ())
-            if not _same(given.messages, messages):
-                _model_called(instrumentation, given, messages)
+            messages, tools = argument(args, kwargs, 0, "messages", ()), argument(args, kwargs, 1, "tools")
+            if given.sends(messages, tools):
+                given.done = True
+                if not _same(given.messages, messages):
+                    _model_called(instrumentation, given, messages)
+                called(given.agent)
         return await original(self, *args, **kwargs)
 
     return call
@@ -172,10 +196,12 @@ def _tell(
     stays: bool = False,
 ) -> None:
     known = {part.facts.id: part for part in before}
-    assembly = begin(instrumentation, given.agent, before, sized=True, started_ns=given.started_ns)
+    agent = given.agent
+    assembly = prepare(instrumentation, agent, before, sized=True, started_ns=given.started_ns)
     if assembly is None:
         return
-    with assembly.step(policy, started_ns=given.started_ns) as step:
-        step.out([known.get(part.facts.id, part) for part in after], prompts=prompts)
+    started_ns = max(given.started_ns, remembered(agent).done_ns)
+    with assembly.step(policy, started_ns=started_ns) as step:
+        step.out(as_known(assembly, [known.get(part.facts.id, part) for part in after]), prompts=prompts)
     step.failed(error)
-    assembly.end(error, stays=stays)
+    done(agent, error, stays=stays)

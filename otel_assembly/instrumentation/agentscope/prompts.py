@@ -11,7 +11,7 @@ import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_assembly.instrumentation.agentscope.agents import begin, remembered
+from otel_assembly.instrumentation.agentscope.agents import done, prepare, remembered
 from otel_assembly.instrumentation.wrapping import argument, bound
 
 if TYPE_CHECKING:
@@ -133,13 +133,15 @@ def _tell(
     error: BaseException | None = None,
 ) -> None:
     events = remembered(agent).events(agent)
-    assembly = begin(instrumentation, agent, events, prompt=made[0].prompt_in, started_ns=started_ns)
+    assembly = prepare(instrumentation, agent, events, prompt=made[0].prompt_in, started_ns=started_ns)
     if assembly is None:
         return
+    ended_ns = 0
     for change in made:
-        before_ns = time.time_ns() - change.took_ns
+        before_ns = max(time.time_ns() - change.took_ns, ended_ns)
         with assembly.step(change.middleware, kind="injection", started_ns=before_ns) as step:
             if change.prompt_out is not None:
                 step.out(prompts=[change.prompt_out])
         step.failed(error if change.prompt_out is None else None)
-    assembly.end(error)
+        ended_ns = time.time_ns()
+    done(agent, error)
