@@ -72,7 +72,14 @@ class PromptPart(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """A limit that could not hold: by tokens (`unit` ``tokens``) or, for a window, by items (`unit` ``items``)."""
+    """A limit that could not hold.
+
+    Attributes:
+        budget: The limit.
+        needed: What was needed.
+        cause: Why it could not hold.
+        unit: What both count: ``tokens``, or, of a window, ``items``.
+    """
 
     budget: int
     needed: int

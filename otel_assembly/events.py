@@ -26,7 +26,12 @@ def _new_id() -> str:
 
 
 class Event(BaseModel):
-    """The base of our events; frozen, and refusing fields it does not know."""
+    """The base of our events; frozen, and refusing fields it does not know.
+
+    Attributes:
+        id: Its own id; of a tool call, the call's.
+        type: What it is, in JSON; of each class its own, and never given.
+    """
 
     # An error's message goes to logs, where no content belongs.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -35,16 +40,23 @@ class Event(BaseModel):
 
 
 class ModelRequest(Event):
-    """What a user (or whoever plays one) asks of the agent."""
+    """What a user (or whoever plays one) asks of the agent.
+
+    Attributes:
+        content: The text.
+    """
 
     type: Literal["model_request"] = "model_request"
     content: str
 
 
 class ToolCallEvent(Event):
-    """A call of a tool that the model asks for; ``id`` is the call's id, ``arguments`` its JSON text.
+    """A call of a tool that the model asks for; its `id` is the call's.
 
-    ``awaiting_approval`` marks a call that waits for a person: it stays pending however old it is.
+    Attributes:
+        name: The tool's name.
+        arguments: Its arguments, as the JSON text that the model wrote.
+        awaiting_approval: Whether the call waits for a person: it stays pending however old it is.
     """
 
     type: Literal["tool_call"] = "tool_call"
@@ -54,7 +66,12 @@ class ToolCallEvent(Event):
 
 
 class Usage(BaseModel):
-    """Tokens as the provider billed them."""
+    """Tokens as the provider billed them.
+
+    Attributes:
+        input_tokens: Of the prompt, cached ones included.
+        output_tokens: Of the response.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -63,7 +80,13 @@ class Usage(BaseModel):
 
 
 class ModelResponse(Event):
-    """What the model answered: a text, tool calls, or both; `usage` is what the provider billed for it."""
+    """What the model answered: a text, tool calls, or both.
+
+    Attributes:
+        content: The text; empty where there is none.
+        tool_calls: The calls that it asks for.
+        usage: What the provider billed for it, where that is known: an estimating counter is calibrated by it.
+    """
 
     type: Literal["model_response"] = "model_response"
     content: str = ""
@@ -72,7 +95,13 @@ class ModelResponse(Event):
 
 
 class ToolResultEvent(Event):
-    """What a tool returned; ``parent_id`` is the id of the call."""
+    """What a tool returned.
+
+    Attributes:
+        parent_id: The id of the call.
+        name: The tool's name.
+        content: What the model reads of it.
+    """
 
     type: Literal["tool_result"] = "tool_result"
     parent_id: str
@@ -81,7 +110,13 @@ class ToolResultEvent(Event):
 
 
 class ToolErrorEvent(Event):
-    """A tool that failed; the model reads ``error`` as the call's result."""
+    """A tool that failed.
+
+    Attributes:
+        parent_id: The id of the call.
+        name: The tool's name.
+        error: What the model reads as the call's result.
+    """
 
     type: Literal["tool_error"] = "tool_error"
     parent_id: str
@@ -90,7 +125,11 @@ class ToolErrorEvent(Event):
 
 
 class ToolResultsEvent(Event):
-    """The results of one response's calls together, as they go back to the model."""
+    """The results of one response's calls together, as they go back to the model.
+
+    Attributes:
+        results: One for each call that was answered.
+    """
 
     type: Literal["tool_results"] = "tool_results"
     results: tuple[Annotated[ToolResultEvent | ToolErrorEvent, Field(discriminator="type")], ...]
@@ -99,7 +138,11 @@ class ToolResultsEvent(Event):
 class CompactionSummary(Event):
     """A summary that stands for earlier events.
 
-    ``provenance`` has the ids of what it was made from; ``lossy`` says that it tells less than they did.
+    Attributes:
+        summary: The text.
+        event_count: How many events it stands for.
+        provenance: The ids of what it was made from.
+        lossy: Whether it tells less than they did.
     """
 
     type: Literal["compaction_summary"] = "compaction_summary"
@@ -125,7 +168,11 @@ SeverityName: TypeAlias = Literal["info", "warning", "critical", "fatal"]
 class ObserverAlert(Event):
     """What an observer has to say to the model and to the people on call.
 
-    The message is operator text: it is exported, cut at 256 characters, unless that is switched off.
+    Attributes:
+        source: Who raised it: the observer's name.
+        severity: How bad it is, as `Severity` or its name in any case; a fatal one halts the conversation.
+        message: Operator text: it is exported, cut at 256 characters, unless that is switched off.
+        data: Numbers and names for whoever handles it; never exported.
     """
 
     type: Literal["observer_alert"] = "observer_alert"
@@ -154,7 +201,13 @@ class ObserverAlert(Event):
 
 
 class HaltEvent(Event):
-    """The run is over: after it no model call and no tool call starts."""
+    """The run is over: after it no model call and no tool call starts.
+
+    Attributes:
+        reason: Why; it may quote the message of an alert.
+        source: Who halted.
+        alerts: The alerts that led to it.
+    """
 
     type: Literal["halt"] = "halt"
     reason: str
@@ -163,21 +216,34 @@ class HaltEvent(Event):
 
 
 class TurnStarted(Event):
-    """A turn of the loop began."""
+    """A turn of the loop began.
+
+    Attributes:
+        turn: Its number, from 0.
+    """
 
     type: Literal["turn_started"] = "turn_started"
     turn: int = Field(ge=0)
 
 
 class TurnCompleted(Event):
-    """A turn of the loop ended."""
+    """A turn of the loop ended.
+
+    Attributes:
+        turn: Its number, from 0.
+    """
 
     type: Literal["turn_completed"] = "turn_completed"
     turn: int = Field(ge=0)
 
 
 class UsageEvent(Event):
-    """Tokens that a model call was billed for."""
+    """Tokens that a model call was billed for.
+
+    Attributes:
+        model: The model that was called.
+        usage: The tokens.
+    """
 
     type: Literal["usage"] = "usage"
     model: str = ""
@@ -188,10 +254,13 @@ class AssemblyCompleted(Event):
     """A context was assembled; observers of budgets watch this.
 
     Attributes:
+        assembly: Its id.
+        turn: How many assemblies of its ledger came before.
         tokens: Tokens of the assembled prompt.
         budget: The tightest token limit that a policy held; None where none did.
         fixed: Tokens of what may not be dropped; None where no policy knew.
         overflow_tokens: By how many tokens a budget could not hold; 0 where it held.
+        overflow_cause: Why it could not, as `OverflowCause` has it; empty where it held.
     """
 
     type: Literal["assembly_completed"] = "assembly_completed"
@@ -205,14 +274,23 @@ class AssemblyCompleted(Event):
 
 
 class ObserverStarted(Event):
-    """An observer began to work on an event."""
+    """An observer began to work on an event.
+
+    Attributes:
+        observer: Its name.
+    """
 
     type: Literal["observer_started"] = "observer_started"
     observer: str
 
 
 class ObserverCompleted(Event):
-    """An observer ended; ``error`` is the type of what it raised."""
+    """An observer ended.
+
+    Attributes:
+        observer: Its name.
+        error: The type of what it raised; empty where it raised nothing.
+    """
 
     type: Literal["observer_completed"] = "observer_completed"
     observer: str
@@ -220,14 +298,23 @@ class ObserverCompleted(Event):
 
 
 class AggregationCompleted(Event):
-    """An aggregate wrote to the knowledge store."""
+    """An aggregate wrote to the knowledge store.
+
+    Attributes:
+        aggregate: Its name.
+    """
 
     type: Literal["aggregation_completed"] = "aggregation_completed"
     aggregate: str
 
 
 class AggregationFailed(Event):
-    """An aggregate could not write; ``error`` is the type of what it raised."""
+    """An aggregate could not write.
+
+    Attributes:
+        aggregate: Its name.
+        error: The type of what it raised.
+    """
 
     type: Literal["aggregation_failed"] = "aggregation_failed"
     aggregate: str

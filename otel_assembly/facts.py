@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import singledispatch
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from otel_assembly.errors import DescribeError
+from otel_assembly.errors import DescribeError, UnknownNameError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,11 +44,21 @@ class EventKind(StrEnum):
 
 
 class ToolCallFacts(NamedTuple):
-    """One tool call that an event asks for; its arguments as JSON, or as whatever text the model wrote."""
+    """One tool call that an event asks for.
+
+    Attributes:
+        id: The call's id.
+        name: The tool's name.
+        arguments: Its arguments as JSON, or as whatever text the model wrote.
+    """
 
     id: str
     name: str
     arguments: str
+
+
+#: An event's kind as its string. What blocks hold beside these is for blocks alone.
+KindName: TypeAlias = Literal["request", "response", "tool_call", "tool_result", "summary", "alert", "system", "other"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +66,7 @@ class EventFacts:
     """What the engine knows of one event.
 
     Attributes:
-        kind: One of `EventKind`, or its string.
+        kind: One of `EventKind`, or its string; any other raises `UnknownNameError`.
         text: The main text that the model would read.
         fields: Further texts of the same message (parts, tool names, arguments); each is tokenised alone.
         opens: Ids of the tool calls that this event asks for; also those that `fields` spell out.
@@ -73,7 +83,7 @@ class EventFacts:
         framed: Whether it is a message of its own; False for a text that is part of one, whose marks are counted there.
     """
 
-    kind: EventKind | str
+    kind: EventKind | KindName
     text: str = ""
     fields: Sequence[str] = ()
     opens: Sequence[str] = ()
@@ -88,6 +98,10 @@ class EventFacts:
     calls: Sequence[ToolCallFacts] = ()
     framed: bool = True
 
+    def __post_init__(self) -> None:
+        if self.kind not in _KINDS:
+            raise UnknownNameError("kind of event", str(self.kind), [kind.value for kind in EventKind])
+
     @property
     def texts(self) -> tuple[str, ...]:
         """Every text field that is not empty, in order."""
@@ -101,7 +115,8 @@ class EventFacts:
         )
 
 
-_MESSAGE_KINDS = frozenset(EventKind) - {EventKind.ALERT, EventKind.OTHER}
+_KINDS = frozenset(EventKind)
+_MESSAGE_KINDS = _KINDS - {EventKind.ALERT, EventKind.OTHER}
 
 
 @singledispatch

@@ -15,7 +15,9 @@ from otel_assembly import (
     ContextAssembler,
     ConversationPolicy,
     ConversationSummaryAggregate,
+    EventFacts,
     ExtractiveCompactor,
+    History,
     KnowledgeRecall,
     KnowledgeStore,
     KnowledgeWriteGate,
@@ -34,6 +36,7 @@ from otel_assembly import (
     allocate,
     attach,
     compact_history,
+    describe,
 )
 
 
@@ -209,3 +212,17 @@ def test_sequences_of_any_kind_are_chains():
 def test_what_compaction_made_is_no_compactor():
     with pytest.raises(ConfigurationError, match="compact is a CompactedBlock; give a callable"):
         Compactors(CompactedBlock("s", ("a",), (0, 0)))
+
+
+class Note:
+    """A message of a user's own type."""
+
+
+@describe.register
+def _(note: Note) -> EventFacts:
+    return EventFacts(kind="requets", text="hello")  # type: ignore[arg-type]
+
+
+def test_a_kind_of_event_that_is_none_is_refused_with_the_nearest_that_is():
+    with pytest.raises(ConfigurationError, match=r"unknown kind of event 'requets'; did you mean 'request'"):
+        History([Note()])

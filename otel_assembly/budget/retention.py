@@ -65,7 +65,12 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """What became of one proposal."""
+    """What became of one proposal.
+
+    Attributes:
+        proposal: What was proposed.
+        outcome: What became of it.
+    """
 
     proposal: Proposal
     outcome: RetentionOutcome

@@ -57,7 +57,7 @@ class StandIn:
 @describe.register
 def _(event: StandIn) -> EventFacts:
     return EventFacts(
-        event.kind,
+        EventKind(event.kind),
         text="x" * event.bytes,
         opens=event.opens,
         closes=event.closes,

@@ -62,6 +62,9 @@ def validate_order(policies: Sequence[AssemblyPolicy]) -> list[str]:
 
     Injection before reduction (seed 000): what is injected later is missing from the reduction's budget. And a filter
     in front of `AlertPolicy` takes the alerts away that it should deliver.
+
+    Args:
+        policies: The chain, in its order.
     """
     names = [policy.name for policy in policies]
     kinds = [policy_kind(policy) for policy in policies]

@@ -53,6 +53,11 @@ def invoke_agent(
     """One ask of an agent, as one trace: a span is opened only where none is current.
 
     Use it around the whole loop of one request; assemblies, and halts, inside it belong to it.
+
+    Args:
+        agent_name: The agent's name, also that of the span.
+        framework: The framework that the agent is written on.
+        conversation_id: The conversation's real id, if it has one.
     """
     recorder = default_recorder()
     if not isinstance(recorder, OpenTelemetryRecorder):
