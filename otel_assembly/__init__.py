@@ -29,7 +29,8 @@ from otel_assembly.budget.retention import (
     WriteGate,
 )
 from otel_assembly.context import Context
-from otel_assembly.conversation import HaltGuard, on_close, on_halt
+from otel_assembly.conversation import HaltGuard, on_halt
+from otel_assembly.conversation import on_close as _on_close
 from otel_assembly.decision import Decision, DecisionOutcome, DecisionReason, Outcome, Overflow, OverflowCause, Verdict
 from otel_assembly.errors import (
     AssemblyError,
@@ -242,4 +243,4 @@ __all__ = [
 ]
 
 _set_default_recorder(OpenTelemetryRecorder)
-on_close(_halted)
+_on_close(_halted)
