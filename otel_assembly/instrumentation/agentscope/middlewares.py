@@ -79,7 +79,8 @@ def _compressed(instrumentation: Instrumentation, given: Round, policy: str, err
     agent = given.agent
     if error is not None or not _same(given.messages, agent.state.context):
         before, after = _read(given.messages, given.summary), remembered(agent).events(agent)
-        _tell(instrumentation, given, policy, before, after, error=error, stays=True)
+        if error is not None or _ids(before) != _ids(after):
+            _tell(instrumentation, given, policy, before, after, error=error, stays=True)
 
 
 def call_model(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -148,9 +149,14 @@ def model(original: Callable[..., Any], instrumentation: Instrumentation) -> Cal
 
 def _model_called(instrumentation: Instrumentation, given: Round, messages: Sequence[Any]) -> None:
     name = _name(given.agent._model_call_middlewares, ON_MODEL_CALL)  # noqa: SLF001
-    before, _ = _behind_the_prompt(given, given.messages)
+    before, prompts_before = _behind_the_prompt(given, given.messages)
     after, prompts = _behind_the_prompt(given, messages)
-    _tell(instrumentation, given, name, before, after, prompts)
+    if _ids(before) != _ids(after) or prompts_before != prompts:  # copies that say the same are no change
+        _tell(instrumentation, given, name, before, after, prompts)
+
+
+def _ids(parts: Sequence[Part]) -> list[str | None]:
+    return [part.facts.id for part in parts]
 
 
 def _behind_the_prompt(given: Round, messages: Sequence[Any]) -> tuple[list[Part], list[str]]:
@@ -159,8 +165,8 @@ def _behind_the_prompt(given: Round, messages: Sequence[Any]) -> tuple[list[Part
     The first message that a model call comes with is its prompt; a system message behind it belongs to the context. The
     summary, which is made anew each time, is the part that it is elsewhere.
     """
-    own = {id(message) for message in given.messages[1:]}
-    of_context = (at for at, message in enumerate(messages) if message.role != "system" or id(message) in own)
+    own = {message.id for message in given.messages[1:]}
+    of_context = (at for at, message in enumerate(messages) if message.role != "system" or message.id in own)
     start = next(of_context, len(messages))
     prompts = [text for message in messages[:start] if (text := message.get_text_content())]
     rest, summary = messages[start:], given.agent.state.summary

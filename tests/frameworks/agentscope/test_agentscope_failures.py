@@ -214,3 +214,18 @@ async def test_images_that_cannot_be_kept_elsewhere_stay_and_that_is_told(teleme
     assert step.attributes["assembly.compacted.count"] == 0
     assert (step.status, step.attributes["error.type"]) == ("ERROR", "OSError")
     assert telemetry.span(ASSEMBLY).attributes["assembly.dropped.count"] == 0
+
+
+class Copying(MiddlewareBase):
+    """Hands on copies of what it was given, as who redacts or logs does."""
+
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        return await next_handler(messages=[message.model_copy(deep=True) for message in input_kwargs["messages"]])
+
+    async def on_compress_context(self, agent, input_kwargs, next_handler):
+        agent.state.context = [message.model_copy(deep=True) for message in agent.state.context]
+
+
+async def test_copies_that_say_the_same_are_no_change(telemetry):
+    await talk(agent(ScriptedModel(), middlewares=[Copying()]), "Order 4711.", "And now?")
+    assert telemetry.spans_named("apply_policy Copying") == []
