@@ -418,10 +418,9 @@ class OpenRecording:
             if span.is_recording() and is_model_call(span) and (span is caller or is_under(span, caller)):
                 stamp.put_on(span)
                 return
-        parent = caller.get_span_context()
-        processor = self._recorder.stamping() if parent.is_valid else None
+        processor = self._recorder.stamping() if caller.get_span_context().is_valid else None
         if processor is not None:
-            processor.await_call(parent, stamp)
+            processor.await_call(caller, stamp)
 
 
 def _ordinals(step: Step) -> Callable[[int], list[int]]:

@@ -3,25 +3,36 @@
 The current span is stamped where it is the model call itself (AG2's telemetry opens it before the prompt is assembled);
 else the next model call with the same trace and parent is, once. A summariser's call inside an assembly has another
 parent, and so is never taken for it.
+
+Many a span says only after its start that it is a model call, and a span that ends takes no attributes any more. So one
+that has not said what it is, and may be the call that an assembly waits for, is looked at until it has.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.forks import new_lock
 from otel_assembly.telemetry import conventions as names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from opentelemetry.trace import Span, SpanContext
 
     from otel_assembly.telemetry.failures import Failures
 
 MODEL_CALLS: Final = frozenset({"chat", "generate_content", "text_completion"})
+#: OpenInference's name for what a span is, and its word for a model call.
+_OPENINFERENCE_KIND: Final = "openinference.span.kind"
+_OPENINFERENCE_MODEL_CALL: Final = "LLM"
+#: The attributes by which a span says what it is.
+_SAYS: Final = frozenset({names.GEN_AI_OPERATION_NAME, _OPENINFERENCE_KIND})
+_SETTERS: Final = ("set_attribute", "set_attributes")
 #: Assemblies that wait for their model call; the oldest give up.
 _WAITING: Final = 1_024
 
@@ -43,10 +54,82 @@ class Stamp:
             span.add_link(self.span)
 
 
+def _key(span: SpanContext) -> tuple[int, int]:
+    return span.trace_id, span.span_id
+
+
 def is_model_call(span: Any) -> bool:
-    """Whether a span is one of GenAI's model calls; only an SDK's span tells."""
+    """Whether a span is one of GenAI's model calls, or one of OpenInference's; only an SDK's span tells."""
+    return _is_model_call(span) is True
+
+
+def _is_model_call(span: Any) -> bool | None:
+    """None where the span has not said what it is."""
     attributes: Mapping[str, Any] = getattr(span, "attributes", None) or {}
-    return attributes.get(names.GEN_AI_OPERATION_NAME) in MODEL_CALLS
+    operation = attributes.get(names.GEN_AI_OPERATION_NAME)
+    if operation is not None:
+        return operation in MODEL_CALLS
+    kind = attributes.get(_OPENINFERENCE_KIND)
+    return None if kind is None else kind == _OPENINFERENCE_MODEL_CALL
+
+
+class _Looking:
+    """Looks at the attributes that a span of the SDK is given, until it has said what it is, or ends."""
+
+    __slots__ = ("_before", "_said", "_span")
+
+    def __init__(self, span: Any, said: Callable[[Any], None]) -> None:
+        self._span = span
+        self._said = said
+        self._before = {name: vars(span).get(name) for name in _SETTERS}
+        with suppress(AttributeError):  # a span of another make goes without a stamp
+            for name in _SETTERS:
+                setattr(span, name, getattr(self, name))
+
+    def set_attribute(self, key: str, value: Any) -> None:
+        """As the span's own."""
+        self._set("set_attribute", key, value)
+        self._look((key,))
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """As the span's own."""
+        self._set("set_attributes", attributes)
+        self._look(attributes)
+
+    def _set(self, name: str, *given: Any) -> None:
+        before = self._before[name]
+        if before is not None:
+            before(*given)
+        else:
+            getattr(type(self._span), name)(self._span, *given)
+
+    def _look(self, given: Iterable[Any]) -> None:
+        try:
+            says = not _SAYS.isdisjoint(given)
+        except TypeError:  # no attributes at all, which is the caller's affair
+            return
+        if says:
+            self._said(self._span)
+
+    def leave(self) -> None:
+        """The span is as it was, unless somebody else has come over it since."""
+        held = vars(self._span)
+        for name, before in self._before.items():
+            if held.get(name) == getattr(self, name):
+                del held[name]
+                if before is not None:
+                    held[name] = before
+
+
+def _looking_at(span: Any) -> _Looking | None:
+    held = getattr(vars(span).get(_SETTERS[0]), "__self__", None)
+    return held if isinstance(held, _Looking) else None
+
+
+def _leave(span: Any) -> None:
+    looking = _looking_at(span)
+    if looking is not None:
+        looking.leave()
 
 
 def is_under(span: Any, parent: Span) -> bool:
@@ -56,16 +139,16 @@ def is_under(span: Any, parent: Span) -> bool:
 
 
 class StampingProcessor:
-    """A span processor of the SDK, by its shape: it only looks at spans as they start."""
+    """A span processor of the SDK, by its shape: it looks at spans as they start, and where one may be waited for."""
 
     def __init__(self, failures: Failures) -> None:
         self._failures = failures
         self._lock = new_lock()
         self._waiting: OrderedDict[tuple[int, int], Stamp] = OrderedDict()
 
-    def await_call(self, parent: SpanContext, stamp: Stamp) -> None:
-        """Stamp the next model call under this parent."""
-        key = parent.trace_id, parent.span_id
+    def await_call(self, parent: Span, stamp: Stamp) -> None:
+        """Stamp the next model call under this parent, or the parent itself if it turns out to be one before."""
+        key = _key(parent.get_span_context())
         with self._lock:
             earlier = self._waiting.get(key)
             if earlier is not None and earlier.reduced and not stamp.reduced:
@@ -77,19 +160,37 @@ class StampingProcessor:
             if len(self._waiting) > _WAITING:
                 self._waiting.popitem(last=False)
 
+        while hasattr(parent, "__wrapped__"):  # by another instrumentation: the span itself is what takes attributes
+            parent = parent.__wrapped__
+        if _is_model_call(parent) is None and _looking_at(parent) is None:
+            _Looking(parent, partial(self._said, key))
+
     def on_start(self, span: Any, parent_context: Any = None) -> None:
         """Stamp a model call that an assembly waits for."""
         if not self._waiting or span.parent is None:
             return
+        key = _key(span.parent)
+        if key not in self._waiting:
+            return
         with self._failures.contained("stamp"):
+            if _is_model_call(span) is not None:
+                self._said(key, span)
+            elif span.instrumentation_scope.name != names.SCOPE:
+                _Looking(span, partial(self._said, key))
+
+    def _said(self, key: tuple[int, int], span: Any) -> None:
+        """A span has said what it is."""
+        with self._failures.contained("stamp"):
+            _leave(span)
             if is_model_call(span):
                 with self._lock:
-                    stamp = self._waiting.pop((span.parent.trace_id, span.parent.span_id), None)
+                    stamp = self._waiting.pop(key, None)
                 if stamp is not None:
                     stamp.put_on(span)
 
     def _on_ending(self, span: Any) -> None:
-        """Nothing is done as a span ends: it takes no attributes any more."""
+        """A span that never said what it is, or has now, is not looked at any more."""
+        _leave(span)
 
     def on_end(self, span: Any) -> None:
         """Nothing is done as a span ends."""

@@ -172,3 +172,197 @@ async def test_what_an_earlier_step_reduced_stays_reduced_where_several_make_one
     call = recorder.span("chat gpt-4o")
     assert call.attributes["assembly.id"] == ids(recorder)[-1]
     assert call.attributes["gen_ai.conversation.compacted"] is True
+
+
+NAMES = {
+    "OpenLLMetry": {"gen_ai.operation.name": "chat"},
+    "OpenInference": {"openinference.span.kind": "LLM"},
+    "both": {"openinference.span.kind": "LLM", "gen_ai.operation.name": "chat"},
+}
+
+
+def name_late(span, name, way="one by one"):
+    """A span says after its start that it is a model call, as OpenLLMetry's does."""
+    span.set_attribute("gen_ai.system", "openai")
+    if way == "at once":
+        span.set_attributes({**name, "gen_ai.request.model": "gpt-4o"})
+    else:
+        for key, value in name.items():
+            span.set_attribute(key, value)
+    span.set_attribute("gen_ai.usage.input_tokens", 7)
+
+
+@pytest.mark.parametrize("way", ["one by one", "at once"])
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_model_call_that_names_itself_late_is_stamped_once(recorder, tracer, name, way):
+    with tracer.start_as_current_span("turn"):
+        await assemble()
+        for _ in range(2):
+            with tracer.start_as_current_span("openai.chat") as span:
+                name_late(span, NAMES[name], way)
+    first, second = recorder.spans_named("openai.chat")
+    [assembly] = recorder.spans_named("assemble_context")
+    assert first.attributes == {
+        "gen_ai.system": "openai",
+        **NAMES[name],
+        **({"gen_ai.request.model": "gpt-4o"} if way == "at once" else {}),
+        "assembly.id": assembly.attributes["assembly.id"],
+        "gen_ai.conversation.compacted": True,
+        "gen_ai.usage.input_tokens": 7,
+    }
+    assert [link.span_id for link in first.links] == [assembly.span_id]
+    assert "assembly.id" not in second.attributes
+    assert second.links == []
+
+
+@pytest.mark.parametrize("at_start", [True, False])
+async def test_openinferences_model_calls_are_known_by_their_kind(recorder, tracer, at_start):
+    name = NAMES["OpenInference"]
+    with tracer.start_as_current_span("turn"):
+        await assemble()
+        for kind in ("TOOL", "CHAIN", "LLM"):
+            given = {"openinference.span.kind": kind}
+            with tracer.start_as_current_span(kind, attributes=given if at_start else None) as span:
+                span.set_attributes(given)
+    assert stamps(recorder, "LLM") == ids(recorder)
+    assert stamps(recorder, "TOOL") == stamps(recorder, "CHAIN") == [None]
+    with tracer.start_as_current_span("ChatOpenAI", attributes=name if at_start else None) as span:
+        span.set_attributes(name)
+        await assemble()
+    assert stamps(recorder, "ChatOpenAI") == ids(recorder)[-1:]
+
+
+async def test_what_comes_in_between_and_is_no_model_call_is_left_alone(recorder, tracer):
+    with tracer.start_as_current_span("turn"):
+        await assemble()
+        with tracer.start_as_current_span("POST") as span:
+            span.set_attribute("http.request.method", "POST")
+        with tracer.start_as_current_span("look_up") as span:
+            name_late(span, {"gen_ai.operation.name": "execute_tool"})
+            with tracer.start_as_current_span("a tool's own model") as inner:
+                name_late(inner, NAMES["OpenLLMetry"])
+        with tracer.start_as_current_span("agent") as span:
+            name_late(span, {"openinference.span.kind": "LLM", "gen_ai.operation.name": "invoke_agent"}, "at once")
+        with tracer.start_as_current_span("openai.chat") as span:
+            name_late(span, NAMES["OpenLLMetry"])
+    assert stamps(recorder, "openai.chat") == ids(recorder)
+    for name in ("POST", "look_up", "a tool's own model", "agent"):
+        assert stamps(recorder, name) == [None]
+
+
+async def test_a_call_that_is_under_way_when_another_says_what_it_is_goes_without(recorder, tracer):
+    with tracer.start_as_current_span("turn"):
+        await assemble()
+        late = tracer.start_span("late")
+        with chat(tracer):
+            pass
+        name_late(late, NAMES["OpenLLMetry"])
+        late.end()
+    assert stamps(recorder) == ids(recorder)
+    assert stamps(recorder, "late") == [None]
+
+
+async def test_a_call_that_is_running_and_names_itself_after_its_prompt_was_made(recorder, tracer):
+    for _ in range(2):
+        with tracer.start_as_current_span("model") as span:
+            await assemble()
+            await assemble()
+            name_late(span, NAMES["OpenInference"])
+    calls = recorder.spans_named("model")
+    assert [call.attributes["assembly.id"] for call in calls] == ids(recorder)[1::2]
+    assert [len(call.links) for call in calls] == [1, 1]
+
+
+async def test_a_span_that_nothing_waits_for_is_not_looked_at(recorder, tracer):
+    """It costs nothing there: before an assembly, after its model call and elsewhere a span is the SDK's own."""
+
+    def looked_at(span):
+        return {"set_attribute", "set_attributes"} & vars(span).keys()
+
+    with tracer.start_as_current_span("turn"):
+        with tracer.start_as_current_span("before") as span:
+            assert not looked_at(span)
+        await assemble()
+        with tracer.start_as_current_span("a tool", attributes={"gen_ai.operation.name": "execute_tool"}) as span:
+            assert not looked_at(span)
+            with tracer.start_as_current_span("inside") as inner:
+                assert not looked_at(inner)
+        with tracer.start_as_current_span("openai.chat") as span:
+            assert looked_at(span)
+            name_late(span, NAMES["OpenLLMetry"])
+            assert not looked_at(span), "it has said what it is"
+        with tracer.start_as_current_span("after") as span:
+            assert not looked_at(span)
+
+
+async def test_a_span_that_never_said_what_it_is_is_the_sdks_own_again_once_it_has_ended(recorder, tracer):
+    with tracer.start_as_current_span("turn") as turn:
+        await assemble()
+        with tracer.start_as_current_span("POST") as span:
+            span.set_attribute("http.request.method", "POST")
+    for ended in (span, turn):
+        assert not {"set_attribute", "set_attributes"} & vars(ended).keys()
+    assert recorder.span("POST").attributes == {"http.request.method": "POST"}
+
+
+async def test_what_another_one_put_on_a_span_stays_and_is_called(recorder, tracer):
+    given = []
+    with tracer.start_as_current_span("turn"):
+        await assemble()
+        with tracer.start_as_current_span("openai.chat") as span:
+            ours = span.set_attribute
+            span.set_attribute = lambda key, value: (given.append(key), ours(key, value))
+            name_late(span, NAMES["OpenLLMetry"])
+            assert vars(span)["set_attribute"] is not ours
+    assert stamps(recorder, "openai.chat") == ids(recorder)
+    assert given[:2] == ["gen_ai.system", "gen_ai.operation.name"]
+
+
+async def test_a_span_in_anothers_wrapper_is_stamped_in_it(recorder, tracer):
+    """OpenInference makes another one's span current, around the SDK's."""
+    import wrapt
+    from opentelemetry import trace
+
+    class Theirs(wrapt.ObjectProxy):
+        def set_attribute(self, key, value):
+            self.__wrapped__.set_attribute(key, value)
+
+    span = Theirs(tracer.start_span("openai.chat"))
+    with trace.use_span(span, end_on_exit=True):
+        await assemble()
+        name_late(span, NAMES["OpenInference"])
+    assert stamps(recorder, "openai.chat") == ids(recorder)
+
+
+async def test_two_who_look_at_the_same_span_both_see_it(recorder, tracer):
+    """A recorder of one's own beside the default one, on one provider."""
+    from otel_assembly.telemetry import OpenTelemetryRecorder
+
+    own = OpenTelemetryRecorder(tracer_provider=recorder.tracer_provider, meter_provider=recorder.meter_provider)
+    with tracer.start_as_current_span("turn"):
+        await assemble()
+        await Assembler([], recorder=own).assemble([], conversation("ask"), Context())
+        with tracer.start_as_current_span("openai.chat") as span:
+            name_late(span, NAMES["OpenLLMetry"])
+    call = recorder.span("openai.chat")
+    assert call.attributes["assembly.id"] in ids(recorder)
+    assert {link.span_id for link in call.links} == {one.span_id for one in recorder.spans_named("assemble_context")}
+
+
+async def test_a_provider_whose_spans_cannot_be_looked_at_is_let_pass(recorder, tracer, monkeypatch):
+    from opentelemetry.sdk import trace as sdk
+
+    def sealed(self, name, value):
+        if name in {"set_attribute", "set_attributes"}:
+            raise AttributeError(name)
+        object.__setattr__(self, name, value)
+
+    monkeypatch.setattr(sdk.Span, "__setattr__", sealed, raising=False)
+    with tracer.start_as_current_span("turn"):
+        await assemble()
+        with tracer.start_as_current_span("openai.chat") as span:
+            name_late(span, NAMES["OpenLLMetry"])
+        with chat(tracer):
+            pass
+    assert stamps(recorder) == ids(recorder)
+    assert not recorder.metrics.get("assembly.telemetry.errors")

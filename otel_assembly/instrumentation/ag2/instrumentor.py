@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from otel_assembly.instrumentation.ag2 import asks, assembling, chats, compaction, halts, limiters, policies, views
+from otel_assembly.instrumentation.ag2 import asks, assembling, compaction, halts, limiters, policies, views
 from otel_assembly.instrumentation.hooks import Hook
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
@@ -48,13 +48,6 @@ def _hooks(package: str, versions: str, networks: str, named: str) -> tuple[Hook
         ),
         Hook(
             f"{middleware}.token_limiter", "_TokenLimiter.on_llm_call", limiters.token_limiter, "TokenLimiter", versions
-        ),
-        Hook(
-            f"{middleware}.telemetry",
-            "_TelemetryMiddlewareInstance.on_llm_call",
-            chats.on_llm_call,
-            "which assembly made the prompt of a model call, where AG2's telemetry is given to one ask",
-            versions,
         ),
         Hook(f"{package}.stream", "MemoryStream.send", partial(halts.send, package), "halts", versions),
         Hook(agent, "_execute_turn", asks.execute_turn, "an ask as one trace", versions),
