@@ -11,7 +11,8 @@ that has not said what it is, and may be the call that an assembly waits for, is
 from __future__ import annotations
 
 from collections import OrderedDict
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +21,7 @@ from otel_assembly.forks import new_lock
 from otel_assembly.telemetry import conventions as names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from opentelemetry.trace import Span, SpanContext
 
@@ -35,6 +36,39 @@ _SAYS: Final = frozenset({names.GEN_AI_OPERATION_NAME, _OPENINFERENCE_KIND})
 _SETTERS: Final = ("set_attribute", "set_attributes")
 #: Assemblies that wait for their model call; the oldest give up.
 _WAITING: Final = 1_024
+
+
+#: The parent of the assembly that was last made here.
+_MADE: Final[ContextVar[tuple[int, int] | None]] = ContextVar("otel_assembly_made", default=None)
+#: The same, of the assembly whose prompt a framework's model is called with here.
+_CALLED: Final[ContextVar[tuple[int, int] | None]] = ContextVar("otel_assembly_called", default=None)
+
+
+class CalledModel:
+    """A framework's call of its model, where that is hooked: the prompt is the one that was last made here.
+
+    A model call's span that is opened in it is that assembly's, whatever its parent is in the same trace: OpenInference
+    gives LangChain's spans parents that are never current.
+
+    Args:
+        prepared: False for a reducer's own call, whose prompt no assembly has made.
+    """
+
+    def __init__(self, *, prepared: bool = True) -> None:
+        self._made = _MADE.get() if prepared else None
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """The model is called in this block; never left open across a ``yield``."""
+        token = _CALLED.set(self._made)
+        try:
+            yield
+        finally:
+            with suppress(ValueError):  # a coroutine that nobody awaited to its end is closed in another context
+                _CALLED.reset(token)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """The model has answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +183,7 @@ class StampingProcessor:
     def await_call(self, parent: Span, stamp: Stamp) -> None:
         """Stamp the next model call under this parent, or the parent itself if it turns out to be one before."""
         key = _key(parent.get_span_context())
+        _MADE.set(key)
         with self._lock:
             earlier = self._waiting.get(key)
             if earlier is not None and earlier.reduced and not stamp.reduced:
@@ -159,7 +194,6 @@ class StampingProcessor:
             self._waiting.move_to_end(key)
             if len(self._waiting) > _WAITING:
                 self._waiting.popitem(last=False)
-
         while hasattr(parent, "__wrapped__"):  # by another instrumentation: the span itself is what takes attributes
             parent = parent.__wrapped__
         if _is_model_call(parent) is None and _looking_at(parent) is None:
@@ -169,9 +203,11 @@ class StampingProcessor:
         """Stamp a model call that an assembly waits for."""
         if not self._waiting or span.parent is None:
             return
-        key = _key(span.parent)
+        key, called = _key(span.parent), _CALLED.get()
         if key not in self._waiting:
-            return
+            if called is None or called not in self._waiting or called[0] != key[0]:
+                return
+            key = called
         with self._failures.contained("stamp"):
             if _is_model_call(span) is not None:
                 self._said(key, span)

@@ -71,8 +71,8 @@ class LangChainInstrumentor(AssemblyInstrumentor):
             "the model calls that are prepared: their assembly ends before them",
         ),
         Hook(_CHAT_MODELS, "BaseChatModel.ainvoke", model_requests.model_ainvoke, "the same, async"),
-        Hook(_CHAT_MODELS, "BaseChatModel.stream", model_requests.model_invoke, "the same, of an answer as a stream"),
-        Hook(_CHAT_MODELS, "BaseChatModel.astream", model_requests.model_invoke, "the same, async"),
+        Hook(_CHAT_MODELS, "BaseChatModel.stream", model_requests.model_stream, "the same, of an answer as a stream"),
+        Hook(_CHAT_MODELS, "BaseChatModel.astream", model_requests.model_stream, "the same, async"),
         Hook(
             _SUMMARIZATION,
             "SummarizationMiddleware._create_summary",

@@ -14,7 +14,9 @@ from otel_assembly.instrumentation.langchain.preparing import awaiting
 from otel_assembly.instrumentation.langchain.reducers import edit_of, is_watched
 from otel_assembly.instrumentation.langchain.schemas import schemas_of
 from otel_assembly.instrumentation.langchain.telling import EDIT
+from otel_assembly.instrumentation.runs import followed
 from otel_assembly.instrumentation.wrapping import contained
+from otel_assembly.telemetry.stamp import CalledModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -73,15 +75,28 @@ def override(original: Callable[..., Any], instrumentation: Instrumentation) -> 
 
 
 def model_invoke(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around ``BaseChatModel.invoke``, and ``stream``: what was prepared for this call ends before it."""
+    """Around ``BaseChatModel.invoke``: what was prepared for this call ends before it."""
 
     @functools.wraps(original)
     def invoke(self: Any, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
-        if instrumentation.listening():
-            _model_called(instrumentation, self, input, kwargs)
-        return original(self, input, *args, **kwargs)
+        if not instrumentation.listening():
+            return original(self, input, *args, **kwargs)
+        with _model_called(instrumentation, self, input, kwargs).current():
+            return original(self, input, *args, **kwargs)
 
     return invoke
+
+
+def model_stream(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Around ``BaseChatModel.stream`` and ``astream``, whose call begins with their first step."""
+
+    @functools.wraps(original)
+    def stream(self: Any, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
+        if not instrumentation.listening():
+            return original(self, input, *args, **kwargs)
+        return followed(_model_called(instrumentation, self, input, kwargs), original(self, input, *args, **kwargs))
+
+    return stream
 
 
 def model_ainvoke(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -89,20 +104,28 @@ def model_ainvoke(original: Callable[..., Any], instrumentation: Instrumentation
 
     @functools.wraps(original)
     async def ainvoke(self: Any, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
-        if instrumentation.listening():
-            _model_called(instrumentation, self, input, kwargs)
-        return await original(self, input, *args, **kwargs)
+        if not instrumentation.listening():
+            return await original(self, input, *args, **kwargs)
+        with _model_called(instrumentation, self, input, kwargs).current():
+            return await original(self, input, *args, **kwargs)
 
     return ainvoke
 
 
-def _model_called(instrumentation: Instrumentation, model: Any, given: Any, settings: Mapping[str, Any]) -> None:
+def _model_called(instrumentation: Instrumentation, model: Any, given: Any, settings: Mapping[str, Any]) -> CalledModel:
     around = EDIT.get()
     if around is not None and not around.calls:
-        return  # a reducer's own, as a summariser's
+        return CalledModel(prepared=False)  # a reducer's own, as a summariser's
     node, run = MODEL_NODE.get(), GRAPH_RUN.get()
-    if node is None and (run is None or not run.preparing()):
-        return
+    if node is not None or (run is not None and run.preparing()):
+        _prepared(instrumentation, node, model, given, settings)
+    return CalledModel()
+
+
+def _prepared(
+    instrumentation: Instrumentation, node: ModelNode | None, model: Any, given: Any, settings: Mapping[str, Any]
+) -> None:
+    """What was prepared for this call ends before it, with what the model is sent."""
     with instrumentation.contained():
         messages = _as_messages(given)
         if node is not None:
