@@ -414,13 +414,14 @@ class OpenRecording:
     def _stamp(self, record: Record, *, reduced: bool) -> None:
         stamp = Stamp(record.assembly_id, self._span.get_span_context(), reduced)
         caller = self._caller
-        for span in (caller, trace.get_current_span()):  # the call's own may have opened while it was prepared
+        running = trace.get_current_span()  # the call's own may have opened while it was prepared
+        for span in (caller, running):
             if span.is_recording() and is_model_call(span) and (span is caller or is_under(span, caller)):
                 stamp.put_on(span)
                 return
         processor = self._recorder.stamping() if caller.get_span_context().is_valid else None
         if processor is not None:
-            processor.await_call(caller, stamp)
+            processor.await_call(caller, running, stamp)
 
 
 def _ordinals(step: Step) -> Callable[[int], list[int]]:

@@ -180,8 +180,8 @@ class StampingProcessor:
         self._lock = new_lock()
         self._waiting: OrderedDict[tuple[int, int], Stamp] = OrderedDict()
 
-    def await_call(self, parent: Span, stamp: Stamp) -> None:
-        """Stamp the next model call under this parent, or the parent itself if it turns out to be one before."""
+    def await_call(self, parent: Span, running: Span, stamp: Stamp) -> None:
+        """Stamp the next model call under this parent; or the parent, or what runs in it, if that says it is one."""
         key = _key(parent.get_span_context())
         _MADE.set(key)
         with self._lock:
@@ -194,10 +194,15 @@ class StampingProcessor:
             self._waiting.move_to_end(key)
             if len(self._waiting) > _WAITING:
                 self._waiting.popitem(last=False)
-        while hasattr(parent, "__wrapped__"):  # by another instrumentation: the span itself is what takes attributes
-            parent = parent.__wrapped__
-        if _is_model_call(parent) is None and _looking_at(parent) is None:
-            _Looking(parent, partial(self._said, key))
+        self._look_at(parent, key)
+        if is_under(running, parent):
+            self._look_at(running, key)
+
+    def _look_at(self, span: Any, key: tuple[int, int]) -> None:
+        while hasattr(span, "__wrapped__"):  # by another instrumentation: what takes attributes is inside
+            span = span.__wrapped__
+        if span.is_recording() and _is_model_call(span) is None and _looking_at(span) is None:
+            _Looking(span, partial(self._said, key))
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
         """Stamp a model call that an assembly waits for."""

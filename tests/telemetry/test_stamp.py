@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_assembly import AlertPolicy, Assembler, Context, SlidingWindowPolicy
+from otel_assembly.observed import ObservedAssembler
 from otel_assembly.telemetry.conventions_check import ATTRIBUTES
 from otel_assembly.telemetry.conventions_spans import MODEL_CALL_STAMP
 from otel_assembly.testing import RecordedTelemetry, conversation
@@ -366,3 +367,16 @@ async def test_a_provider_whose_spans_cannot_be_looked_at_is_let_pass(recorder, 
             pass
     assert stamps(recorder) == ids(recorder)
     assert not recorder.metrics.get("assembly.telemetry.errors")
+
+
+async def test_a_call_that_opens_while_its_prompt_is_prepared_may_name_itself_later_still(recorder, tracer):
+    """As where a framework's middleware opens the span before the last step of the assembly is done."""
+    observed = ObservedAssembler("pretend", recorder=recorder.recorder)
+    with tracer.start_as_current_span("turn"):
+        assembly = observed.begin(None, conversation("ask", "answer", "ask"))
+        with assembly.step("trim", kind="reduction") as step:
+            step.out(assembly.events[1:])
+        with tracer.start_as_current_span("openai.chat") as span:
+            assembly.end()
+            name_late(span, NAMES["OpenLLMetry"])
+    assert stamps(recorder, "openai.chat") == ids(recorder)
