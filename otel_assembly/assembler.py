@@ -185,7 +185,7 @@ class Assembler:
             guards=guards,
         )
         try:
-            with record.context.running():
+            with record.context.running(guards):
                 await self._run(record, recording)
                 await self._tell(record, recording)
             self._heed_halt(record)

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from otel_assembly.checked import instance
-from otel_assembly.conversation import EMITTED, Conversation, HaltGuard, conversation_of_id
+from otel_assembly.conversation import RUNNING, Conversation, HaltGuard, Running, conversation_of_id
 from otel_assembly.recorder import Whose
 
 if TYPE_CHECKING:
@@ -170,14 +170,14 @@ class Context:
         return len(self._emitted)
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """The time in which this assembly runs: what halts in it is its halt."""
-        token = EMITTED.set(self._emitted)
+    def running(self, guards: Sequence[HaltGuard]) -> Iterator[None]:
+        """The time in which this assembly runs, which heeds these guards: what halts in it is its halt."""
+        token = RUNNING.set(Running(guards, self._emitted))
         try:
             yield
         finally:
             with suppress(ValueError):  # a coroutine that nobody awaited to its end is closed in another context
-                EMITTED.reset(token)
+                RUNNING.reset(token)
 
     def for_assembly(
         self, meter: TokenMeter, watch: Callable[[str], Watch] | None = None, given: View | None = None

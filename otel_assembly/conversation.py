@@ -10,7 +10,7 @@ import hashlib
 from collections import OrderedDict
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_assembly.deliveries import Deliveries
 from otel_assembly.errors import HaltedError
@@ -18,7 +18,7 @@ from otel_assembly.events import HaltEvent, ObserverAlert, Severity, severity_na
 from otel_assembly.forks import new_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from otel_assembly.recorder import Whose
 
@@ -61,8 +61,21 @@ def alert_facts(event: Any) -> AlertFacts:
 
 _halt_listeners: list[Callable[[HaltEvent, HaltGuard, Whose | None], None]] = []
 
-#: Where the halts are noted that come about while an assembly runs, by whatever its policies and its observers do.
-EMITTED: Final[ContextVar[list[HaltEvent] | None]] = ContextVar("otel_assembly_emitted", default=None)
+
+class Running(NamedTuple):
+    """An assembly while it runs: whose guards it heeds, and the halts that its policies and observers bring about."""
+
+    guards: Sequence[HaltGuard]
+    emitted: list[HaltEvent]
+
+
+RUNNING: Final[ContextVar[Running | None]] = ContextVar("otel_assembly_running", default=None)
+
+
+def halted_here() -> bool:
+    """Whether the conversation is halted whose assembly runs here, so that no model may be called for it any more."""
+    running = RUNNING.get()
+    return running is not None and any(guard.halted for guard in running.guards)
 
 
 def on_halt(listener: Callable[[HaltEvent], None]) -> None:
@@ -150,9 +163,9 @@ class HaltGuard:
             if self._halt is not None:
                 return False
             self._halt = halt
-        emitted = EMITTED.get()
-        if emitted is not None:
-            emitted.append(halt)
+        running = RUNNING.get()
+        if running is not None:
+            running.emitted.append(halt)
         for listener in _halt_listeners:
             listener(halt, self, by)
         return True

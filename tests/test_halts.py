@@ -15,8 +15,10 @@ from otel_assembly import (
     AssemblyCompleted,
     BudgetMonitor,
     BudgetPolicy,
+    Compactors,
     ConfigurationError,
     Context,
+    ContextAssembler,
     ConversationPolicy,
     HaltedError,
     HaltEvent,
@@ -27,6 +29,7 @@ from otel_assembly import (
     Severity,
     SlidingWindowPolicy,
     Stream,
+    Task,
     ToolCallEvent,
     Usage,
     attach,
@@ -276,6 +279,63 @@ async def test_a_halted_turn_is_not_what_the_next_is_compared_with_and_no_bill_i
     assert after.prefix.previous_bytes == len("p") + sum(len(event.content) for event in sent.events)
     assert after.prefix.prompts == 1
     assert recorder.observed == [("some-lab/unheard-of-3", sent.totals.tokens_out, 40)]
+
+
+# --- Model calls inside an assembly -----------------------------------------------------------------------------------
+
+
+def long_talk():
+    talk = [word for number in range(30) for word in (f"ask: question {number} " * 4, f"answer: answer {number} " * 4)]
+    return conversation(*talk, "ask: and?")
+
+
+async def test_no_summariser_is_called_for_a_halted_conversation_that_is_returned():
+    called = []
+
+    def compact(text, target):
+        called.append(text)
+        return "short"
+
+    chain = [AlertPolicy(), BudgetPolicy(window=700, output_reserve=100, compact=compact)]
+    assembler = Assembler(chain, on_halt="return")
+    assembly = await assembler.assemble([], [*long_talk(), fatal()], Context())
+    assert (called, assembly.halt.reason) == ([], "FATAL: fire")
+    assert 0 < assembly.totals.tokens_out <= 600
+    open_one = await Assembler(chain).assemble([], long_talk(), Context())
+    assert (len(called), open_one.halt) == (1, None)
+
+
+async def test_a_summariser_that_failed_is_not_asked_again_after_a_halt():
+    called, context = [], Context()
+
+    async def compact(text, target):
+        called.append(text)
+        await context.send(fatal())
+        raise ConnectionError
+
+    compactors = Compactors(compact, attempts=3)
+    with pytest.raises(HaltedError) as raised:
+        await Assembler([BudgetPolicy(window=700, output_reserve=100, compact=compactors)]).assemble(
+            [], long_talk(), context
+        )
+    assert (len(called), raised.value.assembly.totals.halts_emitted) == (1, 1)
+
+
+async def test_no_source_is_asked_for_a_halted_conversation():
+    asked = []
+
+    def scopes(user, task):
+        asked.append(user)
+        return {"public"}
+
+    desk = ContextAssembler(system="Help.", window=4_000, output_reserve=500, scopes=scopes)
+    context = Context()
+    await desk.assemble(Task("Where?"), user="ada", context=context)
+    await context.send(fatal())
+    with pytest.raises(HaltedError) as raised:
+        await desk.assemble(Task("And now?"), user="ada", context=context)
+    assert asked == ["ada"]
+    assert raised.value.assembly.turn == 1
 
 
 # --- Many at once -----------------------------------------------------------------------------------------------------

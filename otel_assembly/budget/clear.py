@@ -225,11 +225,15 @@ class ContextAssembler:
             context: The conversation, as for any assembler: keep one for all its turns, or give it a conversation id.
 
         Raises:
+            HaltedError: The conversation is halted: no source is asked any more, and nothing is to be sent.
             SourceFailedError: A source failed that is not passed over; the message names it.
             ContextOverflowError: What may not be cut does not fit; raised before anything is compacted.
             ConfigurationError: Two versions of one candidate cannot be compared.
             DescribeError: A turn cannot be read.
         """
+        context = context if context is not None else Context()
+        if context.guard.halted:
+            await self._assembler.assemble([], [], context)  # which tells of it, and raises
         try:
             gathered = await self._sources.gather(task, user)
         except SourceFailedError as failed:
@@ -237,7 +241,6 @@ class ContextAssembler:
             raise
         self._assembler.tell_failures(gathered.failures)
         blocks = self._blocks(task, gathered)
-        context = context if context is not None else Context()
         own = Desk(self._assembler.kept(context))
         token = desk.set(own)
         try:

@@ -23,6 +23,7 @@ from otel_assembly.budget.compact_workers import DeadlinePassed, TooManyHang, ac
 from otel_assembly.budget.compacted_block import CompactedBlock, leaves
 from otel_assembly.budget.extractive import ExtractiveCompactor
 from otel_assembly.checked import instance
+from otel_assembly.conversation import halted_here
 from otel_assembly.errors import ConfigurationError, ContextOverflowError, HaltedError
 
 if TYPE_CHECKING:
@@ -280,6 +281,8 @@ class _Trial:
         for calling, most in self._plan:
             target = self._target
             for _ in range(most):
+                if not calling.never_waits and halted_here():
+                    break  # it may call a model
                 attempt = Attempt(calling.name, len(self._attempts) + 1, target, tokens_in)
                 self._attempts.append(attempt)
                 yield calling, attempt
