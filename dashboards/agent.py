@@ -166,8 +166,8 @@ def _stops() -> tuple[Any, ...]:
         ),
         bars(
             "Alerts shown to models",
-            "What observers had to say, by severity and by observer. Worry about `fatal`, which halts, and about "
-            f"`critical`. {ITS_PROCESSES} {EXACT}",
+            "What observers had to say, by severity and by observer. Worry about `critical`, and about `fatal`, which "
+            f"halts: most of those are shown to no model, and stand under halts alone. {ITS_PROCESSES} {EXACT}",
             [
                 Query(
                     of_its_processes(series("assembly_alerts_delivered_total"), *severity),

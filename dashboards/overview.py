@@ -183,8 +183,8 @@ def _stops() -> tuple[Any, ...]:
         ),
         bars(
             "Alerts shown to models",
-            "What observers had to say, by severity. Worry about `fatal`, which halts, and about `critical`. "
-            f"{NO_AGENT} {EXACT}",
+            "What observers had to say, by severity. Worry about `critical`, and about `fatal`, which halts: most of "
+            f"those are shown to no model, and stand under halts alone. {NO_AGENT} {EXACT}",
             [
                 Query(
                     counted(series("assembly_alerts_delivered_total"), "assembly_alert_severity"),

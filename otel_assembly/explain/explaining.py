@@ -190,7 +190,10 @@ class _OfTurn:
         excess = held.get(names.OVERFLOW_TOKENS)
         step = next((step for step in self.turn.steps if step.attributes.get(names.OVERFLOWED)), None)
         if not isinstance(excess, int):
-            return unsure(answer, f"why: {held.get(names.ERROR_TYPE, 'the assembly failed')}")
+            error = held.get(names.ERROR_TYPE, "the assembly failed")
+            if error == names.ERROR_ASSEMBLY_HALT:
+                return unsure(answer, "what would have been in it: the conversation was halted")
+            return unsure(answer, f"why: {error}")
         answer = replace(answer, reason=DecisionReason.OVER_BUDGET.value)
         if step is None:
             return unsure(answer, "which policy could not hold its budget: its span is missing")

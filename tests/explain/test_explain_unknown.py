@@ -186,6 +186,13 @@ def test_the_newest_request_is_pinned():
     assert "it may not be dropped" in text(answer)
 
 
+def test_where_nothing_was_sent_because_of_a_halt_that_is_the_answer():
+    played = play(["alert", "conversation"], conversation("ask", "answer", "ask", "fatal"), [3, 4])
+    answer = explain(played.ledger, 1, 0)
+    assert answer.outcome == "not_sent"
+    assert "the conversation was halted" in text(answer)
+
+
 def test_where_nothing_was_sent_the_overflow_is_the_answer():
     events = conversation("ask", "answer: " + "word " * 90, "ask")
     played = play([{"token_budget": {"max_tokens": 40}}], events, [1, 2, 3])
