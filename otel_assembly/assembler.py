@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 import uuid
@@ -164,12 +165,14 @@ class Assembler:
         model = self.model or context.model
         started_ns = time.time_ns()
         meter = self._meter(model)
+        asked = context
         if not is_ready(meter.counter):
+            asked = copy.copy(context)  # another turn of the conversation may be given something else meanwhile
             await ready(meter.counter)
         ledger = self._ledgers.of(events, context)
         opening = ledger.open(events)
         self._calibrate(ledger, opening, model)
-        recording = self._recorded_by().begin(self.name, model, context, started_ns)
+        recording = self._recorded_by().begin(self.name, model, asked, started_ns)
         for guard in guards[1:]:
             guard.last, guard.whose = context.guard.last, context.guard.whose
         record = Record(
@@ -179,7 +182,7 @@ class Assembler:
             turn=ledger.turn(),
             ledger=ledger,
             opening=opening,
-            context=context.for_assembly(meter, recording.watch if recording is not None else None, opening.view),
+            context=asked.for_assembly(meter, recording.watch if recording is not None else None, opening.view),
             meter=meter,
             prompts_in=given,
             guards=guards,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -164,3 +166,33 @@ async def test_a_list_with_a_fresh_context_is_a_conversation_of_one_assembly():
     assert [(await assembler.assemble([], events)).turn for _ in range(2)] == [0, 0]
     context = Context()
     assert [(await assembler.assemble([], events, context)).turn for _ in range(2)] == [0, 1]
+
+
+def test_turns_that_wait_for_the_vocabulary_keep_what_they_were_asked_with():
+    """A plug-in has one context for a conversation, and gives it anew what each turn brings."""
+    program = """
+import asyncio
+from otel_assembly import Assembler, Context, ModelRequest
+
+class Keeps:
+    name = "keeps"
+    seen = []
+
+    async def apply(self, prompts, events, context):
+        self.seen.append((context.variables["turn"], context.tools))
+        return prompts, events
+
+async def main():
+    assembler, context = Assembler([Keeps()], model="gpt-4o"), Context()
+
+    async def turn(number):
+        context.variables, context.tools = {"turn": number}, ({"name": str(number)},)
+        await assembler.assemble([], [ModelRequest(content="hello")], context)
+
+    await asyncio.gather(*map(turn, range(5)))
+    assert sorted(Keeps.seen, key=str) == [(n, ({"name": str(n)},)) for n in range(5)], Keeps.seen
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

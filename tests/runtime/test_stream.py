@@ -446,3 +446,13 @@ def test_an_iterator_needs_room():
 def test_nested_send_errors_are_errors_of_recursion():
     assert issubclass(NestedSendError, RecursionError)
     assert not issubclass(NestedSendError, AssemblyError)
+
+
+async def test_a_stream_that_records_nothing_delivers_and_halts_all_the_same():
+    stream, seen = Stream(records=False), []
+    stream.subscribe(object, seen.append)
+    await stream.send(ModelRequest(content="one"))
+    await stream.send(ObserverAlert(source="a", severity=Severity.FATAL, message="stop"))
+    assert [type(event).__name__ for event in seen] == ["ModelRequest", "ObserverAlert", "HaltEvent"]
+    assert len(stream.history) == 0
+    assert stream.guard.halted

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+
 import pytest
 from autogen_agentchat.agents import AssistantAgent
 from autogen_core.models import UserMessage
@@ -63,6 +66,25 @@ async def test_what_is_given_may_be_found_for_each_turn(told):
     await agent.run(task="a")
     await agent.run(task="b")
     assert seen == [{"messages": 1}, {"messages": 3}]
+
+
+async def test_a_turn_keeps_what_it_was_given_whatever_another_one_gets_meanwhile(told):
+    turns, seen = itertools.count(), []
+
+    class Slow:
+        name = "slow"
+
+        async def apply(self, prompts, events, context):
+            before = context.variables["turn"]
+            await asyncio.sleep(0.01)
+            seen.append((before, context.variables["turn"], context.dependencies[int]))
+            return prompts, events
+
+    context = AssembledChatCompletionContext(
+        [Slow()], variables=lambda _: {"turn": next(turns)}, dependencies=lambda _: {int: next(turns)}
+    )
+    await asyncio.gather(*(context.get_messages() for _ in range(5)))
+    assert sorted(seen) == [(2 * n + 1, 2 * n + 1, 2 * n) for n in range(5)]
 
 
 async def test_a_memory_policy_without_a_store_says_so_once(told, caplog):
