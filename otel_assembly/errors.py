@@ -24,12 +24,19 @@ A message names what was wrong, where (file, line, block, policy), and the mend.
 
 from __future__ import annotations
 
+import asyncio
 import difflib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from os import PathLike
+
+
+#: What ``error.type`` says in telemetry where it says no class.
+ERROR_CONTEXT_OVERFLOW: Final = "context_overflow"
+ERROR_ASSEMBLY_HALT: Final = "assembly_halt"
+ERROR_CANCELLED: Final = "cancelled"
 
 
 class AssemblyError(Exception):
@@ -210,3 +217,34 @@ class KnowledgePathError(KnowledgeError, ValueError):
 
 class KnowledgeStoreError(KnowledgeError):
     """The store could not do what was asked; the original error is ``__cause__``."""
+
+
+#: What is no failure of whoever raises it: somebody ended the work from outside.
+_ENDED: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether something went wrong; a task that was cancelled, or a program that is stopped, did not fail."""
+    return not isinstance(error, _ENDED)
+
+
+def class_name(error: BaseException) -> str:
+    """The class of an exception, with its module unless it is a built-in one."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def error_type(error: BaseException) -> str:
+    """What ``error.type`` says of an exception, wherever it stands; its message could quote a conversation.
+
+    ``context_overflow``, ``assembly_halt``, ``cancelled``, else its class; of a policy that raised, of what it raised.
+    """
+    if isinstance(error, PolicyFailedError) and error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, ContextOverflowError):
+        return ERROR_CONTEXT_OVERFLOW
+    if isinstance(error, HaltedError):
+        return ERROR_ASSEMBLY_HALT
+    if isinstance(error, asyncio.CancelledError):
+        return ERROR_CANCELLED
+    return class_name(error)

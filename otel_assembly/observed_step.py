@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import nullcontext, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -11,6 +10,7 @@ from otel_assembly.alignment import equal
 from otel_assembly.budget.compaction import Attempt, CompactionOutcome
 from otel_assembly.changes import ordinal_runs
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Overflow, OverflowCause
+from otel_assembly.errors import error_type, is_failure
 from otel_assembly.matched import match
 from otel_assembly.record import StepCompaction
 from otel_assembly.view import to_runs
@@ -209,14 +209,12 @@ class Compacting:
         attempt = self._attempt
         if error is None:
             attempt.outcome = attempt.outcome or CompactionOutcome.COMPACTED
-        elif isinstance(error, TimeoutError):
-            attempt.outcome = CompactionOutcome.TIMED_OUT
-            attempt.error_type = type(error).__name__
-        elif isinstance(error, Exception):
-            attempt.outcome = CompactionOutcome.RAISED
-            attempt.error_type = type(error).__name__
-        elif not isinstance(error, asyncio.CancelledError):
-            attempt.error_type = type(error).__name__
+        else:
+            attempt.error_type = error_type(error)
+            if isinstance(error, TimeoutError):
+                attempt.outcome = CompactionOutcome.TIMED_OUT
+            elif is_failure(error):
+                attempt.outcome = CompactionOutcome.RAISED
         self._around.__exit__(None, None, None)
 
 

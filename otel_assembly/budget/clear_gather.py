@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from otel_assembly.budget.candidates import Candidate
 from otel_assembly.checked import instance
-from otel_assembly.errors import ConfigurationError, ContextOverflowError, HaltedError, SourceFailedError
+from otel_assembly.errors import ConfigurationError, ContextOverflowError, HaltedError, SourceFailedError, error_type
 
 if TYPE_CHECKING:
     from otel_assembly.budget.candidates import LoadState, Recall, Rerank, Retriever, Scopes, Task
@@ -211,7 +211,7 @@ def _from(source: str, one: Candidate) -> Candidate:
 
 def error_type_of(failure: SourceFailedError) -> str:
     """What a source failed with, for telemetry: an error's type, never its message."""
-    return type(failure.__cause__ or failure).__name__
+    return error_type(failure.__cause__ or failure)
 
 
 def name_of(source: Any) -> str:

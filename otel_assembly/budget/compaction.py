@@ -24,7 +24,7 @@ from otel_assembly.budget.compacted_block import CompactedBlock, leaves
 from otel_assembly.budget.extractive import ExtractiveCompactor
 from otel_assembly.checked import instance
 from otel_assembly.conversation import halted_here
-from otel_assembly.errors import ConfigurationError, ContextOverflowError, HaltedError
+from otel_assembly.errors import ConfigurationError, ContextOverflowError, HaltedError, error_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -320,7 +320,7 @@ class _Trial:
             attempt.outcome = CompactionOutcome.REFUSED
         else:
             attempt.outcome = CompactionOutcome.RAISED
-            attempt.error_type = type(error).__name__
+            attempt.error_type = error_type(error)
             if isinstance(error, _PASS_THROUGH):
                 return False
             # A panic of a Rust extension is no Exception, but it is the compactor's failure all the same.

@@ -103,7 +103,7 @@ class AttemptSpans:
                 if attempt.tokens_out is not None:
                     span.set_attribute(names.TOKENS_OUT, attempt.tokens_out)
                 if outcome is not CompactionOutcome.COMPACTED:
-                    ended = outcome.value if outcome is not None else "cancelled"
+                    ended = outcome.value if outcome is not None else names.ERROR_CANCELLED
                     span.set_attribute(names.ERROR_TYPE, attempt.error_type or ended)
                     span.set_status(Status(StatusCode.ERROR, names.STATUS_COMPACTION_FAILED))
                 span.end(ended_ns)

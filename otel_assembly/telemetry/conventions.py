@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Final, get_args
 from otel_assembly.budget.block import Cut
 from otel_assembly.budget.compaction import CompactionOutcome
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, PrefixBreak, PromptPart
+from otel_assembly.errors import ERROR_ASSEMBLY_HALT as ERROR_ASSEMBLY_HALT
+from otel_assembly.errors import ERROR_CANCELLED as ERROR_CANCELLED
+from otel_assembly.errors import ERROR_CONTEXT_OVERFLOW as ERROR_CONTEXT_OVERFLOW
 from otel_assembly.events import Severity
 from otel_assembly.facts import EventKind
 from otel_assembly.policies.base import INJECTION, REDUCTION
@@ -49,9 +52,6 @@ APART_NS: Final = 1_000
 """Between the starts of spans that are written at once, so that their order survives a backend of microseconds."""
 
 OTHER: Final = "_OTHER"
-
-ERROR_CONTEXT_OVERFLOW: Final = "context_overflow"
-ERROR_ASSEMBLY_HALT: Final = "assembly_halt"
 
 STATUS_CONTEXT_OVERFLOW: Final = "the context does not fit its budget"
 STATUS_ASSEMBLY_HALT: Final = "the conversation was halted"
@@ -488,7 +488,9 @@ HALT_SOURCE: Final = _attribute("assembly.halt.source", "string", "Who halted.")
 ERROR_TYPE: Final = _attribute(
     "error.type",
     "string",
-    f"`{ERROR_CONTEXT_OVERFLOW}`, `{ERROR_ASSEMBLY_HALT}`, or the class of the exception that was raised.",
+    f"`{ERROR_CONTEXT_OVERFLOW}`, `{ERROR_ASSEMBLY_HALT}`, `{ERROR_CANCELLED}`, or the class of the exception that was "
+    "raised, with its module unless it is built in.",
+    "Of a policy that raised, the class of what it raised. On a `compact_block` in which nothing was, its outcome.",
 )
 EXCEPTION_TYPE: Final = _attribute("exception.type", "string", "The class of the exception that was raised.")
 EXCEPTION_STACKTRACE: Final = _attribute(

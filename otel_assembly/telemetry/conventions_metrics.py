@@ -118,7 +118,8 @@ POLICY_ERRORS: Final = Metric(
     "assembly.policy.errors",
     "counter",
     "{error}",
-    "Policies that raised, or broke their contract; and sources of a `ContextAssembler` that failed.",
+    "Policies that raised, or broke their contract; and sources of a `ContextAssembler` that failed. One that was "
+    "cancelled did not.",
     (*_POLICY, *required(names.ERROR_TYPE)),
 )
 TELEMETRY_ERRORS: Final = Metric(

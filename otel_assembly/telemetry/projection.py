@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.changes import ordinal_runs
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.delta import arrivals, counted, step_delta
-from otel_assembly.errors import ContextOverflowError, HaltedError, PolicyFailedError
+from otel_assembly.errors import PolicyFailedError, class_name, error_type
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.arrays import Arrays, run_text, runs_of
 from otel_assembly.telemetry.conventions_model import DiffQuality
@@ -256,23 +256,6 @@ def _by_tag(departed: Mapping[int, Departure]) -> dict[tuple[DecisionOutcome, De
 def instructions_json(prompts: Iterable[str], content: Callable[[str], str]) -> str:
     """The prompts in the form of GenAI's ``gen_ai.system_instructions``."""
     return json.dumps([{"type": "text", "content": content(prompt)} for prompt in prompts], ensure_ascii=False)
-
-
-def error_type(error: BaseException) -> str:
-    """What ``error.type`` says of an exception: its class; for a policy that raised, the class of what it raised."""
-    if isinstance(error, ContextOverflowError):
-        return names.ERROR_CONTEXT_OVERFLOW
-    if isinstance(error, HaltedError):
-        return names.ERROR_ASSEMBLY_HALT
-    if isinstance(error, PolicyFailedError) and error.__cause__ is not None:
-        error = error.__cause__
-    return class_name(error)
-
-
-def class_name(error: BaseException) -> str:
-    """The class of an exception, with its module unless it is a built-in one."""
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def error_attributes(error: BaseException) -> Attributes:

@@ -14,7 +14,7 @@ from opentelemetry.trace import INVALID_SPAN
 from otel_assembly.context import Context
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.delta import exits_from_the_prompt
-from otel_assembly.errors import HaltedError
+from otel_assembly.errors import HaltedError, error_type, is_failure
 from otel_assembly.recorder import Whose
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
@@ -25,7 +25,6 @@ from otel_assembly.telemetry.halts import Trail, tell_halts
 from otel_assembly.telemetry.projection import (
     assembly_arrays,
     assembly_attributes,
-    class_name,
     instructions_json,
     step_arrays,
     step_attributes,
@@ -321,8 +320,8 @@ class OpenRecording:
         policy = {names.POLICY_NAME: metrics.policy_name(step.policy)}
         metrics.record(catalogue.POLICY_DURATION, timing.seconds, policy, context)
         if step.error is not None:
-            if step.overflow is None and not isinstance(step.error, HaltedError):
-                attributes = {**policy, names.ERROR_TYPE: metrics.error_type(class_name(step.error))}
+            if step.overflow is None and not isinstance(step.error, HaltedError) and is_failure(step.error):
+                attributes = {**policy, names.ERROR_TYPE: metrics.error_type(error_type(step.error))}
                 metrics.add(catalogue.POLICY_ERRORS, 1, attributes, context)
             return
         if record.error is not None:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import context as otel_context
 from opentelemetry.trace import Status, StatusCode
 
-from otel_assembly.errors import HaltedError
+from otel_assembly.errors import HaltedError, error_type
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.projection import error_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

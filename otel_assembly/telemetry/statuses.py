@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry.trace import Status, StatusCode
 
-from otel_assembly.errors import HaltedError
+from otel_assembly.errors import HaltedError, is_failure
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.projection import error_attributes
 from otel_assembly.telemetry.run import HALTED
@@ -31,7 +31,7 @@ def set_status(span: Span, error: BaseException | None, *, overflow: Overflow | 
         span.set_attribute(names.ERROR_TYPE, names.ERROR_CONTEXT_OVERFLOW)
         span.set_status(_overflowed(overflow))
     elif error is not None:
-        span.set_status(_FAILED if isinstance(error, Exception) else _CANCELLED)
+        span.set_status(_FAILED if is_failure(error) else _CANCELLED)
 
 
 def _overflowed(overflow: Overflow) -> Status:

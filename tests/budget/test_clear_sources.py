@@ -211,7 +211,7 @@ def errors_counted(telemetry):
     [
         (Failing(ValueError(CANARY), name="wiki"), "ValueError"),
         (Source("wiki", wait=never), "TimeoutError"),
-        (Source("wiki", brings=[CANARY]), "SourceFailedError"),
+        (Source("wiki", brings=[CANARY]), "otel_assembly.errors.SourceFailedError"),
     ],
 )
 async def test_a_source_that_fails_is_counted_by_its_role_and_name(broken, error, mode):

@@ -116,7 +116,7 @@ async def test_an_ask_that_is_cancelled_says_so(telemetry):
     with pytest.raises(asyncio.CancelledError):
         await task
     assert telemetry.span("invoke_agent support").status == "ERROR"
-    assert telemetry.span("invoke_agent support").attributes["error.type"].endswith("CancelledError")
+    assert telemetry.span("invoke_agent support").attributes["error.type"] == "cancelled"
 
 
 async def test_agents_that_ag2_makes_for_a_task_have_one_name(telemetry):
