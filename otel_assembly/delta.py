@@ -87,6 +87,25 @@ def offered_no_more(record: Record, since: Snapshot | None) -> list[Place]:
     return [(source, position) for source, position in gone if source.ordinals.of(position) not in out]
 
 
+def made_no_more(record: Record, since: Snapshot | None) -> list[tuple[Any, int, int]]:
+    """What steps made for the prompt of then that do not stand in this chain, by event, item and the step's place.
+
+    A framework's chain is not the same in each turn, and what a step makes it makes anew: no step is here to say that
+    these are gone.
+    """
+    if since is None or record.unknown:
+        return []
+    here = {step.index for step in record.steps if since.did(step.index, step.policy)}
+    made = [(*one, index) for index, some in enumerate(since.made) if index not in here for one in some]
+    if not made:
+        return []
+    items = {item for _, item, _ in made}.intersection(since.frame.of(since.kept))
+    items.difference_update(item for step in record.steps for item in step.injected)
+    frame, end = record.opening.frame, record.opening.view.end
+    items.difference_update(frame.ordinals.of(at) for at in frame.ordinals.find(sorted(items)) if at < end)
+    return [one for one in made if one[1] in items]
+
+
 def departures(record: Record, since: Snapshot | None) -> dict[int, Departure]:
     """What a step took out in an assembly that was not recorded, that a reader knows of, and that came in no more.
 
@@ -219,6 +238,9 @@ def decisions_of(record: Record) -> Iterator[Decision]:
             yield from _withdrawn(step, since.made[step.index], set(delta.withdrawn))
     for place in offered_no_more(record, since):
         yield _decision(record, place, DecisionOutcome.DROPPED, DecisionReason.WITHDRAWN, None)
+    for event, item, index in made_no_more(record, since):
+        policy = since.policies[index] if since is not None else None
+        yield _withdrawn_item(event, item, policy, index)
     yield from _kept(record, left, back)
     for step in record.steps:
         same = since is not None and since.did(step.index, step.policy)
@@ -230,9 +252,12 @@ def decisions_of(record: Record) -> Iterator[Decision]:
 def _withdrawn(step: Step, made: Iterable[tuple[Any, int]], items: set[int]) -> Iterator[Decision]:
     for event, item in made:
         if item in items:
-            kind = str(describe(event).kind)
-            outcome, reason = DecisionOutcome.DROPPED, DecisionReason.WITHDRAWN
-            yield Decision(item, kind, None, outcome, reason, step.policy, step.index, event)
+            yield _withdrawn_item(event, item, step.policy, step.index)
+
+
+def _withdrawn_item(event: Any, item: int, policy: str | None, index: int) -> Decision:
+    kind = str(describe(event).kind)
+    return Decision(item, kind, None, DecisionOutcome.DROPPED, DecisionReason.WITHDRAWN, policy, index, event)
 
 
 def _kept(record: Record, left: set[int], back: dict[int, Step | None]) -> Iterator[Decision]:

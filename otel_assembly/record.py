@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.delta import offered_no_more
+from otel_assembly.delta import made_no_more, offered_no_more
 from otel_assembly.ledger import Snapshot
 from otel_assembly.parted import broken_in
 
@@ -138,8 +138,9 @@ class Record:
 
     @property
     def withdrawn(self) -> list[int]:
-        """Ordinals that the caller no longer offers, since the baseline."""
-        return [frame.ordinals.of(position) for frame, position in offered_no_more(self, self.baseline)]
+        """Ordinals that the caller no longer offers, or a step that is gone no longer makes, since the baseline."""
+        offered = [frame.ordinals.of(position) for frame, position in offered_no_more(self, self.baseline)]
+        return offered + [item for _, item, _ in made_no_more(self, self.baseline)]
 
     @property
     def prompts_out(self) -> tuple[str, ...]:

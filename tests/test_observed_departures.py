@@ -7,6 +7,7 @@ from counting import WordCounter
 
 from otel_assembly.decision import DecisionReason
 from otel_assembly.observed import ObservedAssembler
+from otel_assembly.telemetry.ledger_reader import read_ledgers
 
 
 class SpyCounter(WordCounter):
@@ -68,3 +69,31 @@ def test_of_very_much_at_once_only_the_newest_is_counted_and_that_is_said(observ
     counted = [item for item, arrived in assembly.arrived.items() if arrived.tokens is not None]
     assert counted == list(range(min(counted), 12))
     assert 0 < min(counted) < 11
+
+
+@pytest.mark.parametrize("second", [[], ["window"], ["window", "clear"]], ids=str)
+def test_what_a_step_made_is_gone_where_the_chain_is_another_one(observed, recorder, second):
+    """A framework's chain is not the same in each turn: what stood in the prompt has left, whoever made it."""
+    events = [message(number) for number in range(4)]
+
+    def assemble(chain):
+        assembly = observed.begin("talk", events)
+        for policy in chain:
+            with assembly.step(policy) as step:
+                given = list(assembly.events)
+                if policy == "clear":
+                    step.out([{"role": "user", "content": f"cleared with {len(chain)}"}, *given[1:]])
+                else:
+                    step.out(given[:2])
+        assembly.end()
+
+    assemble(["clear"])
+    assemble(second)
+    first, last = recorder.spans_named("assemble_context")
+    made = recorder.span("apply_policy clear").injected if "clear" in second else []
+    assert first.kept[0] == 4
+    assert last.withdrawn == [4]
+    assert set(last.kept) <= {0, 1, 2, 3, *made}
+    (ledger,) = read_ledgers(recorder.spans).values()
+    assert ledger.problems == []
+    assert recorder.violations() == []

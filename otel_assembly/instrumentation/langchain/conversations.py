@@ -39,6 +39,14 @@ class Conversations:
             ledgers = self._ledgers(_opening(messages), run)
             return None if ledgers is None else ledgers.setdefault(asker, _Ledger())
 
+    def meet(self, messages: Sequence[Any], run: GraphRun) -> None:
+        """A run's state holds these messages: middleware may show copies of them alone to the reducers behind it."""
+        if run.thread_id is None and run.opening is None:
+            run.opening = _opening(messages)
+            if run.opening is not None:
+                with self._lock:
+                    run.ledgers = run.ledgers or self._known(run.opening)
+
     def goes_on(self, messages: Sequence[Any], becomes: Sequence[Any]) -> None:
         """A conversation's messages are others now; who meets them next is to know whose they are."""
         first, new = _opening(messages), _opening(becomes)
@@ -58,6 +66,8 @@ class Conversations:
                 self._hold(first, ledgers)
         if run is not None and run.ledgers is None:
             run.ledgers = ledgers
+            if run.opening is not None and ledgers is not None:
+                self._hold(run.opening, ledgers)
         return ledgers
 
     def _known(self, message: Any) -> dict[str, _Ledger] | None:
@@ -75,7 +85,7 @@ class Conversations:
 
 
 def _opening(messages: Sequence[Any]) -> Any:
-    return next((message for message in messages if message.type != "system"), None)
+    return next((message for message in messages if getattr(message, "type", "system") != "system"), None)
 
 
 CONVERSATIONS_WITHOUT_THREAD: Final = Conversations()

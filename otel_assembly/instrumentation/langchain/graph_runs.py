@@ -43,6 +43,8 @@ class GraphRun:
         saver = getattr(graph, "checkpointer", None)
         #: Tells apart threads that have the same id.
         self.scope = f"{self.name}/{id(saver):x}" if type(saver).__name__ in _IN_MEMORY else self.name
+        #: The message that its state opens with, where it has no thread.
+        self.opening: Any = None
         #: The ledgers of the conversation that this run is a part of, by who asks, where it has no thread.
         self.ledgers: dict[str, Any] | None = None
         #: The model calls that reducers prepare here, and whether the run is over.

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.langchain.comparing import changed, same
+from otel_assembly.instrumentation.langchain.conversations import CONVERSATIONS_WITHOUT_THREAD
 from otel_assembly.instrumentation.langchain.graph_runs import Place
 from otel_assembly.instrumentation.langchain.model_requests import MODEL_NODE, ModelNode
 from otel_assembly.instrumentation.langchain.preparing import TASK
@@ -67,6 +68,8 @@ def _node(instrumentation: Instrumentation, function: Any, state: Any, config: A
     with instrumentation.contained():
         place = Place.here(config)
         run, owner = place.run, getattr(function, "__self__", None)
+        if run is not None and isinstance(_messages(state), list):
+            CONVERSATIONS_WITHOUT_THREAD.meet(_messages(state), run)
         if owner is not None:
             if is_watched(owner):
                 edit = edit_of(instrumentation, owner, list(_messages(state)))
@@ -165,7 +168,12 @@ class _ChangingNode(_Node):
     def _hands_on(self, preparation: Preparation) -> bool:
         if self._changed and preparation is self._edit.preparation:
             return self._before_a_call
-        return super()._hands_on(preparation)
+        return super()._hands_on(preparation) or (self._before_a_call and self._leaves(preparation.out))
+
+    def _leaves(self, messages: Sequence[Any]) -> bool:
+        """Whether these are the state's messages as the node leaves it."""
+        changes = _as_messages((_update(self._result) or {}).get("messages") or [])
+        return same(messages, merged(self._edit.messages, changes))
 
     def _tell(self, result: Any) -> None:
         edit = self._edit

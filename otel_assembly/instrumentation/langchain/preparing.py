@@ -221,12 +221,14 @@ def _awaiting(place: Place, messages: Sequence[Any], over: list[Preparation]) ->
     found = None
     for preparation in _open_to(place):
         out = preparation.out
+        front = messages[: max(0, len(messages) - len(out))]
+        ends_with_it = same(messages[len(front) :], out)
+        if ends_with_it and all(message.type == "system" for message in front):
+            return preparation
         if not _is_next(place, preparation):
-            if same(messages, out):
-                return preparation
             if _adds(preparation, messages):
                 over.append(preparation)
-        elif same(messages[len(messages) - len(out) :], out):
+        elif ends_with_it:
             return preparation
         elif found is None and any(alike(one, out[-1]) for one in reversed(messages)):
             found = preparation
