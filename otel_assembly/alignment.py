@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.matching import Index, Matcher
+from otel_assembly.matching import Index, Matcher, facts_of
+from otel_assembly.readings import equal
 from otel_assembly.view import to_runs, without
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from otel_assembly.matching import Read
     from otel_assembly.view import Run
 
 #: So many are compared at first, and so many times as many next.
@@ -90,7 +92,8 @@ def align(
     events: Sequence[Any],
     index: Callable[[], Index] | None = None,
     *,
-    same: Callable[[Any, Any], bool] | None = None,
+    read: Read = facts_of,
+    rereads: bool = False,
 ) -> Alignment:
     """Find the events among the inputs.
 
@@ -98,7 +101,8 @@ def align(
         inputs: What went in, as a list.
         events: What came out, as a list.
         index: Where the inputs stand, by position, if that is remembered; else it is found out as far as it is needed.
-        same: Whether one that was found by its id still is what it was; where not, it is new.
+        read: How an event is read.
+        rereads: Whether one that is found by its id, but says something else, is a new one in its place.
     """
     length = len(inputs)
     front = _front(inputs, events)
@@ -110,33 +114,11 @@ def align(
         return Alignment(length, front, back, (None,) * len(out))
     low, high = front, length - back
     if index is not None:
-        middle = Matcher(inputs, low, high, index()).match(out)
+        middle = Matcher(inputs, low, high, index(), read=read, rereads=rereads).match(out)
     else:
-        middle = [one if one is None else one + low for one in Matcher(inputs[low:high]).match(out)]
-    if same is not None:
-        middle = [
-            None if at is not None and inputs[at] is not event and not same(inputs[at], event) else at
-            for at, event in zip(middle, out, strict=True)
-        ]
+        found = Matcher(inputs[low:high], read=read, rereads=rereads).match(out)
+        middle = [one if one is None else one + low for one in found]
     return Alignment(length, front, back, middle)
-
-
-def equal(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether two lists are the same; by identity first, so that it runs at the speed of C where nothing changed."""
-    try:
-        return bool(one == other)
-    except Exception:  # noqa: BLE001  # a foreign type's comparison is not ours to trust
-        return False
-
-
-def begins_with(events: Sequence[Any], known: Sequence[Any]) -> bool:
-    """Whether a list begins with these events: the very objects at both ends, and equal ones between."""
-    count = len(known)
-    if not count:
-        return True
-    if len(events) < count or events[0] is not known[0] or events[count - 1] is not known[count - 1]:
-        return False
-    return equal(events if len(events) == count else events[:count], known)
 
 
 def _front(inputs: Sequence[Any], events: Sequence[Any]) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.changes import ordinal_runs
 from otel_assembly.decision import Outcome, Verdict
 from otel_assembly.errors import DescribeError, PolicyContractError
-from otel_assembly.history import History
+from otel_assembly.history import ListHistory
 from otel_assembly.ledger import Frame, Group
 from otel_assembly.matched import EXITS, match
 from otel_assembly.ordinals import Ordinals
@@ -233,8 +233,12 @@ def _take_verdicts(step: Step, verdicts: Sequence[Verdict]) -> None:
 
 def _take_edits(step: Step, events: Edited, ledger: Ledger) -> None:
     """The output of a policy that knows which of its events came in where: nothing has to be looked for."""
-    history = History(events)
-    history.passing = True
+    before = events.view.history
+    facts = (
+        ledger.readings.of(event).facts if position is None else before.facts(position)
+        for event, position in zip(events, events.positions, strict=True)
+    )
+    history = ListHistory(events, facts)
     frame = Frame(history, Ordinals())
     known = {id(event): ordinal for event, ordinal in ledger.made_by(step)}
     made: list[tuple[Any, int]] = []

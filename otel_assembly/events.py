@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic_core import PydanticSerializationError
 
 from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
+from otel_assembly.readings import read_from
 from otel_assembly.stand_ins import shortened, summary_like
 
 if TYPE_CHECKING:
@@ -381,9 +382,17 @@ def severity_name(severity: Any) -> str:
     return str(getattr(severity, "value", severity)).lower()
 
 
+read_from(Event, "__dict__")
+
+
+def _named(event: Event) -> dict[str, Any]:
+    """Its id, and whether somebody gave it: every event is made with one."""
+    return {"id": event.id, "id_given": "id" in event.model_fields_set}
+
+
 @describe.register
 def _(event: ModelRequest) -> EventFacts:
-    return EventFacts(EventKind.REQUEST, event.content, id=event.id)
+    return EventFacts(EventKind.REQUEST, event.content, **_named(event))
 
 
 @describe.register
@@ -397,7 +406,7 @@ def _(event: ModelResponse) -> EventFacts:
         fields=fields,
         opens=[call.id for call in event.tool_calls],
         awaiting=[call.id for call in event.tool_calls if call.awaiting_approval],
-        id=event.id,
+        **_named(event),
         billed_tokens=event.usage.input_tokens if event.usage else None,
         output_tokens=event.usage.output_tokens if event.usage else None,
         calls=[ToolCallFacts(call.id, call.name, call.arguments) for call in event.tool_calls],
@@ -411,7 +420,7 @@ def _(event: ToolCallEvent) -> EventFacts:
         fields=(event.name, event.arguments),
         opens=(event.id,),
         awaiting=(event.id,) if event.awaiting_approval else (),
-        id=event.id,
+        **_named(event),
         restates=True,
         calls=(ToolCallFacts(event.id, event.name, event.arguments),),
     )
@@ -420,14 +429,14 @@ def _(event: ToolCallEvent) -> EventFacts:
 @describe.register
 def _(event: ToolResultEvent) -> EventFacts:
     return EventFacts(
-        EventKind.TOOL_RESULT, event.content, closes=(event.parent_id,), name=event.name, id=event.id, restates=True
+        EventKind.TOOL_RESULT, event.content, closes=(event.parent_id,), name=event.name, **_named(event), restates=True
     )
 
 
 @describe.register
 def _(event: ToolErrorEvent) -> EventFacts:
     return EventFacts(
-        EventKind.TOOL_RESULT, event.error, closes=(event.parent_id,), name=event.name, id=event.id, restates=True
+        EventKind.TOOL_RESULT, event.error, closes=(event.parent_id,), name=event.name, **_named(event), restates=True
     )
 
 
@@ -440,24 +449,24 @@ def _(event: ToolResultsEvent) -> EventFacts:
         EventKind.TOOL_RESULT,
         fields=fields,
         closes=[result.parent_id for result in event.results],
-        id=event.id,
+        **_named(event),
         restates=True,
     )
 
 
 @describe.register
 def _(event: CompactionSummary) -> EventFacts:
-    return EventFacts(EventKind.SUMMARY, event.summary, id=event.id)
+    return EventFacts(EventKind.SUMMARY, event.summary, **_named(event))
 
 
 @describe.register
 def _(event: ObserverAlert) -> EventFacts:
-    return EventFacts(EventKind.ALERT, id=event.id)
+    return EventFacts(EventKind.ALERT, **_named(event))
 
 
 @describe.register
 def _(event: Event) -> EventFacts:
-    return EventFacts(EventKind.OTHER, id=event.id)
+    return EventFacts(EventKind.OTHER, **_named(event))
 
 
 @summary_like.register(Event)

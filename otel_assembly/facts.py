@@ -73,6 +73,8 @@ class EventFacts:
         closes: Ids of the tool calls that this event answers.
         awaiting: Those of `opens` that explicitly wait for an approval: they stay pending however old they are.
         id: The framework's own id of the event, if it has one.
+        id_given: Whether it was given that id. False where every object is made with an id of its own, so that another
+            id does not make another event of it.
         name: The name of the speaker or tool that the provider renders beside the role.
         restates: True for a type that may say again what an earlier event of the stream said (AG2 carries a tool call
             three times): where it does, it costs nothing and belongs to the atom that it echoes.
@@ -97,6 +99,7 @@ class EventFacts:
     output_tokens: int | None = None
     calls: Sequence[ToolCallFacts] = ()
     framed: bool = True
+    id_given: bool = True
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:

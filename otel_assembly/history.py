@@ -55,12 +55,13 @@ class History(Sequence[Any]):
         DescribeError: An event's type has no ``describe()`` row; nothing of it is appended.
     """
 
+    #: Whether this history lives for a list that somebody else holds, so that texts are better remembered by the meter.
+    passing = False
+
     def __init__(self, events: Iterable[Any] = ()) -> None:
         self.conversation = Conversation()
         #: What assemblers keep of this conversation, by whoever keeps it; it goes with the history.
         self.kept_for: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-        #: Whether this history lives for one assembly only, so that texts are better remembered by the meter.
-        self.passing = False
         self.lock = new_lock(self._read_again)
         self._begin()
         self.extend(events)
@@ -134,7 +135,7 @@ class History(Sequence[Any]):
             if flags & MEDIA:
                 self._media.append(position)
             self._fresh[position] = facts
-            if len(self._fresh) > _FRESH:
+            if len(self._fresh) > _FRESH and not self.passing:
                 del self._fresh[next(iter(self._fresh))]
             if facts.billed_tokens:
                 self.billed = (position, facts.billed_tokens)
@@ -205,7 +206,7 @@ class History(Sequence[Any]):
 
     def facts(self, position: int, *, last: bool = False) -> EventFacts:
         """What `describe` says of an event; `last` gives up what was remembered of it."""
-        if last and position < len(self._digests) and self._digests[position]:
+        if last and not self.passing and position < len(self._digests) and self._digests[position]:
             fresh = self._fresh.pop(position, None)
         else:
             fresh = self._fresh.get(position)
@@ -322,6 +323,39 @@ class History(Sequence[Any]):
             if view.holds(position):
                 return position
         return -1
+
+
+class ListHistory(History):
+    """The history of a list that somebody else holds, and may hand in again: what was read of its events is kept.
+
+    Args:
+        events: The events.
+        facts: What was read of them, where that is known.
+
+    Raises:
+        DescribeError: An event's type has no ``describe()`` row.
+    """
+
+    passing = True
+
+    def __init__(self, events: Iterable[Any] = (), facts: Iterable[EventFacts] | None = None) -> None:
+        super().__init__()
+        held = list(events)
+        self.take(held, list(map(describe, held)) if facts is None else facts)
+
+    def take(self, events: Iterable[Any], facts: Iterable[EventFacts]) -> None:
+        """Add events that were read already."""
+        for event, known in zip(events, facts, strict=True):
+            self._add(event, known)
+
+    def renew(self, events: Sequence[Any]) -> None:
+        """Hold these objects instead of the first ones, which are the same events and say the same."""
+        with self.lock:
+            self._events[: len(events)] = events
+
+    def reread(self, position: int, facts: EventFacts) -> None:
+        """An event says the same as before, and has been given an id since."""
+        self._fresh[position] = facts
 
 
 def text_digest(texts: Iterable[str]) -> int:

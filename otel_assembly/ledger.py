@@ -11,22 +11,23 @@ import uuid
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from operator import is_
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from otel_assembly.alignment import align, equal
+from otel_assembly.alignment import align
 from otel_assembly.errors import DescribeError
-from otel_assembly.facts import describe
 from otel_assembly.forks import in_child, new_lock
-from otel_assembly.history import History
+from otel_assembly.history import History, ListHistory
 from otel_assembly.matching import Index, Matcher
 from otel_assembly.ordinals import Ordinals
+from otel_assembly.readings import Reading, Readings, changed, contents, equal, readable, says_the_same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from otel_assembly.context import Context
     from otel_assembly.decision import DecisionOutcome, DecisionReason
+    from otel_assembly.facts import EventFacts
     from otel_assembly.prefixes import PrefixHash
     from otel_assembly.record import Step
     from otel_assembly.scattered import Scattered
@@ -49,15 +50,30 @@ class Frame:
     ordinals: Ordinals
     #: Tokens by ordinal that a reader of the traces was told while the item stood in an earlier frame.
     told: dict[int, int] = field(default_factory=dict)
-    #: How often the caller had changed an item in place so that it reads differently, by ordinal.
-    changes: dict[int, int] = field(default_factory=dict)
+    #: Of a step's output: the frame that came into the step.
+    made_of: Frame | None = None
     _places: Index | None = None
+
+    @property
+    def listed(self) -> ListHistory:
+        """Its history, where that is of a list: what came in as one, or what a step made."""
+        return cast("ListHistory", self.history)
 
     def places(self) -> Index:
         """Where its events stand."""
         if self._places is None:
-            self._places = Index(self.history.events)
+            self._places = Index(self.history.events, self.history.facts)
         return self._places
+
+    def renew(self, events: Sequence[Any], reread: Mapping[int, EventFacts]) -> None:
+        """Its events are fresh objects of those that it had; some were read again, and may have been given an id."""
+        self.listed.renew(events)
+        for position, facts in reread.items():
+            self.listed.reread(position, facts)
+        if reread:
+            self._places = None
+        elif self._places is not None:
+            self._places.renewed()
 
     def of(self, view: View) -> Iterator[int]:
         """The ordinals of a view's items, in order."""
@@ -172,7 +188,9 @@ class Ledger:
         self._frame: Frame | None = None
         #: The last list that came in.
         self._given: list[Any] = []
-        #: Of a list with chat messages, what each said when it was read; any other event as it is.
+        #: What was read of its events.
+        self.readings = Readings()
+        #: What each event of the last list said when it was read.
         self._said: list[Any] = []
         #: The digest of the last stable prefix, so that one that only grew is not read again.
         self.prefix: PrefixHash | None = None
@@ -242,19 +260,23 @@ class Ledger:
     def _open_list(self, events: list[Any]) -> Opening:
         frame = self._frame
         if frame is None:
-            frame = self._frame = Frame(History(), Ordinals())
-            frame.history.passing = True
+            frame = self._frame = Frame(ListHistory(), Ordinals())
         known = len(frame.history)
-        if self._grown(events, known) and self._unchanged(events, known):
-            new = events[known:]
-            if new:
-                made = self._made_before(new)
-                frame.history.extend(new)
-                self._number(frame, made)
-                if self._said or frame.history.of_dicts:
-                    self._said += map(_said, frame.history.events[len(self._said) :])
-            return Opening(frame, frame.history.view(), self._given)
-        return self._rearranged(frame, events)
+        if not (self._grown(events, known) or self._renewed(frame, events, known)):
+            return self._rearranged(frame, events)
+        new = events[known:]
+        if new:
+            made = self._made_before(new)
+            self._take(frame, new)
+            self._number(frame, made)
+        return Opening(frame, frame.history.view(), self._given)
+
+    def _take(self, frame: Frame, events: Sequence[Any]) -> None:
+        """Put events behind those of a frame; all of them, or none if one cannot be read."""
+        read = list(map(self.readings.of, events))
+        frame.listed.take(events, [one.facts for one in read])
+        self._said += [one.said for one in read]
+        self.readings.bound(len(frame.history))
 
     def _grown(self, events: list[Any], known: int) -> bool:
         """Whether a list is what it was, with more behind it.
@@ -271,10 +293,37 @@ class Ledger:
         del given[known:]  # what could not be read
         given += events[known:]
         # What an assembler of ours sends are the very objects that came in; of what others send, equal ones will do.
-        if equal(given, events) and (self.observed or all(map(is_, given, events))):
+        if equal(given, events) and (self.observed or all(map(is_, given, events))) and self._unchanged(events, known):
             return True
         del given[known:]
         return False
+
+    def _unchanged(self, events: list[Any], known: int) -> bool:
+        """Whether chat messages that were seen before still say what they said; a dict can be changed in place."""
+        frame = self._frame
+        return frame is None or not frame.history.of_dicts or equal(self._said, contents(events[:known]))
+
+    def _renewed(self, frame: Frame, events: list[Any], known: int) -> bool:
+        """Whether a list holds fresh objects of the events that it held, each of which says what it said, and more.
+
+        They are compared as lists; one by one only those that are not the same to the last attribute.
+        """
+        held, fresh = frame.history.events, events[:known]
+        if len(fresh) < known or not all(map(is_, map(type, held), map(type, fresh))) or not readable(fresh):
+            return False
+        read: dict[int, Reading] = {}
+        try:
+            for at in changed(self._said, contents(fresh)):
+                read[at] = self.readings.of(fresh[at])
+                if not says_the_same(Reading(self._said[at], frame.history.facts(at)), read[at]):
+                    return False
+        except Exception:  # noqa: BLE001  # a foreign type's comparison is not ours to trust
+            return False
+        for at, one in read.items():
+            self._said[at] = one.said
+        frame.renew(fresh, {at: one.facts for at, one in read.items()})
+        self._given = list(events)
+        return True
 
     def _number(self, frame: Frame, known: Sequence[int | None]) -> None:
         """Give the newest items of a frame their ordinals: those that they have already, or new ones."""
@@ -297,7 +346,8 @@ class Ledger:
         last = self.last
         if self.observed and last is not None and last.frame is not old:
             sent = list(last.frame.of(last.kept))
-            ordinals = [None if at is None else sent[at] for at in align(list(last.kept), events).found()]
+            found = align(list(last.kept), events, read=self.facts_of).found()
+            ordinals = [None if at is None else sent[at] for at in found]
         for known in (lambda new: self._came_before(old, new), self._made_before):
             if None in ordinals:
                 taken = set(ordinals)
@@ -307,43 +357,41 @@ class Ledger:
         return ordinals
 
     def _came_before(self, old: Frame, events: list[Any]) -> list[int | None]:
-        return [
-            None if at is None else old.ordinals.of(at) for at in align(old.history.events, events, old.places).found()
-        ]
+        found = align(old.history.events, events, old.places, read=self.facts_of).found()
+        return [None if at is None else old.ordinals.of(at) for at in found]
 
     def _made_before(self, events: Sequence[Any]) -> list[int | None]:
         """The ordinals of those events that a step of the last assembly made: its output is this input."""
         made = [one for step in self.last.made for one in step] if self.observed and self.last is not None else []
         if not made:
             return [None] * len(events)
-        found = Matcher([event for event, _ in made]).match(events)
+        found = Matcher([event for event, _ in made], read=self.facts_of).match(events)
         return [None if at is None else made[at][1] for at in found]
 
-    def _unchanged(self, events: list[Any], known: int) -> bool:
-        """Whether chat messages that were seen before still say what they said; a dict can be changed in place."""
-        return not self._said or equal(self._said, events[:known])
+    def facts_of(self, event: Any) -> EventFacts | None:
+        """What is known of an event; None where it cannot be read."""
+        try:
+            return self.readings.of(event).facts
+        except DescribeError:
+            return None
 
     def _rearranged(self, old: Frame, events: list[Any]) -> Opening:
-        history = History(events)
-        history.passing = True
-        frame = Frame(history, Ordinals())
+        frame = Frame(ListHistory(), Ordinals())
+        self._said, before = [], self._said
+        try:
+            self._take(frame, events)
+        except Exception:
+            self._said = before
+            raise
         self._number(frame, self._recognised(old, events))
-        changes = dict(old.changes)
-        for position, said in enumerate(self._said):
-            event = old.history.event(position)
-            if said is not event and _reading(event) != _reading(said):
-                item = old.ordinals.of(position)
-                changes[item] = changes.get(item, 0) + 1
-        frame.changes = {item: changes[item] for item in frame.ordinals.all() if item in changes} if changes else {}
         if self.recorded is not None:
             told = self.recorded.told()
             frame.told |= {ordinal: told[ordinal] for ordinal in frame.ordinals.all() if ordinal in told}
         if self.observed:
             self._depart(old, frame)
         self._frame = frame
-        self._said = list(map(_said, events)) if history.of_dicts else []
         self._given = list(events)
-        return Opening(frame, history.view(), self._given)
+        return Opening(frame, frame.history.view(), self._given)
 
     def _depart(self, old: Frame, new: Frame) -> None:
         """Of what is not offered any more, note what a step took out in an assembly that no reader was told of."""
@@ -358,26 +406,6 @@ class Ledger:
             for group in groups:
                 exit_ = Departure(policy, index, group.outcome, group.reason)
                 self.departed.update((item, exit_) for item in group.frame.of(group.view) if item not in here)
-
-
-def _said(value: Any) -> Any:
-    """A chat message with the containers in it copied; an event of another type as it is."""
-    return _copied(value) if isinstance(value, dict) else value
-
-
-def _copied(value: Any) -> Any:
-    """A value with the mappings and lists in it copied, so that a change in place shows."""
-    if isinstance(value, dict):
-        return {key: _copied(part) for key, part in value.items()}
-    return list(map(_copied, value)) if isinstance(value, list) else value
-
-
-def _reading(message: dict[Any, Any]) -> tuple[Any, ...]:
-    try:
-        facts = describe(message)
-    except DescribeError:
-        return ()
-    return facts.kind, *facts.texts
 
 
 class _Keeper:

@@ -7,22 +7,23 @@ from itertools import chain
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.alignment import align, equal
+from otel_assembly.alignment import align
 from otel_assembly.changes import ordinal_runs
 from otel_assembly.decision import DecisionOutcome, DecisionReason
-from otel_assembly.history import History
+from otel_assembly.history import ListHistory
 from otel_assembly.ledger import Frame, Group
-from otel_assembly.matching import Matcher, moved, reads_anew
+from otel_assembly.matching import Matcher, moved
 from otel_assembly.ordinals import Ordinals
 from otel_assembly.parted import echoes_stand, runs_of
 from otel_assembly.scattered import Scattered
 from otel_assembly.view import View, to_runs, without
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from otel_assembly.alignment import Alignment
     from otel_assembly.decision import Verdict
+    from otel_assembly.facts import EventFacts
     from otel_assembly.ledger import Ledger
     from otel_assembly.matching import Index
     from otel_assembly.record import Step
@@ -65,18 +66,18 @@ def match(
     if scattered is not None and scattered.goes_on(view, inputs, events):
         _take_scattered(step, scattered, otherwise)
         return
-    alignment = align(inputs, events, index, same=_reads_alike if rereads else None)
+    alignment = align(inputs, events, index, read=ledger.facts_of, rereads=rereads)
     kept = alignment.kept
     part = _part(view, kept) if alignment.in_order else None
     if part is not None and _the_very(inputs, events, alignment) and (ledger.observed or all(map(is_, events, part))):
-        scattered = Scattered.of(view, kept, events) if grows else None
+        scattered = Scattered.of(view, kept) if grows else None
         if scattered is not None:
             ledger.scattered[step.index] = scattered
             _take_scattered(step, scattered, otherwise)
             return
         step.view_out = part
     else:
-        _reframe(step, events, alignment, ledger)
+        _reframe(step, inputs, events, alignment, ledger)
         indexes = [at for at in alignment.middle if at is not None]
         step.moved = tuple(sorted(step.frame_in.ordinals.of(view.position(at)) for at in moved(indexes)))
     replaced = alignment.replaced() if stands_in and None in alignment.middle else []
@@ -90,10 +91,6 @@ def _take_scattered(step: Step, scattered: Scattered, reason: DecisionReason) ->
     step.view_out, gone = scattered.views()
     step.groups = (Group(gone, step.frame_in, DecisionOutcome.DROPPED, reason),) if gone else ()
     step.broken = scattered.broken
-
-
-def _reads_alike(original: Any, copy: Any) -> bool:
-    return not reads_anew(original, copy)
 
 
 def _the_very(inputs: Sequence[Any], events: Sequence[Any], alignment: Alignment) -> bool:
@@ -225,26 +222,15 @@ def _merged(runs: Sequence[Run]) -> list[Run]:
     return merged
 
 
-def _reframe(step: Step, events: Sequence[Any], alignment: Alignment, ledger: Ledger) -> None:
+def _reframe(step: Step, inputs: Sequence[Any], events: Sequence[Any], alignment: Alignment, ledger: Ledger) -> None:
     """The output as a history of its own, in which what came in, or was made before, keeps its ordinal."""
     made, ordinals = _made(step, events, alignment, ledger)
     frame = ledger.frames.get(step.index) if ledger.observed else None
     known = len(frame.history) if frame is not None else 0
-    if (
-        frame is None
-        or not 0 < known <= len(events)
-        or frame.history.of_dicts
-        or frame.history.event(0) is not events[0]
-        or frame.history.event(known - 1) is not events[known - 1]
-        or not equal(frame.history.events, events[:known])
-        or not _begins_with(ordinals, frame.ordinals)
-    ):
-        history = History(events)
-        history.passing = True
-        frame = Frame(history, Ordinals())
-        known = 0
-    else:
-        frame.history.extend(events[known:])
+    if frame is None or not _goes_on(frame, step, events, ordinals):
+        frame, known = Frame(ListHistory(), Ordinals(), made_of=step.frame_in), 0
+    frame.listed.renew(events[:known])
+    frame.listed.take(events[known:], _facts(step, inputs, events, alignment, ledger, known))
     for start, (first, last) in ordinals:
         if (skip := max(0, known - start)) <= last - first:
             frame.ordinals.extend(last - first + 1 - skip, first + skip)
@@ -253,6 +239,35 @@ def _reframe(step: Step, events: Sequence[Any], alignment: Alignment, ledger: Le
     step.frame_out, step.view_out = frame, frame.history.view()
     step.made = tuple((events[at], ordinal) for at, ordinal in made)
     step.made_at = tuple(at for at, _ in made)
+
+
+def _goes_on(frame: Frame, step: Step, events: Sequence[Any], ordinals: Sequence[tuple[int, Run]]) -> bool:
+    """Whether this output is the last one with something behind it.
+
+    The same items in the same order say the same: what comes from the input is as it was for as long as the input's
+    history is the same one, and a made item that says something else is another.
+    """
+    history = frame.history
+    return (
+        frame.made_of is step.frame_in
+        and 0 < len(history) <= len(events)
+        and not history.of_dicts
+        and _begins_with(ordinals, frame.ordinals)
+    )
+
+
+def _facts(
+    step: Step, inputs: Sequence[Any], events: Sequence[Any], alignment: Alignment, ledger: Ledger, start: int
+) -> Iterator[EventFacts]:
+    """What was read of the output's events from `start` on: of those that came in, already then."""
+    history, position = step.view_in.history, step.view_in.position
+    found = alignment.found()
+    for place in range(start, len(events)):
+        event, at = events[place], found[place]
+        if at is not None and inputs[at] is event:
+            yield history.facts(position(at))
+        else:
+            yield ledger.readings.of(event).facts
 
 
 def _begins_with(ordinals: Sequence[tuple[int, Run]], known: Ordinals) -> bool:
@@ -272,13 +287,14 @@ def _made(
     view, frame = step.view_in, step.frame_in
     new = [events[alignment.front + n] for n, at in enumerate(alignment.middle) if at is None]
     known = ledger.made_by(step)
-    again = iter(Matcher([event for event, _ in known]).match(new) if known else [None] * len(new))
+    earlier = Matcher([event for event, _ in known], read=ledger.facts_of, by_id=False)
+    again = iter(earlier.match(new) if known else [None] * len(new))
     made: list[tuple[int, int]] = []
     middle: list[Run] = []
     for place, at in enumerate(alignment.middle, alignment.front):
         if at is None:
-            earlier = next(again)
-            ordinal = known[earlier][1] if earlier is not None else ledger.take(1)
+            before = next(again)
+            ordinal = known[before][1] if before is not None else ledger.take(1)
             made.append((place, ordinal))
         else:
             ordinal = frame.ordinals.of(view.position(at))

@@ -6,12 +6,12 @@ from contextlib import nullcontext, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from otel_assembly.alignment import equal
 from otel_assembly.budget.compaction import Attempt, CompactionOutcome
 from otel_assembly.changes import ordinal_runs
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Overflow, OverflowCause
 from otel_assembly.errors import error_type, is_failure
 from otel_assembly.matched import match
+from otel_assembly.readings import equal
 from otel_assembly.record import StepCompaction
 from otel_assembly.view import to_runs
 

@@ -7,9 +7,10 @@ what left, each turn with a few positions more; so that a turn costs what is new
 from __future__ import annotations
 
 from array import array
+from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.alignment import align, begins_with
+from otel_assembly.alignment import align
 from otel_assembly.pairing import ECHO, ORPHAN, Pairing
 from otel_assembly.view import PositionColumn, View
 
@@ -29,29 +30,32 @@ class Scattered:
         view: What went in.
     """
 
-    __slots__ = ("_column", "_known", "_orphans", "_out", "_pairing", "gone", "kept")
+    __slots__ = ("_column", "_known", "_orphans", "_pairing", "_places", "gone", "kept")
 
     def __init__(self, view: View) -> None:
         self._column = view.segments[0][0]
         self._known = 0
-        self._out: list[Any] = []
+        #: Where in the input that stands which stayed.
+        self._places = array("I")
         self._pairing = Pairing()
         self._orphans = 0
         self.kept = PositionColumn(view.history, array("I"))
         self.gone = PositionColumn(view.history, array("I"))
 
     @staticmethod
-    def of(view: View, kept: Sequence[Run], events: Sequence[Any]) -> Scattered | None:
+    def of(view: View, kept: Sequence[Run]) -> Scattered | None:
         """What stays in order, if it is in many pieces of one growing column."""
         if len(kept) < _PIECES or _growing(view) is None:
             return None
         made = Scattered(view)
-        return made if made._take(len(view), kept, events) else None
+        return made if made._take(len(view), kept) else None
 
     def goes_on(self, view: View, inputs: Sequence[Any], events: Sequence[Any]) -> bool:
         """Take what is new; False where this is not the same again with something behind it."""
-        known, length = self._known, len(self._out)
-        if _growing(view) is not self._column or len(view) < known or not begins_with(events, self._out):
+        known, length = self._known, len(self._places)
+        if _growing(view) is not self._column or len(view) < known or len(events) < length:
+            return False
+        if not all(map(is_, map(inputs.__getitem__, self._places), events)):
             return False
         out = events[length:]
         alignment = align(inputs[known:], out)
@@ -59,11 +63,11 @@ class Scattered:
             return False
         kept = alignment.kept
         picked = [inputs[known + at] for start, stop in kept for at in range(start, stop)]
-        if any(one is not other for one, other in zip(picked, out, strict=True)):
+        if not all(map(is_, picked, out)):
             return False
-        return self._take(len(view), [(known + start, known + stop) for start, stop in kept], out)
+        return self._take(len(view), [(known + start, known + stop) for start, stop in kept])
 
-    def _take(self, length: int, kept: Sequence[Run], events: Sequence[Any]) -> bool:
+    def _take(self, length: int, kept: Sequence[Run]) -> bool:
         history, at = self.kept.history, self._known
         held, gone = self.kept.held, self.gone.held
         for start, stop in (*kept, (length, length)):
@@ -74,9 +78,9 @@ class Scattered:
                     return False
                 self._orphans += bool(flags & ORPHAN)
                 held.append(position)  # type: ignore[attr-defined]  # an array
+            self._places.extend(range(start, stop))
             at = stop
         self._known = length
-        self._out += events
         return True
 
     @property

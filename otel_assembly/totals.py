@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
 from operator import add, sub
 from typing import TYPE_CHECKING, Final
 
@@ -294,7 +293,7 @@ def prefix_of(record: Record) -> Prefix:
             size += _size(_common_beginning(prompts[whole], before[whole]))
         cause = PrefixBreak.PROMPT_CHANGED.value if whole < len(before) or last.kept else None
     else:
-        events = _unchanged(record, last, shared_prefix(record.view_out, last.kept))
+        events = shared_prefix(record.view_out, last.kept)
         shared = record.view_out.pick([(0, events)])
         record.count(shared)
         size += shared.history.view_size(shared)
@@ -302,14 +301,6 @@ def prefix_of(record: Record) -> Prefix:
         if events < len(last.kept):
             cause = _cause(record, last, events)
     return Prefix(tokens, size, previous, whole, events, cause)
-
-
-def _unchanged(record: Record, last: Snapshot, events: int) -> int:
-    """How many of these events the caller has not changed in place since: their text of then is gone."""
-    then = last.source.changes
-    changed = {item for item, count in record.opening.frame.changes.items() if then.get(item, 0) != count}
-    items = islice(record.frame_out.of(record.view_out), events) if changed else ()
-    return next((index for index, item in enumerate(items) if item in changed), events)
 
 
 def _cause(record: Record, last: Snapshot, at: int) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.facts import EventKind
-from otel_assembly.history import History
+from otel_assembly.history import History, ListHistory
 from otel_assembly.pairing import ANSWERS, ASKS, ECHO, RESPONSE, unpaired
 from otel_assembly.view import Run, View, without
 
@@ -77,9 +77,7 @@ def as_view(events: Sequence[Any]) -> View:
         return events.view()
     if isinstance(events, View) and not events.is_slice and not _answered_since(events):
         return events
-    history = History(events)
-    history.passing = True
-    return history.view()
+    return ListHistory(events).view()
 
 
 def _answered_since(view: View) -> bool:

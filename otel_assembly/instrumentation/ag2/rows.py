@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly.chat import MEDIA_TOKENS
 from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
+from otel_assembly.readings import read_from
 from otel_assembly.stand_ins import shortened, summary_like
 
 if TYPE_CHECKING:
@@ -42,6 +43,18 @@ def register(package: str) -> None:
     describe.register(events.ToolResultsEvent, _results)
     describe.register(events.ObserverAlert, _alert)
     describe.register(summary_type, _summary)
+    for event_type, attributes in {
+        events.BaseEvent: ("__class__",),
+        events.ModelRequest: ("parts",),
+        events.ModelResponse: ("message", "tool_calls", "files", "usage", "provider"),
+        events.ModelMessage: ("content",),
+        events.ToolCallEvent: ("id", "name", "arguments"),
+        events.ToolCallsEvent: ("calls",),
+        events.ToolResultEvent: ("parent_id", "result"),
+        events.ToolResultsEvent: ("results",),
+        summary_type: ("summary",),
+    }.items():
+        read_from(event_type, *attributes)
 
     def _reasoning(event: Any) -> EventFacts:
         """What a provider wants back is sent; reasoning that was only shown is not."""
@@ -49,6 +62,7 @@ def register(package: str) -> None:
 
     if hasattr(events, "ModelReasoning"):
         describe.register(events.ModelReasoning, _reasoning)
+        read_from(events.ModelReasoning, "content")
 
     def _summary_like(event: Any, text: str, stands_for: Sequence[Any]) -> Any:
         return summary_type(summary=text, event_count=len(stands_for))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.wrapping import ByIdentity, told_whole
@@ -10,7 +11,8 @@ from otel_assembly.instrumentation.wrapping import ByIdentity, told_whole
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from otel_assembly.instrumentation.agentscope.messages import Part, Parts
+    from otel_assembly.instrumentation.agentscope.messages import Part
+    from otel_assembly.instrumentation.agentscope.parts import Parts
     from otel_assembly.instrumentation.agentscope.prompts import Change
     from otel_assembly.instrumentation.instrumentor import Instrumentation
     from otel_assembly.observed import ObservedAssembly
@@ -18,13 +20,14 @@ if TYPE_CHECKING:
 
 #: What no hook explains of what the model is called with, such as the hints that AgentScope itself puts in.
 FRAMEWORK: Final = "framework"
+#: Contexts whose parts are remembered; beyond it the least recently used are read anew when they come back.
+SESSIONS: Final = 100
 
 
 class Remembered:
     """One agent: its context in parts, and what was told of it."""
 
     __slots__ = (
-        "_parts",
         "assembly",
         "changes",
         "compressions",
@@ -37,8 +40,7 @@ class Remembered:
         "tools",
     )
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self) -> None:
         #: The system prompt as it was last made.
         self.prompt = ""
         #: The schemas of the tools that it last offered.
@@ -60,7 +62,16 @@ class Remembered:
 
     def events(self, agent: Any) -> list[Part]:
         """What stands behind the system prompt: the summary of what was compressed, and the context."""
-        return self._parts.of(agent.state.context, agent.state.summary)
+        return _parts_of(agent.state.session_id, agent.name).of(agent.state.context, agent.state.summary)
+
+
+@lru_cache(maxsize=SESSIONS)
+def _parts_of(session: str, agent: str) -> Parts:
+    """The parts of an agent's context: an agent that is made anew goes on with the context of its session."""
+    from otel_assembly.instrumentation.agentscope.messages import block_parts
+    from otel_assembly.instrumentation.agentscope.parts import Parts
+
+    return Parts(block_parts)
 
 
 _AGENTS: Final[ByIdentity[Remembered]] = ByIdentity()
@@ -70,9 +81,7 @@ def remembered(agent: Any) -> Remembered:
     """What is remembered of an agent; it goes when the agent goes."""
     known = _AGENTS.get(agent)
     if known is None:
-        from otel_assembly.instrumentation.agentscope.messages import Parts, block_parts
-
-        known = _AGENTS.put(agent, Remembered(Parts(block_parts)))
+        known = _AGENTS.put(agent, Remembered())
     return known
 
 

@@ -28,7 +28,7 @@ from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
 from otel_assembly.stand_ins import shortened, summary_like
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 #: States of a tool call that waits for somebody outside: a person's confirmation, or an execution elsewhere.
 _AWAITING: Final = frozenset({"asking", "submitted"})
@@ -40,7 +40,7 @@ class SummaryMsg(Msg):
     """A user message that says what earlier messages said; a `Msg` like any other to whoever sends it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Part:
     """Some blocks of one message, as they were when they were read.
 
@@ -73,7 +73,7 @@ def _(message: SummaryMsg) -> EventFacts:
 @summary_like.register(Part)
 def _(event: Part, text: str, events: Sequence[Any]) -> Part:
     message = _summary_message(text)
-    return _part(message, tuple(message.content), framed=True)
+    return part_of(message, tuple(message.content), framed=True)
 
 
 @summary_like.register(Msg)
@@ -86,7 +86,7 @@ def _(event: Part, text: str) -> Part | None:
     result = _only_result(event.blocks)
     if event.message is None or result is None:
         return None
-    return _part(event.message, (result.model_copy(update={"output": text}),), framed=True)
+    return part_of(event.message, (result.model_copy(update={"output": text}),), framed=True)
 
 
 @shortened.register(Msg)
@@ -97,7 +97,7 @@ def _(event: Msg, text: str) -> Msg | None:
     return event.model_copy(update={"content": [result.model_copy(update={"output": text})]})
 
 
-def _summary_part(summary: str | Sequence[Any]) -> Part:
+def summary_part(summary: str | Sequence[Any]) -> Part:
     """The summary that an agent's state holds, which is sent in front of its context."""
     blocks = (TextBlock(text=summary),) if isinstance(summary, str) else tuple(summary)
     return Part(None, blocks, _read("user", blocks, "summary", kind=EventKind.SUMMARY))
@@ -126,41 +126,14 @@ def sent_parts(message: Msg) -> Iterator[tuple[tuple[Any, ...], bool]]:
         yield tuple(blocks), True
 
 
-class Parts:
-    """The parts of one conversation, read once each: what is asked for again is the same object.
-
-    Args:
-        split: How a message falls into parts.
-    """
-
-    def __init__(self, split: Callable[[Msg], Iterable[tuple[tuple[Any, ...], bool]]]) -> None:
-        self._split = split
-        self._known: dict[tuple[int, int, bool], tuple[Part, list[Any]]] = {}
-
-    def of(self, messages: Iterable[Msg], summary: str | Sequence[Any] = "") -> list[Part]:
-        """The parts of these messages, behind the summary that is sent in front of them."""
-        known, self._known = self._known, {}
-        found = [_summary_part(summary)] if summary else []
-        for message in messages:
-            for blocks, framed in self._split(message):
-                key = (id(blocks[0]) if blocks else id(message), len(blocks), framed)
-                payload = list(map(_payload, blocks))
-                held = known.get(key)
-                if held is None or held[0].message is not message or not _same(held, blocks, payload):
-                    held = _part(message, blocks, framed=framed), payload
-                self._known[key] = held
-                found.append(held[0])
-        return found
-
-
 def block_part(message: Msg, block: Any) -> Part:
     """One block as it is now, as if it stood in this message."""
-    return _part(message, (block,), framed=True)
+    return part_of(message, (block,), framed=True)
 
 
 def as_summary(part: Part) -> Part:
     """A message that says what an agent's state holds as the summary of what was compressed."""
-    return replace(part, facts=_read("user", part.blocks, "summary", kind=EventKind.SUMMARY))
+    return Part(part.message, part.blocks, _read("user", part.blocks, "summary", kind=EventKind.SUMMARY))
 
 
 def messages_of(parts: Iterable[Part]) -> list[Msg]:
@@ -188,23 +161,6 @@ def _starts(before: Any, block: Any) -> bool:
     return before is None or isinstance(block, _ALONE) or isinstance(before, _ALONE)
 
 
-def _payload(block: Any) -> Any:
-    """What of a block the model reads, as far as it tells whether the block was changed in place."""
-    kind = block.type
-    if kind == "text":
-        return block.text
-    if kind == "tool_call":
-        return block.input, block.state
-    if kind == "thinking":
-        return block.thinking
-    held = block.output if kind == "tool_result" else block.hint if kind == "hint" else block.source
-    return tuple(held) if isinstance(held, list) else held
-
-
-def _same(held: tuple[Part, list[Any]], blocks: tuple[Any, ...], payload: list[Any]) -> bool:
-    return all(map(is_, held[0].blocks, blocks)) and held[1] == payload
-
-
 def _summary_message(text: str) -> SummaryMsg:
     content = f"[Earlier messages, summarised: details may be missing]\n{text}"
     return SummaryMsg(name="user", role="user", content=UserMsg("user", content).content)
@@ -219,7 +175,8 @@ def _only_result(blocks: Sequence[Any]) -> ToolResultBlock | None:
     return blocks[0] if one_text else None
 
 
-def _part(message: Msg, blocks: tuple[Any, ...], *, framed: bool) -> Part:
+def part_of(message: Msg, blocks: tuple[Any, ...], *, framed: bool) -> Part:
+    """Some blocks of a message, as they are now."""
     first = blocks[0] if blocks else None
     kind = None
     if isinstance(message, SummaryMsg):

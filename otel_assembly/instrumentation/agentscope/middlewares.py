@@ -176,7 +176,8 @@ def _behind_the_prompt(given: Round, messages: Sequence[Any]) -> tuple[list[Part
 
 
 def _read(messages: Sequence[Any], summary: Any) -> list[Part]:
-    from otel_assembly.instrumentation.agentscope.messages import Parts, block_parts
+    from otel_assembly.instrumentation.agentscope.messages import block_parts
+    from otel_assembly.instrumentation.agentscope.parts import Parts
 
     return Parts(block_parts).of(messages, summary)
 

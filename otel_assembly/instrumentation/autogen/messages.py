@@ -10,6 +10,7 @@ from autogen_core.models import AssistantMessage, FunctionExecutionResultMessage
 from otel_assembly.chat import MEDIA_TOKENS
 from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
 from otel_assembly.instrumentation.autogen.contexts import reported_skips
+from otel_assembly.readings import read_from
 from otel_assembly.stand_ins import shortened, summary_like
 
 if TYPE_CHECKING:
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 #: Who says a summary. AutoGen's clients look up a message's very class, so that a summary has to be one of theirs, and
 #: its source is all that tells it from a request; it outlives the state's JSON.
 SUMMARY_SOURCE: Final = "summary_of_earlier_messages"
+
+read_from(SystemMessage, "content")
+read_from(UserMessage, "content", "source")
+read_from(AssistantMessage, "content", "thought")
+read_from(FunctionExecutionResultMessage, "content")
 
 
 @describe.register

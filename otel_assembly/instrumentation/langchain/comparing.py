@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def alike(one: Any, other: Any) -> bool:
 
 def same(one: Sequence[Any], other: Sequence[Any]) -> bool:
     """Whether two lists hold the same messages."""
-    return len(one) == len(other) and all(map(alike, one, other))
+    return len(one) == len(other) and (all(map(is_, one, other)) or all(map(alike, one, other)))
 
 
 def changed(before: Sequence[Any], after: Sequence[Any]) -> bool:

@@ -5,10 +5,19 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from langchain_core.messages import BaseMessage, FunctionMessage, HumanMessage, RemoveMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    RemoveMessage,
+    ToolMessage,
+)
 
 from otel_assembly.chat import MEDIA_TOKENS, ROLES
 from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
+from otel_assembly.readings import read_from
 from otel_assembly.stand_ins import shortened, summary_like
 
 if TYPE_CHECKING:
@@ -66,6 +75,13 @@ def _(message: BaseMessage) -> EventFacts:
         output_tokens=usage.get("output_tokens") or None,
         calls=calls,
     )
+
+
+_READ: Final = ("id", "content", "name", "additional_kwargs")
+read_from(BaseMessage, *_READ)
+read_from(AIMessage, *_READ, "tool_calls", "invalid_tool_calls", "usage_metadata")
+read_from(ToolMessage, *_READ, "tool_call_id")
+read_from(ChatMessage, *_READ, "role")
 
 
 @describe.register(RemoveMessage)
