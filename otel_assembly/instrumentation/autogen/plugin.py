@@ -19,10 +19,10 @@ from pydantic import BaseModel, Field
 from otel_assembly.assembler import Assembler
 from otel_assembly.context import Context
 from otel_assembly.errors import ConfigurationError
-from otel_assembly.history import History
 from otel_assembly.instrumentation.autogen import messages as _rows  # noqa: F401  # the engine reads by them
 from otel_assembly.instrumentation.plugins import Given, Provisions, to_send
-from otel_assembly.runtime import Stream, attach
+from otel_assembly.instrumentation.watched import AlertStream
+from otel_assembly.runtime import attach
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -100,8 +100,7 @@ class AssembledChatCompletionContext(ChatCompletionContext, Component[AssembledC
             observers=observers,
         )
         self._prompts = [prompts] if isinstance(prompts, str) else list(prompts)
-        self._stream = Stream(History(self._messages))
-        self._mirrored = len(self._messages)
+        self._stream = AlertStream()
         self._context = Context(framework="autogen", agent_name=agent_name, tools=tools, stream=self._stream)
         attach(self._stream, self._given.observers, self._context)
 
@@ -119,8 +118,7 @@ class AssembledChatCompletionContext(ChatCompletionContext, Component[AssembledC
                 other way of being stopped.
         """
         await super().add_message(message)
-        self._mirrored += 1
-        await self._stream.send(message)
+        await self._stream.show(message)
         if isinstance(message, AssistantMessage) and not isinstance(message.content, str):
             self._context.guard.check()
 
@@ -133,35 +131,13 @@ class AssembledChatCompletionContext(ChatCompletionContext, Component[AssembledC
             PolicyFailedError: A policy raised.
         """
         await self._given.put_into(self._context, self)
-        assembly = await to_send(self._given.assembler, self._prompts, self._mirror(), self._context)
+        events = self._stream.among(self._messages)
+        assembly = await to_send(self._given.assembler, self._prompts, events, self._context)
         given = Counter(self._prompts)
         given.subtract(assembly.prompts)
         added = [prompt for prompt in assembly.prompts if _taken(given, prompt)]
         sent = [event for event in assembly.events if isinstance(event, _SENT)]
         return [*(SystemMessage(content=prompt) for prompt in added), *sent]
-
-    def _mirror(self) -> History:
-        """The conversation as the engine keeps it; read anew where a subclass has changed the messages by itself."""
-        if self._mirrored != len(self._messages):
-            self._reread()
-        return self._stream.history
-
-    def _reread(self) -> None:
-        said = [event for event in self._stream.history if not isinstance(event, _SENT)]
-        history = History([*self._messages, *said])
-        history.conversation = self._stream.conversation
-        self._stream.history = history
-        self._mirrored = len(self._messages)
-
-    async def clear(self) -> None:
-        """Forget all messages. A halt stays."""
-        await super().clear()
-        self._reread()
-
-    async def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take the messages of a saved state, of this or of any of AutoGen's contexts."""
-        await super().load_state(state)
-        self._reread()
 
     def _to_config(self) -> AssembledContextConfig:
         given = self._given
