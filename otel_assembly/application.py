@@ -235,7 +235,7 @@ def _take_edits(step: Step, events: Edited, ledger: Ledger) -> None:
     """The output of a policy that knows which of its events came in where: nothing has to be looked for."""
     before = events.view.history
     facts = (
-        ledger.readings.of(event).facts if position is None else before.facts(position)
+        ledger.facts(event) if position is None else before.facts(position)
         for event, position in zip(events, events.positions, strict=True)
     )
     history = ListHistory(events, facts)

@@ -50,7 +50,7 @@ class Assembly:
     @worked_out_once
     def events(self) -> list[Any]:
         """The events to send: the very objects that came in, and those that policies made."""
-        return list(self._record.view_out)
+        return self._record.events_out
 
     @worked_out_once
     def items(self) -> list[int]:

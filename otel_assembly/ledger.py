@@ -273,10 +273,10 @@ class Ledger:
 
     def _take(self, frame: Frame, events: Sequence[Any]) -> None:
         """Put events behind those of a frame; all of them, or none if one cannot be read."""
+        self.readings.serve(len(frame.history) + len(events))
         read = list(map(self.readings.of, events))
         frame.listed.take(events, [one.facts for one in read])
         self._said += [one.said for one in read]
-        self.readings.bound(len(frame.history))
 
     def _grown(self, events: list[Any], known: int) -> bool:
         """Whether a list is what it was, with more behind it.
@@ -321,7 +321,7 @@ class Ledger:
             return False
         for at, one in read.items():
             self._said[at] = one.said
-        frame.renew(fresh, {at: one.facts for at, one in read.items()})
+        frame.renew(fresh, {at: one.facts for at, one in read.items() if one.facts.id != frame.history.facts(at).id})
         self._given = list(events)
         return True
 
@@ -368,10 +368,19 @@ class Ledger:
         found = Matcher([event for event, _ in made], read=self.facts_of).match(events)
         return [None if at is None else made[at][1] for at in found]
 
-    def facts_of(self, event: Any) -> EventFacts | None:
-        """What is known of an event; None where it cannot be read."""
-        try:
+    def facts(self, event: Any) -> EventFacts:
+        """What is known of an event, which is read if it was not.
+
+        Raises:
+            DescribeError: It cannot be read.
+        """
+        with self.lock:
             return self.readings.of(event).facts
+
+    def facts_of(self, event: Any) -> EventFacts | None:
+        """As `facts`; None where it cannot be read."""
+        try:
+            return self.facts(event)
         except DescribeError:
             return None
 

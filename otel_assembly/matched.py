@@ -267,7 +267,7 @@ def _facts(
         if at is not None and inputs[at] is event:
             yield history.facts(position(at))
         else:
-            yield ledger.readings.of(event).facts
+            yield ledger.facts(event)
 
 
 def _begins_with(ordinals: Sequence[tuple[int, Run]], known: Ordinals) -> bool:

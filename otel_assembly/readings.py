@@ -94,10 +94,15 @@ class Reading(NamedTuple):
 class Readings:
     """What was read of one conversation's messages, by their framework's ids: a fresh object is not read anew."""
 
-    __slots__ = ("_held",)
+    __slots__ = ("_held", "_most")
 
     def __init__(self) -> None:
         self._held: dict[tuple[type, Any], tuple[Reading, ...]] = {}
+        self._most = _SPARE
+
+    def serve(self, events: int) -> None:
+        """Remember what a conversation of so many events needs."""
+        self._most = _READINGS * events + _SPARE
 
     def of(self, event: Any) -> Reading:
         """What an event says.
@@ -107,7 +112,7 @@ class Readings:
         """
         getter = _getter(type(event))
         if getter is None:
-            return Reading(event, describe(event))
+            return Reading(copied(event), describe(event))
         content = getter(event)
         name = event.get("id") if isinstance(event, dict) else getattr(event, "__dict__", _NOTHING).get("id")
         # Of what has no id, the object is known again; should another one have its place, it says something else.
@@ -118,12 +123,9 @@ class Readings:
                 return reading
         reading = Reading(copied(content), describe(event))
         self._held[key] = (reading, *held[: _READINGS - 1])
-        return reading
-
-    def bound(self, events: int) -> None:
-        """Forget the oldest, where more is remembered than a conversation of so many events needs."""
-        while len(self._held) > _READINGS * events + _SPARE:
+        while len(self._held) > self._most:
             del self._held[next(iter(self._held))]
+        return reading
 
 
 _NOTHING: Final[Mapping[str, Any]] = {}

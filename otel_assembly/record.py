@@ -163,6 +163,14 @@ class Record:
         return view if self.error is None else view.pick([])
 
     @property
+    def events_out(self) -> list[Any]:
+        """The events to send, of a list those that came in with this assembly: a later one may bring other objects."""
+        view, given = self.view_out, self.opening.given
+        if given and view.history is self.opening.view.history:
+            return list(map(given.__getitem__, view.positions()))
+        return list(view)
+
+    @property
     def frame_out(self) -> Frame:
         """The frame of the events to send."""
         return self.steps[-1].frame_out if self.steps else self.opening.frame

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import pytest
+from counting import Reads
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -336,3 +337,46 @@ async def test_what_is_sent_are_the_caller_s_own_objects_also_where_one_was_repl
     assembly = await assembler.assemble([], second, context)
     assert all(one is other for one, other in zip(assembly.events, second, strict=True))
     assert assembly.items == [0, 1, 2]
+
+
+async def test_each_assembly_has_the_objects_of_its_own_list_also_when_it_is_read_later():
+    assembler, context = Assembler([SlidingWindowPolicy(2)]), Context()
+    lists = [[{"role": "user", "content": f"message {number}"} for number in range(4)] for _ in range(3)]
+    assemblies = [await assembler.assemble([], events, context) for events in lists]
+    for assembly, events in zip(assemblies, lists, strict=True):
+        assert all(one is other for one, other in zip(assembly.events, events[2:], strict=True))
+        assert assembly.items == [2, 3]
+
+
+async def test_what_a_caller_makes_anew_on_every_turn_is_read_once():
+    reader, context = Sampled(0, 1, 2), Context()
+    assembler = Assembler([SlidingWindowPolicy(2)], recorder=reader, counter=CharacterCounter(1))
+    with Reads(dict) as reads:
+        for length in (3, 4, 5):
+            await assembler.assemble([], [{"role": "user", "content": f"{n}"} for n in range(length)], context)
+    assert reads.made == 5
+    assert [list(turn["arrived"]) for turn in reader.told] == [[0, 1, 2], [3], [4]]
+
+
+async def test_ids_tell_apart_what_reads_the_same_and_an_id_that_one_lacks_does_not():
+    assembler, context = Assembler([]), Context()
+    for events, items in [
+        (["a", "b"], [0, 1]),
+        (["b", "c"], [1, 2]),
+        (["c", "b"], [2, 1]),
+        ([None, "b"], [2, 1]),
+        (["d", None], [2, 1]),
+    ]:
+        given = [{"role": "user", "content": "ok", **({} if name is None else {"id": name})} for name in events]
+        assert (await assembler.assemble([], given, context)).items == items, events
+
+
+async def test_our_events_that_nobody_gave_an_id_are_matched_by_what_they_say():
+    assembler, context = Assembler([]), Context()
+    for events, items in [
+        ([ModelRequest(content="ok")], [0]),
+        ([ModelRequest(content="ok"), ModelRequest(content="ok")], [0, 1]),
+        ([ModelRequest(id="x", content="ok"), ModelRequest(id="y", content="ok")], [0, 1]),
+        ([ModelRequest(id="y", content="ok"), ModelRequest(id="z", content="ok")], [1, 2]),
+    ]:
+        assert (await assembler.assemble([], events, context)).items == items

@@ -24,17 +24,20 @@ class World:
 
     ours: bool
     with_ids: bool
+    #: Whether all that comes in says the same; only ids tell it apart.
+    alike: bool = False
     count: int = 0
     labels: dict = field(default_factory=dict)
     held: list = field(default_factory=list)
 
-    def new(self, label=None):
+    def new(self, *, comes_in=False):
         self.count += 1
-        label = label or f"m{self.count}"
+        label = f"m{self.count}"
+        text = "ok and ok" if comes_in and self.alike and self.with_ids else f"text of {label}"
         if self.ours:
-            event = ModelRequest(content=f"text of {label}")
+            event = ModelRequest(content=text, **({"id": label} if self.with_ids else {}))
         else:
-            event = {"role": "user", "content": f"text of {label}", **({"id": label} if self.with_ids else {})}
+            event = {"role": "user", "content": text, **({"id": label} if self.with_ids else {})}
         return self.mark(event, label)
 
     def mark(self, event, label):
@@ -124,16 +127,18 @@ class Truth:
 @settings(deadline=None, max_examples=80)
 @given(st.data())
 def test_the_ledger_read_back_is_the_truth(data):
-    world = World(data.draw(st.booleans()), data.draw(st.booleans()))
+    world = World(*(data.draw(st.booleans()) for _ in range(3)))
     chain = data.draw(st.lists(st.tuples(st.sampled_from(REDUCERS), st.integers(1, 4)), min_size=1, max_size=3))
     turns = data.draw(st.lists(st.integers(0, 4), min_size=2, max_size=7))
     sampled = data.draw(st.lists(st.booleans(), min_size=len(turns), max_size=len(turns)))
-    persistent = data.draw(st.booleans())
+    persistent, stored = data.draw(st.booleans()), data.draw(st.booleans())
     telemetry = RecordedTelemetry(sampler=Coin(sampled))
     observed = ObservedAssembler("peer", recorder=telemetry.recorder, counter=WordCounter())
-    truth, state, expected = Truth(), [world.new()], {}
+    truth, state, expected = Truth(), [world.new(comes_in=True)], {}
     for number, grown in enumerate(turns):
-        state = [*state, *(world.new() for _ in range(grown))]
+        if stored:  # every turn brings other objects of what was there before
+            state = [world.copy(event) for event in state]
+        state = [*state, *(world.new(comes_in=True) for _ in range(grown))]
         assembly = observed.begin("c", state)
         events, made = state, set()
         for index, (reduce, n) in enumerate(chain):
