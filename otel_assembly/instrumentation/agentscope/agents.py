@@ -65,13 +65,18 @@ class Remembered:
         return _parts_of(agent.state.session_id, agent.name).of(agent.state.context, agent.state.summary)
 
 
-@lru_cache(maxsize=SESSIONS)
-def _parts_of(session: str, agent: str) -> Parts:
+@lru_cache(maxsize=2 * SESSIONS)
+def _parts_of(session: str, agent: str, what: str = "context") -> Parts:
     """The parts of an agent's context: an agent that is made anew goes on with the context of its session."""
     from otel_assembly.instrumentation.agentscope.messages import block_parts
     from otel_assembly.instrumentation.agentscope.parts import Parts
 
     return Parts(block_parts)
+
+
+def parts_sent(agent: Any, messages: Sequence[Any], summary: Any) -> list[Part]:
+    """The parts of what an agent's model is to be sent, or of a context that it had."""
+    return _parts_of(agent.state.session_id, agent.name, "sent").of(messages, summary)
 
 
 _AGENTS: Final[ByIdentity[Remembered]] = ByIdentity()

@@ -8,7 +8,16 @@ from contextvars import ContextVar
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.instrumentation.agentscope.agents import arrives, as_known, called, done, over, prepare, remembered
+from otel_assembly.instrumentation.agentscope.agents import (
+    arrives,
+    as_known,
+    called,
+    done,
+    over,
+    parts_sent,
+    prepare,
+    remembered,
+)
 from otel_assembly.instrumentation.agentscope.prompts import tell_prompt
 from otel_assembly.instrumentation.wrapping import argument, bound
 
@@ -78,7 +87,7 @@ def around_compression(original: Callable[..., Any], instrumentation: Instrument
 def _compressed(instrumentation: Instrumentation, given: Round, policy: str, error: BaseException | None) -> None:
     agent = given.agent
     if error is not None or not _same(given.messages, agent.state.context):
-        before, after = _read(given.messages, given.summary), remembered(agent).events(agent)
+        before, after = parts_sent(agent, given.messages, given.summary), remembered(agent).events(agent)
         if error is not None or _ids(before) != _ids(after):
             _tell(instrumentation, given, policy, before, after, error=error, stays=True)
 
@@ -171,15 +180,8 @@ def _behind_the_prompt(given: Round, messages: Sequence[Any]) -> tuple[list[Part
     prompts = [text for message in messages[:start] if (text := message.get_text_content())]
     rest, summary = messages[start:], given.agent.state.summary
     if summary and rest and isinstance(summary, str) and rest[0].get_text_content() == summary:
-        return _read(rest[1:], summary), prompts
-    return _read(rest, ""), prompts
-
-
-def _read(messages: Sequence[Any], summary: Any) -> list[Part]:
-    from otel_assembly.instrumentation.agentscope.messages import block_parts
-    from otel_assembly.instrumentation.agentscope.parts import Parts
-
-    return Parts(block_parts).of(messages, summary)
+        return parts_sent(given.agent, rest[1:], summary), prompts
+    return parts_sent(given.agent, rest, ""), prompts
 
 
 def _same(before: Sequence[Any], after: Sequence[Any]) -> bool:
