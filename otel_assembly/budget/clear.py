@@ -14,7 +14,7 @@ from otel_assembly.budget.block import Block, BlockItem
 from otel_assembly.budget.clear_assembler import DeskAssembler
 from otel_assembly.budget.clear_gather import Sources, checked_source
 from otel_assembly.budget.clear_settings import check_numbers, checked_floors
-from otel_assembly.budget.clear_turns import as_items, in_steps, split_turns, step_bytes
+from otel_assembly.budget.clear_turns import as_items, in_steps, split_turns
 from otel_assembly.budget.compacted_block import CompactedBlock
 from otel_assembly.budget.compaction import compactors_of
 from otel_assembly.budget.ordering import Order
@@ -134,9 +134,9 @@ class ContextAssembler:
         deadline: Seconds that each source may take.
         order: ``attention``, the seed's order, in which evidence stands in front of turns; or ``cache``, in which all
             that a conversation keeps stands in front of all that a question brings, so that a provider's cache has it.
-        step_tokens: In the order for the cache, how far the cut through the turns moves at a time, at most: it takes
-            all turns that begin in one stretch of ``4 × step_tokens`` bytes. Where there is little room for turns, a
-            step is at most a third of it. 0 moves the cut to any turn.
+        step_tokens: In the order for the cache, how far the cut through the turns moves at a time: it takes all turns
+            that begin in one stretch of ``4 × step_tokens`` bytes. It needs room for two steps, better three; where
+            there is less, the cut moves to any turn, and so it does with 0.
         on_retriever_error: ``raise``, or ``skip`` to go on without a retriever, recall or rerank that failed. Scopes
             and state are never passed over.
         name: Tells several assemblers of a program apart in telemetry.
@@ -168,7 +168,7 @@ class ContextAssembler:
         recall_k: int = 12,
         deadline: float = 10.0,
         order: Order = "attention",
-        step_tokens: int = 2_000,
+        step_tokens: int = 1_000,
         on_retriever_error: OnError = "raise",
         name: str | None = None,
         model: str | None = None,
@@ -277,7 +277,7 @@ class ContextAssembler:
             return [*blocks, *self._cuttable("recent", 8, recent), *self._cuttable("older", 9, older)]
         # Side by side they are one conversation, and where a caller draws the border must not move what stands there.
         floor = min(self._floors.get("recent", 0) + self._floors.get("older", 0), self._budget)
-        turns = in_steps([*older, *recent], step_bytes(blocks, self._budget, self._step_tokens))
+        turns = in_steps([*older, *recent], self._step_tokens)
         return [*blocks, *_block("recent", 8, turns, cuttable=True, min_tokens=floor)]
 
     def _cuttable(self, name: str, priority: int, content: Any) -> list[Block]:

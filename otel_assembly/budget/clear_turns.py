@@ -13,10 +13,6 @@ from otel_assembly.policies.fill import BYTES_PER_TOKEN
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_assembly.budget.block import Block
-
-#: Steps that what is left for turns is at least long enough for, by a guess of its tokens.
-_PARTS: Final = 3
 #: Names the turns of one step as a group.
 _STEP: Final = "step "
 
@@ -45,16 +41,18 @@ def split_turns(
     return items[first:border], items[border:]
 
 
-def in_steps(turns: Sequence[BlockItem], step_bytes: int) -> list[BlockItem]:
+def in_steps(turns: Sequence[BlockItem], step_tokens: int) -> list[BlockItem]:
     """The turns grouped by where they begin, so that a cut takes a whole step and then stands still for many turns.
 
-    Where a step begins depends on the turns alone, counted from the first one, so nothing is remembered between turns.
-    The newest step, and the one before it, are cut at any turn: else one that has just begun would be all that is left.
+    Where a step begins depends on the turns alone, counted from the first one, so nothing is remembered between turns,
+    and another budget would find the same steps. The newest step, and the one before it, are cut at any turn: else one
+    that has just begun would be all that is left.
 
     Args:
         turns: All turns of the conversation, oldest first.
-        step_bytes: Bytes of a step; 0 groups nothing.
+        step_tokens: Tokens of a step, of four bytes; 0 groups nothing.
     """
+    step_bytes = BYTES_PER_TOKEN * step_tokens
     if not step_bytes:
         return list(turns)
     starts: list[int] = []
@@ -72,16 +70,6 @@ def in_steps(turns: Sequence[BlockItem], step_bytes: int) -> list[BlockItem]:
         whole = turn.group is None and step < newest - 1 and pairing.atoms[at] not in waiting
         made.append(replace(turn, group=f"{_STEP}{step}") if whole else turn)
     return made
-
-
-def step_bytes(others: Sequence[Block], budget: int, step_tokens: int) -> int:
-    """Bytes of a step: at most a third of what these other blocks leave for turns, for two and a bit have to be kept.
-
-    A power of two there, so that passages of other lengths do not move it from turn to turn; and where they do, the
-    longer steps begin where shorter ones do.
-    """
-    free = budget - sum(_bytes(item) for block in others for item in block.items) // BYTES_PER_TOKEN
-    return BYTES_PER_TOKEN * min(step_tokens, 1 << (free // _PARTS).bit_length() - 1 if free >= _PARTS else 0)
 
 
 def _bytes(item: BlockItem) -> int:

@@ -183,7 +183,7 @@ async def test_at_the_ceiling_most_turns_keep_what_can_be_kept(window):
     reused = {}
     for order in ("attention", "cache"):
         chat, context = Chat(), Context()
-        assembler = chat_of(chat, window=window, output_reserve=200, order=order)
+        assembler = chat_of(chat, window=window, output_reserve=200, order=order, step_tokens=250)
         turns, before, shares, dropped = [], b"", [], 0
         for at in range(60):
             brought = (f"case {at}", [f"passage {at} " * 20, f"leaflet {at} " * 20], f"memory of {at}")
@@ -203,7 +203,7 @@ async def test_at_the_ceiling_most_turns_keep_what_can_be_kept(window):
 async def test_the_cut_moves_in_steps_and_never_leaves_half_of_the_room_unused():
     for order, moves in (("attention", 30), ("cache", 12)):
         chat, context = Chat(), Context()
-        assembler = chat_of(chat, window=2_000, output_reserve=200, order=order)
+        assembler = chat_of(chat, window=2_000, output_reserve=200, order=order, step_tokens=400)
         turns, firsts, least = [], [], 1.0
         for at in range(60):
             made = await chat.turn(assembler, context, turns, ("case", [], "m"), 6)
@@ -228,7 +228,7 @@ async def test_no_step_parts_a_tool_call_from_its_result_and_a_call_that_waits_p
             {"role": "assistant", "content": f"answer {at} " * 8},
         ]
     for length in range(8, len(turns), 7):
-        assembler = desk(window=1_500, output_reserve=200, order="cache")
+        assembler = desk(window=1_500, output_reserve=200, order="cache", step_tokens=150)
         made = await assembler.assemble(Task("And now?", recent=turns[:length]), user="ada")
         asked = {c["id"] for m in made.messages for c in m.get("tool_calls") or ()}
         answered = {m["tool_call_id"] for m in made.messages if m["role"] == "tool"}

@@ -51,8 +51,8 @@ class Shelf:
 class Desk:
     """A conversation of several tasks under one window, recorded with its content."""
 
-    def __init__(self, turns, window):
-        self.turns, self.window = turns, window
+    def __init__(self, turns, window, order="attention"):
+        self.turns, self.window, self.order = turns, window, order
         telemetry = RecordedTelemetry(settings=TelemetrySettings(content=ContentCapture.SPAN_ONLY))
         context, assembler = Context(), self._assembler(window, telemetry.recorder)
         for task, _, _ in turns:
@@ -78,6 +78,8 @@ class Desk:
             retrievers=[Shelf({task.query: passages for task, passages, _ in self.turns})],
             recall=Shelf({task.query: memories for task, _, memories in self.turns}),
             floors=FLOORS,
+            order=self.order,
+            step_tokens=40,
             counter=COUNTER,
             recorder=recorder,
         )
@@ -135,6 +137,20 @@ def test_the_window_that_is_named_keeps_the_item_on_that_turn_and_a_smaller_one_
                 assert text in desk.kept(turn.number, change.to)
                 if not change.at_most:
                     assert text not in desk.kept(turn.number, change.to - 1)
+
+
+def test_in_the_order_for_the_cache_what_a_step_is_does_not_depend_on_the_window_that_is_named():
+    said = [
+        event for at in range(16) for event in conversation(f"ask: about bag {at} " * 3, f"answer: of bag {at} " * 3)
+    ]
+    desk = Desk([(Task("and now?", recent=said), [], [])], 240, "cache")
+    answers = {item: explain(desk.ledger, 0, item) for item in desk.ledger.exits(0)}
+    assert len(answers) > 12
+    for item, answer in answers.items():
+        (change,) = answer.raises
+        assert desk.texts[item] in desk.kept(0, change.to)
+        assert desk.texts[item] not in desk.kept(0, change.to - 1)
+    assert len({answer.raises[0].to for answer in answers.values()}) < len(answers) / 2, "turns leave in steps"
 
 
 def test_an_item_that_left_earlier_is_explained_by_the_turn_that_is_asked_about():
