@@ -148,6 +148,8 @@ async def test_a_compaction_that_is_cancelled_took_nothing_out_and_is_no_error_o
     step = telemetry.span("apply_policy compaction")
     assert step.status == "ERROR"
     assert step.attributes["error.type"] == "cancelled"
+    assert named(telemetry, "compaction").attributes["error.type"] == "cancelled"
+    assert "assembly.policy.errors" not in telemetry.metrics
     assert step.attributes["assembly.dropped.count"] == 0
 
 

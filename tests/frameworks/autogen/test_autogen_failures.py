@@ -105,6 +105,8 @@ async def test_a_memory_that_is_cancelled_is_told_as_that(told):
     step = told.span("apply_policy Hanging")
     assert step.status == "ERROR"
     assert step.attributes["error.type"] == "cancelled"
+    assert told.span("assemble_context").attributes["error.type"] == "cancelled"
+    assert "assembly.policy.errors" not in told.metrics
 
 
 async def test_a_memory_asked_outside_of_any_run_is_told_where_it_fails(told):
