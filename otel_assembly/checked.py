@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from otel_assembly.errors import ConfigurationError
@@ -41,6 +41,18 @@ def instance(role: str, given: object) -> None:
     """
     if isinstance(given, type):
         raise ConfigurationError(f"{role} is the class {given.__name__}; give an instance of it: {given.__name__}(…)")
+
+
+def objects(dependencies: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Dependencies: objects by their type. What stands under another key may be a class.
+
+    Raises:
+        ConfigurationError: Under a type there is a class.
+    """
+    for key, dependency in dependencies.items():
+        if isinstance(key, type) and key is not object and not issubclass(key, type):
+            instance(f"dependency {key.__name__}", dependency)
+    return dict(dependencies)
 
 
 def called(role: str, given: object) -> None:

@@ -6,7 +6,7 @@ import copy
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from otel_assembly.checked import instance
+from otel_assembly.checked import instance, objects
 from otel_assembly.conversation import RUNNING, Conversation, HaltGuard, Running, conversation_of_id
 from otel_assembly.recorder import Whose
 
@@ -67,10 +67,7 @@ class Context:
         self.model = model
         self.framework = framework
         self.tools = tuple(tools)
-        self.dependencies: dict[Any, Any] = dict(dependencies or {})
-        for key, dependency in self.dependencies.items():
-            if isinstance(key, type) and key is not object and not issubclass(key, type):
-                instance(f"dependency {key.__name__}", dependency)
+        self.dependencies = objects(dependencies or {})
         instance("stream", stream)
         self.variables: dict[str, Any] = dict(variables or {})
         self.stream = stream

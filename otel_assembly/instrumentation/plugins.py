@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from otel_assembly.assembler import Assembler
+from otel_assembly.checked import instance, objects
 from otel_assembly.errors import ConfigurationError, HaltedError
 from otel_assembly.forks import new_lock
 from otel_assembly.policies import AlertPolicy
@@ -59,6 +60,8 @@ class Provisions:
         variables: Given = None,
         observers: Sequence[Observer] = (),
     ) -> None:
+        if isinstance(policies, type) and issubclass(policies, Assembler):
+            instance("policies", policies)
         if not isinstance(policies, Assembler):
             policies = Assembler(policies, name=name, model=model)
         elif name is not None or model is not None:
@@ -92,10 +95,10 @@ class Provisions:
         Raises:
             ConfigurationError: A function of the user's returned no mapping.
         """
-        objects = await _of_this_turn("dependencies", self.dependencies, turn)
+        found = objects(await _of_this_turn("dependencies", self.dependencies, turn))
         values = await _of_this_turn("variables", self.variables, turn)
         # New ones: an assembly of another turn of this conversation, which runs meanwhile, keeps its own.
-        context.dependencies = {**(dependencies or {}), **objects}
+        context.dependencies = {**(dependencies or {}), **found}
         # A policy may have put something there for a later turn.
         context.variables = {**context.variables, **(variables or {}), **values}
 
@@ -103,6 +106,8 @@ class Provisions:
 def _checked(setting: str, given: Given) -> Given:
     wanted = given is None or isinstance(given, Mapping) or callable(given)
     if wanted and not isinstance(given, type):
+        if setting == "dependencies" and isinstance(given, Mapping):
+            objects(given)
         return given
     keys = "objects by their type" if setting == "dependencies" else "values by their name"
     raise ConfigurationError(f"{setting} must be a mapping of {keys}, or a function that returns one, not {given!r}")

@@ -29,9 +29,12 @@ from otel_assembly import (
     BudgetPolicy,
     ConfigurationError,
     ContextOverflowError,
+    KnowledgeStore,
+    MemoryKnowledgeStore,
     ObserverAlert,
     Severity,
     SlidingWindowPolicy,
+    TokenMonitor,
 )
 from otel_assembly.facts import describe
 from otel_assembly.instrumentation import instrument, uninstrument
@@ -285,6 +288,24 @@ def test_an_assembler_brings_its_own_name_and_model():
     assert AssembledPolicy(assembler).name == "ours"
     with pytest.raises(ConfigurationError, match="Assembler"):
         AssembledPolicy(assembler, model="gpt-4o")
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda: AssembledPolicy([SlidingWindowPolicy]), r"policy at index 0 is the class SlidingWindowPolicy"),
+        (lambda: AssembledPolicy(SlidingWindowPolicy(5)), "policies is one SlidingWindowPolicy; put it into a list"),
+        (lambda: AssembledPolicy(Assembler), r"policies is the class Assembler; .*: Assembler\(…\)"),
+        (lambda: AssembledPolicy([], observers=[TokenMonitor]), r"observer at index 0 is the class TokenMonitor"),
+        (
+            lambda: AssembledPolicy([], dependencies={KnowledgeStore: MemoryKnowledgeStore}),
+            r"dependency KnowledgeStore is the class MemoryKnowledgeStore",
+        ),
+    ],
+)
+def test_a_class_in_place_of_an_instance_is_refused_by_a_plug_in_too(make, what):
+    with pytest.raises(ConfigurationError, match=what):
+        make()
 
 
 _WORDS = st.integers(1, 60).map(lambda n: "word " * n)
