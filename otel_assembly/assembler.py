@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.conversation import HaltGuard
     from otel_assembly.ledger import Ledger, Opening
-    from otel_assembly.policies.base import AssemblyPolicy
+    from otel_assembly.policies.base import AssemblyPolicy, PolicyLike
     from otel_assembly.record import Step
     from otel_assembly.recorder import Recorder, Recording
     from otel_assembly.tokens import TokenCounter
@@ -75,7 +75,7 @@ class Assembler:
 
     def __init__(
         self,
-        policies: Sequence[AssemblyPolicy],
+        policies: Sequence[PolicyLike],
         *,
         name: str | None = None,
         model: str | None = None,

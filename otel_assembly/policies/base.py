@@ -37,6 +37,23 @@ class AssemblyPolicy(Protocol):
         ...
 
 
+class PolicyLike(Protocol):
+    """What an assembler takes for a policy: an `AssemblyPolicy`, or one whose name can only be read.
+
+    So a type checker accepts a property and a frozen dataclass too; the former's name is an attribute for those who
+    derive from it.
+    """
+
+    @property
+    def name(self) -> str:
+        """What the policy is called."""
+        ...
+
+    async def apply(self, prompts: list[str], events: list[Any], context: Any) -> tuple[list[str], list[Any]]:
+        """Return the prompts and the events that go on to the next policy."""
+        ...
+
+
 class DecidingPolicy:
     """The base of our policies: they decide, and `apply` follows from it."""
 

@@ -11,7 +11,7 @@ from otel_assembly.policies.base import INJECTION, REDUCTION
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_assembly.policies.base import AssemblyPolicy
+    from otel_assembly.policies.base import AssemblyPolicy, PolicyLike
 
 #: Names that say what they are, for policies of other libraries that have no ``kind``.
 _KNOWN_KINDS: Final = {
@@ -51,13 +51,13 @@ def checked_chain(policies: Any) -> tuple[AssemblyPolicy, ...]:
     return chain
 
 
-def policy_kind(policy: AssemblyPolicy) -> str | None:
+def policy_kind(policy: PolicyLike) -> str | None:
     """``injection``, ``reduction``, or None where neither the policy nor its name says."""
     kind = getattr(policy, "kind", None)
     return kind if kind in {INJECTION, REDUCTION} else _KNOWN_KINDS.get(policy.name)
 
 
-def validate_order(policies: Sequence[AssemblyPolicy]) -> list[str]:
+def validate_order(policies: Sequence[PolicyLike]) -> list[str]:
     """Warnings about an order that loses something; an empty list where there is none.
 
     Injection before reduction (seed 000): what is injected later is missing from the reduction's budget. And a filter

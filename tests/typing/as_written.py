@@ -6,6 +6,7 @@ What is wrong on purpose is marked, and a mark that is not needed is an error it
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly import (
@@ -58,6 +59,23 @@ class NamedByItsInstance:
         return list(prompts), list(events)
 
 
+@dataclass(frozen=True)
+class Frozen:
+    name: str = "frozen"
+
+    async def apply(self, prompts: list[str], events: list[Any], context: Any) -> tuple[list[str], list[Any]]:
+        return prompts, events
+
+
+class NamedByAProperty:
+    @property
+    def name(self) -> str:
+        return "property"
+
+    async def apply(self, prompts: list[str], events: list[Any], context: Any) -> tuple[list[str], list[Any]]:
+        return prompts, events
+
+
 class Derived(AssemblyPolicy):
     name = "derived"
 
@@ -77,6 +95,7 @@ def chains(stream: Stream, context: Context) -> list[str]:
     chain: list[AssemblyPolicy] = [AlertPolicy(), WorkingMemoryPolicy(), Typed(), Derived(), AsTheReadmeHasIt()]
     Assembler(chain)
     Assembler([AlertPolicy(), ConversationPolicy(), AsTheReadmeHasIt(), BudgetPolicy(8_000, 500)])
+    Assembler([Frozen(), NamedByAProperty(), BudgetPolicy(8_000, 500)])
     Assembler([Typed(), NamedByItsInstance("mine"), SlidingWindowPolicy(5)], on_policy_error="skip")
     with attach(
         stream, [Watcher(), TokenMonitor(alert_severity="fatal"), LoopDetector(severity=Severity.INFO)], context
