@@ -26,7 +26,7 @@ from otel_assembly.errors import (
 )
 from otel_assembly.events import AssemblyCompleted, HaltEvent
 from otel_assembly.forks import new_lock
-from otel_assembly.history import History
+from otel_assembly.history import History, unknown_part
 from otel_assembly.ledger import Ledgers
 from otel_assembly.policies.order import checked_chain, validate_order
 from otel_assembly.record import CALLER, Record
@@ -67,6 +67,7 @@ class Assembler:
             `HaltedError`, so that no model is called for it, or ``return`` it, with `Assembly.halt` set.
         counter: Counts instead of the model's tokenizer.
         framing: What a message costs beyond its texts; None: the OpenAI cookbook's figures.
+        strict: Refuse an event with a part of a type that nobody knows, instead of counting that by its JSON.
         recorder: Where the record of each assembly goes; by default OpenTelemetry, as it is configured globally.
 
     Raises:
@@ -83,6 +84,7 @@ class Assembler:
         on_halt: OnHalt = "raise",
         counter: TokenCounter | None = None,
         framing: MessageFraming | None = None,
+        strict: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
         self.policies: tuple[AssemblyPolicy, ...] = checked_chain(policies)
@@ -99,6 +101,7 @@ class Assembler:
         self.on_policy_error = on_policy_error
         self.on_halt: OnHalt = on_halt
         self.framing = framing if framing is not None else MessageFraming()
+        self.strict = strict
         self._counter = counter
         self._recorder = recorder
         self._ledgers = Ledgers()
@@ -113,8 +116,8 @@ class Assembler:
     def from_config(cls, config: Mapping[str, Any] | str | PathLike[str], **settings: Any) -> Self:
         """An assembler from a mapping, or from a YAML or JSON file.
 
-        The form is ``{name, model, on_policy_error, on_halt, framing: {per_message: 4, …}, policies: [{sliding_window:
-        {max_events: 5}}, alert, …]}``; `settings` go to the constructor.
+        The form is ``{name, model, on_policy_error, on_halt, strict, framing: {per_message: 4, …},
+        policies: [{sliding_window: {max_events: 5}}, alert, …]}``; `settings` go to the constructor.
 
         Raises:
             ConfigurationError: The configuration cannot be read or says something unknown; the message names the file,
@@ -135,6 +138,7 @@ class Assembler:
             "on_policy_error": self.on_policy_error,
             "on_halt": self.on_halt,
             "framing": self.framing,
+            "strict": self.strict or None,
         }
         return chain_to_config(self.policies, settings)
 
@@ -152,7 +156,7 @@ class Assembler:
             ContextOverflowError: What may not be dropped does not fit a policy's budget.
             PolicyFailedError: A policy raised.
             PolicyContractError: A policy changed its input, or returned something else than two sequences.
-            DescribeError: An event cannot be read.
+            DescribeError: An event cannot be read, or has a part that nobody knows and `strict` is asked for.
         """
         instance("context", context)
         context = context if context is not None else Context()
@@ -171,6 +175,8 @@ class Assembler:
             await ready(meter.counter)
         ledger = self._ledgers.of(events, context)
         opening = ledger.open(events)
+        if self.strict and (unknown := opening.view.history.unknown) is not None:
+            raise unknown_part(*unknown)
         self._calibrate(ledger, opening, model)
         recording = self._recorded_by().begin(self.name, model, asked, started_ns)
         for guard in guards[1:]:

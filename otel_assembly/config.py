@@ -44,6 +44,7 @@ class _Form(BaseModel):
     model: str | None = None
     on_policy_error: OnError = "raise"
     on_halt: OnHalt = "raise"
+    strict: bool = False
     framing: dict[str, Any] | None = None
     policies: list[str | dict[str, Any]] = Field(default_factory=list)
 

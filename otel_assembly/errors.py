@@ -5,7 +5,7 @@
     AssemblyError
     ├── ConfigurationError (ValueError)      a limit, a chain or a config that cannot work
     │   └── UnknownNameError                 a policy, parameter or model nobody knows; names the nearest one
-    ├── DescribeError (TypeError)            an event of a type that no describe() row covers
+    ├── DescribeError (TypeError)            an event that no describe() row covers, or that its row cannot read
     ├── TranscriptError (ValueError)         a recorded conversation that cannot be read; names file and line
     ├── TokenizerError                       no tokenizer to count with, or a vocabulary that is not what it claims
     ├── PolicyError                          names the policy
@@ -60,14 +60,20 @@ class UnknownNameError(ConfigurationError):
 
 
 class DescribeError(AssemblyError, TypeError):
-    """An event whose type has no ``describe()`` row, so that the engine cannot read it."""
+    """An event that the engine cannot read: its type has no ``describe()`` row, or it is not of the form its row reads.
 
-    def __init__(self, event_type: type, detail: str = "") -> None:
+    Attributes:
+        event_type: Its type.
+        problem: What is wrong with it; empty where no row covers the type. Nothing that the event says is in it.
+    """
+
+    def __init__(self, event_type: type, problem: str = "") -> None:
         self.event_type = event_type
+        self.problem = problem
         super().__init__(
             f"cannot describe an event of type {event_type.__module__}.{event_type.__qualname__}"
-            + (f": {detail}" if detail else "")
-            + "; register it: @otel_assembly.describe.register(TheType), returning EventFacts"
+            + (f": {problem}; mend the event, or" if problem else ";")
+            + " register a row for the type: @otel_assembly.describe.register(TheType), returning EventFacts"
         )
 
 

@@ -16,7 +16,7 @@ from pydantic_core import PydanticSerializationError
 
 from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
 from otel_assembly.readings import read_from
-from otel_assembly.stand_ins import shortened, summary_like
+from otel_assembly.stand_ins import result_texts, shortened, summary_like
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -428,26 +428,19 @@ def _(event: ToolCallEvent) -> EventFacts:
 
 @describe.register
 def _(event: ToolResultEvent) -> EventFacts:
-    return EventFacts(
-        EventKind.TOOL_RESULT, event.content, closes=(event.parent_id,), name=event.name, **_named(event), restates=True
-    )
+    return EventFacts(EventKind.TOOL_RESULT, event.content, closes=(event.parent_id,), **_named(event), restates=True)
 
 
 @describe.register
 def _(event: ToolErrorEvent) -> EventFacts:
-    return EventFacts(
-        EventKind.TOOL_RESULT, event.error, closes=(event.parent_id,), name=event.name, **_named(event), restates=True
-    )
+    return EventFacts(EventKind.TOOL_RESULT, event.error, closes=(event.parent_id,), **_named(event), restates=True)
 
 
 @describe.register
 def _(event: ToolResultsEvent) -> EventFacts:
-    fields: list[str] = []
-    for result in event.results:
-        fields += (result.name, result.content if isinstance(result, ToolResultEvent) else result.error)
     return EventFacts(
         EventKind.TOOL_RESULT,
-        fields=fields,
+        fields=[_said(result) for result in event.results],
         closes=[result.parent_id for result in event.results],
         **_named(event),
         restates=True,
@@ -475,7 +468,32 @@ def _(event: Event, text: str, events: Sequence[Any]) -> CompactionSummary:
     return CompactionSummary(summary=text, event_count=len(events), provenance=tuple(named))
 
 
+def _said(result: ToolResultEvent | ToolErrorEvent) -> str:
+    return result.content if isinstance(result, ToolResultEvent) else result.error
+
+
+@result_texts.register(ToolResultEvent)
+@result_texts.register(ToolErrorEvent)
+@result_texts.register(ToolResultsEvent)
+def _(event: ToolResultEvent | ToolErrorEvent | ToolResultsEvent) -> Sequence[str]:
+    results = event.results if isinstance(event, ToolResultsEvent) else (event,)
+    return [text for text in map(_said, results) if text]
+
+
 @shortened.register(ToolResultEvent)
-def _(event: ToolResultEvent, text: str) -> ToolResultEvent:
-    # A new id: it is another event, and the ledger says that it stands for the first.
-    return event.model_copy(update={"content": text, "id": _new_id()})
+@shortened.register(ToolErrorEvent)
+@shortened.register(ToolResultsEvent)
+def _(event: ToolResultEvent | ToolErrorEvent | ToolResultsEvent, texts: Sequence[str]) -> Event:
+    # New ids: these are other events, and the ledger says that they stand for the first.
+    given = iter(texts)
+    if isinstance(event, ToolResultsEvent):
+        results = tuple(_saying(one, next(given, _said(one))) if _said(one) else one for one in event.results)
+        return event.model_copy(update={"results": results, "id": _new_id()})
+    return _saying(event, next(given, _said(event)))
+
+
+def _saying(result: ToolResultEvent | ToolErrorEvent, text: str) -> ToolResultEvent | ToolErrorEvent:
+    if text == _said(result):
+        return result
+    key = "content" if isinstance(result, ToolResultEvent) else "error"
+    return result.model_copy(update={key: text, "id": _new_id()})

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, overload
 from weakref import WeakKeyDictionary
 
 from otel_assembly.conversation import Conversation
+from otel_assembly.errors import DescribeError
 from otel_assembly.facts import EventFacts, EventKind, describe
 from otel_assembly.forks import new_lock
 from otel_assembly.pairing import ANSWERS, ECHO, MEDIA, ORPHAN, Pairing
@@ -50,15 +51,19 @@ class History(Sequence[Any]):
 
     Args:
         events: Events to begin with; each is read once.
+        strict: Refuse an event with a part of a type that nobody knows, instead of counting that by its JSON.
 
     Raises:
-        DescribeError: An event's type has no ``describe()`` row; nothing of it is appended.
+        DescribeError: An event cannot be read; nothing of it is appended.
     """
 
     #: Whether this history lives for a list that somebody else holds, so that texts are better remembered by the meter.
     passing = False
 
-    def __init__(self, events: Iterable[Any] = ()) -> None:
+    def __init__(self, events: Iterable[Any] = (), *, strict: bool = False) -> None:
+        self.strict = strict
+        #: The first event with a part of a type that nobody knows: its type, and that of the part.
+        self.unknown: tuple[type, str] | None = None
         self.conversation = Conversation()
         #: What assemblers keep of this conversation, by whoever keeps it; it goes with the history.
         self.kept_for: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
@@ -116,7 +121,15 @@ class History(Sequence[Any]):
 
     def append(self, event: Any) -> None:
         """Add the newest event; it is read now, and counted when a policy asks."""
-        self._add(event, describe(event))
+        self._add(event, self._read(event))
+
+    def _read(self, event: Any) -> EventFacts:
+        facts = describe(event)
+        if facts.kind not in _CODES:
+            raise DescribeError(type(event), "its row says a kind that is none of EventKind")
+        if self.strict and facts.unknown:
+            raise unknown_part(type(event), facts.unknown[0])
+        return facts
 
     def _add(self, event: Any, facts: EventFacts) -> None:
         code = _CODES[EventKind(facts.kind)]
@@ -137,6 +150,8 @@ class History(Sequence[Any]):
             self._fresh[position] = facts
             if len(self._fresh) > _FRESH and not self.passing:
                 del self._fresh[next(iter(self._fresh))]
+            if facts.unknown and self.unknown is None:
+                self.unknown = type(event), facts.unknown[0]
             if facts.billed_tokens:
                 self.billed = (position, facts.billed_tokens)
             if self._leads:
@@ -151,7 +166,7 @@ class History(Sequence[Any]):
 
     def extend(self, events: Iterable[Any]) -> None:
         """Add events in order; all of them, or none if one cannot be read."""
-        for event, facts in [(event, describe(event)) for event in events]:
+        for event, facts in [(event, self._read(event)) for event in events]:
             self._add(event, facts)
 
     def columns_of(self, position: int) -> tuple[Column, ...]:
@@ -356,6 +371,9 @@ class ListHistory(History):
     def reread(self, position: int, facts: EventFacts) -> None:
         """An event says the same as before, and has been given an id since."""
         self._fresh[position] = facts
+def unknown_part(event_type: type, part: str) -> DescribeError:
+    """What a strict reader says to an event with a part of a type that nobody knows."""
+    return DescribeError(event_type, f"it has a part of type {part!r}, which nobody knows, and 'strict' is asked for")
 
 
 def text_digest(texts: Iterable[str]) -> int:

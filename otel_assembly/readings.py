@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Messages that are remembered beyond those of the conversation itself.
 _SPARE: Final = 1_024
+#: So deep inside a content a change in place is seen.
+_DEEPEST: Final = 32
 #: Readings of one message that are remembered: what it says, and what a reducer made of it.
 _READINGS: Final = 2
 
@@ -64,19 +66,36 @@ def contents(events: Sequence[Any]) -> Sequence[Any]:
     types = list(map(type, events))
     getters = {one: _getter(one) or _whole for one in set(types)}
     several = set(getters.values())
-    if len(several) > 1:
-        return list(map(call, map(getters.__getitem__, types), events))
-    getter = several.pop() if several else _whole
-    return events if getter is _whole else list(map(getter, events))
+    try:
+        if len(several) > 1:
+            return list(map(call, map(getters.__getitem__, types), events))
+        getter = several.pop() if several else _whole
+        return events if getter is _whole else list(map(getter, events))
+    except AttributeError:
+        return [_content(getters[type(event)], event) for event in events]
 
 
-def copied(value: Any) -> Any:
-    """A content with the containers in it copied, so that a change in place shows."""
+def _content(getter: Callable[[Any], Any], event: Any) -> Any:
+    """The content of an event; of a malformed one, which cannot be described either, the event itself."""
+    try:
+        return getter(event)
+    except AttributeError:
+        return event
+
+
+def copied(value: Any, inside: tuple[int, ...] = ()) -> Any:
+    """A content with the containers in it copied, so that a change in place shows.
+
+    What contains itself is copied once, and what is nested without end only so deep.
+    """
+    kind = type(value)
+    if not (kind is tuple or isinstance(value, (dict, list))) or id(value) in inside or len(inside) == _DEEPEST:
+        return value
+    inside = (*inside, id(value))
     if isinstance(value, dict):
-        return {key: copied(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return list(map(copied, value))
-    return tuple(map(copied, value)) if type(value) is tuple else value
+        return {key: copied(part, inside) for key, part in value.items()}
+    parts = [copied(part, inside) for part in value]
+    return tuple(parts) if kind is tuple else parts
 
 
 class Reading(NamedTuple):
@@ -113,7 +132,7 @@ class Readings:
         getter = _getter(type(event))
         if getter is None:
             return Reading(copied(event), describe(event))
-        content = getter(event)
+        content = _content(getter, event)
         name = event.get("id") if isinstance(event, dict) else getattr(event, "__dict__", _NOTHING).get("id")
         # Of what has no id, the object is known again; should another one have its place, it says something else.
         key = type(event), name if isinstance(name, str) else id(event)

@@ -28,10 +28,20 @@ def summary_like(event: Any, text: str, events: Sequence[Any]) -> Any:
 
 
 @singledispatch
-def shortened(event: Any, text: str) -> Any:
-    """A tool's result that says `text` instead of what it said, and still answers the same call.
+def result_texts(event: Any) -> Sequence[str]:
+    """The texts of the tools' results in an event, one for each result that has a text; a text can be shortened.
 
     Returns:
-        None where no row covers the type, or where the event holds more than one text.
+        Nothing where no row covers the type.
+    """
+    return ()
+
+
+@singledispatch
+def shortened(event: Any, texts: Sequence[str]) -> Any:
+    """The event with other texts in the place of its `result_texts`, which still answers the same calls.
+
+    Returns:
+        None where no row covers the type.
     """
     return None

@@ -60,13 +60,11 @@ def read(event) -> Read:
         awaiting = {event.id} if event.awaiting_approval else set()
         return Read("call", [event.name, event.arguments], opens=[event.id], awaiting=awaiting, restates=True)
     if isinstance(event, ToolResultEvent):
-        return Read("result", [event.content], name=event.name, closes=[event.parent_id], restates=True)
+        return Read("result", [event.content], closes=[event.parent_id], restates=True)
     if isinstance(event, ToolErrorEvent):
-        return Read("result", [event.error], name=event.name, closes=[event.parent_id], restates=True)
+        return Read("result", [event.error], closes=[event.parent_id], restates=True)
     if isinstance(event, ToolResultsEvent):
-        said = [
-            t for one in event.results for t in (one.name, getattr(one, "content", None) or getattr(one, "error", ""))
-        ]
+        said = [getattr(one, "content", None) or getattr(one, "error", "") for one in event.results]
         return Read("result", said, closes=[one.parent_id for one in event.results], restates=True)
     if isinstance(event, CompactionSummary):
         return Read("summary", [event.summary])
@@ -86,7 +84,7 @@ def _read_message(message: dict) -> Read:
         return Read("response", said, opens=[call["id"] for call in calls], awaiting=waiting)
     if role == "tool":
         closes = message.get("tool_call_ids") or [message["tool_call_id"]]
-        return Read("result", said, name=message.get("name", ""), closes=list(closes))
+        return Read("result", said, closes=list(closes))
     return Read({"user": "request", "system": "system"}[role], said)
 
 

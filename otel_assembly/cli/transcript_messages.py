@@ -111,8 +111,7 @@ def _check(message: dict[str, Any]) -> None:
     try:
         describe(message)
     except DescribeError as error:
-        # Only the middle of it speaks of the message; the rest tells a programmer which row to register.
-        raise MalformedError(str(error).partition(": ")[2].partition("; register it")[0]) from None
+        raise MalformedError(error.problem) from None
 
 
 def _from_autogen(message: dict[str, Any]) -> list[dict[str, Any]]:

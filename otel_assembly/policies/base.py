@@ -158,6 +158,17 @@ def newest_atom(view: View, response: int) -> list[int]:
     return members
 
 
+def newest_request(view: View) -> list[int]:
+    """The positions of the view's newest user request: its own, and where it also answers tools, all of that atom."""
+    history = view.history
+    request = history.newest_request(view)
+    if request < 0 or not history.flags(request) & ANSWERS:
+        return [request] if request >= 0 else []
+    atom = history.atom(request)
+    members = range(atom, min(len(history), atom + history.reach + 1))
+    return [position for position in members if history.atom(position) == atom and view.holds(position)]
+
+
 _ASIDES: Final = frozenset({EventKind.ALERT, EventKind.OTHER})
 
 

@@ -60,7 +60,7 @@ def _lines(
     for kind, tokens, items in (
         (EventKind.SYSTEM, system, fill.first),
         (EventKind.SCHEMA, costs.get("tool_schemas", 0), 0),
-        (EventKind.QUERY, costs.get("newest_request", 0), int(fill.request >= 0)),
+        (EventKind.QUERY, costs.get("newest_request", 0), len(fill.request)),
         (EventKind.STATE, costs.get("pending_tool_calls", 0), len(fill.awaiting)),
     ):
         if tokens:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from otel_assembly.decision import DecisionReason, Overflow, OverflowCause
 from otel_assembly.errors import ContextOverflowError
 from otel_assembly.pairing import ORPHAN
-from otel_assembly.policies.base import keep, keep_verdicts, leading, newest_atom, newest_response
+from otel_assembly.policies.base import keep, keep_verdicts, leading, newest_atom, newest_request, newest_response
 from otel_assembly.view import View, to_runs
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Fill:
         self.instead = dict(instead or {})
         self.first = leading(view)
         self.response = newest_response(view)
-        self.request = history.newest_request(view)
+        self.request = newest_request(view)
         self.awaiting = [position for position in history.pairing.awaiting(self.response) if view.holds(position)]
         self.costs = {
             **{f"prompt[{index}]": meter.prompt(prompt) for index, prompt in enumerate(prompts)},
@@ -73,11 +73,11 @@ class Fill:
             "reply_priming": meter.priming,
             "leading_system": sum(table.tokens(view.position(index)) for index in range(self.first)),
             "pending_tool_calls": sum(table.tokens(position) for position in self.awaiting),
-            "newest_request": table.tokens(self.request) if self.request >= 0 else 0,
+            "newest_request": sum(self.tokens(position) for position in self.request if position not in self.awaiting),
         }
         self.costs = {name: tokens for name, tokens in self.costs.items() if tokens}
         self.fixed = sum(self.costs.values())
-        self.pinned = {*self.awaiting, self.request} - {-1}
+        self.pinned = {*self.awaiting, *self.request}
         self.newest = [
             position
             for position in newest_atom(view, self.response)
@@ -157,7 +157,7 @@ class Fill:
         runs.append((at, len(view)))
         kept, verdicts = keep(view, [run for run in runs if run[0] < run[1]], DecisionReason.OVER_BUDGET)
         outside = {view.position(index) for index in before}
-        verdicts += keep_verdicts(view, kept, outside & {self.request}, DecisionReason.PINNED)
+        verdicts += keep_verdicts(view, kept, outside & set(self.request), DecisionReason.PINNED)
         verdicts += keep_verdicts(view, kept, outside & set(self.awaiting), DecisionReason.PENDING_TOOL_CALL)
         return kept, verdicts
 

@@ -10,7 +10,7 @@ from otel_assembly.decision import Compaction
 from otel_assembly.facts import EventKind, describe
 from otel_assembly.knowledge.rendering import render_events
 from otel_assembly.pairing import ECHO
-from otel_assembly.stand_ins import shortened, summary_like
+from otel_assembly.stand_ins import result_texts, shortened, summary_like
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,36 +47,35 @@ class Standing:
     async def shorten_newest(
         self, view: View, fill: Fill, budget: int, compactors: Compactors, context: Context
     ) -> list[Compaction]:
-        """Shorten results of the newest atom, the longest first, to half of what is free beside the fixed content.
+        """Shorten results of the newest atom, the longest most, to half of what is free beside the fixed content.
 
         To the brim, the next turn would have no room for what is said of it.
         """
-        history = view.history
+        history, count = view.history, fill.meter.text
         made: list[Compaction] = []
-        goal = fill.fixed + (budget - fill.fixed) // 2
-        results = [
-            position
+        results = {
+            position: result_texts(history.event(position))
             for position in fill.newest
             if history.kind(position) is EventKind.TOOL_RESULT and not history.flags(position) & ECHO
-        ]
+        }
+        excess = fill.newest_tokens - (budget - fill.fixed) // 2
+        most = _level([count(text) for texts in results.values() for text in texts], excess)
         for position in sorted(results, key=fill.tokens, reverse=True):
-            excess = fill.fixed + fill.newest_tokens - goal
-            if excess <= 0:
-                break
-            facts = history.facts(position)
-            around = fill.tokens(position) - fill.meter.text(facts.text)
-            target = fill.tokens(position) - around - excess
-            example = history.event(position)
-            if target < 1 or not facts.text or shortened(example, "") is None:
+            texts = list(results[position])
+            attempts: list[Attempt] = []
+            for place, text in enumerate(texts):
+                if most < 1 or count(text) <= most:
+                    continue
+                compacted = await compactors.run_async(text, most, count, context.watch(EventKind.RECENT.value))
+                attempts += compacted.attempts
+                texts[place] = compacted.text if compacted.text is not None else text
+            if not attempts:
                 continue
-            compacted = await compactors.run_async(
-                facts.text, target, fill.meter.text, context.watch(EventKind.RECENT.value)
-            )
-            stand_in = shortened(example, compacted.text) if compacted.text is not None else None
+            stand_in = shortened(history.event(position), texts) if texts != list(results[position]) else None
             if stand_in is not None:
                 self.short[position] = stand_in
                 fill.shorten(position, fill.meter.event(describe(stand_in)))
-            made.append(Compaction(view.pick_positions([position]), stand_in, compacted.attempts))
+            made.append(Compaction(view.pick_positions([position]), stand_in, attempts))
         return made
 
     async def summarise(
@@ -113,6 +112,18 @@ class Standing:
         if covered is None:
             return Compaction(gone, None, attempts)
         return Compaction(covered, self.summary, attempts)
+
+
+def _level(tokens: Sequence[int], excess: int) -> int:
+    """How long a text may be, so that all of them are `excess` shorter together where those above it are cut to it."""
+    room = sum(tokens) - excess
+    left = len(tokens)
+    for one in sorted(tokens):
+        if one * left > room:
+            return room // left
+        room -= one
+        left -= 1
+    return max(tokens, default=0)
 
 
 def takes_summary(view: View) -> bool:

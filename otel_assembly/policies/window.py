@@ -14,6 +14,7 @@ from otel_assembly.policies.base import (
     keep_verdicts,
     leading,
     newest_atom,
+    newest_request,
     newest_response,
 )
 from otel_assembly.view import View, to_runs
@@ -67,9 +68,9 @@ class SlidingWindowPolicy(DecidingPolicy):
             kept, verdicts = keep(view, [(0, total)], DecisionReason.OUTSIDE_WINDOW)
             return Outcome(prompts, kept, verdicts)
         history, response = view.history, newest_response(view)
-        request = history.newest_request(view)
+        request = newest_request(view)
         awaiting = [position for position in history.pairing.awaiting(response) if view.holds(position)]
-        pinned = {view.index_of(p) for p in (request, *awaiting, *newest_atom(view, response)) if p >= 0}
+        pinned = {view.index_of(p) for p in (*request, *awaiting, *newest_atom(view, response))}
         cut = self._cut(total, first, pinned)
         stays = sorted(index for index in pinned if first <= index < cut)
         runs = to_runs([*range(first), *stays])
@@ -77,7 +78,7 @@ class SlidingWindowPolicy(DecidingPolicy):
             runs.append((cut, total))
         kept, verdicts = keep(view, runs, DecisionReason.OUTSIDE_WINDOW)
         outside = {view.position(index) for index in stays}
-        verdicts += keep_verdicts(view, kept, outside & {request}, DecisionReason.PINNED)
+        verdicts += keep_verdicts(view, kept, outside & set(request), DecisionReason.PINNED)
         verdicts += keep_verdicts(view, kept, outside & set(awaiting), DecisionReason.PENDING_TOOL_CALL)
         count = len(kept) - first
         overflow = Overflow(self.max_events, count, OverflowCause.NEWEST_ATOM, "items")

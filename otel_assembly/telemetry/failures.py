@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final, Self
 
 from otel_assembly.forks import new_lock
+from otel_assembly.telemetry.utf8 import sendable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,11 +33,11 @@ class Failures:
     def redacted(self, redact: Callable[[str], str] | None, text: str) -> str:
         """The text as it may leave; where the hook fails nothing of it does, and nothing else is lost."""
         if redact is None:
-            return text
+            return sendable(text)
         with self.contained("redaction"):
             answer: object = redact(text)
             if isinstance(answer, str):
-                return answer
+                return sendable(answer)
             raise TypeError("a redaction hook returns a str")
         return NOT_REDACTED
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from otel_assembly.forks import new_lock
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
+from otel_assembly.telemetry.utf8 import sendable
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context as OtelContext
@@ -25,6 +26,7 @@ class Bounded:
         self._lock = new_lock()
 
     def __call__(self, value: str) -> str:
+        value = sendable(value)
         if value in self._seen:
             return value
         with self._lock:

@@ -18,6 +18,7 @@ from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.arrays import Arrays, run_text, runs_of
 from otel_assembly.telemetry.conventions_model import DiffQuality
 from otel_assembly.telemetry.conventions_spans import ASSEMBLE_CONTEXT
+from otel_assembly.telemetry.utf8 import sendable
 from otel_assembly.totals import prefix_hash, tokens_by_kind
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Arr
     arrays.add([names.KEPT_ITEMS], [[run_text(*run) for run in ordinal_runs(record.view_out, record.frame_out)]])
     prompts = record.prompts_out
     tokens = list(map(record.meter.prompt, prompts))
-    arrays.add([names.PROMPT_SOURCES, names.PROMPT_TOKENS], [list(record.sources), tokens])
+    arrays.add([names.PROMPT_SOURCES, names.PROMPT_TOKENS], [list(map(sendable, record.sources)), tokens])
     arrays.add([names.WITHDRAWN_ITEMS], [runs_of(record.withdrawn)])
     arrived = arrivals(record, record.baseline)
     columns: dict[str, list[Any]] = {

@@ -29,6 +29,7 @@ from otel_assembly.telemetry.run import RUN, OpenRun, Run
 from otel_assembly.telemetry.settings import TelemetrySettings
 from otel_assembly.telemetry.signals import Signals
 from otel_assembly.telemetry.stamp import StampingProcessor
+from otel_assembly.telemetry.utf8 import sendable, sendable_values
 from otel_assembly.telemetry.views import put_projection
 
 if TYPE_CHECKING:
@@ -197,10 +198,10 @@ class OpenTelemetryRecorder:
     def start_span(self, name: str, parent: OtelContext, start_ns: int, attributes: dict[str, Any], /) -> Span:
         """Start a span of ours; no exception's message ever gets onto one by itself."""
         return self.tracer.start_span(
-            name,
+            sendable(name),
             context=parent,
             kind=SpanKind.INTERNAL,
-            attributes=attributes,
+            attributes=sendable_values(attributes),
             start_time=start_ns,
             record_exception=False,
             set_status_on_exception=False,
@@ -295,9 +296,9 @@ class OpenTelemetryRecorder:
             names.GEN_AI_CONVERSATION_ID: run.conversation_id,
         }
         return self.tracer.start_span(
-            f"{names.SPAN_INVOKE_AGENT} {run.agent_name}",
+            sendable(f"{names.SPAN_INVOKE_AGENT} {run.agent_name}"),
             kind=SpanKind.INTERNAL,
-            attributes={name: value for name, value in attributes.items() if value is not None},
+            attributes=sendable_values({name: value for name, value in attributes.items() if value is not None}),
             record_exception=False,
             set_status_on_exception=False,
         )

@@ -9,6 +9,7 @@ from opentelemetry._logs import SeverityNumber
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.projection import overflow_event
 from otel_assembly.telemetry.settings import AlertSignal
+from otel_assembly.telemetry.utf8 import sendable_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,6 +89,7 @@ class Signals:
         at_ns: int,
     ) -> None:
         """Put an event where it belongs, at the time at which it came about: a span may be told of after its end."""
+        attributes = sendable_values(attributes)
         for span in spans if self._on_spans else ():
             with self._failures.contained("events"):
                 if span.is_recording():

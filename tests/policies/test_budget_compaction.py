@@ -176,7 +176,7 @@ async def test_the_shorter_result_stands_on_later_turns_too_and_is_made_once():
 async def test_where_no_room_is_left_for_any_of_the_result_the_budget_overflows():
     events = with_result(words(5_000))
     with pytest.raises(ContextOverflowError) as caught:
-        await Assembler([budget(40, Compactors())]).assemble([], events, Context())
+        await Assembler([budget(36, Compactors())]).assemble([], events, Context())
     assert caught.value.cause == "newest_atom"
 
 

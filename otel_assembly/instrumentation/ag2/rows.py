@@ -7,19 +7,23 @@ it again costs nothing: of a call the response is what is sent, and the text of 
 from __future__ import annotations
 
 import importlib
-import json
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.chat import MEDIA_TOKENS
 from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
+from otel_assembly.messages import MEDIA_TOKENS, Reading, spelled
 from otel_assembly.readings import read_from
-from otel_assembly.stand_ins import shortened, summary_like
+from otel_assembly.stand_ins import result_texts, shortened, summary_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 #: Written before a summary by AG2 itself, whichever provider it is sent to.
-_SUMMARY = "[Summary of earlier conversation]\n"
+_SUMMARY: Final = "[Summary of earlier conversation]\n"
+
+#: Parts that are pictures, clips and files.
+_FILES: Final = frozenset({"BinaryInput", "UrlInput", "FileIdInput"})
 
 
 def register(package: str) -> None:
@@ -67,15 +71,44 @@ def register(package: str) -> None:
     def _summary_like(event: Any, text: str, stands_for: Sequence[Any]) -> Any:
         return summary_type(summary=text, event_count=len(stands_for))
 
-    def _shortened(event: Any, text: str) -> Any:
-        if len(event.result.parts) != 1 or not isinstance(event.result.parts[0], events.TextInput):
-            return None
-        result = events.ToolResult(text, final=event.result.final, metadata=dict(event.result.metadata))
-        return events.ToolResultEvent(parent_id=event.parent_id, name=event.name, result=result)
+    def _texts(event: Any) -> Sequence[str]:
+        said = (_said(one.result.parts) for one in _results_of(event))
+        return [text for text in said if text]
+
+    def _shortened(event: Any, texts: Sequence[str]) -> Any:
+        given = iter(texts)
+        made = [_saying(one, next(given)) if _said(one.result.parts) else one for one in _results_of(event)]
+        if not hasattr(event, "results"):
+            return made[0]
+        whole = copy(event)
+        whole.results = made
+        return whole
+
+    def _saying(event: Any, text: str) -> Any:
+        if text == _said(event.result.parts):
+            return event
+        files = [part for part in event.result.parts if _text_of(part) is None]
+        # AG2 sends the parts of an error too; the exception beside them is its own business.
+        short = copy(event)
+        short.result = events.ToolResult(
+            text, parts=files, final=event.result.final, metadata=dict(event.result.metadata)
+        )
+        return short
 
     summary_like.register(events.BaseEvent, _summary_like)
-    shortened.register(events.ToolResultEvent, _shortened)
-    shortened.register(events.ToolErrorEvent, _not_shortened)
+    for kind in (events.ToolResultEvent, events.ToolResultsEvent):
+        result_texts.register(kind, _texts)
+        shortened.register(kind, _shortened)
+
+
+def _results_of(event: Any) -> Sequence[Any]:
+    """The results of a batch, or the one that an event is."""
+    results: Sequence[Any] = getattr(event, "results", None) or (event,)
+    return results
+
+
+def _said(parts: Iterable[Any]) -> str:
+    return "\n".join(text for part in parts if (text := _text_of(part)))
 
 
 def _other(event: Any) -> EventFacts:
@@ -87,8 +120,7 @@ def _alert(event: Any) -> EventFacts:
 
 
 def _request(event: Any) -> EventFacts:
-    texts, media = _parts(event.parts)
-    return EventFacts(EventKind.REQUEST, texts[0] if texts else "", fields=texts[1:], media_tokens=media)
+    return _read(event.parts).facts(EventKind.REQUEST, {})
 
 
 def _response(event: Any) -> EventFacts:
@@ -127,39 +159,22 @@ def _calls(event: Any) -> EventFacts:
 
 
 def _result(event: Any) -> EventFacts:
-    texts, media = _parts(event.result.parts)
-    return EventFacts(
-        EventKind.TOOL_RESULT,
-        texts[0] if texts else "",
-        fields=texts[1:],
-        closes=(event.parent_id,) if event.parent_id else (),
-        media_tokens=media,
-        restates=True,
-    )
+    return _answering([event])
 
 
 def _results(event: Any) -> EventFacts:
-    texts: list[str] = []
-    media = 0
-    for result in event.results:
-        own, tokens = _parts(result.result.parts)
-        texts += own
-        media += tokens
-    return EventFacts(
-        EventKind.TOOL_RESULT,
-        fields=texts,
-        closes=[result.parent_id for result in event.results if result.parent_id],
-        media_tokens=media,
-        restates=True,
-    )
+    facts = _answering(event.results)
+    return replace(facts, text="", fields=[text for text in (facts.text, *facts.fields) if text])
+
+
+def _answering(results: Sequence[Any]) -> EventFacts:
+    reading = _read(part for result in results for part in result.result.parts)
+    reading.closes += [result.parent_id for result in results if result.parent_id]
+    return replace(reading.facts(EventKind.TOOL_RESULT, {}), restates=True)
 
 
 def _summary(event: Any) -> EventFacts:
     return EventFacts(EventKind.SUMMARY, f"{_SUMMARY}{event.summary}")
-
-
-def _not_shortened(event: Any, text: str) -> None:
-    """The text of an error belongs to its exception."""
 
 
 def _spelled(calls: Iterable[Any]) -> list[str]:
@@ -170,23 +185,30 @@ def _called(calls: Iterable[Any]) -> list[ToolCallFacts]:
     return [ToolCallFacts(call.id, str(call.name), str(call.arguments or "")) for call in calls]
 
 
-def _parts(parts: Iterable[Any]) -> tuple[list[str], int]:
+def _read(parts: Iterable[Any]) -> Reading:
     """The texts of a message's parts, and the tokens of its images, clips and files."""
-    texts: list[str] = []
-    media = 0
+    reading = Reading()
     for part in parts:
-        if isinstance(content := getattr(part, "content", None), str):
-            texts.append(content)
-        elif type(part).__name__ == "DataInput":
-            texts.append(_written(part.data))
+        text = _text_of(part)
+        if text is not None:
+            reading.text(text)
+        elif _FILES & {base.__name__ for base in type(part).__mro__}:
+            reading.file()
         else:
-            media += MEDIA_TOKENS
-    return texts, media
+            reading.other(type(part).__name__, getattr(part, "__dict__", None))
+    return reading
+
+
+def _text_of(part: Any) -> str | None:
+    content = getattr(part, "content", None)
+    if isinstance(content, str):
+        return content
+    return _written(part.data) if type(part).__name__ == "DataInput" else None
 
 
 def _written(data: Any) -> str:
     try:
-        return json.dumps(data, ensure_ascii=False, default=str)
+        return spelled(data)
     except (TypeError, ValueError):
         return str(data)
 

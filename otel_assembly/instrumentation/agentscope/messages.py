@@ -23,9 +23,9 @@ from agentscope.message import (
     UserMsg,
 )
 
-from otel_assembly.chat import MEDIA_TOKENS
-from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
-from otel_assembly.stand_ins import shortened, summary_like
+from otel_assembly.facts import EventFacts, EventKind, describe
+from otel_assembly.messages import Reading
+from otel_assembly.stand_ins import result_texts, shortened, summary_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -81,20 +81,24 @@ def _(event: Msg, text: str, events: Sequence[Any]) -> Msg:
     return _summary_message(text)
 
 
+@result_texts.register(Part)
+def _(event: Part) -> Sequence[str]:
+    return _texts_of(event.blocks) if event.message is not None else ()
+
+
+@result_texts.register(Msg)
+def _(event: Msg) -> Sequence[str]:
+    return _texts_of(event.content)
+
+
 @shortened.register(Part)
-def _(event: Part, text: str) -> Part | None:
-    result = _only_result(event.blocks)
-    if event.message is None or result is None:
-        return None
-    return part_of(event.message, (result.model_copy(update={"output": text}),), framed=True)
+def _(event: Part, texts: Sequence[str]) -> Part | None:
+    return None if event.message is None else part_of(event.message, _saying(event.blocks, texts), framed=True)
 
 
 @shortened.register(Msg)
-def _(event: Msg, text: str) -> Msg | None:
-    result = _only_result(event.content)
-    if result is None:
-        return None
-    return event.model_copy(update={"content": [result.model_copy(update={"output": text})]})
+def _(event: Msg, texts: Sequence[str]) -> Msg:
+    return event.model_copy(update={"content": list(_saying(event.content, texts))})
 
 
 def summary_part(summary: str | Sequence[Any]) -> Part:
@@ -166,13 +170,30 @@ def _summary_message(text: str) -> SummaryMsg:
     return SummaryMsg(name="user", role="user", content=UserMsg("user", content).content)
 
 
-def _only_result(blocks: Sequence[Any]) -> ToolResultBlock | None:
-    """The one tool result that these blocks are, if it holds one text."""
-    if len(blocks) != 1 or not isinstance(blocks[0], ToolResultBlock):
-        return None
-    output = blocks[0].output
-    one_text = isinstance(output, str) or (len(output) == 1 and isinstance(output[0], TextBlock))
-    return blocks[0] if one_text else None
+def _texts_of(blocks: Sequence[Any]) -> list[str]:
+    """The texts of those blocks that are results of tools."""
+    return [text for block in blocks if (text := _said(block))]
+
+
+def _said(block: Any) -> str:
+    if not isinstance(block, ToolResultBlock):
+        return ""
+    output = block.output
+    return output if isinstance(output, str) else "\n".join(one.text for one in output if isinstance(one, TextBlock))
+
+
+def _saying(blocks: Sequence[Any], texts: Sequence[str]) -> tuple[Any, ...]:
+    """The same blocks whose results say these texts; what else a result holds, it goes on to hold."""
+    given = iter(texts)
+    made: list[Any] = []
+    for block in blocks:
+        text = next(given) if _said(block) else ""
+        if text and text != _said(block):
+            files = [one for one in block.output if not isinstance(one, (str, TextBlock))]
+            made.append(block.model_copy(update={"output": [TextBlock(text=text), *files] if files else text}))
+        else:
+            made.append(block)
+    return tuple(made)
 
 
 def part_of(message: Msg, blocks: tuple[Any, ...], *, framed: bool) -> Part:
@@ -195,62 +216,42 @@ def _named(name: str, texts: Sequence[str], media: int) -> str:
 def _read(
     role: str, blocks: Sequence[Any], name: str | None = None, *, kind: EventKind | None = None, framed: bool = True
 ) -> EventFacts:
-    texts: list[str] = []
-    media = 0
-    opens: list[str] = []
-    calls: list[ToolCallFacts] = []
-    closes: list[str] = []
-    awaiting: list[str] = []
+    reading = Reading()
     said = hinted = False
     for block in blocks:
         if isinstance(block, ToolCallBlock):
-            opens.append(block.id)
-            calls.append(ToolCallFacts(block.id, block.name, block.input))
-            texts += (block.name, block.input)
+            waits = str(getattr(block.state, "value", block.state)) in _AWAITING
+            reading.call(block.id, block.name, block.input, awaiting=waits)
             said = True
-            if str(getattr(block.state, "value", block.state)) in _AWAITING:
-                awaiting.append(block.id)
         elif isinstance(block, ToolResultBlock):
-            media += _into(texts, block.output)
-            if block.id in opens:
-                opens.remove(block.id)
-            else:
-                closes.append(block.id)
+            _into(reading, block.output)
+            reading.result(block.id)
         else:
-            media += _into(texts, [block])
+            _into(reading, [block])
             hinted = hinted or isinstance(block, HintBlock)
             said = said or not isinstance(block, HintBlock)
-    main = texts[0] if texts and not opens else ""
-    return EventFacts(
-        kind or _kind(role, said=said, hinted=hinted, closes=bool(closes)),
-        main,
-        fields=texts[1:] if main else texts,
-        opens=opens,
-        closes=closes,
-        awaiting=awaiting,
-        id=_named(name, texts, media) if name is not None else None,
-        media_tokens=media,
-        framed=framed,
-        calls=calls,
-    )
+    facts = reading.facts(kind or _kind(role, said=said, hinted=hinted, closes=bool(reading.closes)), {})
+    texts = [facts.text, *facts.fields] if facts.text else facts.fields
+    own = _named(name, texts, facts.media_tokens) if name is not None else None
+    return replace(facts, id=own, framed=framed)
 
 
-def _into(texts: list[str], content: Any) -> int:
-    """Put the texts of a block's content behind `texts`; the tokens of its media are returned."""
+def _into(reading: Reading, content: Any) -> None:
+    """Read the content of a block."""
     if isinstance(content, str):
-        texts.append(content)
-        return 0
-    media = 0
+        reading.text(content)
+        return
     for block in content:
         if isinstance(block, TextBlock):
-            texts.append(block.text)
+            reading.text(block.text)
         elif isinstance(block, ThinkingBlock):
-            texts.append(block.thinking)
+            reading.text(block.thinking)
         elif isinstance(block, HintBlock):
-            media += _into(texts, block.hint)
+            _into(reading, block.hint)
         elif isinstance(block, DataBlock):
-            media += MEDIA_TOKENS
-    return media
+            reading.file()
+        else:
+            reading.other(str(getattr(block, "type", type(block).__name__)), getattr(block, "__dict__", None))
 
 
 def _kind(role: str, *, said: bool, hinted: bool, closes: bool) -> EventKind:

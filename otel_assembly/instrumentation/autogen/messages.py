@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 from autogen_core import FunctionCall, Image
 from autogen_core.models import AssistantMessage, FunctionExecutionResultMessage, SystemMessage, UserMessage
 
-from otel_assembly.chat import MEDIA_TOKENS
 from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
 from otel_assembly.instrumentation.autogen.contexts import reported_skips
+from otel_assembly.messages import MEDIA_TOKENS
 from otel_assembly.readings import read_from
-from otel_assembly.stand_ins import shortened, summary_like
+from otel_assembly.stand_ins import result_texts, shortened, summary_like
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,9 +91,15 @@ def _(message: Any, text: str, events: Sequence[Any]) -> UserMessage:
     return UserMessage(content=said, source=SUMMARY_SOURCE)
 
 
+@result_texts.register(FunctionExecutionResultMessage)
+def _(message: FunctionExecutionResultMessage) -> Sequence[str]:
+    return [result.content for result in message.content if result.content]
+
+
 @shortened.register(FunctionExecutionResultMessage)
-def _(message: FunctionExecutionResultMessage, text: str) -> FunctionExecutionResultMessage | None:
-    if len(message.content) != 1:
-        return None
-    result = message.content[0].model_copy(update={"content": text})
-    return message.model_copy(update={"content": [result]})
+def _(message: FunctionExecutionResultMessage, texts: Sequence[str]) -> FunctionExecutionResultMessage:
+    given = iter(texts)
+    results = [
+        result.model_copy(update={"content": next(given)}) if result.content else result for result in message.content
+    ]
+    return message.model_copy(update={"content": results})

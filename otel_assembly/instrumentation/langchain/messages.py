@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from langchain_core.messages import (
@@ -15,10 +15,18 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from otel_assembly.chat import MEDIA_TOKENS, ROLES
-from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
+from otel_assembly.facts import EventFacts, EventKind, describe
+from otel_assembly.messages import (
+    ROLES,
+    Reading,
+    content_texts,
+    parts_texts,
+    parts_with_texts,
+    read_content,
+    with_texts,
+)
 from otel_assembly.readings import read_from
-from otel_assembly.stand_ins import shortened, summary_like
+from otel_assembly.stand_ins import result_texts, shortened, summary_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,43 +45,32 @@ _KINDS: Final = {
 _CHUNK: Final = "MessageChunk"
 #: Calls of the form that came before tool calls have no id.
 _LEGACY_CALL_ID: Final = "function_call"
-#: Content blocks that repeat a tool call which the message holds in ``tool_calls``.
-_CALLS: Final = frozenset({"tool_use", "tool_call", "tool_call_chunk", "function_call", "input_json_delta"})
-_TEXTS: Final = ("text", "refusal", "thinking", "reasoning")
-_MEDIA: Final = (
-    "image",
-    "image_url",
-    "input_image",
-    "audio",
-    "input_audio",
-    "video",
-    "file",
-    "input_file",
-    "media",
-    "document",
-)
+#: Content blocks that may repeat a tool call which the message holds in ``tool_calls``.
+_CALLS: Final = frozenset({"tool_use", "tool_call", "function_call", "custom_tool_call", "invalid_tool_call"})
+#: Content blocks of a call that was streamed; what came of it stands in ``tool_calls``.
+_PIECES: Final = frozenset({"tool_call_chunk", "server_tool_call_chunk", "input_json_delta"})
 
 
 @describe.register(BaseMessage)
 def _(message: BaseMessage) -> EventFacts:
-    texts, media = _content(message.content)
-    opens, calls = _calls(message)
-    refusal = message.additional_kwargs.get("refusal")
-    if isinstance(refusal, str):
-        texts.append(refusal)
+    calls = list(_each_call(message))
+    reading = Reading()
+    content = message.content
+    read_content(reading, _unrepeated(content, calls) if isinstance(content, list) else content)
+    reading.text(message.additional_kwargs.get("refusal"))
+    kind = _kind(message)
+    if kind is EventKind.REQUEST and reading.results and not reading.said:
+        kind = EventKind.TOOL_RESULT  # Anthropic's results, in blocks
+    _spell_calls(reading, calls, message.additional_kwargs.get("function_call"))
     usage: Mapping[str, Any] = getattr(message, "usage_metadata", None) or {}
-    return EventFacts(
-        _kind(message),
-        texts[0] if texts else "",
-        fields=(*texts[1:], *(text for call in calls for text in call[1:])),
-        opens=opens,
-        closes=_closes(message),
+    facts = reading.facts(kind, {}, "" if isinstance(message, ToolMessage) else message.name or "")
+    return replace(
+        facts,
+        fields=tuple(facts.fields),
+        closes=(*reading.closes, *_closes(message)),
         id=message.id or None,
-        name=message.name or "",
-        media_tokens=media,
         billed_tokens=usage.get("input_tokens") or None,
         output_tokens=usage.get("output_tokens") or None,
-        calls=calls,
     )
 
 
@@ -98,10 +95,21 @@ def _(_: BaseMessage, text: str, events: Sequence[Any]) -> HumanMessage:
     )
 
 
-@shortened.register(ToolMessage)
-@shortened.register(FunctionMessage)
-def _(message: ToolMessage | FunctionMessage, text: str) -> BaseMessage | None:
-    return message.model_copy(update={"content": text}) if isinstance(message.content, str) else None
+@result_texts.register(BaseMessage)
+def _(message: BaseMessage) -> Sequence[str]:
+    if isinstance(message, (ToolMessage, FunctionMessage)):
+        return content_texts(message.content)
+    return parts_texts(message.content) if isinstance(message.content, list) else ()
+
+
+@shortened.register(BaseMessage)
+def _(message: BaseMessage, texts: Sequence[str]) -> BaseMessage:
+    content: Any = message.content
+    if isinstance(message, (ToolMessage, FunctionMessage)):
+        content = with_texts(content, texts)
+    elif isinstance(content, list):
+        content = parts_with_texts(content, texts)
+    return message.model_copy(update={"content": content})
 
 
 def _kind(message: BaseMessage) -> EventKind:
@@ -114,45 +122,23 @@ def _kind(message: BaseMessage) -> EventKind:
     return _KINDS.get(name, EventKind.OTHER)
 
 
-def _content(content: Any) -> tuple[list[str], int]:
-    """The texts of a content, and what its images, clips and files are counted as."""
-    if isinstance(content, str):
-        return ([content] if content else []), 0
-    texts: list[str] = []
-    media = 0
-    for block in content or ():
-        if isinstance(block, str):
-            texts.append(block)
-            continue
-        if block.get("type") in _CALLS:
-            continue
-        text = next((block[key] for key in _TEXTS if isinstance(block.get(key), str)), None)
-        if text is not None:
-            texts.append(text)
-        elif block.get("type") in _MEDIA:
-            media += MEDIA_TOKENS
-        else:
-            texts.append(json.dumps(block, ensure_ascii=False, default=str))
-    return texts, media
+def _unrepeated(content: Sequence[Any], calls: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The blocks of a content without the calls that the message also holds in ``tool_calls``."""
+    held = [call.get("id") for call in calls if call.get("id")]
+    return [block for block in content if not isinstance(block, dict) or not _repeats(block, held)]
 
 
-def _calls(message: BaseMessage) -> tuple[list[str], list[ToolCallFacts]]:
-    """The ids of the calls that a message asks for, and all its calls: one that is invalid may have no id."""
-    opens: list[str] = []
-    calls: list[ToolCallFacts] = []
-    for call in _each_call(message):
-        known = call.get("id")
-        if isinstance(known, str):
-            opens.append(known)
-        arguments = call.get("args")
-        if not isinstance(arguments, str):
-            arguments = "" if arguments is None else json.dumps(arguments, ensure_ascii=False, default=str)
-        calls.append(ToolCallFacts(known or "", str(call.get("name") or ""), arguments))
-    legacy = message.additional_kwargs.get("function_call")
-    if isinstance(legacy, dict) and not opens:
-        opens.append(_LEGACY_CALL_ID)
-        calls.append(ToolCallFacts(_LEGACY_CALL_ID, str(legacy.get("name", "")), str(legacy.get("arguments", ""))))
-    return opens, calls
+def _repeats(block: Mapping[str, Any], held: Sequence[Any]) -> bool:
+    kind, call = block.get("type"), block.get("call_id") or block.get("id")
+    return kind in _PIECES or (kind in _CALLS and (not call or call in held))
+
+
+def _spell_calls(reading: Reading, calls: Sequence[Mapping[str, Any]], legacy: Any) -> None:
+    """Put the calls behind the texts; one that is invalid may have no id."""
+    for call in calls:
+        reading.call(call.get("id"), call.get("name"), call.get("args"))
+    if isinstance(legacy, dict) and not reading.opens:
+        reading.call(_LEGACY_CALL_ID, legacy.get("name"), legacy.get("arguments"))
 
 
 def _each_call(message: BaseMessage) -> Iterator[Mapping[str, Any]]:

@@ -11,7 +11,7 @@ from PIL import Image as Picture
 
 import otel_assembly.instrumentation.autogen.messages  # noqa: F401  # the rows, which an instrumentor or a plug-in loads
 from otel_assembly import describe
-from otel_assembly.stand_ins import shortened, summary_like
+from otel_assembly.stand_ins import result_texts, shortened, summary_like
 
 
 def test_what_each_message_is():
@@ -60,9 +60,11 @@ def test_a_summary_survives_autogens_state(message):
 
 def test_a_shorter_result_answers_the_same_call():
     result = results("1", text="a long story")
-    short = shortened(result, "a story")
+    short = shortened(result, ["a story"])
     assert short.content[0].content == "a story"
     assert (short.content[0].call_id, short.content[0].name) == ("1", "weather")
     assert result.content[0].content == "a long story"
-    assert shortened(results("1", "2"), "a story") is None
-    assert shortened(user("x"), "y") is None
+    two = results("1", "2", text="a long story")
+    assert result_texts(two) == ["a long story", "a long story"]
+    assert [one.content for one in shortened(two, ["a", "b"]).content] == ["a", "b"]
+    assert result_texts(user("x")) == ()

@@ -18,7 +18,7 @@ from langchain_core.messages import (
 import otel_assembly.instrumentation.langchain.messages  # noqa: F401  # the rows
 from otel_assembly.chat import MEDIA_TOKENS
 from otel_assembly.facts import EventKind, describe
-from otel_assembly.stand_ins import shortened, summary_like
+from otel_assembly.stand_ins import result_texts, shortened, summary_like
 
 KINDS = [
     (HumanMessage("a"), EventKind.REQUEST),
@@ -113,7 +113,10 @@ def test_a_summary_of_ours_reads_as_one_of_theirs():
 
 def test_a_shortened_result_still_answers_its_call():
     result = ToolMessage("a very long text", tool_call_id="1", id="7", name="f")
-    short = shortened(result, "short")
+    short = shortened(result, ["short"])
     assert (short.content, short.tool_call_id, short.id, result.content) == ("short", "1", "7", "a very long text")
-    assert shortened(ToolMessage([{"type": "text", "text": "a"}], tool_call_id="1"), "b") is None
-    assert shortened(HumanMessage("a"), "b") is None
+    image = {"type": "image_url", "image_url": {"url": "data:"}}
+    parts = ToolMessage([{"type": "text", "text": "a"}, image, {"type": "text", "text": "b"}], tool_call_id="1")
+    assert result_texts(parts) == ["a\nb"]
+    assert shortened(parts, ["c"]).content == [{"type": "text", "text": "c"}, image]
+    assert result_texts(HumanMessage("a")) == ()

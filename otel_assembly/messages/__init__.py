@@ -1,0 +1,22 @@
+"""Messages that are plain dicts, in the form of each provider; importing this registers how they are read."""
+
+from __future__ import annotations
+
+from otel_assembly.messages.chat import ROLES, ChatSummary
+from otel_assembly.messages.parts import read_content, read_parts
+from otel_assembly.messages.reading import MEDIA_TOKENS, Reading, spelled
+from otel_assembly.messages.shortening import content_texts, parts_texts, parts_with_texts, with_texts
+
+__all__ = [
+    "MEDIA_TOKENS",
+    "ROLES",
+    "ChatSummary",
+    "Reading",
+    "content_texts",
+    "parts_texts",
+    "parts_with_texts",
+    "read_content",
+    "read_parts",
+    "spelled",
+    "with_texts",
+]

@@ -1,0 +1,268 @@
+"""How the parts of a message's content are read: one row for each type that a provider or a framework writes.
+
+OpenAI's, Anthropic's, LangChain's and OpenTelemetry's parts name their type; Bedrock's (`bedrock`) and Gemini's
+(`gemini`) are named by their only key.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.errors import DescribeError
+from otel_assembly.messages.bedrock import BEDROCK
+from otel_assembly.messages.reading import Reading, spelled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+#: Where a part's text stands.
+_TEXTS: Final = {
+    "text": ("text", "content"),
+    "input_text": ("text",),
+    "output_text": ("text",),
+    "summary_text": ("text",),
+    "reasoning_text": ("text",),
+    "text-plain": ("title", "context", "text"),
+    "refusal": ("refusal",),
+    "thinking": ("thinking",),
+}
+_MEDIA: Final = (
+    "audio",
+    "blob",
+    "computer_screenshot",
+    "container_upload",
+    "file",
+    "image",
+    "image_url",
+    "input_audio",
+    "input_file",
+    "input_image",
+    "media",
+    "output_audio",
+    "uri",
+    "video",
+    "video_url",
+)
+#: OpenAI's own tools.
+HOSTED: Final = ("web_search_call", "file_search_call", "code_interpreter_call", "mcp_call")
+#: What says how a part is to be handled, and is no part of the prompt.
+_MARKS: Final = frozenset({"cache_control", "citations", "signature", "type", "id", "tool_use_id", "status", "caller"})
+_ENCRYPTED: Final = frozenset({"encrypted_content", "encrypted_stdout", "encrypted_index"})
+
+
+def read_content(reading: Reading, content: Any) -> None:
+    """The content of a message, or of a tool's result.
+
+    Raises:
+        DescribeError: It is no content.
+    """
+    if isinstance(content, str):
+        reading.text(content)
+    elif isinstance(content, (list, tuple)):
+        read_parts(reading, content)
+    elif content is not None:
+        raise DescribeError(dict, f"its 'content' is a {type(content).__name__}, expected a string, a list or null")
+
+
+def read_parts(reading: Reading, parts: Sequence[Any], untyped: Mapping[str, Any] = BEDROCK) -> None:
+    """Each part, by its type, or by its only key.
+
+    Args:
+        reading: What is found goes there.
+        parts: The parts.
+        untyped: The rows of parts that name no type.
+
+    Raises:
+        DescribeError: One of them is no part.
+    """
+    for part in parts:
+        if isinstance(part, str):
+            reading.text(part)
+            continue
+        if not isinstance(part, dict):
+            raise DescribeError(dict, f"a part of its 'content' is a {type(part).__name__}, expected an object")
+        kind = part.get("type")
+        if isinstance(kind, str):
+            row = PARTS.get(kind)
+            if row is not None:
+                row(reading, part)
+            else:
+                reading.other(kind, part)
+        else:
+            _read_untyped(reading, part, untyped)
+
+
+def _read_untyped(reading: Reading, part: dict[str, Any], untyped: Mapping[str, Any]) -> None:
+    told = {key: value for key, value in part.items() if value is not None}  # clients write out what is not set
+    for key, value in told.items():
+        row = untyped.get(key)
+        if row is not None:
+            row(reading, value, read_content)
+            return
+    first: Any = next(iter(told), None)
+    if isinstance(told.get("refusal"), str):
+        reading.text(told["refusal"])
+    elif len(told) == 1 and isinstance(first, str) and isinstance(told[first], dict):
+        reading.other(first, part)
+    elif told or untyped.keys().isdisjoint(part):
+        raise DescribeError(dict, "a part of its 'content' has neither a 'text' nor a 'type'")
+
+
+def _text(reading: Reading, part: Mapping[str, Any]) -> None:
+    for key in _TEXTS[part["type"]]:
+        text = part.get(key)
+        if isinstance(text, str):
+            reading.text(text)
+        elif text is not None:
+            raise DescribeError(dict, f"the {key!r} of a part is a {type(text).__name__}, expected a string")
+
+
+def _media(reading: Reading, part: Mapping[str, Any]) -> None:
+    reading.file()
+
+
+def _document(reading: Reading, part: Mapping[str, Any]) -> None:
+    """A file, or a text that is passed as one."""
+    reading.text(part.get("title"))
+    reading.text(part.get("context"))
+    source = part.get("source")
+    kind = source.get("type") if isinstance(source, dict) else None
+    if isinstance(source, dict) and kind == "text":
+        reading.text(source.get("data"))
+    elif isinstance(source, dict) and kind == "content":
+        read_content(reading, source.get("content"))
+    else:
+        reading.file()
+
+
+def _reasoning(reading: Reading, part: Mapping[str, Any]) -> None:
+    text = next((part[key] for key in ("reasoning", "text") if isinstance(part.get(key), str)), None)
+    reading.text(text)
+    if text is None:
+        for key in ("summary", "content"):
+            read_content(reading, part.get(key))
+    reading.encrypted(part.get("encrypted_content"))
+
+
+def _redacted(reading: Reading, part: Mapping[str, Any]) -> None:
+    reading.encrypted(part.get("data"))
+
+
+def _call(reading: Reading, part: Mapping[str, Any]) -> None:
+    call = part.get("call_id", part.get("id"))
+    if not isinstance(call, str):
+        raise DescribeError(dict, f"a part of type {part['type']!r} has no 'id'")
+    reading.call(call, part.get("name"), _arguments(part), awaiting=part.get("awaiting_approval") is True)
+
+
+def _arguments(part: Mapping[str, Any]) -> Any:
+    return next((part[key] for key in ("input", "args", "arguments") if part.get(key) is not None), None)
+
+
+def _result(reading: Reading, part: Mapping[str, Any]) -> None:
+    said = reading.said
+    key = next((key for key in ("tool_use_id", "tool_call_id", "id") if key in part), "tool_use_id")
+    reading.result(part.get(key))
+    content = next((part[key] for key in ("content", "response", "result") if part.get(key) is not None), None)
+    if isinstance(content, (str, list, tuple)) or content is None:
+        read_content(reading, content)
+    else:
+        reading.text(spelled(content))
+    reading.said = said
+
+
+def _server_call(reading: Reading, part: Mapping[str, Any]) -> None:
+    """A call that the provider answers itself: nobody else has to."""
+    reading.spell(part.get("name"), _arguments(part))
+    reading.said = True
+
+
+def _server_result(reading: Reading, part: Mapping[str, Any]) -> None:
+    for key in ("content", "output", "outputs", "results"):
+        read_leaves(reading, part.get(key))
+    reading.said = True
+
+
+def read_hosted(reading: Reading, part: Mapping[str, Any]) -> None:
+    """A call of OpenAI's own tools, with what came of it."""
+    reading.spell(part.get("name"), part.get("arguments"))
+    for key in ("action", "queries", "code", "output", "outputs", "results", "result", "error"):
+        read_leaves(reading, part.get(key))
+    reading.said = True
+
+
+def _search_result(reading: Reading, part: Mapping[str, Any]) -> None:
+    reading.text(part.get("title"))
+    reading.text(part.get("source"))
+    read_content(reading, part.get("content"))
+
+
+def _nothing(reading: Reading, part: Mapping[str, Any]) -> None:
+    pass
+
+
+def _wrapped(reading: Reading, part: Mapping[str, Any]) -> None:
+    """LangChain's block around one that it has no form for."""
+    read_parts(reading, [part.get("value")])
+
+
+def _tool_reference(reading: Reading, part: Mapping[str, Any]) -> None:
+    reading.text(part.get("tool_name"))
+
+
+def read_leaves(reading: Reading, value: Any) -> None:
+    """What a provider's own tool found, in whatever form: its texts, without what is encrypted or only marks it."""
+    if isinstance(value, str):
+        reading.text(value)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            read_leaves(reading, each)
+    elif isinstance(value, dict):
+        kind = value.get("type")
+        row = _NESTED.get(kind) if isinstance(kind, str) else None
+        if row is not None:
+            row(reading, value)
+            return
+        for key, each in value.items():
+            if key in _ENCRYPTED:
+                reading.encrypted(each)
+            elif key not in _MARKS:
+                read_leaves(reading, each)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        reading.text(str(value))
+
+
+#: How a part of each type is read.
+PARTS: Final[dict[str, Callable[[Reading, Mapping[str, Any]], None]]] = {
+    **dict.fromkeys(_TEXTS, _text),
+    **dict.fromkeys(_MEDIA, _media),
+    "document": _document,
+    "reasoning": _reasoning,
+    "redacted_thinking": _redacted,
+    **dict.fromkeys(("tool_use", "tool_call", "function_call", "custom_tool_call", "invalid_tool_call"), _call),
+    **dict.fromkeys(("tool_result", "tool_call_response"), _result),
+    **dict.fromkeys(("server_tool_use", "server_tool_call", "mcp_tool_use"), _server_call),
+    **dict.fromkeys(
+        (
+            "advisor_tool_result",
+            "bash_code_execution_tool_result",
+            "code_execution_tool_result",
+            "mcp_tool_result",
+            "server_tool_result",
+            "text_editor_code_execution_tool_result",
+            "tool_search_tool_result",
+            "web_fetch_tool_result",
+            "web_search_tool_result",
+        ),
+        _server_result,
+    ),
+    **dict.fromkeys(HOSTED, read_hosted),
+    "image_generation_call": _media,
+    "search_result": _search_result,
+    "tool_reference": _tool_reference,
+    "non_standard": _wrapped,
+    # Where a stream was cut, or what the provider is to do: nothing that is read.
+    **dict.fromkeys(("cache_point", "fallback", "input_json_delta"), _nothing),
+}
+#: Of these, what stands inside of what a provider's tool found.
+_NESTED: Final = {kind: PARTS[kind] for kind in (*_MEDIA, "document", "tool_reference")}

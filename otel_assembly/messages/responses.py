@@ -1,0 +1,175 @@
+"""The items of OpenAI's Responses: what they are by their type, where a chat message says it by its role."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.errors import DescribeError
+from otel_assembly.facts import EventFacts, EventKind
+from otel_assembly.messages.parts import HOSTED, read_content, read_hosted, read_leaves
+from otel_assembly.messages.reading import Reading, spelled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Row = Callable[[Reading, Mapping[str, Any]], EventKind]
+
+#: Where the id of a call stands; `local_shell_call_output` names its call by its own id.
+_CALL_IDS: Final = ("call_id", "id")
+
+
+def read_item(item: Mapping[str, Any], kind: str) -> EventFacts:
+    """Read an item that is no message.
+
+    Args:
+        item: The item.
+        kind: Its type.
+
+    Raises:
+        DescribeError: A field of it is missing.
+    """
+    reading = Reading()
+    row = ITEMS.get(kind)
+    if row is None:
+        reading.other(kind, item)
+        return reading.facts(EventKind.OTHER, item)
+    return reading.facts(row(reading, item), item)
+
+
+def _call_id(item: Mapping[str, Any]) -> str:
+    for key in _CALL_IDS:
+        found = item.get(key)
+        if isinstance(found, str):
+            return found
+    raise DescribeError(dict, f"an item of type {item['type']!r} has no 'call_id'")
+
+
+def _called(name: str, *arguments: str) -> Row:
+    """The row of calls whose name and arguments stand under these keys."""
+
+    def row(reading: Reading, item: Mapping[str, Any]) -> EventKind:
+        given = next((item[key] for key in arguments if item.get(key) is not None), None)
+        waits = item.get("awaiting_approval") is True
+        reading.call(_call_id(item), item.get(name) if name else "", given, awaiting=waits)
+        return EventKind.TOOL_CALL
+
+    return row
+
+
+def _searched(reading: Reading, item: Mapping[str, Any]) -> EventKind:
+    """A search for tools, which the client answers or the server itself."""
+    if item.get("execution") != "client" or not isinstance(item.get("call_id"), str):
+        return _ran(reading, item)
+    reading.call(item["call_id"], "", item.get("arguments"))
+    return EventKind.TOOL_CALL
+
+
+def _tools_found(reading: Reading, item: Mapping[str, Any]) -> EventKind:
+    if item.get("execution") == "client" and isinstance(item.get("call_id"), str):
+        reading.result(item["call_id"])
+        reading.text(spelled(item.get("tools")))
+        return EventKind.TOOL_RESULT
+    reading.text(spelled(item.get("tools")))
+    return EventKind.TOOL_CALL
+
+
+def _answered(*outputs: str) -> Row:
+    """The row of results that stand under the first of these keys that is there."""
+
+    def row(reading: Reading, item: Mapping[str, Any]) -> EventKind:
+        reading.result(_call_id(item))
+        output = next((item[key] for key in outputs if item.get(key) is not None), None)
+        if isinstance(output, dict):
+            output = [output]
+        if isinstance(output, list) and not all(isinstance(part, dict) and "type" in part for part in output):
+            read_leaves(reading, output)
+        else:
+            read_content(reading, output)
+        return EventKind.TOOL_RESULT
+
+    return row
+
+
+def _asked(reading: Reading, item: Mapping[str, Any]) -> EventKind:
+    reading.call(_call_id(item), item.get("name"), item.get("arguments"), awaiting=True)
+    return EventKind.TOOL_CALL
+
+
+def _approved(reading: Reading, item: Mapping[str, Any]) -> EventKind:
+    reading.result(item.get("approval_request_id"))
+    reading.text(item.get("reason"))
+    return EventKind.TOOL_RESULT
+
+
+def _ran(reading: Reading, item: Mapping[str, Any]) -> EventKind:
+    """A call that the provider answers itself, with its answer."""
+    read_hosted(reading, item)
+    return EventKind.TOOL_CALL
+
+
+def _pictured(reading: Reading, item: Mapping[str, Any]) -> EventKind:
+    reading.file()
+    return EventKind.TOOL_CALL
+
+
+def _listed(reading: Reading, item: Mapping[str, Any]) -> EventKind:
+    """Tools that are added on the way."""
+    reading.text(spelled(item.get("tools")))
+    return EventKind.SYSTEM if item.get("role") in ("developer", "system") else EventKind.TOOL_CALL
+
+
+def _reasoned(reading: Reading, item: Mapping[str, Any]) -> EventKind:
+    read_content(reading, item.get("summary"))
+    read_content(reading, item.get("content"))
+    reading.encrypted(item.get("encrypted_content"))
+    return EventKind.RESPONSE
+
+
+def _compacted(reading: Reading, item: Mapping[str, Any]) -> EventKind:
+    reading.encrypted(item.get("encrypted_content"))
+    return EventKind.SUMMARY
+
+
+def _referred(reading: Reading, item: Mapping[str, Any]) -> EventKind:
+    """What is meant is with the provider; it is part of the conversation all the same."""
+    return EventKind.RESPONSE
+
+
+def _told(reading: Reading, item: Mapping[str, Any]) -> EventKind:
+    """What the provider is to do: no part of the prompt."""
+    return EventKind.OTHER
+
+
+#: How an item of each type is read, and what it is.
+ITEMS: Final[Mapping[str, Row]] = {
+    "function_call": _called("name", "arguments"),
+    "custom_tool_call": _called("name", "input"),
+    "computer_call": _called("", "action", "actions"),
+    "local_shell_call": _called("", "action"),
+    "shell_call": _called("", "action"),
+    "apply_patch_call": _called("", "operation"),
+    "program": _called("", "code"),
+    "tool_search_call": _searched,
+    **dict.fromkeys(
+        (
+            "function_call_output",
+            "custom_tool_call_output",
+            "computer_call_output",
+            "local_shell_call_output",
+            "shell_call_output",
+            "apply_patch_call_output",
+            "program_output",
+        ),
+        _answered("output", "result"),
+    ),
+    "tool_search_output": _tools_found,
+    "mcp_approval_request": _asked,
+    "mcp_approval_response": _approved,
+    **dict.fromkeys(HOSTED, _ran),
+    "image_generation_call": _pictured,
+    **dict.fromkeys(("mcp_list_tools", "additional_tools"), _listed),
+    "reasoning": _reasoned,
+    "compaction": _compacted,
+    "item_reference": _referred,
+    **dict.fromkeys(("compaction_trigger", "configuration_update"), _told),
+}

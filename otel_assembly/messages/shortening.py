@@ -1,0 +1,161 @@
+"""How the results of tools in plain dicts are shortened, in the form of each provider.
+
+A result's texts become one, where the first of them stood; its pictures and files stay.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.messages.parts import read_parts
+from otel_assembly.messages.reading import Reading, spelled
+from otel_assembly.stand_ins import result_texts, shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+#: Where the result stands in a part that holds one, by the part's type or only key.
+_TYPED: Final = {"tool_result": ("content",), "tool_call_response": ("response", "result")}
+_KEYED: Final = ("toolResult", "functionResponse", "function_response")
+#: Types of text parts that stay what they are; any other becomes a ``text``.
+_TEXT_TYPES: Final = frozenset({"input_text", "output_text"})
+
+
+@result_texts.register(dict)
+def _(message: dict[str, Any]) -> Sequence[str]:
+    found: list[str] = []
+    _edited(message, _into(found))
+    return found
+
+
+@shortened.register(dict)
+def _(message: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
+    given = iter(texts)
+    return {**message, **_edited(message, lambda text: next(given))}
+
+
+def content_texts(content: Any) -> list[str]:
+    """The text of a result whose content this is; none where it has no text."""
+    found: list[str] = []
+    _content(content, _into(found))
+    return found
+
+
+def with_texts(content: Any, texts: Iterable[str]) -> Any:
+    """The same content that says the first of these texts instead of its own."""
+    given = iter(texts)
+    return _content(content, lambda text: next(given))
+
+
+def parts_texts(parts: Sequence[Any]) -> list[str]:
+    """The texts of the results that stand among the parts of a message."""
+    found: list[str] = []
+    _parts(parts, _into(found))
+    return found
+
+
+def parts_with_texts(parts: Sequence[Any], texts: Iterable[str]) -> list[Any]:
+    """The same parts whose results say these texts."""
+    given = iter(texts)
+    return _parts(parts, lambda text: next(given))
+
+
+def _into(found: list[str]) -> Callable[[str], str]:
+    def take(text: str) -> str:
+        found.append(text)
+        return text
+
+    return take
+
+
+def _edited(message: Mapping[str, Any], edit: Callable[[str], str]) -> dict[str, Any]:
+    """What of a message is another after each of its results' texts has been edited."""
+    kind = message.get("type")
+    if "role" not in message and isinstance(kind, str):
+        if not kind.endswith("_output"):
+            return {}
+        key = "output" if "output" in message else "result"
+        return {key: _content(message.get(key), edit, "input_text")}
+    if message.get("role") in ("tool", "function") and message.get("content") is not None:
+        return {"content": _content(message["content"], edit)}
+    key = "parts" if isinstance(message.get("parts"), list) else "content"
+    parts = message.get(key)
+    return {key: _parts(parts, edit)} if isinstance(parts, list) else {}
+
+
+def _parts(parts: Sequence[Any], edit: Callable[[str], str]) -> list[Any]:
+    return [_part(part, edit) if isinstance(part, dict) else part for part in parts]
+
+
+def _part(part: dict[str, Any], edit: Callable[[str], str]) -> dict[str, Any]:
+    """A part of a message, whose text is edited if it is a result."""
+    for key in _TYPED.get(str(part.get("type")), ()):
+        if part.get(key) is not None:
+            return {**part, key: _content(part[key], edit)}
+    for name in _KEYED:
+        held = part.get(name)
+        if isinstance(held, dict):
+            key = "content" if name == "toolResult" else "response"
+            content = held.get(key)
+            edited = _response(content, edit) if key == "response" else _content(content, edit)
+            return {**part, name: {**held, key: edited}}
+    return part
+
+
+def _response(response: Any, edit: Callable[[str], str]) -> Any:
+    """What Gemini is sent as a result, which is an object."""
+    if response is None or isinstance(response, str):
+        return edit(response) if response else response
+    if isinstance(response, dict) and len(response) == 1:
+        ((key, value),) = response.items()
+        if isinstance(value, str):
+            return {key: edit(value)} if value else response
+    before = spelled(response)
+    after = edit(before)
+    return response if after == before else {"output": after}
+
+
+def _content(content: Any, edit: Callable[[str], str], text_type: str = "text") -> Any:
+    """The content of one result after its texts, taken together, have been edited."""
+    if content is None or isinstance(content, str):
+        return edit(content) if content else content
+    if not isinstance(content, (list, tuple)):
+        return content
+    if any(isinstance(part, dict) and isinstance(part.get("stdout"), str) for part in content):
+        return [_ran(part, edit) for part in content]
+    said = {place: text for place, part in enumerate(content) if (text := _text(part)) is not None}
+    if not said:
+        return content
+    before = "\n".join(said.values())
+    after = edit(before)
+    if after == before:
+        return content
+    first = min(said)
+    return [
+        _saying(part, after, text_type) if place == first else part
+        for place, part in enumerate(content)
+        if place == first or place not in said
+    ]
+
+
+def _ran(part: Any, edit: Callable[[str], str]) -> Any:
+    """What a command wrote."""
+    if isinstance(part, dict) and isinstance(part.get("stdout"), str) and part["stdout"]:
+        return {**part, "stdout": edit(part["stdout"])}
+    return part
+
+
+def _text(part: Any) -> str | None:
+    """The text of a part that is nothing but text."""
+    reading = Reading()
+    read_parts(reading, [part])
+    return "\n".join(reading.texts) if reading.texts and not reading.media else None
+
+
+def _saying(part: Any, text: str, text_type: str) -> Any:
+    if isinstance(part, str):
+        return text
+    kind = part.get("type")
+    if kind is None:
+        return {"text": text}
+    return {"type": kind if kind in _TEXT_TYPES else text_type, "text": text}
