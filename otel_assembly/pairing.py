@@ -106,7 +106,7 @@ class Pairing:
             return atom, ECHO, 0
         for call in facts.opens:
             self._open.setdefault(call, []).append(position)
-        awaiting = [call for call in facts.opens if call in facts.awaiting]
+        awaiting = [call for call in facts.awaiting if call in facts.opens]
         if awaiting:
             self._awaits[position] = awaiting
         self._unanswered[position] = self._missing[position] = len(facts.opens)
@@ -140,15 +140,18 @@ class Pairing:
         return atom, ANSWERS if taken else ECHO, len(taken)
 
     def _answer(self, call: str, ask: int, atom: int) -> None:
-        if not self._open.get(call, True):
-            del self._open[call]
+        waiting = self._open.get(call, ())
+        if not waiting:
+            self._open.pop(call, None)
         self._missing[atom] -= 1
         self._unanswered[ask] -= 1
         if not self._unanswered[ask]:
             del self._unanswered[ask]
         awaits = self._awaits.get(ask)
-        if awaits and call in awaits:
-            awaits.remove(call)
+        if awaits:
+            # Of two calls of one id, the one that waits for nobody is answered first.
+            while awaits.count(call) > waiting.count(ask):
+                awaits.remove(call)
             if not awaits:
                 del self._awaits[ask]
         self._answered[call] = ask
@@ -300,7 +303,7 @@ def broken_pairs(facts: Sequence[EventFacts]) -> list[int]:
                     waits = awaiting.setdefault(open_calls[call][-1], [])
                     waits += [call] if call not in waits else []
                 continue
-            awaiting[position] = [call for call in one.opens if call in one.awaiting]
+            awaiting[position] = [call for call in one.awaiting if call in one.opens]
             for call in one.opens:
                 open_calls.setdefault(call, []).append(position)
         elif one.closes or one.kind == EventKind.TOOL_RESULT:
@@ -315,7 +318,7 @@ def broken_pairs(facts: Sequence[EventFacts]) -> list[int]:
             open_calls.update(waiting)
             for call, ask in taken:
                 answered.add(call)
-                if call in awaiting[ask]:
+                while awaiting[ask].count(call) > open_calls[call].count(ask):
                     awaiting[ask].remove(call)
     for positions in open_calls.values():
         broken += (ask for ask in positions if ask < last_response and not awaiting[ask])

@@ -229,8 +229,11 @@ async def _replay(transcript: Transcript, variant: Variant, recorder: Recorder) 
             else nullcontext()
         )
         with span:
+            answering = False
             for message in ask:
-                if describe(message).kind == EventKind.RESPONSE:
+                before, answering = answering, _is_the_models(message)
+                # A chat message is all that one call of a model gave; of items, which name a type, there may be several.
+                if answering and not (before and "type" in message):
                     turns.append(await _turn(variant.assembler, prompts, history, context, len(turns)))
                 history.append(message)
                 table.tokens(len(history) - 1)  # so that what came in is exact, also where nothing can be sent
@@ -251,12 +254,15 @@ def _split(messages: list[dict[str, Any]]) -> tuple[list[str], list[dict[str, An
 def _asks(messages: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     asks: list[list[dict[str, Any]]] = [[]]
     for message in messages:
-        if describe(message).kind == EventKind.REQUEST and any(
-            describe(one).kind == EventKind.RESPONSE for one in asks[-1]
-        ):
+        if describe(message).kind == EventKind.REQUEST and any(map(_is_the_models, asks[-1])):
             asks.append([])
         asks[-1].append(message)
     return asks
+
+
+def _is_the_models(message: dict[str, Any]) -> bool:
+    """Whether a model said it: a response, or an item that is a call."""
+    return describe(message).kind in (EventKind.RESPONSE, EventKind.TOOL_CALL)
 
 
 async def _turn(assembler: Assembler, prompts: list[str], history: History, context: Context, number: int) -> Turn:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.cli.transcript_json import MalformedError, excerpt, kind_of, parse
-from otel_assembly.cli.transcript_messages import AUTOGEN_TYPES, Converter
+from otel_assembly.cli.transcript_messages import AUTOGEN_TYPES, Converter, is_item
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -14,12 +14,23 @@ if TYPE_CHECKING:
 __all__ = ["EXPECTED", "Conversation", "conversations", "is_conversation", "is_message"]
 
 #: What a reader of an error is told to bring.
-EXPECTED = "a conversation: a list of messages, or an object with 'messages', 'traj', 'history' or 'llm_context'"
+EXPECTED = (
+    "a conversation: a list of messages, or an object with 'messages', 'input', 'contents', 'traj', 'history' or "
+    "'llm_context'"
+)
 
 _LISTS = ("messages", "traj", "history")
+#: Of a request to Responses or to Gemini; the words are common, so that only a list under them is a conversation.
+_REQUESTS = ("input", "contents")
 _INPUTS = ("gen_ai.input.messages", "input_messages")
 _OUTPUTS = ("gen_ai.output.messages", "output_messages")
 _INSTRUCTIONS = ("gen_ai.system_instructions", "system_instructions")
+#: Where a request has its system prompt beside its messages, by what these stand under.
+_SYSTEMS = {
+    "messages": ("system",),
+    "input": ("instructions",),
+    "contents": ("systemInstruction", "system_instruction"),
+}
 _TOOLS = ("tools", "gen_ai.tool.definitions", "tool_definitions")
 _STATES = ("agent_states", "agent_state", "inner_team_state", "llm_context")
 _IDS = ("id", "conversation_id", "gen_ai.conversation.id", "session_id", "thread_id")
@@ -47,7 +58,7 @@ def is_message(value: Any) -> bool:
     """Whether a value is one message, and not a record that holds messages."""
     return (
         isinstance(value, dict)
-        and ("role" in value or value.get("type") in AUTOGEN_TYPES)
+        and ("role" in value or value.get("type") in AUTOGEN_TYPES or is_item(value))
         and _HOLDERS.isdisjoint(value)
     )
 
@@ -101,7 +112,9 @@ def _holders(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _holds(value: Any) -> bool:
-    return isinstance(value, dict) and not _HOLDERS.isdisjoint(value)
+    if not isinstance(value, dict):
+        return False
+    return not _HOLDERS.isdisjoint(value) or any(isinstance(value.get(key), list) for key in _REQUESTS)
 
 
 def _contexts(state: Any, agent: str = "") -> Iterator[tuple[str, Any]]:
@@ -126,9 +139,9 @@ def _labelled(holder: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(holder, list):
         yield from _messages(holder, "", "message")
         return
-    key = next((key for key in _LISTS if isinstance(holder.get(key), list)), None)
+    key = next((key for key in (*_LISTS, *_REQUESTS) if isinstance(holder.get(key), list)), None)
     key = key or next((key for key in (*_LISTS, *_INPUTS) if key in holder), None)
-    output = next((each for each in _OUTPUTS if each in holder), None) if key not in _LISTS else None
+    output = next((each for each in _OUTPUTS if each in holder), None) if key not in (*_LISTS, *_REQUESTS) else None
     if key is None and output is None:
         state = next(each for each in _STATES if each in holder)
         raise MalformedError(f"no agent's messages under '{state}', expected 'llm_context' with 'messages'")
@@ -137,9 +150,24 @@ def _labelled(holder: Any) -> Iterator[tuple[str, Any]]:
         parts = _unpacked(holder[instructions], instructions)
         yield f"'{instructions}'", {"role": "system", "parts": parts if isinstance(parts, list) else [parts]}
     if key is not None:
+        if instructions is None:
+            yield from _system(holder, key)
         yield from _messages(holder[key], key, "message")
     if output is not None:
         yield from _messages(holder[output], output, "output message")
+
+
+def _system(holder: dict[str, Any], key: str) -> Iterator[tuple[str, Any]]:
+    """The system prompt that a request has beside its messages, unless they begin with one."""
+    name = next((name for name in _SYSTEMS.get(key, ()) if holder.get(name)), None)
+    first = next(iter(holder[key]), None) if isinstance(holder[key], list) else None
+    if name is None or (isinstance(first, dict) and first.get("role") in ("system", "developer")):
+        return
+    said = holder[name]
+    if isinstance(said, dict):
+        said = said.get("parts")
+    if isinstance(said, (str, list)):
+        yield f"'{name}'", {"role": "system", "content": said}
 
 
 def _messages(value: Any, key: str, noun: str) -> Iterator[tuple[str, Any]]:

@@ -1,7 +1,7 @@
 """JSON as a recording must have it: what other readers would silently change is refused here.
 
-A key that occurs twice loses a value, ``NaN`` and endless numbers are no JSON, half of an escaped character cannot be
-encoded again, and what is nested without end exhausts the stack of whoever walks it.
+A key that occurs twice loses a value, ``NaN`` and endless numbers are no JSON, and what is nested without end exhausts
+the stack of whoever walks it. Half of an escaped character, as logs that cut an emoji have it, is read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ MAX_DEPTH = 100
 
 _EXCERPT = 40
 _SPACE = re.compile(r"[ \t\n\r]*")
-_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class MalformedError(ValueError):
@@ -85,7 +84,7 @@ def value_at(text: str, start: int) -> tuple[Any, int]:
     reader = _Reader()
     try:
         value, end = reader.decoder.raw_decode(text, start)
-        problem = reader.problem or _unfit(value, encodable=not _SURROGATE_ESCAPE.search(text, start, end))
+        problem = reader.problem or _unfit(value)
     except json.JSONDecodeError as error:
         raise MalformedError(
             f"not JSON: {error.msg.removesuffix(' at')} (column {error.colno})", at=error.pos
@@ -140,7 +139,7 @@ class _Reader:
 _TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 
 
-def _unfit(value: Any, *, encodable: bool) -> str | None:
+def _unfit(value: Any) -> str | None:
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [
@@ -151,12 +150,5 @@ def _unfit(value: Any, *, encodable: bool) -> str | None:
             if isinstance(child, (dict, list))
         ]
         if not level:
-            break
-    else:
-        return _TOO_DEEP
-    if not encodable:
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            return "half of an escaped character (a lone surrogate), expected text that UTF-8 can encode"
-    return None
+            return None
+    return _TOO_DEEP

@@ -1,7 +1,8 @@
 """How a recorded message of any known form becomes OpenAI-style chat messages.
 
-Forms: OpenAI chat messages (handed through, the very objects), AutoGen's ``LLMMessage`` as its state holds it, and the
-messages of OpenTelemetry's GenAI conventions (``role`` and ``parts``). What a form holds that was never sent to the
+Forms: those that `otel_assembly.messages` reads (OpenAI's chat messages and items of Responses, Anthropic's, Bedrock's,
+Gemini's: handed through, the very objects), AutoGen's ``LLMMessage`` as its state holds it, and the messages of
+OpenTelemetry's GenAI conventions (``role`` and ``parts`` with types). What a form holds that was never sent to the
 model (AutoGen's ``thought`` beside a text, its ``is_error``) is left out, so that tokens are those of the request.
 """
 
@@ -11,12 +12,12 @@ import json
 from collections import deque
 from typing import Any
 
-from otel_assembly.chat import ROLES
 from otel_assembly.cli.transcript_json import MalformedError, excerpt, kind_of
 from otel_assembly.errors import DescribeError
 from otel_assembly.facts import describe
+from otel_assembly.messages import ITEMS, ROLES
 
-__all__ = ["AUTOGEN_TYPES", "Converter"]
+__all__ = ["AUTOGEN_TYPES", "Converter", "is_item"]
 
 AUTOGEN_TYPES = ("SystemMessage", "UserMessage", "AssistantMessage", "FunctionExecutionResultMessage")
 
@@ -44,7 +45,7 @@ class Converter:
             raise MalformedError(f"is {kind_of(message)}, expected an object with a 'role'")
         if "role" not in message and message.get("type") in AUTOGEN_TYPES:
             converted = _from_autogen(message)
-        elif "parts" in message and message.get("content") is None:
+        elif "parts" in message and message.get("content") is None and not _is_geminis(message["parts"]):
             converted = self._from_parts(message)
         else:
             converted = [message]
@@ -103,9 +104,22 @@ class Converter:
         return {"role": "tool", **call, "content": _spelled(part[key])}
 
 
+def is_item(value: Any) -> bool:
+    """Whether a value is a message that has no role to be known by: an item of Responses, or a content of Gemini's."""
+    if not isinstance(value, dict) or "role" in value:
+        return False
+    return value.get("type") in ITEMS if isinstance(value.get("type"), str) else _is_geminis(value.get("parts"))
+
+
+def _is_geminis(parts: Any) -> bool:
+    """Whether a message's parts are Gemini's, which name no type."""
+    return isinstance(parts, list) and any(isinstance(part, dict) and "type" not in part for part in parts)
+
+
 def _check(message: dict[str, Any]) -> None:
     role = message.get("role")
-    if not isinstance(role, str) or role not in ROLES:
+    known = is_item(message) or (role == "model" and _is_geminis(message.get("parts")))
+    if not known and (not isinstance(role, str) or role not in ROLES):
         found = f"its 'role' is {excerpt(role) if isinstance(role, str) else kind_of(role)}"
         raise MalformedError(f"{found if 'role' in message else 'it has no role'}, expected one of {', '.join(ROLES)}")
     try:
@@ -174,7 +188,7 @@ def _part(part: Any) -> dict[str, Any]:
         # Without its bytes: they are no text, and what they cost is an estimate.
         return {key: value for key, value in part.items() if key not in ("content", "text", "refusal")}
     content = part.get("content")
-    return _text(content if isinstance(content, str) else _spelled(part), kind)
+    return _text(content if isinstance(content, str) else _spelled(part))
 
 
 def _joined(content: list[dict[str, Any]], calls: list[dict[str, Any]]) -> str | list[dict[str, Any]] | None:

@@ -218,7 +218,7 @@ def test_a_conversation_reads_in_order_and_says_nothing_twice():
         result,
         ToolResultsEvent(results=(result,)),
     ]
-    once = 'user: find tea\n\nassistant: Looking. search {"q": "tea"}\n\ntool result search: three teas'
+    once = 'user: find tea\n\nassistant: Looking. search {"q": "tea"}\n\ntool result: three teas'
     assert render_events(turn) == once
     # Ids come back in later turns.
     assert render_events([*turn, *turn]) == f"{once}\n\n{once}"
