@@ -232,7 +232,7 @@ async def _replay(transcript: Transcript, variant: Variant, recorder: Recorder) 
             answering = False
             for message in ask:
                 before, answering = answering, _is_the_models(message)
-                # A chat message is all that one call of a model gave; of items, which name a type, there may be several.
+                # A chat message is all that a model call gave; of items, which name a type, there may be several.
                 if answering and not (before and "type" in message):
                     turns.append(await _turn(variant.assembler, prompts, history, context, len(turns)))
                 history.append(message)

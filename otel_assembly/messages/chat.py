@@ -96,13 +96,13 @@ def _is_item(message: Mapping[str, Any]) -> bool:
 
 def _read(reading: Reading, message: Mapping[str, Any], kind: EventKind) -> EventFacts:
     """What is told of a message with parts; one of the user's that only answers tools is no request."""
-    reading.text(message.get("refusal"))
-    waiting: list[str] = []
-    said = tuple(reading.opens)
-    for call in _tool_calls(message, waiting):
-        if call.id not in said:  # one that stands in both is one
-            reading.call(*call)
-    reading.awaiting += waiting
+    if "refusal" in message:
+        reading.text(message["refusal"])
+    if "tool_calls" in message or "function_call" in message:
+        said = tuple(reading.opens)
+        for call in _tool_calls(message, reading.awaiting):
+            if call.id not in said:  # one that stands in both is one
+                reading.call(*call)
     if kind is EventKind.REQUEST and reading.results and not reading.said:
         kind = EventKind.TOOL_RESULT
     elif kind is EventKind.TOOL_RESULT:

@@ -82,14 +82,14 @@ def read_parts(reading: Reading, parts: Sequence[Any], untyped: Mapping[str, Any
         if not isinstance(part, dict):
             raise DescribeError(dict, f"a part of its 'content' is a {type(part).__name__}, expected an object")
         kind = part.get("type")
-        if isinstance(kind, str):
-            row = PARTS.get(kind)
-            if row is not None:
-                row(reading, part)
-            else:
-                reading.other(kind, part)
-        else:
+        if not isinstance(kind, str):
             _read_untyped(reading, part, untyped)
+        elif kind == "text" and isinstance(text := part.get("text"), str):
+            reading.text(text)  # by far the most parts
+        elif (row := PARTS.get(kind)) is not None:
+            row(reading, part)
+        else:
+            reading.other(kind, part)
 
 
 def _read_untyped(reading: Reading, part: dict[str, Any], untyped: Mapping[str, Any]) -> None:

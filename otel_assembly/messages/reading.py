@@ -131,7 +131,7 @@ class Reading:
             name=name,
             media_tokens=self.media,
             calls=self.calls,
-            unknown=tuple(self.unknown),
+            unknown=tuple(self.unknown) if self.unknown else (),
         )
 
 
