@@ -153,8 +153,12 @@ class _Describe:
             row = self._find(kind)
         try:
             facts = row(event)
-        except (DescribeError, MemoryError):
+        except (MemoryError, UnknownNameError):
             raise
+        except DescribeError as error:
+            if not error.problem or issubclass(kind, error.event_type):
+                raise
+            raise DescribeError(kind, error.problem) from None  # a row that reads parts of several frameworks' messages
         except Exception as error:
             raise DescribeError(kind, _problem(error)) from error
         if not isinstance(facts, EventFacts):

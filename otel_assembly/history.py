@@ -125,8 +125,6 @@ class History(Sequence[Any]):
 
     def _read(self, event: Any) -> EventFacts:
         facts = describe(event)
-        if facts.kind not in _CODES:
-            raise DescribeError(type(event), "its row says a kind that is none of EventKind")
         if self.strict and facts.unknown:
             raise unknown_part(type(event), facts.unknown[0])
         return facts

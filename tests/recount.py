@@ -44,6 +44,8 @@ class Read:
 
 
 def read(event) -> Read:
+    if isinstance(event, Read):
+        return event
     if isinstance(event, dict):
         return _read_message(event)
     if isinstance(event, ModelRequest):

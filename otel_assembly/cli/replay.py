@@ -55,9 +55,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "replay",
         help="assemble the context of every turn of recorded conversations, and say what left and why",
-        description="Read recorded conversations (.json, .jsonl: OpenAI chat messages, AutoGen state, OpenTelemetry "
-        "GenAI messages), assemble the context of every assistant turn as it would have been sent, emit the telemetry, "
-        "and say what was dropped, by which policy and why.",
+        description="Read recorded conversations (.json, .jsonl: messages and requests of OpenAI, Anthropic, Bedrock "
+        "and Gemini, AutoGen state, OpenTelemetry GenAI messages), assemble the context of every assistant turn as it "
+        "would have been sent, emit the telemetry, and say what was dropped, by which policy and why.",
         epilog="--budget, --policies and --config may be repeated: each is a variant of its own, side by side. Without "
         "any, the whole conversation is kept.",
     )

@@ -44,7 +44,7 @@ class Conversation:
     Attributes:
         id: What the record calls it; None where it has no name.
         agent: Whose context it is, in the state of a team; else empty.
-        messages: OpenAI-style chat messages.
+        messages: Messages that `describe` reads.
         tools: The schemas of the tools that the record lists.
     """
 

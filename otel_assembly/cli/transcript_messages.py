@@ -1,4 +1,4 @@
-"""How a recorded message of any known form becomes OpenAI-style chat messages.
+"""How a recorded message of any known form becomes messages that `describe` reads.
 
 Forms: those that `otel_assembly.messages` reads (OpenAI's chat messages and items of Responses, Anthropic's, Bedrock's,
 Gemini's: handed through, the very objects), AutoGen's ``LLMMessage`` as its state holds it, and the messages of
@@ -36,7 +36,7 @@ class Converter:
         self._waiting: deque[str] = deque()
 
     def convert(self, message: Any) -> list[dict[str, Any]]:
-        """One recorded message as chat messages: one, or one per tool result, or none where it holds nothing.
+        """One recorded message as such messages: one, or one per tool result, or none where it holds nothing.
 
         Raises:
             MalformedError: It is of no known form, or a field of it is not of the type that its form has there.

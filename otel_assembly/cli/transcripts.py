@@ -27,7 +27,7 @@ class Transcript:
     Attributes:
         id: What the record calls it, else ``file:place``; the context of a team's agent ends in ``/agent``.
         named: Whether the record gave the id; what was made up from the file's name is no conversation's id.
-        messages: OpenAI-style chat messages, in order, at least one; the parsed objects where they were that already.
+        messages: Messages that `describe` reads, in order, at least one; the parsed objects where they are that.
         path: The file, as it was given.
         line: The line where it begins, from 1.
         tools: The schemas of the tools that the record lists, as they stand there.

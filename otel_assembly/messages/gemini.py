@@ -45,6 +45,8 @@ def _result(reading: Reading, value: Any, content: Content) -> None:
     said = reading.said
     reading.result(result["name"])
     response = result.get("response")
+    if isinstance(response, dict) and len(response) == 1 and isinstance(text := next(iter(response.values())), str):
+        response = text  # what its client makes of a function that returns a text
     reading.text(response if isinstance(response, str) or response is None else spelled(response))
     for part in result.get("parts") or ():  # pictures that a tool returns
         if isinstance(part, dict) and not part.keys().isdisjoint(_FILES):

@@ -62,11 +62,6 @@ async def test_what_goes_wrong_in_a_row_is_an_event_that_cannot_be_read(note, pr
         await Assembler([]).assemble([], [note])
 
 
-def test_a_row_that_says_a_kind_that_there_is_none_is_named():
-    with pytest.raises(DescribeError, match="kind"):
-        History([Note(answer=EventFacts("novel", "a"))])
-
-
 def test_a_row_that_is_registered_later_holds_from_then_on():
     class Base:
         pass

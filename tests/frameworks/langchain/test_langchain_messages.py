@@ -13,11 +13,14 @@ from langchain_core.messages import (
     RemoveMessage,
     SystemMessage,
     ToolMessage,
+    convert_to_openai_messages,
 )
 
 import otel_assembly.instrumentation.langchain.messages  # noqa: F401  # the rows
-from otel_assembly.chat import MEDIA_TOKENS
+from otel_assembly import Assembler, BudgetPolicy, ConversationPolicy
+from otel_assembly.errors import DescribeError
 from otel_assembly.facts import EventKind, describe
+from otel_assembly.messages import MEDIA_TOKENS
 from otel_assembly.stand_ins import result_texts, shortened, summary_like
 
 KINDS = [
@@ -120,3 +123,80 @@ def test_a_shortened_result_still_answers_its_call():
     assert result_texts(parts) == ["a\nb"]
     assert shortened(parts, ["c"]).content == [{"type": "text", "text": "c"}, image]
     assert result_texts(HumanMessage("a")) == ()
+
+
+ROWS = "\n".join(f"Row {number}: flight {number * 7} leaves." for number in range(2_000))
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBOR"}}
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        ToolMessage(ROWS, tool_call_id="1", status="error"),
+        ToolMessage([{"type": "text", "text": ROWS}, IMAGE, "end"], tool_call_id="1", artifact=[1]),
+        HumanMessage([{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": ROWS}]}]),
+    ],
+    ids=["an error", "in blocks", "Anthropic's"],
+)
+async def test_a_result_that_does_not_fit_is_shortened_in_every_shape(result):
+    asks = AIMessage("", tool_calls=[{"id": "1", "name": "f", "args": {}}])
+    given = [HumanMessage("which gate?"), asks, result]
+    assembly = await Assembler([BudgetPolicy(2_500, 0, compact="extractive")]).assemble([], given)
+    short = assembly.events[-1]
+    assert type(short) is type(result)
+    assert (describe(short).kind, describe(short).closes) == (EventKind.TOOL_RESULT, ("1",))
+    assert describe(short).media_tokens == describe(result).media_tokens
+    assert getattr(short, "status", None) == getattr(result, "status", None)
+    assert getattr(short, "artifact", None) == getattr(result, "artifact", None)
+    assert 500 < assembly.totals.tokens_out <= 2_500
+    assert convert_to_openai_messages(assembly.events)
+
+
+def test_blocks_of_every_provider_are_read_as_what_they_are():
+    facts = describe(
+        AIMessage(
+            [
+                {"type": "reasoning", "reasoning": "Hm."},
+                {"type": "redacted_thinking", "data": "QUJD" * 40},
+                {"type": "server_tool_call", "id": "s", "name": "web", "args": {"q": "a"}},
+                {"type": "server_tool_result", "tool_call_id": "s", "status": "success", "output": [{"title": "A"}]},
+                {"type": "text-plain", "text": "plain", "mime_type": "text/plain"},
+                {"type": "image", "base64": "iVBOR" * 999, "mime_type": "image/png"},
+                {"type": "tool_call", "id": "1", "name": "f", "args": {}},
+                {"type": "tool_use", "id": "2", "name": "g", "input": {"a": 1}},
+                {"type": "non_standard", "value": {"type": "text", "text": "odd"}},
+            ],
+            tool_calls=[{"id": "1", "name": "f", "args": {}}],
+        )
+    )
+    assert facts.texts == ("Hm.", "web", '{"q": "a"}', "A", "plain", "g", '{"a": 1}', "odd", "f", "{}")
+    assert list(facts.opens) == ["2", "1"]
+    assert MEDIA_TOKENS < facts.media_tokens < MEDIA_TOKENS + 40
+    assert not facts.unknown
+
+
+def test_a_tools_name_is_not_sent_beside_its_result():
+    result = ToolMessage("r", tool_call_id="1", name="f")
+    assert describe(result).texts == ("r",)
+    assert describe(HumanMessage("r", name="ann")).texts == ("r", "ann")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        HumanMessage.model_construct(content=None, additional_kwargs=None, id=None, name=None),
+        HumanMessage.model_construct(content=[{"type": "text", "text": 7}], additional_kwargs={}, id=None, name=None),
+        AIMessage.model_construct(content="", additional_kwargs={}, tool_calls=[None], id=None, name=None),
+        AIMessage.model_construct(content=7, additional_kwargs={}, id=None, name=None),
+    ],
+    ids=["no fields", "a text that is none", "a call that is none", "a content that is none"],
+)
+def test_a_malformed_message_cannot_be_read(message):
+    with pytest.raises(DescribeError, match="langchain_core"):
+        describe(message)
+
+
+async def test_half_an_emoji_is_read():
+    given = [HumanMessage("half \ud83d"), AIMessage("", tool_calls=[{"id": "1", "name": "f", "args": {"q": "\ud83d"}}])]
+    assembly = await Assembler([ConversationPolicy()]).assemble(["half \ud83d"], given)
+    assert assembly.events == given
