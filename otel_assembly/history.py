@@ -369,6 +369,8 @@ class ListHistory(History):
     def reread(self, position: int, facts: EventFacts) -> None:
         """An event says the same as before, and has been given an id since."""
         self._fresh[position] = facts
+
+
 def unknown_part(event_type: type, part: str) -> DescribeError:
     """What a strict reader says to an event with a part of a type that nobody knows."""
     return DescribeError(event_type, f"it has a part of type {part!r}, which nobody knows, and 'strict' is asked for")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from otel_assembly.messages.chat import ROLES, ChatSummary
+from otel_assembly.messages.draft import MEDIA_TOKENS, Draft, spelled
 from otel_assembly.messages.parts import read_content, read_parts
-from otel_assembly.messages.reading import MEDIA_TOKENS, Reading, spelled
 from otel_assembly.messages.responses import ITEMS
 from otel_assembly.messages.shortening import content_texts, parts_texts, parts_with_texts, with_texts
 
@@ -13,7 +13,7 @@ __all__ = [
     "MEDIA_TOKENS",
     "ROLES",
     "ChatSummary",
-    "Reading",
+    "Draft",
     "content_texts",
     "parts_texts",
     "parts_with_texts",

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import DescribeError
 from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
+from otel_assembly.messages.draft import Draft, spelled
 from otel_assembly.messages.gemini import GEMINI
 from otel_assembly.messages.parts import read_content, read_parts
-from otel_assembly.messages.reading import Reading, spelled
 from otel_assembly.messages.responses import ITEMS, read_item
 from otel_assembly.stand_ins import summary_like
 
@@ -43,9 +43,9 @@ def _(message: dict) -> EventFacts:  # type: ignore[type-arg]  # singledispatch 
     if kind is None or (content is None and (message.get("parts") is not None or _is_item(message))):
         return _by_keys(message, role)
     if content is not None and type(content) is not str:
-        reading = Reading()
-        read_content(reading, content)
-        return _read(reading, message, kind)
+        draft = Draft()
+        read_content(draft, content)
+        return _read(draft, message, kind)
     # By far the most messages are of one text: nothing has to be collected for them.
     fields: list[str] = []
     refusal = message.get("refusal")
@@ -84,9 +84,9 @@ def _by_keys(message: dict[str, Any], role: Any) -> EventFacts:
             found = repr(role[:_LONGEST_ROLE]) if isinstance(role, str) else type(role).__name__.removesuffix("Type")
             raise DescribeError(dict, f"its 'role' is {found}, expected one of {', '.join(ROLES)}")
         raise DescribeError(dict, f"its 'parts' are a {type(parts).__name__}, expected a list")
-    reading = Reading()
-    read_parts(reading, parts, GEMINI)
-    return _read(reading, message, meant)
+    draft = Draft()
+    read_parts(draft, parts, GEMINI)
+    return _read(draft, message, meant)
 
 
 def _is_item(message: Mapping[str, Any]) -> bool:
@@ -94,20 +94,20 @@ def _is_item(message: Mapping[str, Any]) -> bool:
     return isinstance(kind, str) and kind in ITEMS
 
 
-def _read(reading: Reading, message: Mapping[str, Any], kind: EventKind) -> EventFacts:
+def _read(draft: Draft, message: Mapping[str, Any], kind: EventKind) -> EventFacts:
     """What is told of a message with parts; one of the user's that only answers tools is no request."""
     if "refusal" in message:
-        reading.text(message["refusal"])
+        draft.text(message["refusal"])
     if "tool_calls" in message or "function_call" in message:
-        said = tuple(reading.opens)
-        for call in _tool_calls(message, reading.awaiting):
+        said = tuple(draft.opens)
+        for call in _tool_calls(message, draft.awaiting):
             if call.id not in said:  # one that stands in both is one
-                reading.call(*call)
-    if kind is EventKind.REQUEST and reading.results and not reading.said:
+                draft.call(*call)
+    if kind is EventKind.REQUEST and draft.results and not draft.said:
         kind = EventKind.TOOL_RESULT
     elif kind is EventKind.TOOL_RESULT:
-        reading.closes += _answers(message)
-    return reading.facts(kind, message, _name(message))
+        draft.closes += _answers(message)
+    return draft.facts(kind, message, _name(message))
 
 
 class ChatSummary(dict[str, Any]):

@@ -9,23 +9,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import DescribeError
-from otel_assembly.messages.reading import Reading, spelled
+from otel_assembly.messages.draft import Draft, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     #: Reads the content of a result.
-    Content = Callable[[Reading, Any], None]
+    Content = Callable[[Draft, Any], None]
 
 
-def _text(reading: Reading, value: Any, content: Content) -> None:
+def _text(draft: Draft, value: Any, content: Content) -> None:
     if not isinstance(value, str):
         raise DescribeError(dict, f"the 'text' of a part is a {type(value).__name__}, expected a string")
-    reading.text(value)
+    draft.text(value)
 
 
-def _media(reading: Reading, value: Any, content: Content) -> None:
-    reading.file()
+def _media(draft: Draft, value: Any, content: Content) -> None:
+    draft.file()
 
 
 def _named(value: Any, key: str) -> dict[str, Any]:
@@ -34,45 +34,45 @@ def _named(value: Any, key: str) -> dict[str, Any]:
     return value
 
 
-def _call(reading: Reading, value: Any, content: Content) -> None:
+def _call(draft: Draft, value: Any, content: Content) -> None:
     call = _named(value, "functionCall")
     waits = call.get("awaiting_approval") is True
-    reading.call(call["name"], call["name"], call.get("args"), awaiting=waits)
+    draft.call(call["name"], call["name"], call.get("args"), awaiting=waits)
 
 
-def _result(reading: Reading, value: Any, content: Content) -> None:
+def _result(draft: Draft, value: Any, content: Content) -> None:
     result = _named(value, "functionResponse")
-    said = reading.said
-    reading.result(result["name"])
+    said = draft.said
+    draft.result(result["name"])
     response = result.get("response")
     if isinstance(response, dict) and len(response) == 1 and isinstance(text := next(iter(response.values())), str):
         response = text  # what its client makes of a function that returns a text
-    reading.text(response if isinstance(response, str) or response is None else spelled(response))
+    draft.text(response if isinstance(response, str) or response is None else spelled(response))
     for part in result.get("parts") or ():  # pictures that a tool returns
         if isinstance(part, dict) and not part.keys().isdisjoint(_FILES):
-            reading.file()
-    reading.said = said
+            draft.file()
+    draft.said = said
 
 
-def _code(reading: Reading, value: Any, content: Content) -> None:
+def _code(draft: Draft, value: Any, content: Content) -> None:
     if isinstance(value, dict):
-        reading.text(value.get("code"))
+        draft.text(value.get("code"))
 
 
-def _ran(reading: Reading, value: Any, content: Content) -> None:
+def _ran(draft: Draft, value: Any, content: Content) -> None:
     if isinstance(value, dict):
-        reading.text(value.get("output"))
+        draft.text(value.get("output"))
 
 
-def _server(reading: Reading, value: Any, content: Content) -> None:
+def _server(draft: Draft, value: Any, content: Content) -> None:
     """A call that Gemini answers itself, or its answer."""
-    reading.text(spelled(value))
+    draft.text(spelled(value))
 
 
 _FILES: Final = ("inlineData", "inline_data", "fileData", "file_data")
 
 #: How a part is read, by its key.
-GEMINI: Final[dict[str, Callable[[Reading, Any, Content], None]]] = {
+GEMINI: Final[dict[str, Callable[[Draft, Any, Content], None]]] = {
     "text": _text,
     **dict.fromkeys(_FILES, _media),
     **dict.fromkeys(("functionCall", "function_call"), _call),

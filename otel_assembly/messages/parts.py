@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import DescribeError
 from otel_assembly.messages.bedrock import BEDROCK
-from otel_assembly.messages.reading import Reading, spelled
+from otel_assembly.messages.draft import Draft, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,25 +50,25 @@ _MARKS: Final = frozenset({"cache_control", "citations", "signature", "type", "i
 _ENCRYPTED: Final = frozenset({"encrypted_content", "encrypted_stdout", "encrypted_index"})
 
 
-def read_content(reading: Reading, content: Any) -> None:
+def read_content(draft: Draft, content: Any) -> None:
     """The content of a message, or of a tool's result.
 
     Raises:
         DescribeError: It is no content.
     """
     if isinstance(content, str):
-        reading.text(content)
+        draft.text(content)
     elif isinstance(content, (list, tuple)):
-        read_parts(reading, content)
+        read_parts(draft, content)
     elif content is not None:
         raise DescribeError(dict, f"its 'content' is a {type(content).__name__}, expected a string, a list or null")
 
 
-def read_parts(reading: Reading, parts: Sequence[Any], untyped: Mapping[str, Any] = BEDROCK) -> None:
+def read_parts(draft: Draft, parts: Sequence[Any], untyped: Mapping[str, Any] = BEDROCK) -> None:
     """Each part, by its type, or by its only key.
 
     Args:
-        reading: What is found goes there.
+        draft: What is found goes there.
         parts: The parts.
         untyped: The rows of parts that name no type.
 
@@ -77,163 +77,163 @@ def read_parts(reading: Reading, parts: Sequence[Any], untyped: Mapping[str, Any
     """
     for part in parts:
         if isinstance(part, str):
-            reading.text(part)
+            draft.text(part)
             continue
         if not isinstance(part, dict):
             raise DescribeError(dict, f"a part of its 'content' is a {type(part).__name__}, expected an object")
         kind = part.get("type")
         if not isinstance(kind, str):
-            _read_untyped(reading, part, untyped)
+            _read_untyped(draft, part, untyped)
         elif kind == "text" and isinstance(text := part.get("text"), str):
-            reading.text(text)  # by far the most parts
+            draft.text(text)  # by far the most parts
         elif (row := PARTS.get(kind)) is not None:
-            row(reading, part)
+            row(draft, part)
         else:
-            reading.other(kind, part)
+            draft.other(kind, part)
 
 
-def _read_untyped(reading: Reading, part: dict[str, Any], untyped: Mapping[str, Any]) -> None:
+def _read_untyped(draft: Draft, part: dict[str, Any], untyped: Mapping[str, Any]) -> None:
     told = {key: value for key, value in part.items() if value is not None}  # clients write out what is not set
     for key, value in told.items():
         row = untyped.get(key)
         if row is not None:
-            row(reading, value, read_content)
+            row(draft, value, read_content)
             return
     first: Any = next(iter(told), None)
     if isinstance(told.get("refusal"), str):
-        reading.text(told["refusal"])
+        draft.text(told["refusal"])
     elif len(told) == 1 and isinstance(first, str) and isinstance(told[first], dict):
-        reading.other(first, part)
+        draft.other(first, part)
     elif told or untyped.keys().isdisjoint(part):
         raise DescribeError(dict, "a part of its 'content' has neither a 'text' nor a 'type'")
 
 
-def _text(reading: Reading, part: Mapping[str, Any]) -> None:
+def _text(draft: Draft, part: Mapping[str, Any]) -> None:
     for key in _TEXTS[part["type"]]:
         text = part.get(key)
         if isinstance(text, str):
-            reading.text(text)
+            draft.text(text)
         elif text is not None:
             raise DescribeError(dict, f"the {key!r} of a part is a {type(text).__name__}, expected a string")
 
 
-def _media(reading: Reading, part: Mapping[str, Any]) -> None:
-    reading.file()
+def _media(draft: Draft, part: Mapping[str, Any]) -> None:
+    draft.file()
 
 
-def _document(reading: Reading, part: Mapping[str, Any]) -> None:
+def _document(draft: Draft, part: Mapping[str, Any]) -> None:
     """A file, or a text that is passed as one."""
-    reading.text(part.get("title"))
-    reading.text(part.get("context"))
+    draft.text(part.get("title"))
+    draft.text(part.get("context"))
     source = part.get("source")
     kind = source.get("type") if isinstance(source, dict) else None
     if isinstance(source, dict) and kind == "text":
-        reading.text(source.get("data"))
+        draft.text(source.get("data"))
     elif isinstance(source, dict) and kind == "content":
-        read_content(reading, source.get("content"))
+        read_content(draft, source.get("content"))
     else:
-        reading.file()
+        draft.file()
 
 
-def _reasoning(reading: Reading, part: Mapping[str, Any]) -> None:
+def _reasoning(draft: Draft, part: Mapping[str, Any]) -> None:
     text = next((part[key] for key in ("reasoning", "text") if isinstance(part.get(key), str)), None)
-    reading.text(text)
+    draft.text(text)
     if text is None:
         for key in ("summary", "content"):
-            read_content(reading, part.get(key))
-    reading.encrypted(part.get("encrypted_content"))
+            read_content(draft, part.get(key))
+    draft.encrypted(part.get("encrypted_content"))
 
 
-def _redacted(reading: Reading, part: Mapping[str, Any]) -> None:
-    reading.encrypted(part.get("data"))
+def _redacted(draft: Draft, part: Mapping[str, Any]) -> None:
+    draft.encrypted(part.get("data"))
 
 
-def _call(reading: Reading, part: Mapping[str, Any]) -> None:
+def _call(draft: Draft, part: Mapping[str, Any]) -> None:
     call = part.get("call_id", part.get("id"))
     if not isinstance(call, str):
         raise DescribeError(dict, f"a part of type {part['type']!r} has no 'id'")
-    reading.call(call, part.get("name"), _arguments(part), awaiting=part.get("awaiting_approval") is True)
+    draft.call(call, part.get("name"), _arguments(part), awaiting=part.get("awaiting_approval") is True)
 
 
 def _arguments(part: Mapping[str, Any]) -> Any:
     return next((part[key] for key in ("input", "args", "arguments") if part.get(key) is not None), None)
 
 
-def _result(reading: Reading, part: Mapping[str, Any]) -> None:
-    said = reading.said
+def _result(draft: Draft, part: Mapping[str, Any]) -> None:
+    said = draft.said
     key = next((key for key in ("tool_use_id", "tool_call_id", "id") if key in part), "tool_use_id")
-    reading.result(part.get(key))
+    draft.result(part.get(key))
     content = next((part[key] for key in ("content", "response", "result") if part.get(key) is not None), None)
     if isinstance(content, (str, list, tuple)) or content is None:
-        read_content(reading, content)
+        read_content(draft, content)
     else:
-        reading.text(spelled(content))
-    reading.said = said
+        draft.text(spelled(content))
+    draft.said = said
 
 
-def _server_call(reading: Reading, part: Mapping[str, Any]) -> None:
+def _server_call(draft: Draft, part: Mapping[str, Any]) -> None:
     """A call that the provider answers itself: nobody else has to."""
-    reading.spell(part.get("name"), _arguments(part))
-    reading.said = True
+    draft.spell(part.get("name"), _arguments(part))
+    draft.said = True
 
 
-def _server_result(reading: Reading, part: Mapping[str, Any]) -> None:
+def _server_result(draft: Draft, part: Mapping[str, Any]) -> None:
     for key in ("content", "output", "outputs", "results"):
-        read_leaves(reading, part.get(key))
-    reading.said = True
+        read_leaves(draft, part.get(key))
+    draft.said = True
 
 
-def read_hosted(reading: Reading, part: Mapping[str, Any]) -> None:
+def read_hosted(draft: Draft, part: Mapping[str, Any]) -> None:
     """A call of OpenAI's own tools, with what came of it."""
-    reading.spell(part.get("name"), part.get("arguments"))
+    draft.spell(part.get("name"), part.get("arguments"))
     for key in ("action", "queries", "code", "output", "outputs", "results", "result", "error"):
-        read_leaves(reading, part.get(key))
-    reading.said = True
+        read_leaves(draft, part.get(key))
+    draft.said = True
 
 
-def _search_result(reading: Reading, part: Mapping[str, Any]) -> None:
-    reading.text(part.get("title"))
-    reading.text(part.get("source"))
-    read_content(reading, part.get("content"))
+def _search_result(draft: Draft, part: Mapping[str, Any]) -> None:
+    draft.text(part.get("title"))
+    draft.text(part.get("source"))
+    read_content(draft, part.get("content"))
 
 
-def _nothing(reading: Reading, part: Mapping[str, Any]) -> None:
+def _nothing(draft: Draft, part: Mapping[str, Any]) -> None:
     pass
 
 
-def _wrapped(reading: Reading, part: Mapping[str, Any]) -> None:
+def _wrapped(draft: Draft, part: Mapping[str, Any]) -> None:
     """LangChain's block around one that it has no form for."""
-    read_parts(reading, [part.get("value")])
+    read_parts(draft, [part.get("value")])
 
 
-def _tool_reference(reading: Reading, part: Mapping[str, Any]) -> None:
-    reading.text(part.get("tool_name"))
+def _tool_reference(draft: Draft, part: Mapping[str, Any]) -> None:
+    draft.text(part.get("tool_name"))
 
 
-def read_leaves(reading: Reading, value: Any) -> None:
+def read_leaves(draft: Draft, value: Any) -> None:
     """What a provider's own tool found, in whatever form: its texts, without what is encrypted or only marks it."""
     if isinstance(value, str):
-        reading.text(value)
+        draft.text(value)
     elif isinstance(value, (list, tuple)):
         for each in value:
-            read_leaves(reading, each)
+            read_leaves(draft, each)
     elif isinstance(value, dict):
         kind = value.get("type")
         row = _NESTED.get(kind) if isinstance(kind, str) else None
         if row is not None:
-            row(reading, value)
+            row(draft, value)
             return
         for key, each in value.items():
             if key in _ENCRYPTED:
-                reading.encrypted(each)
+                draft.encrypted(each)
             elif key not in _MARKS:
-                read_leaves(reading, each)
+                read_leaves(draft, each)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        reading.text(str(value))
+        draft.text(str(value))
 
 
 #: How a part of each type is read.
-PARTS: Final[dict[str, Callable[[Reading, Mapping[str, Any]], None]]] = {
+PARTS: Final[dict[str, Callable[[Draft, Mapping[str, Any]], None]]] = {
     **dict.fromkeys(_TEXTS, _text),
     **dict.fromkeys(_MEDIA, _media),
     "document": _document,

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import DescribeError
 from otel_assembly.facts import EventFacts, EventKind
+from otel_assembly.messages.draft import Draft, spelled
 from otel_assembly.messages.parts import HOSTED, read_content, read_hosted, read_leaves
-from otel_assembly.messages.reading import Reading, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    Row = Callable[[Reading, Mapping[str, Any]], EventKind]
+    Row = Callable[[Draft, Mapping[str, Any]], EventKind]
 
 #: Where the id of a call stands; `local_shell_call_output` names its call by its own id.
 _CALL_IDS: Final = ("call_id", "id")
@@ -28,12 +28,12 @@ def read_item(item: Mapping[str, Any], kind: str) -> EventFacts:
     Raises:
         DescribeError: A field of it is missing.
     """
-    reading = Reading()
+    draft = Draft()
     row = ITEMS.get(kind)
     if row is None:
-        reading.other(kind, item)
-        return reading.facts(EventKind.OTHER, item)
-    return reading.facts(row(reading, item), item)
+        draft.other(kind, item)
+        return draft.facts(EventKind.OTHER, item)
+    return draft.facts(row(draft, item), item)
 
 
 def _call_id(item: Mapping[str, Any]) -> str:
@@ -47,95 +47,95 @@ def _call_id(item: Mapping[str, Any]) -> str:
 def _called(name: str, *arguments: str) -> Row:
     """The row of calls whose name and arguments stand under these keys."""
 
-    def row(reading: Reading, item: Mapping[str, Any]) -> EventKind:
+    def row(draft: Draft, item: Mapping[str, Any]) -> EventKind:
         given = next((item[key] for key in arguments if item.get(key) is not None), None)
         waits = item.get("awaiting_approval") is True
-        reading.call(_call_id(item), item.get(name) if name else "", given, awaiting=waits)
+        draft.call(_call_id(item), item.get(name) if name else "", given, awaiting=waits)
         return EventKind.TOOL_CALL
 
     return row
 
 
-def _searched(reading: Reading, item: Mapping[str, Any]) -> EventKind:
+def _searched(draft: Draft, item: Mapping[str, Any]) -> EventKind:
     """A search for tools, which the client answers or the server itself."""
     if item.get("execution") != "client" or not isinstance(item.get("call_id"), str):
-        return _ran(reading, item)
-    reading.call(item["call_id"], "", item.get("arguments"))
+        return _ran(draft, item)
+    draft.call(item["call_id"], "", item.get("arguments"))
     return EventKind.TOOL_CALL
 
 
-def _tools_found(reading: Reading, item: Mapping[str, Any]) -> EventKind:
+def _tools_found(draft: Draft, item: Mapping[str, Any]) -> EventKind:
     if item.get("execution") == "client" and isinstance(item.get("call_id"), str):
-        reading.result(item["call_id"])
-        reading.text(spelled(item.get("tools")))
+        draft.result(item["call_id"])
+        draft.text(spelled(item.get("tools")))
         return EventKind.TOOL_RESULT
-    reading.text(spelled(item.get("tools")))
+    draft.text(spelled(item.get("tools")))
     return EventKind.TOOL_CALL
 
 
 def _answered(*outputs: str) -> Row:
     """The row of results that stand under the first of these keys that is there."""
 
-    def row(reading: Reading, item: Mapping[str, Any]) -> EventKind:
-        reading.result(_call_id(item))
+    def row(draft: Draft, item: Mapping[str, Any]) -> EventKind:
+        draft.result(_call_id(item))
         output = next((item[key] for key in outputs if item.get(key) is not None), None)
         if isinstance(output, dict):
             output = [output]
         if isinstance(output, list) and not all(isinstance(part, dict) and "type" in part for part in output):
-            read_leaves(reading, output)
+            read_leaves(draft, output)
         else:
-            read_content(reading, output)
+            read_content(draft, output)
         return EventKind.TOOL_RESULT
 
     return row
 
 
-def _asked(reading: Reading, item: Mapping[str, Any]) -> EventKind:
-    reading.call(_call_id(item), item.get("name"), item.get("arguments"), awaiting=True)
+def _asked(draft: Draft, item: Mapping[str, Any]) -> EventKind:
+    draft.call(_call_id(item), item.get("name"), item.get("arguments"), awaiting=True)
     return EventKind.TOOL_CALL
 
 
-def _approved(reading: Reading, item: Mapping[str, Any]) -> EventKind:
-    reading.result(item.get("approval_request_id"))
-    reading.text(item.get("reason"))
+def _approved(draft: Draft, item: Mapping[str, Any]) -> EventKind:
+    draft.result(item.get("approval_request_id"))
+    draft.text(item.get("reason"))
     return EventKind.TOOL_RESULT
 
 
-def _ran(reading: Reading, item: Mapping[str, Any]) -> EventKind:
+def _ran(draft: Draft, item: Mapping[str, Any]) -> EventKind:
     """A call that the provider answers itself, with its answer."""
-    read_hosted(reading, item)
+    read_hosted(draft, item)
     return EventKind.TOOL_CALL
 
 
-def _pictured(reading: Reading, item: Mapping[str, Any]) -> EventKind:
-    reading.file()
+def _pictured(draft: Draft, item: Mapping[str, Any]) -> EventKind:
+    draft.file()
     return EventKind.TOOL_CALL
 
 
-def _listed(reading: Reading, item: Mapping[str, Any]) -> EventKind:
+def _listed(draft: Draft, item: Mapping[str, Any]) -> EventKind:
     """Tools that are added on the way."""
-    reading.text(spelled(item.get("tools")))
+    draft.text(spelled(item.get("tools")))
     return EventKind.SYSTEM if item.get("role") in ("developer", "system") else EventKind.TOOL_CALL
 
 
-def _reasoned(reading: Reading, item: Mapping[str, Any]) -> EventKind:
-    read_content(reading, item.get("summary"))
-    read_content(reading, item.get("content"))
-    reading.encrypted(item.get("encrypted_content"))
+def _reasoned(draft: Draft, item: Mapping[str, Any]) -> EventKind:
+    read_content(draft, item.get("summary"))
+    read_content(draft, item.get("content"))
+    draft.encrypted(item.get("encrypted_content"))
     return EventKind.RESPONSE
 
 
-def _compacted(reading: Reading, item: Mapping[str, Any]) -> EventKind:
-    reading.encrypted(item.get("encrypted_content"))
+def _compacted(draft: Draft, item: Mapping[str, Any]) -> EventKind:
+    draft.encrypted(item.get("encrypted_content"))
     return EventKind.SUMMARY
 
 
-def _referred(reading: Reading, item: Mapping[str, Any]) -> EventKind:
+def _referred(draft: Draft, item: Mapping[str, Any]) -> EventKind:
     """What is meant is with the provider; it is part of the conversation all the same."""
     return EventKind.RESPONSE
 
 
-def _told(reading: Reading, item: Mapping[str, Any]) -> EventKind:
+def _told(draft: Draft, item: Mapping[str, Any]) -> EventKind:
     """What the provider is to do: no part of the prompt."""
     return EventKind.OTHER
 

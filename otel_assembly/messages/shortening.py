@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.messages.draft import Draft, spelled
 from otel_assembly.messages.parts import read_parts
-from otel_assembly.messages.reading import Reading, spelled
 from otel_assembly.stand_ins import result_texts, shortened
 
 if TYPE_CHECKING:
@@ -147,9 +147,9 @@ def _ran(part: Any, edit: Callable[[str], str]) -> Any:
 
 def _text(part: Any) -> str | None:
     """The text of a part that is nothing but text."""
-    reading = Reading()
-    read_parts(reading, [part])
-    return "\n".join(reading.texts) if reading.texts and not reading.media else None
+    draft = Draft()
+    read_parts(draft, [part])
+    return "\n".join(draft.texts) if draft.texts and not draft.media else None
 
 
 def _saying(part: Any, text: str, text_type: str) -> Any:

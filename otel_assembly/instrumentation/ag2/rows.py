@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
-from otel_assembly.messages import MEDIA_TOKENS, Reading, spelled
+from otel_assembly.messages import MEDIA_TOKENS, Draft, spelled
 from otel_assembly.readings import read_from
 from otel_assembly.stand_ins import result_texts, shortened, summary_like
 
@@ -168,9 +168,9 @@ def _results(event: Any) -> EventFacts:
 
 
 def _answering(results: Sequence[Any]) -> EventFacts:
-    reading = _read(part for result in results for part in result.result.parts)
-    reading.closes += [result.parent_id for result in results if result.parent_id]
-    return replace(reading.facts(EventKind.TOOL_RESULT, {}), restates=True)
+    draft = _read(part for result in results for part in result.result.parts)
+    draft.closes += [result.parent_id for result in results if result.parent_id]
+    return replace(draft.facts(EventKind.TOOL_RESULT, {}), restates=True)
 
 
 def _summary(event: Any) -> EventFacts:
@@ -185,18 +185,18 @@ def _called(calls: Iterable[Any]) -> list[ToolCallFacts]:
     return [ToolCallFacts(call.id, str(call.name), str(call.arguments or "")) for call in calls]
 
 
-def _read(parts: Iterable[Any]) -> Reading:
+def _read(parts: Iterable[Any]) -> Draft:
     """The texts of a message's parts, and the tokens of its images, clips and files."""
-    reading = Reading()
+    draft = Draft()
     for part in parts:
         text = _text_of(part)
         if text is not None:
-            reading.text(text)
+            draft.text(text)
         elif _FILES & {base.__name__ for base in type(part).__mro__}:
-            reading.file()
+            draft.file()
         else:
-            reading.other(type(part).__name__, getattr(part, "__dict__", None))
-    return reading
+            draft.other(type(part).__name__, getattr(part, "__dict__", None))
+    return draft
 
 
 def _text_of(part: Any) -> str | None:

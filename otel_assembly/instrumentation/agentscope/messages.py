@@ -24,7 +24,7 @@ from agentscope.message import (
 )
 
 from otel_assembly.facts import EventFacts, EventKind, describe
-from otel_assembly.messages import Reading
+from otel_assembly.messages import Draft
 from otel_assembly.stand_ins import result_texts, shortened, summary_like
 
 if TYPE_CHECKING:
@@ -216,42 +216,42 @@ def _named(name: str, texts: Sequence[str], media: int) -> str:
 def _read(
     role: str, blocks: Sequence[Any], name: str | None = None, *, kind: EventKind | None = None, framed: bool = True
 ) -> EventFacts:
-    reading = Reading()
+    draft = Draft()
     said = hinted = False
     for block in blocks:
         if isinstance(block, ToolCallBlock):
             waits = str(getattr(block.state, "value", block.state)) in _AWAITING
-            reading.call(block.id, block.name, block.input, awaiting=waits)
+            draft.call(block.id, block.name, block.input, awaiting=waits)
             said = True
         elif isinstance(block, ToolResultBlock):
-            _into(reading, block.output)
-            reading.result(block.id)
+            _into(draft, block.output)
+            draft.result(block.id)
         else:
-            _into(reading, [block])
+            _into(draft, [block])
             hinted = hinted or isinstance(block, HintBlock)
             said = said or not isinstance(block, HintBlock)
-    facts = reading.facts(kind or _kind(role, said=said, hinted=hinted, closes=bool(reading.closes)), {})
+    facts = draft.facts(kind or _kind(role, said=said, hinted=hinted, closes=bool(draft.closes)), {})
     texts = [facts.text, *facts.fields] if facts.text else facts.fields
     own = _named(name, texts, facts.media_tokens) if name is not None else None
     return replace(facts, id=own, framed=framed)
 
 
-def _into(reading: Reading, content: Any) -> None:
+def _into(draft: Draft, content: Any) -> None:
     """Read the content of a block."""
     if isinstance(content, str):
-        reading.text(content)
+        draft.text(content)
         return
     for block in content:
         if isinstance(block, TextBlock):
-            reading.text(block.text)
+            draft.text(block.text)
         elif isinstance(block, ThinkingBlock):
-            reading.text(block.thinking)
+            draft.text(block.thinking)
         elif isinstance(block, HintBlock):
-            _into(reading, block.hint)
+            _into(draft, block.hint)
         elif isinstance(block, DataBlock):
-            reading.file()
+            draft.file()
         else:
-            reading.other(str(getattr(block, "type", type(block).__name__)), getattr(block, "__dict__", None))
+            draft.other(str(getattr(block, "type", type(block).__name__)), getattr(block, "__dict__", None))
 
 
 def _kind(role: str, *, said: bool, hinted: bool, closes: bool) -> EventKind:

@@ -18,7 +18,7 @@ from langchain_core.messages import (
 from otel_assembly.facts import EventFacts, EventKind, describe
 from otel_assembly.messages import (
     ROLES,
-    Reading,
+    Draft,
     content_texts,
     parts_texts,
     parts_with_texts,
@@ -54,20 +54,20 @@ _PIECES: Final = frozenset({"tool_call_chunk", "server_tool_call_chunk", "input_
 @describe.register(BaseMessage)
 def _(message: BaseMessage) -> EventFacts:
     calls = list(_each_call(message))
-    reading = Reading()
+    draft = Draft()
     content = message.content
-    read_content(reading, _unrepeated(content, calls) if isinstance(content, list) else content)
-    reading.text(message.additional_kwargs.get("refusal"))
+    read_content(draft, _unrepeated(content, calls) if isinstance(content, list) else content)
+    draft.text(message.additional_kwargs.get("refusal"))
     kind = _kind(message)
-    if kind is EventKind.REQUEST and reading.results and not reading.said:
+    if kind is EventKind.REQUEST and draft.results and not draft.said:
         kind = EventKind.TOOL_RESULT  # Anthropic's results, in blocks
-    _spell_calls(reading, calls, message.additional_kwargs.get("function_call"))
+    _spell_calls(draft, calls, message.additional_kwargs.get("function_call"))
     usage: Mapping[str, Any] = getattr(message, "usage_metadata", None) or {}
-    facts = reading.facts(kind, {}, "" if isinstance(message, ToolMessage) else message.name or "")
+    facts = draft.facts(kind, {}, "" if isinstance(message, ToolMessage) else message.name or "")
     return replace(
         facts,
         fields=tuple(facts.fields),
-        closes=(*reading.closes, *_closes(message)),
+        closes=(*draft.closes, *_closes(message)),
         id=message.id or None,
         billed_tokens=usage.get("input_tokens") or None,
         output_tokens=usage.get("output_tokens") or None,
@@ -133,12 +133,12 @@ def _repeats(block: Mapping[str, Any], held: Sequence[Any]) -> bool:
     return kind in _PIECES or (kind in _CALLS and (not call or call in held))
 
 
-def _spell_calls(reading: Reading, calls: Sequence[Mapping[str, Any]], legacy: Any) -> None:
+def _spell_calls(draft: Draft, calls: Sequence[Mapping[str, Any]], legacy: Any) -> None:
     """Put the calls behind the texts; one that is invalid may have no id."""
     for call in calls:
-        reading.call(call.get("id"), call.get("name"), call.get("args"))
-    if isinstance(legacy, dict) and not reading.opens:
-        reading.call(_LEGACY_CALL_ID, legacy.get("name"), legacy.get("arguments"))
+        draft.call(call.get("id"), call.get("name"), call.get("args"))
+    if isinstance(legacy, dict) and not draft.opens:
+        draft.call(_LEGACY_CALL_ID, legacy.get("name"), legacy.get("arguments"))
 
 
 def _each_call(message: BaseMessage) -> Iterator[Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""`Reading`: what is found in the parts of one message, whoever's form they have."""
+"""`Draft`: the facts of one message while its parts are read, whoever's form they have."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _warned: set[str] = set()
 _warning = new_lock()
 
 
-class Reading:
+class Draft:
     """What is found in the parts of one message, in their order.
 
     Attributes:
