@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from otel_assembly.instrumentation.instrumentor import Instrumentation
+    from otel_assembly.instrumentation.langchain.graph_runs import GraphRun
     from otel_assembly.instrumentation.langchain.preparing import Preparation
     from otel_assembly.instrumentation.langchain.telling import Edit
 
@@ -112,6 +113,20 @@ def model_ainvoke(original: Callable[..., Any], instrumentation: Instrumentation
     return ainvoke
 
 
+class _CalledInRun(CalledModel):
+    """A call of the model in a run whose span was opened while its node ran already: the call belongs to it too."""
+
+    def __init__(self, run: GraphRun) -> None:
+        super().__init__()
+        self._run = run
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """The model is called in this block."""
+        with self._run.joined(), super().current():
+            yield
+
+
 def _model_called(instrumentation: Instrumentation, model: Any, given: Any, settings: Mapping[str, Any]) -> CalledModel:
     around = EDIT.get()
     if around is not None and not around.calls:
@@ -119,7 +134,7 @@ def _model_called(instrumentation: Instrumentation, model: Any, given: Any, sett
     node, run = MODEL_NODE.get(), GRAPH_RUN.get()
     if node is not None or (run is not None and run.preparing()):
         _prepared(instrumentation, node, model, given, settings)
-    return CalledModel()
+    return CalledModel() if run is None or run.ended else _CalledInRun(run)
 
 
 def _prepared(

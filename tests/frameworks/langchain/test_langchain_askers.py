@@ -21,6 +21,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Send, interrupt
+from opentelemetry import trace
 
 from otel_assembly.telemetry.ledger_reader import read_ledgers
 
@@ -294,6 +295,28 @@ async def test_a_model_that_is_read_as_a_stream_is_called_after_it_too(telemetry
     assert telemetry.span("chat fake").attributes["ended"] == [span.attributes["assembly.id"]]
 
 
+@pytest.mark.parametrize("way", ["invoke", "ainvoke", "stream", "astream"])
+async def test_the_call_of_a_graph_without_a_span_belongs_to_the_one_it_gets(telemetry, way):
+    """The plainest chatbot: one node that trims and calls, and no span around it."""
+    model = heard(telemetry, "Done.")
+
+    async def answer(state):
+        given = newest(state["messages"], 2)
+        if way == "invoke":
+            return {"messages": [model.invoke(given)]}
+        if way == "ainvoke":
+            return {"messages": [await model.ainvoke(given)]}
+        if way == "stream":
+            return {"messages": [list(model.stream(given))[-1]]}
+        return {"messages": [[part async for part in model.astream(given)][-1]]}
+
+    await arun(line_of(answer=answer).compile(), chat(3))
+    span, answered = telemetry.span(ASSEMBLY), telemetry.span("chat fake")
+    assert answered.attributes["assembly.id"] == span.attributes["assembly.id"]
+    assert answered.parent.name == span.parent.name == "invoke_agent LangGraph"
+    assert not trace.get_current_span().get_span_context().is_valid
+
+
 async def test_a_question_beside_it_is_not_the_call_it_waits_for(telemetry):
     """A node asks for a title first, of nothing that was trimmed."""
     model = heard(telemetry, "A title", "Done.")
@@ -303,8 +326,7 @@ async def test_a_question_beside_it_is_not_the_call_it_waits_for(telemetry):
         model.invoke([HumanMessage("Think of a title.")])
         return {"messages": [model.invoke(given)]}
 
-    with telemetry.tracer().start_as_current_span("request"):
-        await arun(line_of(answer=answer).compile(), chat(3))
+    await arun(line_of(answer=answer).compile(), chat(3))
     (span,) = telemetry.spans_named(ASSEMBLY)
     title, answered = telemetry.spans_named("chat fake")
     assert title.attributes["ended"] == []
