@@ -33,25 +33,25 @@ class ModelNode:
     Attributes:
         edit: What all its middleware together does to the messages.
         request: The last request that one of them made.
-        first: The one that it was made of.
+        prompts: The system prompts of the one that it was made of; None where none was made.
     """
 
     def __init__(self, edit: Edit, messages: Any) -> None:
         self.edit = edit
-        self.first: Any = None
+        self.prompts: tuple[str, ...] | None = None
         self.request: Any = None
         #: The state's own list, which LangChain before 1.1 let middleware change in place.
         self._messages = messages
 
     def sent(self, given: Sequence[Any]) -> None:
         """The model is called with these messages: tell what was done to them, if this is the agent's call."""
-        request, first = self.request, self.first
+        request, prompts = self.request, self.prompts
         messages = self._messages if request is None else request.messages
         if not isinstance(messages, list) or not messages or not given:
             return
         if given[-1] is messages[-1] and len(given) - len(messages) in {0, 1}:
-            self.request = self.first = None
-            tell_request(self.edit, messages, first, request)
+            self.request = self.prompts = None
+            tell_request(self.edit, messages, prompts, request)
 
 
 MODEL_NODE: Final[ContextVar[ModelNode | None]] = ContextVar("otel_assembly_langchain_model_node", default=None)
@@ -68,7 +68,7 @@ def override(original: Callable[..., Any], instrumentation: Instrumentation) -> 
             if node is not None:
                 with instrumentation.contained():
                     if node.request is None:
-                        node.first = self
+                        node.prompts = prompts_of(self)
                     node.request = made
         return made
 
@@ -184,15 +184,15 @@ def model_of(model: Any) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def tell_request(edit: Edit, messages: Sequence[Any], first: Any, request: Any) -> None:
-    """A request goes on with these messages: tell what became of those that it came with."""
-    before, after = prompts_of(first), prompts_of(request)
+def tell_request(edit: Edit, messages: Sequence[Any], came: tuple[str, ...] | None, request: Any) -> None:
+    """A request goes on with these messages: tell what became of those, and of the prompts, that it came with."""
+    before, after = came or (), prompts_of(request)
     open_ = edit.preparation is not None and not edit.preparation.ended
     if edit.step is not None or changed(edit.before, messages) or after != (edit.prompts if open_ else before):
         edit.tell(list(messages), prompts=after)
     else:
         edit.declined()
-    if first is not None and edit.preparation is not None:
+    if came is not None and edit.preparation is not None:
         edit.preparation.knows(before, schemas_of(request.tools), model_of(request.model))
 
 
@@ -235,6 +235,7 @@ def _request_edit(instrumentation: Instrumentation, handler: Any, request: Any) 
         elif is_watched(owner):
             edit = edit_of(instrumentation, owner, list(request.messages))
             edit.asker = Place.here().node
+            edit.came = prompts_of(request)  # LangChain 1.0 lets middleware change a request in place
     return edit
 
 
@@ -254,10 +255,8 @@ def _watched(handler: Any, instrumentation: Instrumentation) -> Any:
         if edit is None:
             return handler(request, call)
 
-        first = request
-
         def goes_on(request: Any) -> Any:
-            _tell_once(edit, first, request)
+            _tell_once(edit, request)
             with edit.set_aside():
                 return call(request)
 
@@ -276,10 +275,8 @@ def _awatched(handler: Any, instrumentation: Instrumentation) -> Any:
         if edit is None:
             return await handler(request, call)
 
-        first = request
-
         async def goes_on(request: Any) -> Any:
-            _tell_once(edit, first, request)
+            _tell_once(edit, request)
             with edit.set_aside():
                 return await call(request)
 
@@ -289,11 +286,11 @@ def _awatched(handler: Any, instrumentation: Instrumentation) -> Any:
     return awrap_model_call
 
 
-def _tell_once(edit: Edit, first: Any, request: Any) -> None:
+def _tell_once(edit: Edit, request: Any) -> None:
     """What is sent is told once for each call of the model, however often a middleware asks for one."""
     edit.sent = True
     with edit.instrumentation.contained():
-        tell_request(edit, list(request.messages), first, request)
+        tell_request(edit, list(request.messages), edit.came, request)
 
 
 @contextmanager

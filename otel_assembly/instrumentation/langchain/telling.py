@@ -59,6 +59,8 @@ class Edit:
         self.expected = expected
         self.calls = calls
         self.asker: str | None = None
+        #: The system prompts that came in, where it was shown any.
+        self.came: tuple[str, ...] = ()
         #: Whether it has let its model be called, and the system prompts that it was last seen to send.
         self.sent = False
         self.prompts: tuple[str, ...] = ()
