@@ -199,6 +199,11 @@ def default_recorder() -> Recorder:
     return _DEFAULT.recorder
 
 
+def is_default(recorder: Recorder) -> bool:
+    """Whether it is the recorder of assemblers that are given none."""
+    return recorder is _DEFAULT.recorder
+
+
 @contextmanager
 def using_recorder(recorder: Recorder) -> Iterator[None]:
     """Until the block ends, this is the recorder of assemblers that are given none; then it is again what it was."""

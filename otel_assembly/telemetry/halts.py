@@ -25,9 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """What is remembered of a conversation's last assembly, for a halt that comes when none is open."""
+    """What is remembered of a conversation's last assembly, for a halt that comes when none is open.
 
-    recorder: OpenTelemetryRecorder
+    `recorder` is where it was told; None: where everything is told, which may be elsewhere by then.
+    """
+
+    recorder: OpenTelemetryRecorder | None
     span: SpanContext
     agent_name: str | None
     framework: str | None

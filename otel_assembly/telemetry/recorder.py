@@ -345,7 +345,8 @@ def tell_halt(
         recording.halts.append((halt, time.time_ns()))
         return
     run, trail = RUN.get(), last if isinstance(last, Trail) else None
-    told_by = run.recorder if run is not None else trail.recorder if trail is not None else recorder
+    told_by = run.recorder if run is not None else trail.recorder if trail is not None else None
+    told_by = told_by or recorder
     if told_by is None:
         default = default_recorder()
         told_by = default if isinstance(default, OpenTelemetryRecorder) else None

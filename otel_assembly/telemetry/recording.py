@@ -15,7 +15,7 @@ from otel_assembly.context import Context
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.delta import exits_from_the_prompt
 from otel_assembly.errors import HaltedError, error_type, is_failure
-from otel_assembly.recorder import Whose
+from otel_assembly.recorder import Whose, is_default
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
 from otel_assembly.telemetry.allocation import put_arrays, put_sheet
@@ -178,7 +178,8 @@ class OpenRecording:
             recorder.failures.take("span", error)
         self.whose = Whose(self.agent_name, self.framework, conversation_id)
         #: What is remembered of it for a halt that comes when it has ended.
-        self.trail = Trail(recorder, self._span.get_span_context(), self.agent_name, self.framework, conversation_id)
+        own = None if is_default(recorder) else recorder
+        self.trail = Trail(own, self._span.get_span_context(), self.agent_name, self.framework, conversation_id)
         if isinstance(context, Context):
             context.guard.last = self.trail
         #: Whether a reader of the traces will know of this assembly.

@@ -29,6 +29,7 @@ from otel_assembly import (
     attach,
     invoke_agent,
 )
+from otel_assembly.recorder import using_recorder
 from otel_assembly.telemetry import AlertSignal, TelemetrySettings
 from otel_assembly.testing import RecordedTelemetry, conversation
 
@@ -175,6 +176,16 @@ async def test_it_is_told_where_its_conversation_was_told(recorder):
     assert [span.name for span in own.spans] == ["assemble_context", "halt"]
     assert own.metric("assembly.halts", agent_name="support") == 1
     assert recorder.spans == []
+
+
+async def test_where_everything_is_told_elsewhere_by_then_it_is_told_there(recorder):
+    stream = Stream(History(conversation("ask")))
+    await Assembler([]).assemble([], stream.history, Context(agent_name="support", stream=stream))
+    telemetry = RecordedTelemetry()
+    with using_recorder(telemetry.recorder):
+        await stream.send(HALT)
+    says_halted(telemetry.span("halt"), gen_ai__agent__name="support")
+    assert [span.name for span in recorder.spans] == ["assemble_context"]
 
 
 async def test_in_log_records_it_can_be_found_too_and_the_span_says_so_without_the_event():

@@ -168,6 +168,51 @@ async def test_a_fatal_alert_while_the_chain_runs_calls_no_model(assembly_teleme
     assert assembly_telemetry.metric("assembly.halts") == 1
 
 
+@pytest.mark.parametrize("on_halt", ["raise", "return"])
+async def test_of_thirty_runs_at_once_none_begins_a_model_call_or_a_tool_call_after_the_halt(on_halt):
+    from langchain.agents import create_agent
+    from langchain.agents.middleware import AgentMiddleware
+    from langchain_agents import call, look_up, scripted
+
+    class Waits:
+        name = "waits"
+
+        async def apply(self, prompts, events, context):
+            await asyncio.sleep(0)
+            return prompts, events
+
+    middleware = AssemblyMiddleware(Assembler([Waits(), AlertPolicy(), Waits()], on_halt=on_halt))
+    context, called, refused = middleware.context_of("one"), [], []
+
+    class Outside(AgentMiddleware):
+        """What is begun after the halt; between two of its middlewares LangChain lets other tasks run."""
+
+        async def awrap_model_call(self, request, handler):
+            halted = context.guard.halted
+            response = await handler(request)
+            if halted:
+                refused.append(response.result[-1].content)
+            return response
+
+        async def awrap_tool_call(self, request, handler):
+            halted = context.guard.halted
+            result = await handler(request)
+            called.append(result)
+            if halted:
+                refused.append(result.content)
+            elif len(called) >= 20 and not context.guard.halted:
+                await context.send(fatal())
+            return result
+
+    model = scripted(*map(call, range(3_000)))
+    graph = create_agent(model, [look_up], middleware=[Outside(), middleware])
+    turns = [arun(graph, chat(0), configurable={"thread_id": "one"}) for _ in range(30)]
+    results = await asyncio.gather(*turns)
+    assert all(text.startswith(("Not called: ", "Halted: ")) for text in refused)
+    assert len(called) >= 20
+    assert {result["messages"][-1].content for result in results} == {"Halted: FATAL: The card was stolen."}
+
+
 @HOWS
 async def test_a_warning_reaches_the_model_once_and_beside_the_system_prompt(assembly_telemetry, how):
     middleware = AssemblyMiddleware([AlertPolicy()])
