@@ -393,3 +393,29 @@ async def test_nobody_who_reads_messages_is_shown_the_note_on_an_assembly():
 
     await sent(Watches(), assembled(), usage(1), response(1), said(1, 1))
     assert [type(event).__name__ for event in shown] == ["ModelResponse", "dict"]
+
+
+ARGUMENTS = {"q": 1}
+FORMS = {
+    "openai": lambda one: said(1, 1, one),
+    "anthropic": lambda one: {
+        "role": "assistant",
+        "content": [{"type": "tool_use", "id": one, "name": "search", "input": ARGUMENTS}],
+    },
+    "responses": lambda one: {"type": "function_call", "call_id": one, "name": "search", "arguments": '{"q": 1}'},
+    "bedrock": lambda one: {
+        "role": "assistant",
+        "content": [{"toolUse": {"toolUseId": one, "name": "search", "input": ARGUMENTS}}],
+    },
+    "gemini": lambda one: {
+        "role": "model",
+        "parts": [{"functionCall": {"id": one, "name": "search", "args": ARGUMENTS}}],
+    },
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_loop_is_found_in_every_providers_form(form):
+    stream = await sent(LoopDetector(10, 3), *(FORMS[form](str(n)) for n in range(3)))
+    (alert,) = alerts(stream)
+    assert alert.data["loops"] == [{"tool": "search", "count": 3}]
