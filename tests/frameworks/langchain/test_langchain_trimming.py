@@ -177,3 +177,26 @@ def test_conversations_in_threads_are_told_apart(telemetry):
         turns.setdefault(span.attributes["assembly.ledger.id"], []).append(span.attributes["assembly.turn"])
     assert sorted(map(sorted, turns.values())) == [[0, 1, 2]] * 8
     assert all(span.children[0].name == STEP for span in spans)
+
+
+def test_what_cannot_be_read_costs_the_telemetry_and_not_the_agent(assembly_telemetry, caplog):
+    """A part that nobody knows counts, and a message that contains itself is a warning."""
+    loop = {}
+    loop["again"] = loop
+    held = [
+        HumanMessage("hi \ud83d"),
+        HumanMessage([{"type": "hologram of a trim", "x": 1}]),
+        AIMessage("", tool_calls=[{"id": "1", "name": "f", "args": loop}]),
+        HumanMessage("bye"),
+    ]
+    for messages in ([held[0], held[1], held[3]], held):
+        alone = imported_early(messages, max_tokens=2, token_counter=len, strategy="last")
+        instrument("langchain")
+        try:
+            assert imported_early(messages, max_tokens=2, token_counter=len, strategy="last") == alone
+        finally:
+            uninstrument("langchain")
+    told = [record.getMessage() for record in caplog.records]
+    assert len([one for one in told if "hologram of a trim" in one]) == 1
+    assert len([one for one in told if "DescribeError" in one and "the agent goes on" in one]) == 1
+    assert assembly_telemetry.spans_named(ASSEMBLY)
