@@ -8,6 +8,8 @@ id is, and however it came to say it.
 
 from __future__ import annotations
 
+from copy import copy
+from enum import Enum
 from functools import singledispatch
 from itertools import compress
 from operator import attrgetter, call, ne
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 _SPARE: Final = 1_024
 #: So deep inside a content a change in place is seen.
 _DEEPEST: Final = 32
+#: What cannot be changed in place.
+_FIXED: Final = (str, bytes, int, float, type, Enum, EventFacts)
 #: Readings of one message that are remembered: what it says, and what a reducer made of it.
 _READINGS: Final = 2
 
@@ -84,18 +88,47 @@ def _content(getter: Callable[[Any], Any], event: Any) -> Any:
 
 
 def copied(value: Any, inside: tuple[int, ...] = ()) -> Any:
-    """A content with the containers in it copied, so that a change in place shows.
+    """A content with what can be changed in it copied, so that a change in place shows.
 
     What contains itself is copied once, and what is nested without end only so deep.
     """
-    kind = type(value)
-    if not (kind is tuple or isinstance(value, (dict, list))) or id(value) in inside or len(inside) == _DEEPEST:
+    if value is None or isinstance(value, _FIXED) or id(value) in inside or len(inside) == _DEEPEST:
         return value
     inside = (*inside, id(value))
     if isinstance(value, dict):
         return {key: copied(part, inside) for key, part in value.items()}
-    parts = [copied(part, inside) for part in value]
-    return tuple(parts) if kind is tuple else parts
+    if isinstance(value, list):
+        return [copied(part, inside) for part in value]
+    if type(value) is tuple:
+        return tuple([copied(part, inside) for part in value])
+    return _cloned(value, inside)
+
+
+def _cloned(value: Any, inside: tuple[int, ...]) -> Any:
+    """An object of a framework's, such as a tool's result in a message, if its type says what makes two equal.
+
+    One that cannot be copied is then equal to nothing, so that its event is read again.
+    """
+    own_equality: Any = type(value).__eq__
+    if own_equality is object.__eq__:
+        return value
+    try:
+        clone = copy(value)
+        for name in _attributes(value):
+            object.__setattr__(clone, name, copied(getattr(value, name), inside))
+    except Exception:  # noqa: BLE001  # a type of somebody else's
+        return object()
+    return clone
+
+
+def _attributes(value: Any) -> Iterator[str]:
+    """The names of what an object holds."""
+    yield from getattr(value, "__dict__", ())
+    for base in type(value).__mro__:
+        slots = vars(base).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if not name.startswith("__") and hasattr(value, name):
+                yield name
 
 
 class Reading(NamedTuple):
@@ -131,7 +164,8 @@ class Readings:
         """
         getter = _getter(type(event))
         if getter is None:
-            return Reading(copied(event), describe(event))
+            facts = describe(event)
+            return Reading(copied(event) if isinstance(event, dict) else event, facts)
         content = _content(getter, event)
         name = event.get("id") if isinstance(event, dict) else getattr(event, "__dict__", _NOTHING).get("id")
         # Of what has no id, the object is known again; should another one have its place, it says something else.
@@ -140,7 +174,8 @@ class Readings:
         for reading in held:
             if equal(reading.said, content):
                 return reading
-        reading = Reading(copied(content), describe(event))
+        facts = describe(event)
+        reading = Reading(copied(content), facts)
         self._held[key] = (reading, *held[: _READINGS - 1])
         while len(self._held) > self._most:
             del self._held[next(iter(self._held))]

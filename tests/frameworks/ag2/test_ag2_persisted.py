@@ -108,3 +108,24 @@ async def test_an_event_that_was_changed_in_the_storage_is_read_and_counted_anew
     await someone.ask("two?", stream=stream)
     one, two = telemetry.spans_named(ASSEMBLY)
     assert two.attributes["assembly.tokens.in"] - one.attributes["assembly.tokens.in"] > 40
+
+
+async def test_a_result_that_was_cut_in_place_and_kept_is_read_and_counted_anew(telemetry):
+    """As a strategy may do it, with the objects that were read before."""
+    storage = KeptStorage(*exchanges(1))
+    stream, someone = MemoryStream(storage, id="one"), agent("ag2's")
+    seen = []
+
+    async def get_history(stream_id, get=storage.get_history):
+        seen[:] = await get(stream_id)
+        return seen
+
+    storage.get_history = get_history
+    await someone.ask("one?", stream=stream)
+    for event in seen:
+        if isinstance(event, events.ToolResultEvent):
+            event.result.parts[0].content = "word " * 50
+    storage.kept = list(map(pickle.dumps, [*seen, answer("sure")]))
+    await someone.ask("two?", stream=stream)
+    one, two = telemetry.spans_named(ASSEMBLY)
+    assert two.attributes["assembly.tokens.in"] - one.attributes["assembly.tokens.in"] > 40

@@ -102,6 +102,22 @@ async def test_a_block_that_was_changed_in_the_session_is_read_and_counted_anew(
     assert [message.get_text_content() for message in model.asked[-1]][1] == words(100)
 
 
+async def test_a_result_that_was_cut_in_place_is_read_and_counted_anew(assembly_telemetry):
+    model, ours = ScriptedModel(), [AssemblyMiddleware([SlidingWindowPolicy(9)])]
+    someone = agent(model, middlewares=ours)
+    output = [TextBlock(text="found")]
+    blocks = [
+        ToolCallBlock(id="c", name="look_up", input="{}"),
+        ToolResultBlock(id="c", name="look_up", output=output, state="success"),
+    ]
+    someone.state.context += [UserMsg("user", "go"), AssistantMsg("Friday", blocks)]
+    await talk(someone, "one")
+    someone.state.context[1].content[1].output[0].text = words(100)
+    await talk(someone, "two")
+    one, two = assembly_telemetry.spans_named(ASSEMBLY)
+    assert two.attributes["assembly.tokens.out"] - one.attributes["assembly.tokens.out"] > 90
+
+
 async def test_what_is_sent_are_the_blocks_of_the_session_as_it_is_loaded_now():
     seen = []
 

@@ -95,6 +95,17 @@ async def test_a_message_that_was_changed_in_the_state_is_read_and_counted_anew(
     assert two.attributes["assembly.tokens.out"] - one.attributes["assembly.tokens.out"] > 40
 
 
+@pytest.mark.parametrize("kind", CONTEXTS)
+async def test_a_result_that_was_cut_in_place_and_saved_is_read_and_counted_anew(kind, told):
+    context = await filled(CONTEXTS[kind](), *exchanges(2))
+    await context.get_messages()
+    context._messages[6].content[0].content = "word " * 50
+    await persisted(context)
+    await context.get_messages()
+    one, two = told.spans_named(ASSEMBLY)
+    assert two.attributes["assembly.tokens.out"] - one.attributes["assembly.tokens.out"] > 40
+
+
 async def test_an_agent_s_saved_conversation_goes_on(told):
     agent = AssistantAgent("clerk", model(*["sure"] * 9), model_context=BufferedChatCompletionContext(buffer_size=3))
     for number in range(4):

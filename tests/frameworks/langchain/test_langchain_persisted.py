@@ -7,11 +7,19 @@ from counting import Reads, Work, counted_texts
 from langchain.agents import create_agent
 from langchain.agents.middleware import before_model, wrap_model_call
 from langchain_agents import scripted, summarizer
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, trim_messages
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    HumanMessage,
+    RemoveMessage,
+    ToolMessage,
+    trim_messages,
+)
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
-from otel_assembly import SlidingWindowPolicy
+from otel_assembly import Assembler, Context, SlidingWindowPolicy
 from otel_assembly.explain import Explainer
 from otel_assembly.instrumentation.langchain import AssemblyMiddleware
 from otel_assembly.telemetry.ledger_reader import read_ledgers
@@ -171,3 +179,32 @@ def test_what_a_node_added_without_an_id_is_the_message_that_comes_back_with_one
     later = [span for span in telemetry.spans_named(ASSEMBLY) if span.attributes["assembly.turn"] > 0]
     assert later
     assert all(made.isdisjoint(span.whole.get("assembly.withdrawn.items", ())) for span in later)
+
+
+CHANGES = [
+    (HumanMessage("short", id="1"), {"content": "quite a bit longer"}),
+    (HumanMessage("short", id="1"), {"content": [{"type": "text", "text": "in a block"}]}),
+    (HumanMessage("short", id="1"), {"name": "somebody"}),
+    (HumanMessage("short", id="1"), {"additional_kwargs": {"lc_source": "summarization"}}),
+    (ToolMessage("found", tool_call_id="c", id="1"), {"content": "found quite a bit more"}),
+    (ChatMessage("short", role="user", id="1"), {"role": "assistant"}),
+    *(
+        (AIMessage("", tool_calls=[{"id": "c", "name": "look_up", "args": {"topic": "this"}}], id="1"), change)
+        for change in (
+            {"tool_calls": [{"id": "c", "name": "look_up", "args": {"topic": "this and that"}}]},
+            {"tool_calls": []},
+            {"invalid_tool_calls": [{"id": "d", "name": "look_up", "args": "{", "error": None}]},
+            {"additional_kwargs": {"refusal": "I would rather not."}},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "change"), CHANGES)
+async def test_whatever_of_a_message_is_changed_under_its_id_the_model_is_known_to_be_sent_that(message, change):
+    assembler, context, rest = Assembler([]), Context(), [HumanMessage("go on", id="2")]
+    await assembler.assemble([], [message, *rest], context)
+    changed = message.model_copy(update=change, deep=True)
+    again = await assembler.assemble([], [changed, *rest], context)
+    assert again.kinds == (await Assembler([]).assemble([], [changed, *rest])).kinds
+    assert again.items == [0, 1]
