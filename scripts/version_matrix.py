@@ -1,7 +1,10 @@
 """Run each framework's tests against the oldest and the newest releases that its hook tables speak of.
 
+Beside that, in an environment of their own, the tests with other vendors' instrumentors.
+
 python scripts/version_matrix.py              # all
 python scripts/version_matrix.py langchain
+python scripts/version_matrix.py beside
 """
 
 from __future__ import annotations
@@ -31,20 +34,32 @@ RELEASES: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
 }
 
+#: They are installed for no other tests, for they would instrument every program that is run there.
+INSTRUMENTORS = (
+    "openinference-instrumentation-autogen-agentchat",
+    "openinference-instrumentation-langchain",
+    "openinference-instrumentation-openai",
+    "opentelemetry-instrumentation-langchain",
+    "opentelemetry-instrumentation-openai",
+)
+BESIDE = "beside"
+
 
 def main() -> int:
     """Run the matrix; 1 where a release does not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("frameworks", nargs="*", choices=[[], *RELEASES], metavar="FRAMEWORK", help=", ".join(RELEASES))
+    known = (*RELEASES, BESIDE)
+    parser.add_argument("frameworks", nargs="*", choices=[[], *known], metavar="FRAMEWORK", help=", ".join(known))
     parser.add_argument("--work", type=Path, help="keep the environments here (default: a temporary folder)")
     given = parser.parse_args()
     failed = []
     with tempfile.TemporaryDirectory() as temporary:
         work = (given.work or Path(temporary)).absolute()
-        for framework in given.frameworks or RELEASES:
-            for number, release in enumerate(RELEASES[framework]):
+        for framework in given.frameworks or known:
+            for number, release in enumerate(RELEASES.get(framework, (INSTRUMENTORS,))):
                 folder = work / f"{framework}-{number}"
-                if not holds(framework, release, folder):
+                holding = runs_beside(folder) if framework == BESIDE else holds(framework, release, folder)
+                if not holding:
                     failed.append(" ".join(release))
                 if given.work is None:
                     shutil.rmtree(folder)  # each takes half a gigabyte and more
@@ -56,20 +71,44 @@ def main() -> int:
 def holds(framework: str, release: tuple[str, ...], folder: Path) -> bool:
     """Whether every hook that the release should have takes, and the framework's tests pass on it."""
     python = environment(folder, (*release, *TOOLS), "otlp,cli")
-    # Where CI is set, a test that is skipped fails the run; what an old release lacks is skipped here for good reason.
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_") and name != "CI"}
+    variables = clean_environment()
     doctor = [python, "-m", "otel_assembly.cli", "doctor"]
     looked = subprocess.run(doctor, env=variables, capture_output=True, text=True, timeout=300, check=False)
     found = next((line.strip() for line in looked.stdout.splitlines() if f" {framework} " in line), looked.stderr)
-    tests = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests" / "frameworks" / framework)]
     # The examples are written for the newest releases.
-    tests += ["--ignore-glob=*_examples.py", "--ignore-glob=*_program.py"]
-    ran = subprocess.run(tests, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=1_800, check=False)
+    passed = tests_pass(
+        python, framework, f"{' '.join(release)}: {found}", "--ignore-glob=*_examples.py", "--ignore-glob=*_program.py"
+    )
+    if looked.returncode and passed:
+        print(looked.stdout)
+    return not looked.returncode and passed
+
+
+def runs_beside(folder: Path) -> bool:
+    """Whether programs run as they do alone where other vendors instrument them too, and we tell of them."""
+    python = environment(folder, (*INSTRUMENTORS, *TOOLS, "autogen-ext[openai]>=0.7,<0.8"), "all")
+    return tests_pass(python, BESIDE, "beside other instrumentors", "--timeout", "300")
+
+
+def clean_environment() -> dict[str, str]:
+    """Nothing of OpenTelemetry in it, and no CI.
+
+    Where CI is set, a test that is skipped fails the run; what an old release lacks is skipped here for good reason.
+    """
+    return {name: value for name, value in os.environ.items() if not name.startswith("OTEL_") and name != "CI"}
+
+
+def tests_pass(python: Path, tests: str, title: str, *options: str) -> bool:
+    """Whether a folder of the frameworks' tests passes; a line says so, and what failed."""
+    folder = str(ROOT / "tests" / "frameworks" / tests)
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder, *options]
+    environ = clean_environment()
+    ran = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=1_800, check=False)
     lines = ran.stdout.strip().splitlines() or [ran.stderr.strip()]
-    print(f"{' '.join(release)}: {found}; {lines[-1].strip('= ')}", flush=True)
-    if looked.returncode or ran.returncode:
-        print("\n".join(lines[-60:]) if ran.returncode else looked.stdout)
-    return not looked.returncode and not ran.returncode
+    print(f"{title}; {lines[-1].strip('= ')}", flush=True)
+    if ran.returncode:
+        print("\n".join(lines[-60:]))
+    return not ran.returncode
 
 
 if __name__ == "__main__":

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 
 import pytest
 from programs import clean_environment
+
+#: `make test-matrix` runs it in an environment of its own.
+collect_ignore = [] if importlib.util.find_spec("openinference") else ["beside"]
 
 
 @pytest.fixture

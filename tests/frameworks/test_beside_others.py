@@ -104,6 +104,7 @@ def test_with_anothers_wrapper_over_every_hook(alone, kind):
 
 
 @pytest.mark.slow  # each framework's tests once more
+@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("kind", ["wrapt", "patch"])
 @pytest.mark.parametrize("framework", AGENTS)
 def test_all_that_is_tested_of_a_framework_holds_with_anothers_wrapper_under_every_hook(framework, kind):

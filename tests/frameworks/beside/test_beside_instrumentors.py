@@ -1,0 +1,116 @@
+"""Beside the instrumentors of OpenInference and OpenLLMetry, whoever comes first: a program runs as it does alone.
+
+Where they are not installed, this folder is not collected: they would instrument every other program that is tested.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from programs import AGENTS, EXAMPLES, ROOT
+
+from otel_assembly.telemetry.store_reader import read_spans
+
+HERE = Path(__file__).parent
+PROGRAMS = {**{name: EXAMPLES / file for name, file in AGENTS.items()}, "openai": HERE / "autogen_openai_agent.py"}
+OURS = "otel_assembly"
+OPENINFERENCE = "openinference.instrumentation"
+OPENLLMETRY = "opentelemetry.instrumentation"
+
+#: From inside: whose instrumentor is beside ours, and on what program.
+BESIDE = {
+    "openinference autogen": ("openai", f"{OPENINFERENCE}.autogen_agentchat:AutogenAgentChatInstrumentor"),
+    "openinference openai": ("openai", f"{OPENINFERENCE}.openai:OpenAIInstrumentor"),
+    "openllmetry openai": ("openai", f"{OPENLLMETRY}.openai:OpenAIInstrumentor"),
+    "openinference langchain": ("langchain", f"{OPENINFERENCE}.langchain:LangChainInstrumentor"),
+    "openllmetry langchain": ("langchain", f"{OPENLLMETRY}.langchain:LangchainInstrumentor"),
+}
+
+
+def is_model_call(attributes):
+    operation = attributes.get("gen_ai.operation.name")
+    return operation == "chat" if operation else attributes.get("openinference.span.kind") == "LLM"
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """What each program prints alone, once it was asked for."""
+    return {}
+
+
+def prints(run_program, alone, name):
+    if name not in alone:
+        alone[name] = run_program("python", PROGRAMS[name]).stdout
+    return alone[name]
+
+
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+@pytest.mark.parametrize("name", BESIDE)
+def test_from_inside_it_runs_as_alone_and_each_model_call_knows_its_assembly(run_program, alone, tmp_path, name, first):
+    program, other = BESIDE[name]
+    told = tmp_path / "spans.jsonl"
+    done = run_program(
+        "python", HERE / "instrumented_twice.py", first, other, PROGRAMS[program], told, PYTHONPATH=str(ROOT)
+    )
+    assert done.stdout == prints(run_program, alone, program) * 2
+    *spans, heard_after = map(json.loads, told.read_text(encoding="utf-8").splitlines())
+    assert heard_after == 0
+    assemblies = {span["id"]: span["attributes"]["assembly.id"] for span in spans if span["name"] == "assemble_context"}
+    assert assemblies
+    calls = [span for span in spans if is_model_call(span["attributes"])]
+    assert {span["scope"].startswith(other.partition(":")[0]) for span in calls} == {True}
+    stamped = [span for span in calls if "assembly.id" in span["attributes"]]
+    assert stamped
+    assert [assemblies[link] for span in stamped for link in span["links"]] == [
+        span["attributes"]["assembly.id"] for span in stamped
+    ]
+    assert {span["id"] for span in spans if "assembly.id" in span["attributes"]} == {
+        *assemblies,
+        *(span["id"] for span in stamped),
+    }
+    if program == "openai":  # every call has its own
+        assert len(stamped) == len(calls) == len(assemblies)
+        compacted = [span["attributes"].get("gen_ai.conversation.compacted") for span in stamped]
+        assert compacted == [None, "True", "True"]
+
+
+def loads_first(folder, who):
+    """A distribution that is found before all others, and names whose instrumentors are loaded first."""
+    from importlib.metadata import entry_points
+
+    entries = entry_points(group="opentelemetry_instrumentor")
+    chosen = [one for one in entries if one.value.startswith(OURS) is (who == "ours")]
+    told = folder / "loads_first-0.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: loads-first\nVersion: 0\n", encoding="utf-8")
+    lines = [f"{number}_{one.name} = {one.value}" for number, one in enumerate(chosen)]
+    (told / "entry_points.txt").write_text("[opentelemetry_instrumentor]\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    return os.pathsep.join((str(folder), str(ROOT)))
+
+
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_under_opentelemetry_instrument_it_runs_as_alone_and_is_told_of(run_program, alone, tmp_path, name, first):
+    path = tmp_path / "spans.jsonl"
+    done = run_program(
+        "opentelemetry-instrument",
+        "python",
+        PROGRAMS[name],
+        PYTHONPATH=loads_first(tmp_path, first),
+        OTEL_TRACES_EXPORTER="otel_assembly_file",
+        OTEL_METRICS_EXPORTER="none",
+        OTEL_LOGS_EXPORTER="none",
+        OTEL_ASSEMBLY_SPAN_FILE=path,
+    )
+    assert done.stdout == prints(run_program, alone, name)
+    assert "Traceback" not in done.stderr
+    spans = list(read_spans(path))
+    names = {span.name for span in spans}
+    assert "assemble_context" in names
+    if name in {"autogen", "openai", "langchain"}:  # what theirs take on
+        assert {span.attributes.get("openinference.span.kind") for span in spans} - {None}
+    if name in {"openai", "langchain"}:
+        assert [one for one in spans if is_model_call(one.attributes) and "assembly.id" in one.attributes]
