@@ -344,6 +344,7 @@ async def test_an_alert_whose_assembly_fails_is_delivered_by_the_next_one_and_on
     second = await assembler.assemble([], events, context)
     assert "slow" in second.prompts[0]
     assert second.totals.alerts_delivered == 1
+    events.append(ModelResponse(content="b"))  # the model has read it
     assert (await assembler.assemble([], events, context)).prompts == []
 
 
