@@ -145,7 +145,7 @@ TOKENS_METHOD: Final = _attribute(
     "string",
     "How tokens were counted.",
     "`exact`: by the model's own tokenizer. `calibrated`: by another one, corrected by what the provider billed."
-    " `estimated`: neither; also where a message holds images, audio or files.",
+    " `estimated`: neither; also where no model is known, or a message holds images, audio or files.",
     values=get_args(CountMethod),
 )
 TOKENS_ENCODING: Final = _attribute("assembly.tokens.encoding", "string", "What counted, such as `o200k_base`.")

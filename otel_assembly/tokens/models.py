@@ -12,7 +12,7 @@ from otel_assembly.tokens.calibration import CalibratedCounter
 from otel_assembly.tokens.counters import TiktokenCounter
 
 if TYPE_CHECKING:
-    from otel_assembly.tokens.counters import TokenCounter
+    from otel_assembly.tokens.counters import CountMethod, TokenCounter
 
 #: What stands before an OpenAI model's name where several providers are reached through one interface.
 _OPENAI_PREFIXES = frozenset(
@@ -36,6 +36,16 @@ _DEFAULT_ENCODING = "o200k_base"
 _SAME_RANKS = {"o200k_harmony": "o200k_base"}
 _KEPT_MODELS = 256
 
+
+class _UnknownModelCounter(TiktokenCounter):
+    """Counts exactly as some models do, where nobody knows which one will be called."""
+
+    __slots__ = ()
+
+    method: CountMethod = "estimated"
+
+
+_unknown = _UnknownModelCounter(_DEFAULT_ENCODING)
 _exact: dict[str, TiktokenCounter] = {}
 _calibrated: OrderedDict[str, CalibratedCounter] = OrderedDict()
 _lock = new_lock()
@@ -50,12 +60,14 @@ def counter_for(model: str | None = None) -> TokenCounter:
     shared by all who count for that model, as long as it is among the 256 used last.
 
     Args:
-        model: The model's name. None: no model is known, count with ``o200k_base``.
+        model: The model's name. None: no model is known; ``o200k_base`` counts, labelled ``estimated``.
 
     Raises:
         TokenizerError: The model's vocabulary is public but neither bundled nor in ``TIKTOKEN_CACHE_DIR``.
     """
-    encoding = _DEFAULT_ENCODING if model is None else _encoding_name(model)
+    if model is None:
+        return _unknown
+    encoding = _encoding_name(model)
     with _lock:
         if encoding is not None:
             return _exact_counter(encoding)

@@ -445,4 +445,4 @@ def test_who_counted_is_told():
         (span.attributes["assembly.tokens.method"], span.attributes["assembly.tokens.encoding"])
         for span in telemetry.spans_named("allocate_budget")
     ]
-    assert said == [("exact", "o200k_base"), ("exact", "cl100k_base"), ("estimated", "o200k_base")]
+    assert said == [("estimated", "o200k_base"), ("exact", "cl100k_base"), ("estimated", "o200k_base")]

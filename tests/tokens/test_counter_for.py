@@ -6,6 +6,7 @@ import tiktoken.model
 import tiktoken.registry
 import tiktoken_ext.openai_public as published
 
+from otel_assembly import Assembler, Context, ModelRequest, TokenBudgetPolicy
 from otel_assembly.errors import TokenizerError
 from otel_assembly.tokens import CalibratedCounter, TiktokenCounter, counter_for, models, vocabulary
 
@@ -26,7 +27,6 @@ def test_every_model_of_tiktokens_table_gets_its_encoding(monkeypatch):
 @pytest.mark.parametrize(
     ("model", "encoding"),
     [
-        (None, "o200k_base"),
         ("gpt-4o-2024-08-06", "o200k_base"),
         ("GPT-4o ", "o200k_base"),
         ("openai/gpt-4o", "o200k_base"),
@@ -45,6 +45,33 @@ def test_openai_models_are_counted_exactly(model, encoding):
     assert (counter.name, counter.method) == (encoding, "exact")
     assert isinstance(counter, TiktokenCounter)
     assert counter is counter_for(model)
+
+
+async def test_without_a_model_nobody_knows_whether_the_count_is_exact():
+    counter = counter_for()
+    assert counter is counter_for(None)
+    assert (counter.name, counter.method) == ("o200k_base", "estimated")
+    text = "Is it the same for all of us?"
+    assert counter.count(text) == counter_for("gpt-4o").count(text)
+    for model, method in ((None, "estimated"), ("gpt-4o", "exact"), ("some-model", "estimated")):
+        for assembler, context in ((Assembler([], model=model), None), (Assembler([]), Context(model=model))):
+            assembly = await assembler.assemble([], [ModelRequest(content=text)], context)
+            assert assembly.totals.method == method, model
+
+
+async def test_a_counter_that_is_given_says_itself_how_far_it_can_be_trusted():
+    assembly = await Assembler([], counter=TiktokenCounter("o200k_base")).assemble([], [ModelRequest(content="a")])
+    assert assembly.totals.method == "exact"
+
+
+async def test_a_budget_holds_without_a_model_as_with_one():
+    events = [ModelRequest(content=f"Turn {turn}.") for turn in range(20)]
+    with_one, without = [
+        await Assembler([TokenBudgetPolicy(60)], model=model).assemble([], events) for model in ("gpt-4o", None)
+    ]
+    assert without.events == with_one.events
+    assert without.totals.tokens_out == with_one.totals.tokens_out <= 60
+    assert (without.totals.method, with_one.totals.method) == ("estimated", "exact")
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,9 @@ def current_agent() -> str | None:
 
 def model_of(client: Any) -> str | None:
     """The model that a client calls; its family where the client keeps the name to itself."""
+    inner = getattr(client, "client", None)
+    if hasattr(inner, "model_info"):  # a cache stands in front of it
+        return model_of(inner)
     arguments = getattr(client, "_create_args", None)
     model = arguments.get("model") if isinstance(arguments, dict) else None
     if isinstance(model, str):

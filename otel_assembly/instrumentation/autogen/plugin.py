@@ -20,6 +20,7 @@ from otel_assembly.assembler import Assembler
 from otel_assembly.context import Context
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.instrumentation.autogen import messages as _rows  # noqa: F401  # the engine reads by them
+from otel_assembly.instrumentation.autogen.calls import current_call
 from otel_assembly.instrumentation.plugins import Given, Provisions, to_send
 from otel_assembly.instrumentation.watched import AlertStream
 from otel_assembly.runtime import attach
@@ -130,6 +131,9 @@ class AssembledChatCompletionContext(ChatCompletionContext, Component[AssembledC
             ContextOverflowError: What may not be dropped does not fit a policy's budget.
             PolicyFailedError: A policy raised.
         """
+        call = current_call()
+        if call is not None and call.context is self:
+            self._context.model = call.model
         await self._given.put_into(self._context, self)
         events = self._stream.among(self._messages)
         assembly = await to_send(self._given.assembler, self._prompts, events, self._context)

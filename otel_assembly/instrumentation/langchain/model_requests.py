@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.langchain.comparing import changed
 from otel_assembly.instrumentation.langchain.graph_runs import GRAPH_RUN, Place
+from otel_assembly.instrumentation.langchain.models import model_of
 from otel_assembly.instrumentation.langchain.preparing import awaiting
 from otel_assembly.instrumentation.langchain.reducers import edit_of, is_watched
 from otel_assembly.instrumentation.langchain.schemas import schemas_of
@@ -168,7 +169,7 @@ def _sent(preparation: Preparation, messages: list[Any], model: Any, settings: M
     while start < len(messages) and messages[start].type == "system" and id(messages[start]) not in known:
         start += 1
     prompts = tuple(str(message.text) for message in messages[:start])
-    preparation.knows(prompts, schemas_of(settings.get("tools") or ()), model_of(model))
+    preparation.knows(prompts, schemas_of(settings.get("tools") or ()), model_of(model, settings))
     preparation.arrives(messages[start:])
 
 
@@ -176,12 +177,6 @@ def prompts_of(request: Any) -> tuple[str, ...]:
     """The system prompt of a request to the model."""
     prompt = None if request is None else request.system_prompt
     return (str(prompt),) if prompt else ()
-
-
-def model_of(model: Any) -> str | None:
-    """The name of a chat model, where it says one."""
-    name = getattr(model, "model_name", None) or getattr(model, "model", None)
-    return name if isinstance(name, str) else None
 
 
 def tell_request(edit: Edit, messages: Sequence[Any], came: tuple[str, ...] | None, request: Any) -> None:

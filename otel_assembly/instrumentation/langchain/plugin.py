@@ -18,7 +18,7 @@ import otel_assembly.instrumentation.langchain.messages  # noqa: F401  # how the
 from otel_assembly.errors import HaltedError
 from otel_assembly.instrumentation.langchain.graph_runs import current_config, thread_of
 from otel_assembly.instrumentation.langchain.knowledge import BLOCKING, GraphKnowledgeStore
-from otel_assembly.instrumentation.langchain.model_requests import model_of
+from otel_assembly.instrumentation.langchain.models import model_of
 from otel_assembly.instrumentation.langchain.schemas import schemas_of
 from otel_assembly.instrumentation.plugins import Conversations, Given, Provisions, to_send
 from otel_assembly.instrumentation.watched import Watched

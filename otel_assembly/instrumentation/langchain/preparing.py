@@ -79,7 +79,11 @@ class Preparation:
     def knows(self, prompts: tuple[str, ...], tools: Sequence[Mapping[str, Any]], model: str | None) -> None:
         """What the model is called with beside messages, as it was before any step changed it."""
         if self.prompts is None:
-            self.prompts, self.tools, self.model = prompts, tools, model
+            self.prompts, self.tools, self.model = prompts, tools, model or self.model
+
+    def supposes(self, model: str | None) -> None:
+        """A reducer works as for this model; which one is called is yet to be seen."""
+        self.model = self.model or model
 
     def widen(self) -> None:
         """What was reduced was a part, and the whole is what is sent."""

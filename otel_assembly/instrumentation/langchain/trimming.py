@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
+from otel_assembly.instrumentation.langchain.models import counting_model
 from otel_assembly.instrumentation.langchain.summaries import SUMMARISING
 from otel_assembly.instrumentation.langchain.telling import FOR_A_SUMMARY, TRIM_MESSAGES, Edit
 from otel_assembly.instrumentation.wrapping import bound
@@ -126,6 +127,9 @@ def _around(original: Callable[..., Any], instrumentation: Instrumentation, *, l
         summarising = SUMMARISING.get() if FOR_A_SUMMARY.get() else None
         edit = None if FOR_A_SUMMARY.get() else _edit(instrumentation, given, settings)
         step = edit.open() if edit is not None else None
+        if edit is not None and edit.preparation is not None:
+            with instrumentation.contained():
+                edit.preparation.supposes(counting_model(settings["token_counter"]))
         try:
             with bound(_INSIDE, True), step if step is not None else nullcontext():
                 result = original(given, **{**settings, "token_counter": counting})
