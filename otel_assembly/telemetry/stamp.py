@@ -187,8 +187,8 @@ class StampingProcessor:
         with self._lock:
             earlier = self._waiting.get(key)
             if earlier is not None and earlier.reduced and not stamp.reduced:
-                # Several assemblies made one prompt, as where reducers run as separate steps: what one of them
-                # reduced stays reduced.
+                # Several assemblies made one prompt, as a framework's reducers and a plug-in of ours behind them: what
+                # one of them reduced stays reduced.
                 stamp = replace(stamp, reduced=True)
             self._waiting[key] = stamp
             self._waiting.move_to_end(key)
