@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 from weakref import WeakMethod, ref
 
 if TYPE_CHECKING:
@@ -29,26 +30,29 @@ T = TypeVar("T")
 
 logger = logging.getLogger("otel_assembly")
 
-_locks: dict[ref[Lock], WeakMethod[Callable[[], None]] | None] = {}
+#: Whoever has to put right what each guards, and how.
+_locks: dict[ref[Lock], tuple[ref[Any], Callable[[Any], None]] | None] = {}
 _children: dict[int, WeakMethod[Callable[[], None]]] = {}
 _awaited: dict[ref[Lock], None] = {}
 #: The locks that a thread took before it forks.
 _taken: dict[int, list[Lock]] = {}
 
 
-def new_lock(mend: Callable[[], None] | None = None, *, awaited: bool = False) -> Lock:
+def new_lock(owner: Owner | None = None, mend: Callable[[Owner], None] | None = None, *, awaited: bool = False) -> Lock:
     """A lock that is free in a forked child, unless the very thread that forked holds it: that one lets go itself.
 
     It is re-entrant, for that is how a lock knows who holds it. It costs what any other lock costs.
 
     Args:
-        mend: A method, called in a child if another thread held the lock as the process forked: puts right what that
-            thread may have left half changed.
+        owner: Whose lock it is.
+        mend: Called with the owner in a child if another thread held the lock as the process forked: puts right what
+            that thread may have left half changed.
         awaited: Whether a fork waits for the lock, for a moment at most: for what must not be caught half way, such as
             a call into a library with locks of its own. Only for locks under which no other one is taken.
     """
     lock = threading.RLock()
-    _locks[ref(lock, _locks.pop)] = WeakMethod(mend) if mend is not None else None
+    # A WeakMethod would say the same, and take longer than all the rest; a history is made for many an assembly.
+    _locks[ref(lock, _locks.pop)] = (ref(owner), mend) if mend is not None else None
     if awaited:
         _awaited[ref(lock, _awaited.pop)] = None
     return lock
@@ -78,7 +82,7 @@ def _release() -> None:
 def _in_child() -> None:
     _release()
     _taken.clear()  # of threads that forked at the same time
-    methods = []
+    calls: list[Callable[[], None]] = []
     for reference, mend in list(_locks.items()):
         lock = reference()
         if lock is None:
@@ -87,13 +91,12 @@ def _in_child() -> None:
             lock.release()  # free, or held by the thread that forked
             continue
         lock._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001  # as the standard library does with its own
-        if mend is not None:
-            methods.append(mend)
-    for method in (*methods, *_children.values()):
-        call = method()
+        if mend is not None and (owner := mend[0]()) is not None:
+            calls.append(partial(mend[1], owner))
+    calls += [call for method in _children.values() if (call := method()) is not None]
+    for call in calls:
         try:
-            if call is not None:
-                call()
+            call()
         except Exception as error:  # noqa: BLE001  # the others have to be put right as well
             logger.warning("%s could not be put right after a fork: %s", call, type(error).__name__)
 

@@ -67,7 +67,7 @@ class History(Sequence[Any]):
         self.conversation = Conversation()
         #: What assemblers keep of this conversation, by whoever keeps it; it goes with the history.
         self.kept_for: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-        self.lock = new_lock(self._read_again)
+        self.lock = new_lock(self, History._read_again)
         self._begin()
         self.extend(events)
 

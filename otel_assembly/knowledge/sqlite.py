@@ -74,7 +74,7 @@ class SqliteKnowledgeStore:
         self._connection: sqlite3.Connection | None = None
         self._closed = False
         self._lost = False
-        self._lock = new_lock(self._lose, awaited=True)
+        self._lock = new_lock(self, SqliteKnowledgeStore._lose, awaited=True)
         in_child(self._leave)
 
     async def __aenter__(self) -> Self:

@@ -63,7 +63,7 @@ class CalibratedCounter:
         self._generation = 0
         self._ratios = deque([(self.generation, self.ratio)], maxlen=_REMEMBERED_RATIOS)
         self._samples: deque[float] = deque(maxlen=_SAMPLES)
-        self._lock = new_lock(self._settle)
+        self._lock = new_lock(self, CalibratedCounter._settle)
 
     @property
     def method(self) -> CountMethod:

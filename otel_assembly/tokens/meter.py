@@ -67,7 +67,7 @@ class TokenMeter:
         self._tools: OrderedDict[bytes | str, int] = OrderedDict()
         self._characters = 0
         self._generation = counter.generation
-        self._lock = new_lock(self._clear)
+        self._lock = new_lock(self, TokenMeter._clear)
 
     @property
     def method(self) -> CountMethod:
