@@ -162,7 +162,7 @@ def pair(events) -> Pairs:
                     call.awaiting = call.awaiting or call.id in one.awaiting
             else:
                 calls += [Call(name, position, name in one.awaiting) for name in one.opens]
-        elif one.kind == "result":
+        elif one.kind == "result" or one.closes:
             found, again = _answers(calls, one)
             if found is None:
                 orphans.add(position)
