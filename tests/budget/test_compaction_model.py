@@ -55,7 +55,8 @@ def test_an_answer_that_is_no_text_names_the_mend_and_costs_nothing():
     with pytest.raises(ConfigurationError, match="NoneType"):
         ModelCompactor(lambda messages: "x", read=lambda one: None)(TEXT, 5)
     result = Compactors(compactor).run(TEXT, 5, words)
-    assert [one.error_type for one in result.attempts] == ["ConfigurationError", "ConfigurationError", None]
+    named = "otel_assembly.errors.ConfigurationError"
+    assert [one.error_type for one in result.attempts] == [named, named, None]
     assert result.text
 
 

@@ -56,7 +56,7 @@ def test_gives_what_the_cookbook_was_billed_for_its_example(model, billed):
         (EventFacts(EventKind.TOOL_RESULT, "42", closes=("a",), name="sum"), 5),
         (EventFacts(EventKind.ALERT), 0),
         (EventFacts(EventKind.OTHER), 0),
-        (EventFacts("note", "a foreign kind with a text"), 4),
+        (EventFacts("other", "a kind said as a string"), 4),
     ],
 )
 def test_a_message_costs(facts, tokens):
