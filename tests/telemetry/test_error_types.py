@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import nullcontext
 
 import pytest
@@ -95,7 +96,7 @@ async def test_an_assembly_that_nobody_awaits_to_its_end_is_no_error_of_its_poli
 
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_a_compaction_that_was_cancelled_says_so(recorder, is_async):
-    started, go_on = asyncio.Event(), asyncio.Event()
+    started, go_on = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
     async def compact(text, target_tokens):
@@ -104,7 +105,7 @@ async def test_a_compaction_that_was_cancelled_says_so(recorder, is_async):
 
     def compact_here(text, target_tokens):
         loop.call_soon_threadsafe(started.set)
-        asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(30)
+        go_on.wait(30)
 
     task = asyncio.create_task(allocate_async([block()], 100, 0, len, compact if is_async else compact_here))
     await started.wait()
