@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from otel_assembly.delta import exits_from_the_prompt
@@ -11,8 +12,12 @@ from otel_assembly.tokens import CalibratedCounter
 from otel_assembly.totals import totals_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from otel_assembly.history import History
     from otel_assembly.record import Record
     from otel_assembly.recorder import Recording
+    from otel_assembly.tokens import TokenMeter
     from otel_assembly.totals import Totals
 
 logger = logging.getLogger("otel_assembly")
@@ -20,6 +25,8 @@ logger = logging.getLogger("otel_assembly")
 #: Of what leaves in one assembly without ever having been counted, so many bytes of text are counted, the newest first:
 #: about a tenth of a second. Beyond it the tokens are a lower bound.
 _MOST_BYTES: Final = 512 * 1024
+#: Of what one step hands to the next, so many items are looked at, the newest first. Beyond it the same.
+_MOST_BETWEEN: Final = 256
 
 
 def succeeded(record: Record, recording: Recording | None) -> None:
@@ -48,21 +55,34 @@ def succeeded(record: Record, recording: Recording | None) -> None:
 
 
 def _count_what_left(record: Record) -> None:
-    """Somebody else's reducer counted nothing with our tokenizer; what leaves now is in no prompt that will be."""
+    """Count what left, and what stood between two steps: another's reducers counted nothing with our counter."""
     source, room = record.opening.frame, _MOST_BYTES
     for step in record.steps:
         for group in exits_from_the_prompt(record, step):
-            positions = group.view.backward()
+            positions: Iterable[int] = group.view.backward()
             if group.frame is not source:
                 positions = reversed(list(source.ordinals.find(group.frame.of(group.view))))
-            table = source.history.table(record.meter)
-            for position in positions:
-                room -= source.history.size(position) if table.known(position) < 0 else 0
-                if room < 0:
-                    return
-                table.tokens(position)
+            room = _count(source.history, positions, record.meter, room)
+            if room < 0:
+                return
             if group.frame is not source:
                 record.count(group.view)
+        between = step.view_out
+        if step is not record.steps[-1] and not between.history.table(record.meter).complete(between):
+            room = _count(between.history, islice(between.backward(), _MOST_BETWEEN), record.meter, room)
+            if room < 0:
+                return
+
+
+def _count(history: History, positions: Iterable[int], meter: TokenMeter, room: int) -> int:
+    """Count items while the bytes of those that nobody has counted are no more than `room`; what is left of it."""
+    table = history.table(meter)
+    for position in positions:
+        room -= history.size(position) if table.known(position) < 0 else 0
+        if room < 0:
+            break
+        table.tokens(position)
+    return room
 
 
 def failed(record: Record, recording: Recording | None, error: BaseException) -> None:

@@ -153,7 +153,8 @@ TOKENS_IN_ESTIMATED: Final = _attribute(
     "assembly.tokens.in_estimated",
     "boolean",
     "True while old items are not counted yet.",
-    "`assembly.tokens.in` and `assembly.dropped.tokens` are then lower bounds.",
+    "`assembly.tokens.in`, `assembly.dropped.tokens` and, of a step that another follows, `assembly.tokens.out` are "
+    "then lower bounds.",
 )
 EVENTS_IN: Final = _attribute("assembly.events.in", "int", "Events of the input.")
 EVENTS_OUT: Final = _attribute("assembly.events.out", "int", "Events of the output.")

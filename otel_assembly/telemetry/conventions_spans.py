@@ -16,7 +16,7 @@ _MEASURES = (
     *required(names.PROMPTS_IN, unless=names.DIFF),
     *required(names.PROMPTS_OUT),
     *conditional(names.DIFF, when="the input could not be known"),
-    *conditional(names.TOKENS_IN_ESTIMATED, when="items of the input are not counted yet"),
+    *conditional(names.TOKENS_IN_ESTIMATED, when="items of the input, or of what a step hands on, are not counted yet"),
 )
 
 _LEDGER_STEP = required(

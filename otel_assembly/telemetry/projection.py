@@ -117,7 +117,7 @@ def step_attributes(record: Record, step: Step, sums: Sums, halts: int) -> Attri
         names.HALTS_EMITTED: halts,
         **overflow_attributes(step.overflow),
     }
-    if not sums.table(step.view_in).complete(step.view_in):
+    if not all(sums.table(view).complete(view) for view in (step.view_in, step.view_out)):
         attributes[names.TOKENS_IN_ESTIMATED] = True
     if record.observed:
         _of_others(attributes, record, step.view_out)

@@ -90,6 +90,19 @@ def answers(chance):
         )
 
 
+def adds_up(span):
+    """Whether the tokens that went out of a span are those that came in, less what left, and what was put in.
+
+    Where a span says that some of them are lower bounds, nothing follows.
+    """
+    if span.attributes.get("assembly.tokens.in_estimated"):
+        return True
+    came, left = ("in", "injected"), ("out", "dropped", "compacted")
+    names = {"in": "assembly.tokens.in", "out": "assembly.tokens.out"}
+    tokens = {one: span.attributes[names.get(one, f"assembly.{one}.tokens")] for one in (*came, *left)}
+    return sum(tokens[one] for one in came) == sum(tokens[one] for one in left)
+
+
 @pytest.mark.parametrize("seed", range(10))
 async def test_what_each_model_call_was_sent_is_what_its_assembly_let_out(telemetry, seed):
     chance = random.Random(seed)
@@ -115,6 +128,8 @@ async def test_what_each_model_call_was_sent_is_what_its_assembly_let_out(teleme
         span = spans.pop(one.attributes["assembly.id"])
         assert span.attributes["assembly.events.out"] == one.attributes["sent"]
         assert span.end_ns <= one.start_ns
+        assert adds_up(span)
+        assert all(map(adds_up, span.children))
     # No model is called with what is left but for what comes after its answer.
     assert {step.name for span in spans.values() for step in span.children} <= {"apply_policy forgets"}
 
