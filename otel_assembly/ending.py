@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from otel_assembly.delta import exits_from_the_prompt
@@ -69,7 +68,10 @@ def _count_what_left(record: Record) -> None:
                 record.count(group.view)
         between = step.view_out
         if step is not record.steps[-1] and not between.history.table(record.meter).complete(between):
-            room = _count(between.history, islice(between.backward(), _MOST_BETWEEN), record.meter, room)
+            newest = list(between.pick([(max(0, len(between) - _MOST_BETWEEN), len(between))]).positions())
+            counts = between.history.table(record.meter).peek(newest)
+            missing = (position for position, count in zip(newest, counts, strict=True) if not count)
+            room = _count(between.history, missing, record.meter, room)
             if room < 0:
                 return
 

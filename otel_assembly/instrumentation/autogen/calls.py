@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from otel_assembly.observed import ObservedAssembly
 
 _AGENT_NAME: Final = "gen_ai.agent.name"
+#: So many clients stand around a client, at most.
+_AROUND: Final = 8
 
 
 class ModelCall:
@@ -96,9 +98,11 @@ def current_agent() -> str | None:
 
 def model_of(client: Any) -> str | None:
     """The model that a client calls; its family where the client keeps the name to itself."""
-    inner = getattr(client, "client", None)
-    if hasattr(inner, "model_info"):  # a cache stands in front of it
-        return model_of(inner)
+    for _ in range(_AROUND):
+        inner = getattr(client, "client", None)
+        if not hasattr(inner, "model_info"):
+            break
+        client = inner  # a cache stood in front of it
     arguments = getattr(client, "_create_args", None)
     model = arguments.get("model") if isinstance(arguments, dict) else None
     if isinstance(model, str):

@@ -26,15 +26,23 @@ class Called:
         return client
 
 
+def endless():
+    """A client that has a client for whatever it is asked, as those of a mocking library have."""
+    client = Called.by("gpt-4")
+    client.client = client
+    return client
+
+
 CLIENTS = [
     (lambda: Called.by("gpt-4"), ["gpt-4", "exact", "cl100k_base"]),
     (lambda: Called.by("claude-x"), ["claude-x", "estimated", "o200k_base"]),
     (lambda: ChatCompletionCache(Called.by("gpt-4")), ["gpt-4", "exact", "cl100k_base"]),
+    (endless, ["gpt-4", "exact", "cl100k_base"]),
     (lambda: model("answer"), [None, "estimated", "o200k_base"]),
 ]
 
 
-@pytest.mark.parametrize(("client", "expected"), CLIENTS, ids=["gpt-4", "claude", "cached", "unnamed"])
+@pytest.mark.parametrize(("client", "expected"), CLIENTS, ids=["gpt-4", "claude", "cached", "endless", "unnamed"])
 @pytest.mark.parametrize(
     "context",
     [
