@@ -89,7 +89,7 @@ async def test_a_strategy_of_ag2s_whose_store_is_down_is_told(telemetry):
             await super().write(path, content)
 
     config = part("agent").KnowledgeConfig(
-        store=Down(), write_event_log=False, compact=compact.TailWindowCompact(target=2), compact_trigger=TRIGGER
+        store=Down(), compact=compact.TailWindowCompact(target=2), compact_trigger=TRIGGER
     )
     await asked(ag2.Agent("support", config=Model("fine"), knowledge=config))
     nothing_left(named(telemetry, "compaction"), telemetry.span("apply_policy compaction"))

@@ -128,8 +128,8 @@ async def test_a_fatal_alert_of_an_observer_halts_as_ag2_halts(assembly_telemetr
 
 async def test_tokens_are_added_up_by_what_ag2_says_was_billed(assembly_telemetry):
     billed = [
-        events.ModelResponse(events.ModelMessage("fine"), usage=events.Usage(prompt_tokens=40, completion_tokens=10))
-        for _ in range(4)
+        events.ModelResponse(events.ModelMessage(text), usage=events.Usage(prompt_tokens=40, completion_tokens=10))
+        for text in ("one", "two", "three", "four")
     ]
     model = Model(*billed)
     agent = support(model, plugin_of(AlertPolicy(), observers=[TokenMonitor(100, 200)]))
