@@ -24,8 +24,8 @@ TOOLS = ("pytest>=8.3", "pytest-asyncio>=1.0", "pytest-timeout>=2.3", "hypothesi
 RELEASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "ag2": (("ag2[openai]==0.12.2",), ("ag2[openai]==0.14.0",), ("ag2[openai]==1.0.0",), ("ag2[openai]<2",)),
     "autogen": (
-        ("autogen-core==0.7.0", "autogen-agentchat==0.7.0", "autogen-ext==0.7.0"),
-        ("autogen-core<0.8", "autogen-agentchat<0.8", "autogen-ext<0.8"),
+        ("autogen-core==0.7.0", "autogen-agentchat==0.7.0", "autogen-ext[openai]==0.7.0"),
+        ("autogen-core<0.8", "autogen-agentchat<0.8", "autogen-ext[openai]<0.8"),
     ),
     "agentscope": (("agentscope==2.0.4",), ("agentscope==2.0.10",)),
     "langchain": (
