@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from otel_assembly.delta import exits_from_the_prompt
@@ -68,22 +69,20 @@ def _count_what_left(record: Record) -> None:
                 record.count(group.view)
         between = step.view_out
         if step is not record.steps[-1] and not between.history.table(record.meter).complete(between):
-            newest = list(between.pick([(max(0, len(between) - _MOST_BETWEEN), len(between))]).positions())
-            counts = between.history.table(record.meter).peek(newest)
-            missing = (position for position, count in zip(newest, counts, strict=True) if not count)
-            room = _count(between.history, missing, record.meter, room)
+            room = _count(between.history, islice(between.backward(), _MOST_BETWEEN), record.meter, room)
             if room < 0:
                 return
 
 
 def _count(history: History, positions: Iterable[int], meter: TokenMeter, room: int) -> int:
     """Count items while the bytes of those that nobody has counted are no more than `room`; what is left of it."""
-    table = history.table(meter)
-    for position in positions:
-        room -= history.size(position) if table.known(position) < 0 else 0
-        if room < 0:
-            break
-        table.tokens(position)
+    table, held = history.table(meter), list(positions)
+    for position, counted in zip(held, table.peek(held), strict=True):
+        if not counted:
+            room -= history.size(position)
+            if room < 0:
+                break
+            table.tokens(position)
     return room
 
 
