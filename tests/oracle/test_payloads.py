@@ -1,0 +1,77 @@
+"""What is exported and answered for thousands of seeded conversations stays, byte for byte, what it was.
+
+`digests.json` beside this file holds a digest for every fifty of them. Where one differs, compare the texts of the two
+versions of the package: ``python tests/oracle/test_payloads.py FAMILY SEED`` prints one. A change that is meant is
+written with ``python tests/oracle/test_payloads.py --write``, and its reason stands in the changelog.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+from payload import digest, payload
+from seeded import FAMILIES, TRANSCRIPTS, transcripts
+
+DIGESTS = Path(__file__).parent / "digests.json"
+#: Seeds of each family: those that every run compares, and all.
+SEEDS = {"assembled": (300, 3_000), "observed": (300, 3_000), "allocated": (500, 4_000), "gathered": (50, 500)}
+GROUP = 50
+
+
+def groups(slow):
+    """Each family and its first seeds."""
+    for family, (soon, all_of_them) in SEEDS.items():
+        yield from ((family, first) for first in range(soon if slow else 0, all_of_them if slow else soon, GROUP))
+
+
+def digest_of(family, first, count=GROUP):
+    return digest(payload(FAMILIES[family], seed) for seed in range(first, first + count))
+
+
+def held():
+    return json.loads(DIGESTS.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog):
+    caplog.set_level(logging.CRITICAL)
+
+
+@pytest.mark.parametrize(("family", "first"), groups(slow=False))
+def test_the_payload_is_what_it_was(family, first):
+    assert digest_of(family, first) == held()[f"{family} {first}"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "first"), groups(slow=True))
+def test_the_payload_of_thousands_more_is_what_it_was(family, first):
+    assert digest_of(family, first) == held()[f"{family} {first}"]
+
+
+@pytest.mark.parametrize("first", [0, 10, pytest.param(20, marks=pytest.mark.slow)])
+def test_the_payload_of_a_recorded_conversation_is_what_it_was(first):
+    if not TRANSCRIPTS.exists():
+        pytest.skip("the recorded transcripts are not beside this checkout")
+    count = 10 if first < 20 else len(transcripts()) - first
+    assert digest_of("recorded", first, count) == held()[f"recorded {first}"]
+
+
+def _write():
+    found = {f"{family} {first}": digest_of(family, first) for slow in (False, True) for family, first in groups(slow)}
+    recorded = {
+        f"recorded {first}": digest_of("recorded", first, count) for first, count in ((0, 10), (10, 10), (20, 80))
+    }
+    DIGESTS.write_text(json.dumps(dict(sorted((found | recorded).items())), indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    logging.disable(logging.CRITICAL)
+    if sys.argv[1:] == ["--write"]:
+        _write()
+    else:
+        print(payload(FAMILIES[sys.argv[1]], int(sys.argv[2])))
