@@ -25,8 +25,8 @@ from otel_assembly import (
     SlidingWindowPolicy,
     TokenBudgetPolicy,
 )
-from otel_assembly.facts import describe
-from otel_assembly.pairing import broken_pairs
+from otel_assembly.messages.describe import describe
+from otel_assembly.messages.tool_pairs import broken_pairs
 from otel_assembly.recorder import NullRecorder
 from otel_assembly.tokens import counter_for
 

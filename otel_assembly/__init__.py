@@ -4,23 +4,24 @@ The public names, one screen: everything else is private to the package, or has 
 (`otel_assembly.telemetry`, `otel_assembly.testing`).
 """
 
-from otel_assembly import chat as _chat  # noqa: F401  # registers how chat messages are read
+from otel_assembly import messages as _messages  # noqa: F401  # registers how chat messages are read
 from otel_assembly._version import __version__
 from otel_assembly.assembler import Assembler
 from otel_assembly.assembly import Assembly
 from otel_assembly.budget.allocation import Allocation, BlockDecision, ItemDecision
 from otel_assembly.budget.allocator import allocate, allocate_async
 from otel_assembly.budget.block import Block, BlockItem, Cut
-from otel_assembly.budget.candidates import Candidate, Recall, Retriever, Task
-from otel_assembly.budget.clear import AssembledContext, ContextAssembler
-from otel_assembly.budget.clear_queue import QueuedWriteGate
 from otel_assembly.budget.compact_model import ModelCompactor
 from otel_assembly.budget.compact_turns import compact_history, compact_history_async
 from otel_assembly.budget.compacted_block import CompactedBlock
 from otel_assembly.budget.compaction import Attempt, CompactionOutcome, Compactors
 from otel_assembly.budget.extractive import ExtractiveCompactor
 from otel_assembly.budget.ordering import OrderedPrompt, order_for_attention_and_cache
-from otel_assembly.budget.retention import (
+from otel_assembly.context import Context
+from otel_assembly.context_assembler.assembler import AssembledContext, ContextAssembler
+from otel_assembly.context_assembler.candidates import Candidate, Recall, Retriever, Task
+from otel_assembly.context_assembler.queued_gate import QueuedWriteGate
+from otel_assembly.context_assembler.retention import (
     KnowledgeRecall,
     KnowledgeWriteGate,
     Proposal,
@@ -28,7 +29,6 @@ from otel_assembly.budget.retention import (
     RetentionOutcome,
     WriteGate,
 )
-from otel_assembly.context import Context
 from otel_assembly.conversation import HaltGuard, on_halt
 from otel_assembly.conversation import on_close as _on_close
 from otel_assembly.decision import Decision, DecisionOutcome, DecisionReason, Outcome, Overflow, OverflowCause, Verdict
@@ -74,8 +74,8 @@ from otel_assembly.events import (
     event_from_json,
     event_to_json,
 )
-from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
-from otel_assembly.history import History
+from otel_assembly.history.history import History
+from otel_assembly.history.view import View
 from otel_assembly.instrumentation import instrument, uninstrument
 from otel_assembly.knowledge import (
     AggregateTrigger,
@@ -86,6 +86,8 @@ from otel_assembly.knowledge import (
     SqliteKnowledgeStore,
     WorkingMemoryAggregate,
 )
+from otel_assembly.ledger.numbers import Breakpoints, Prefix, Totals
+from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, describe
 from otel_assembly.policies import (
     AlertPolicy,
     AssemblyPolicy,
@@ -111,8 +113,6 @@ from otel_assembly.tokens import (
     TokenMeter,
     counter_for,
 )
-from otel_assembly.totals import Breakpoints, Prefix, Totals
-from otel_assembly.view import View
 
 __all__ = [
     "AggregateTrigger",

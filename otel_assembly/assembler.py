@@ -9,13 +9,14 @@ import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from otel_assembly.application import apply, begin_step
+from otel_assembly._internal.arguments import OnError, OnHalt, counts, instance, one_of
+from otel_assembly._internal.forks import new_lock
 from otel_assembly.assembly import Assembly, note_on
-from otel_assembly.checked import OnError, OnHalt, counts, instance, one_of
-from otel_assembly.config import chain_from_config, chain_to_config
+from otel_assembly.chain.apply_policy import apply, begin_step
+from otel_assembly.chain.config import chain_from_config, chain_to_config
+from otel_assembly.chain.finish import failed, numbers, succeeded
 from otel_assembly.context import Context, listens
 from otel_assembly.decision import Overflow, OverflowCause
-from otel_assembly.ending import failed, numbers, succeeded
 from otel_assembly.errors import (
     ConfigurationError,
     ContextOverflowError,
@@ -25,11 +26,10 @@ from otel_assembly.errors import (
     TokenizerError,
 )
 from otel_assembly.events import AssemblyCompleted, HaltEvent
-from otel_assembly.forks import new_lock
-from otel_assembly.history import History, unknown_part
-from otel_assembly.ledger import Ledgers
+from otel_assembly.history.history import History, unknown_part
+from otel_assembly.ledger.ledger import Ledgers
+from otel_assembly.ledger.record import CALLER, Record
 from otel_assembly.policies.order import checked_chain, validate_order
-from otel_assembly.record import CALLER, Record
 from otel_assembly.recorder import default_recorder, observers_span, policy_span
 from otel_assembly.tokens import CalibratedCounter, MessageFraming, TokenMeter, counter_for
 from otel_assembly.tokens.models import is_ready, prepare, ready
@@ -39,9 +39,10 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from otel_assembly.conversation import HaltGuard
-    from otel_assembly.ledger import Ledger, Opening
+    from otel_assembly.ledger.ledger import Ledger
+    from otel_assembly.ledger.snapshot import LedgerInput
+    from otel_assembly.ledger.step import Step
     from otel_assembly.policies.base import AssemblyPolicy, PolicyLike
-    from otel_assembly.record import Step
     from otel_assembly.recorder import Recorder, Recording
     from otel_assembly.tokens import TokenCounter
 
@@ -272,7 +273,7 @@ class Assembler:
             step.error = error
             raise
 
-    def _calibrate(self, ledger: Ledger, opening: Opening, model: str | None) -> None:
+    def _calibrate(self, ledger: Ledger, opening: LedgerInput, model: str | None) -> None:
         """Compare what was counted for the last prompt with what the provider billed for it, once it has said so."""
         billed = opening.view.history.billed
         with ledger.lock:

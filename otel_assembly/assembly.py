@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from otel_assembly._internal.forks import worked_out_once
 from otel_assembly.decision import Decision, DecisionOutcome
-from otel_assembly.delta import decisions_of, exits_of
 from otel_assembly.events import AssemblyCompleted
-from otel_assembly.forks import worked_out_once
-from otel_assembly.shown import html_of, line_of
-from otel_assembly.totals import Breakpoints, Prefix, Totals, breakpoints_of, prefix_of, tokens_by_kind, totals_of
+from otel_assembly.ledger.display import html_of, line_of
+from otel_assembly.ledger.ledger_diff import decisions_of, exits_of
+from otel_assembly.ledger.totals import breakpoints_of, prefix_of, tokens_by_kind, totals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from otel_assembly.events import HaltEvent
-    from otel_assembly.record import Record
+    from otel_assembly.ledger.numbers import Breakpoints, Prefix, Totals
+    from otel_assembly.ledger.record import Record
 
 
 class Assembly:

@@ -6,7 +6,7 @@ import copy
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from otel_assembly.checked import instance, objects
+from otel_assembly._internal.arguments import instance, objects
 from otel_assembly.conversation import RUNNING, Conversation, HaltGuard, Running, conversation_of_id
 from otel_assembly.recorder import Whose
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from otel_assembly.budget.compaction import Watch
     from otel_assembly.events import HaltEvent
+    from otel_assembly.history.view import View
     from otel_assembly.tokens import TokenMeter
-    from otel_assembly.view import View
 
 
 class EventSink(Protocol):

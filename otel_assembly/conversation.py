@@ -12,10 +12,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_assembly.deliveries import Deliveries
+from otel_assembly._internal.forks import new_lock
 from otel_assembly.errors import HaltedError
 from otel_assembly.events import HaltEvent, ObserverAlert, Severity, severity_name
-from otel_assembly.forks import new_lock
+from otel_assembly.history.alert_deliveries import Deliveries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

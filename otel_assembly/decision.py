@@ -93,7 +93,7 @@ class Overflow:
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetLine:
+class BudgetEntry:
     """What a budget had to do with one block.
 
     Attributes:
@@ -153,7 +153,7 @@ class BudgetLine:
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetSheet:
+class BudgetReport:
     """How a budget was given out, block by block, in the order in which they were decided.
 
     Attributes:
@@ -169,7 +169,7 @@ class BudgetSheet:
     output_reserve: int
     fixed: int
     used: int
-    lines: Sequence[BudgetLine]
+    lines: Sequence[BudgetEntry]
     overflow: Overflow | None = None
 
     @property
@@ -237,7 +237,7 @@ class Outcome:
     fixed: int | None = None
     overflow: Overflow | None = None
     alerts: Sequence[Any] = ()
-    sheet: BudgetSheet | None = None
+    sheet: BudgetReport | None = None
     compactions: Sequence[Compaction] = ()
     framing: int = 0
     separators: int = 0

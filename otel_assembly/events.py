@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from pydantic_core import PydanticSerializationError
 
-from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
-from otel_assembly.readings import read_from
-from otel_assembly.stand_ins import result_texts, shortened, summary_like
+from otel_assembly.messages.content_snapshot import read_from
+from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, describe
+from otel_assembly.messages.replacements import result_texts, shortened, summary_like
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

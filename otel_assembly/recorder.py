@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.compaction import Watch
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.decision import Overflow
-    from otel_assembly.record import Record
+    from otel_assembly.ledger.record import Record
 
 
 @dataclass(slots=True)

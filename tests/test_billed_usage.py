@@ -13,7 +13,7 @@ from otel_assembly import (
     TokenBudgetPolicy,
     Usage,
 )
-from otel_assembly.delta import arrivals, counted
+from otel_assembly.ledger.ledger_diff import arrivals, counted
 from otel_assembly.tokens import CalibratedCounter, CharacterCounter
 
 

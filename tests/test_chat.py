@@ -7,9 +7,9 @@ from recount import count, prompt_tokens
 
 import otel_assembly
 from otel_assembly import Assembler, Context
-from otel_assembly.chat import MEDIA_TOKENS
 from otel_assembly.errors import DescribeError
-from otel_assembly.facts import describe
+from otel_assembly.messages import MEDIA_TOKENS
+from otel_assembly.messages.describe import describe
 
 CALL = {"id": "a", "type": "function", "function": {"name": "search", "arguments": '{"q":"bag"}'}}
 

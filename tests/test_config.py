@@ -21,7 +21,7 @@ from otel_assembly import (
     TokenBudgetPolicy,
     WorkingMemoryPolicy,
 )
-from otel_assembly.config import chain_from_config, chain_from_spec
+from otel_assembly.chain.config import chain_from_config, chain_from_spec
 from otel_assembly.errors import ConfigurationError
 
 FORM = {

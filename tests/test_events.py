@@ -36,7 +36,7 @@ from otel_assembly.events import (
     event_from_json,
     event_to_json,
 )
-from otel_assembly.facts import describe
+from otel_assembly.messages.describe import describe
 
 ONE_OF_EACH = [
     ModelRequest(content="Where is my bag?"),

@@ -12,9 +12,9 @@ from recount import count, event_tokens, newest_request, pair, read
 from strategies import conversations
 
 from otel_assembly import History, ModelRequest, ModelResponse, ObserverAlert, ToolCallEvent, ToolResultEvent
+from otel_assembly._internal.intervals import to_runs, without
 from otel_assembly.errors import DescribeError
 from otel_assembly.tokens import TiktokenCounter, TokenMeter
-from otel_assembly.view import to_runs, without
 
 QUICK = settings(
     max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)

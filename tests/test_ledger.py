@@ -22,11 +22,11 @@ from otel_assembly import (
     TokenBudgetPolicy,
     TurnStarted,
 )
-from otel_assembly.changes import entered, ordinal_runs, shared_prefix, still_in
-from otel_assembly.delta import arrivals, counted, exits_from_the_prompt, step_delta
 from otel_assembly.errors import PolicyFailedError
-from otel_assembly.ledger import Frame, Group
-from otel_assembly.ordinals import Ordinals
+from otel_assembly.ledger.interval_diff import entered, ordinal_runs, shared_prefix, still_in
+from otel_assembly.ledger.item_ids import ItemIds
+from otel_assembly.ledger.ledger_diff import arrivals, counted, exits_from_the_prompt, step_delta
+from otel_assembly.ledger.snapshot import Group, NumberedHistory
 from otel_assembly.tokens import CharacterCounter
 
 QUICK = settings(deadline=None, max_examples=200, derandomize=True, database=None)
@@ -38,7 +38,7 @@ QUICK = settings(deadline=None, max_examples=200, derandomize=True, database=Non
 @QUICK
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=8), st.data())
 def test_ordinals_in_runs_are_those_of_a_plain_list(pieces, data):
-    ordinals, plain, at = Ordinals(), [], 0
+    ordinals, plain, at = ItemIds(), [], 0
     for count, gap in pieces:
         at += gap
         ordinals.extend(count, at)
@@ -54,14 +54,14 @@ def test_ordinals_in_runs_are_those_of_a_plain_list(pieces, data):
 
 
 def frame_of(history):
-    ordinals = Ordinals()
+    ordinals = ItemIds()
     ordinals.extend(len(history), 0)
-    return Frame(history, ordinals)
+    return NumberedHistory(history, ordinals)
 
 
 def test_runs_only_ever_ascend_and_follow_the_order_of_the_view():
     history = History(ModelRequest(content=str(n)) for n in range(6))
-    frame = Frame(history, Ordinals())
+    frame = NumberedHistory(history, ItemIds())
     for ordinal in (0, 1, 5, 4, 2, 3):
         frame.ordinals.extend(1, ordinal)
     assert ordinal_runs(history.view(), frame) == [(0, 1), (5, 5), (4, 4), (2, 3)]

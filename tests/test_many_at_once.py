@@ -22,7 +22,7 @@ from otel_assembly import (
     SlidingWindowPolicy,
     TokenBudgetPolicy,
 )
-from otel_assembly.delta import arrivals
+from otel_assembly.ledger.ledger_diff import arrivals
 from otel_assembly.tokens import CharacterCounter
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_assembly import CompactionSummary, ModelRequest, ModelResponse
-from otel_assembly.matching import Matcher, moved, replaced
+from otel_assembly.matching.event_index import Matcher, moved, replaced
 
 
 def match(inputs, outputs):

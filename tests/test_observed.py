@@ -25,8 +25,8 @@ from otel_assembly import (
 )
 from otel_assembly.conversation import AlertFacts
 from otel_assembly.explain import explain
-from otel_assembly.facts import EventFacts, EventKind, describe
-from otel_assembly.observed import ObservedAssembler
+from otel_assembly.messages.describe import EventFacts, EventKind, describe
+from otel_assembly.observe.assembler import ObservedAssembler
 from otel_assembly.telemetry import OpenTelemetryRecorder
 from otel_assembly.telemetry.ledger_reader import read_ledgers
 from otel_assembly.telemetry.settings import AlertSignal, TelemetrySettings
@@ -454,7 +454,7 @@ def test_a_conversation_that_is_let_go_of_takes_its_events_with_it(observed):
 
 
 def test_the_least_recently_used_conversations_make_room_for_events(observed, recorder, monkeypatch):
-    monkeypatch.setattr("otel_assembly.observed_ledgers.EVENTS", 10)
+    monkeypatch.setattr("otel_assembly.observe.conversations.EVENTS", 10)
     events = [user(f"{n}") for n in range(6)]
     turn(observed, "a", events)
     turn(observed, "b", events[:4])

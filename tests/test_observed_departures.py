@@ -6,7 +6,7 @@ import pytest
 from counting import WordCounter
 
 from otel_assembly.decision import DecisionReason
-from otel_assembly.observed import ObservedAssembler
+from otel_assembly.observe.assembler import ObservedAssembler
 from otel_assembly.telemetry.ledger_reader import read_ledgers
 
 

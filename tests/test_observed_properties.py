@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from telemetry.random_runs import Coin
 
 from otel_assembly import DecisionReason, ModelRequest
-from otel_assembly.observed import ObservedAssembler
+from otel_assembly.observe.assembler import ObservedAssembler
 from otel_assembly.telemetry.ledger_reader import read_ledgers
 from otel_assembly.testing import RecordedTelemetry
 

@@ -6,8 +6,8 @@ import pytest
 from recount import pair
 
 from otel_assembly import Context, ConversationPolicy, History, SlidingWindowPolicy
-from otel_assembly.facts import EventFacts, describe
-from otel_assembly.pairing import broken_pairs
+from otel_assembly.messages.describe import EventFacts, describe
+from otel_assembly.messages.tool_pairs import broken_pairs
 
 
 class Message:

@@ -20,8 +20,8 @@ from otel_assembly import (
     TokenBudgetPolicy,
     TurnStarted,
 )
-from otel_assembly.facts import describe
-from otel_assembly.totals import prefix_hash, prefix_of
+from otel_assembly.ledger.totals import prefix_hash, prefix_of
+from otel_assembly.messages.describe import describe
 
 
 def rendered(assembly):
@@ -135,7 +135,7 @@ async def test_the_prefix_counts_its_own_tokens_though_nobody_asked_for_the_tota
 HASH_SCRIPT = """
 import asyncio
 from otel_assembly import Assembler, Context, History, ModelRequest, SlidingWindowPolicy
-from otel_assembly.totals import prefix_hash
+from otel_assembly.ledger.totals import prefix_hash
 
 async def main():
     history = History(ModelRequest(content=f"{n} \\u00e9") for n in range(5))

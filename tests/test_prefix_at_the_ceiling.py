@@ -13,7 +13,7 @@ import pytest
 from recount import assert_sendable, prompt_tokens
 
 from otel_assembly import Assembler, BudgetPolicy, Context, ConversationPolicy, History, TokenBudgetPolicy
-from otel_assembly.facts import describe
+from otel_assembly.messages.describe import describe
 
 CEILING = 8_000
 REAL_DATA = Path(__file__).parents[2] / "shared" / "data" / "airline_support_dev.jsonl"

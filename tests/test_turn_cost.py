@@ -22,10 +22,10 @@ from otel_assembly import (
     ToolResultEvent,
     TurnStarted,
 )
-from otel_assembly.delta import arrivals, counted, exits_from_the_prompt, step_delta
 from otel_assembly.events import event_to_json
+from otel_assembly.ledger.ledger_diff import arrivals, counted, exits_from_the_prompt, step_delta
+from otel_assembly.ledger.totals import prefix_hash
 from otel_assembly.tokens import CharacterCounter
-from otel_assembly.totals import prefix_hash
 
 
 async def test_where_nobody_listens_a_window_counts_no_token():

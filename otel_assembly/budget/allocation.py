@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from otel_assembly._internal.forks import worked_out_once
 from otel_assembly.budget.measure import NOTHING, Rendered
 from otel_assembly.budget.sections import is_text, item_text
 from otel_assembly.decision import DecisionOutcome, DecisionReason
-from otel_assembly.facts import EventFacts, EventKind, describe
-from otel_assembly.forks import worked_out_once
-from otel_assembly.pairing import ANSWERS, Pairing
+from otel_assembly.messages.describe import EventFacts, EventKind, describe
+from otel_assembly.messages.tool_pairs import ANSWERS, Pairing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -89,7 +89,7 @@ class BlockDecision:
 
 
 @dataclass(slots=True)
-class Fate:
+class BlockOutcome:
     """What the allocator notes of a block that is not simply kept whole."""
 
     outcome: DecisionOutcome
@@ -125,7 +125,7 @@ class Allocation:
 
     def __init__(
         self,
-        decided: Sequence[tuple[Block, int, Fate | None]],
+        decided: Sequence[tuple[Block, int, BlockOutcome | None]],
         *,
         window: int,
         output_reserve: int,
@@ -236,7 +236,7 @@ class Allocation:
                 attempts=fate.attempts,
             )
 
-    def _items(self, block: Block, items: Sequence[BlockItem], fate: Fate) -> Iterator[ItemDecision]:
+    def _items(self, block: Block, items: Sequence[BlockItem], fate: BlockOutcome) -> Iterator[ItemDecision]:
         kept = set(fate.kept)
         first = {index: leader for leader, atom in atoms_of(items).items() for index in atom}
         stays = DecisionReason.FITS if block.cuttable else DecisionReason.PINNED
@@ -262,9 +262,9 @@ class Allocation:
         return f"Allocation({self.used} of {self.budget} tokens, {len(self.blocks)} of {len(self._decided)} blocks)"
 
 
-def _kept(block: Block, whole: Rendered, items: Sequence[int]) -> Fate:
+def _kept(block: Block, whole: Rendered, items: Sequence[int]) -> BlockOutcome:
     reason = DecisionReason.FITS if block.cuttable else DecisionReason.PINNED
-    return Fate(DecisionOutcome.KEPT, reason, items, result=block, rendered=whole)
+    return BlockOutcome(DecisionOutcome.KEPT, reason, items, result=block, rendered=whole)
 
 
 def _utf8_length(text: str) -> int:
@@ -331,4 +331,4 @@ def calls_of(items: Sequence[BlockItem]) -> list[int]:
     return [-links if flags & ANSWERS else links for links, flags in zip(pairing.links, pairing.flags, strict=True)]
 
 
-__all__ = ["Allocation", "BlockDecision", "Fate", "ItemDecision"]
+__all__ = ["Allocation", "BlockDecision", "BlockOutcome", "ItemDecision"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from otel_assembly.budget.compaction import CompactedBlock
 from otel_assembly.errors import ConfigurationError
-from otel_assembly.facts import EventKind
+from otel_assembly.messages.describe import EventKind
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
-from otel_assembly.checked import called
+from otel_assembly._internal.arguments import called
 from otel_assembly.errors import ConfigurationError
 
 #: A compactor: ``compact(text, target_tokens)`` gives a text of at most so many tokens, or an awaitable of one.

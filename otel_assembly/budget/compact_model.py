@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly._internal.arguments import called
 from otel_assembly.budget.compact_calling import is_async
-from otel_assembly.checked import called
 from otel_assembly.errors import ConfigurationError
 
 if TYPE_CHECKING:

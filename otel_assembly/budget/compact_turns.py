@@ -11,9 +11,9 @@ from otel_assembly.budget.compaction import Compactors
 from otel_assembly.budget.extractive import ExtractiveCompactor, default_count
 from otel_assembly.errors import CompactionError, ConfigurationError, DescribeError
 from otel_assembly.events import CompactionSummary
-from otel_assembly.facts import describe
+from otel_assembly.history.view import View
 from otel_assembly.knowledge.rendering import render_events
-from otel_assembly.view import View
+from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

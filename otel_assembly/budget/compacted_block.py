@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, ConfigDict, model_validator
 from pydantic.dataclasses import dataclass
 
 from otel_assembly.events import CompactionSummary
-from otel_assembly.facts import EventFacts, EventKind, describe
+from otel_assembly.messages.describe import EventFacts, EventKind, describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

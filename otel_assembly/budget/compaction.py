@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from otel_assembly._internal.arguments import instance
 from otel_assembly.budget.compact_calling import Calling, Compact
 from otel_assembly.budget.compact_errors import is_error_text
 from otel_assembly.budget.compact_workers import DeadlinePassed, TooManyHang, acall_within, call_within
 from otel_assembly.budget.compacted_block import CompactedBlock, leaves
 from otel_assembly.budget.extractive import ExtractiveCompactor
-from otel_assembly.checked import instance
 from otel_assembly.conversation import halted_here
 from otel_assembly.errors import ConfigurationError, ContextOverflowError, HaltedError, error_type
 

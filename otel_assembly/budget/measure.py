@@ -9,7 +9,7 @@ from weakref import ref
 
 from otel_assembly.budget.sections import is_text, item_text, most_messages, spoken
 from otel_assembly.errors import AssemblyError, ConfigurationError, TokenizerError
-from otel_assembly.facts import describe
+from otel_assembly.messages.describe import describe
 from otel_assembly.tokens import TokenMeter, counter_for
 from otel_assembly.tokens.counters import CountMethod, TiktokenCounter, TokenCounter
 

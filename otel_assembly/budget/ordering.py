@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, overload
 
+from otel_assembly._internal.arguments import one_of
+from otel_assembly._internal.forks import worked_out_once
 from otel_assembly.budget.sections import Section, Zone, is_text, sections, spoken
-from otel_assembly.checked import one_of
 from otel_assembly.errors import ConfigurationError
-from otel_assembly.facts import EventKind, describe
-from otel_assembly.forks import worked_out_once
-from otel_assembly.history import text_digest
+from otel_assembly.history.history import text_digest
+from otel_assembly.messages.describe import EventKind, describe
 
 if TYPE_CHECKING:
     from otel_assembly.budget.block import Block

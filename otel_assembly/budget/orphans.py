@@ -8,14 +8,14 @@ from otel_assembly.budget.allocation import pairing_of
 from otel_assembly.budget.sections import is_text, zone_of
 from otel_assembly.decision import DecisionOutcome, DecisionReason
 from otel_assembly.errors import DescribeError
-from otel_assembly.facts import EventKind, describe
-from otel_assembly.pairing import ANSWERS, unpaired
+from otel_assembly.messages.describe import EventKind, describe
+from otel_assembly.messages.tool_pairs import ANSWERS, unpaired
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_assembly.budget.block import Block
-    from otel_assembly.budget.rivals import Told
+    from otel_assembly.budget.duplicates import Told
 
 
 def orphans(

@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.budget.allocation import Allocation, Fate
+from otel_assembly.budget.allocation import Allocation, BlockOutcome
 from otel_assembly.budget.block import Block, BlockItem, Cut
 from otel_assembly.budget.compaction import CompactedBlock
+from otel_assembly.budget.duplicates import Told, losers
+from otel_assembly.budget.keep_order import pending_of, survivors_of
 from otel_assembly.budget.orphans import orphans
-from otel_assembly.budget.rivals import Told, losers
+from otel_assembly.budget.reports import overflowing_sheet
 from otel_assembly.budget.sections import is_text, item_text
-from otel_assembly.budget.sheets import overflowing_sheet
-from otel_assembly.budget.survival import pending_of, survivors_of
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Overflow, OverflowCause
 from otel_assembly.errors import ConfigurationError, ContextOverflowError, TokenizerError
 
@@ -35,8 +35,8 @@ _PENDING: Final[Told] = (DecisionOutcome.KEPT, DecisionReason.PENDING_TOOL_CALL,
 #: What an overflow calls the calls that await an approval in blocks that may be cut.
 _PENDING_COST: Final = "pending_tool_calls"
 #: Most blocks that leave whole have nothing more to say, so they share one.
-_OVER_BUDGET = Fate(_DROPPED, DecisionReason.OVER_BUDGET)
-_BELOW_FLOOR = Fate(_DROPPED, DecisionReason.BELOW_FLOOR)
+_OVER_BUDGET = BlockOutcome(_DROPPED, DecisionReason.OVER_BUDGET)
+_BELOW_FLOOR = BlockOutcome(_DROPPED, DecisionReason.BELOW_FLOOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +194,9 @@ class _Rule:
         floors, reserved = self._floors(budget - fixed)
         free = budget - fixed
         used = fixed
-        decided: list[tuple[Block, int, Fate | None]] = []
+        decided: list[tuple[Block, int, BlockOutcome | None]] = []
         for block, cost, floor in zip(self._blocks, costs, floors, strict=True):
-            fate: Fate | None = None
+            fate: BlockOutcome | None = None
             if not block.cuttable:
                 # Its room is what it was given in the first pass: its own.
                 decided.append((block, cost, self._kept(block) if block.name in lost else None))
@@ -261,31 +261,35 @@ class _Rule:
             reserved += floor
         return floors, reserved
 
-    def _kept(self, block: Block) -> Fate:
+    def _kept(self, block: Block) -> BlockOutcome:
         """A block that is kept whole but for the items that are out from the start."""
         alive = list(self._alive(block))
         told = dict(self._lost[block.name])
         if not alive:
-            return Fate(_DROPPED, next(iter(told.values()))[1], told=told)
+            return BlockOutcome(_DROPPED, next(iter(told.values()))[1], told=told)
         items = block.items
         reason = DecisionReason.FITS if block.cuttable else DecisionReason.PINNED
         result = block.holding([items[index] for index in alive])
-        return Fate(DecisionOutcome.KEPT, reason, alive, told, result, self._measure.rendered(block, items, alive))
+        return BlockOutcome(
+            DecisionOutcome.KEPT, reason, alive, told, result, self._measure.rendered(block, items, alive)
+        )
 
-    def _pinned_alone(self, block: Block, reason: DecisionReason) -> Fate:
+    def _pinned_alone(self, block: Block, reason: DecisionReason) -> BlockOutcome:
         """A block of which nothing is left but the calls that await an approval."""
         kept = _in_order(self._pending[block.name])
         items = block.items
         told: dict[int, Told] = dict.fromkeys(self._alive(block), (_DROPPED, reason, None))
         told.update(dict.fromkeys(kept, _PENDING))
         result = block.holding([items[index] for index in kept])
-        return Fate(DecisionOutcome.KEPT, reason, kept, told, result, self._measure.rendered(block, items, kept))
+        return BlockOutcome(
+            DecisionOutcome.KEPT, reason, kept, told, result, self._measure.rendered(block, items, kept)
+        )
 
-    def _with_lost(self, block: Block, fate: Fate) -> Fate:
+    def _with_lost(self, block: Block, fate: BlockOutcome) -> BlockOutcome:
         lost = self._lost.get(block.name)
         return fate if lost is None else replace(fate, told={**fate.told, **lost})
 
-    def _charged(self, block: Block, fate: Fate) -> int:
+    def _charged(self, block: Block, fate: BlockOutcome) -> int:
         """What later blocks cannot have: for a block that was cut, the bound by which it was."""
         if fate.made is not None or not fate.kept:
             return fate.rendered.tokens
@@ -296,7 +300,7 @@ class _Rule:
 
     # A block that does not fit whole
 
-    def _cut(self, block: Block, cost: int, room: int) -> Generator[CompactionRequest, Compacted, Fate]:
+    def _cut(self, block: Block, cost: int, room: int) -> Generator[CompactionRequest, Compacted, BlockOutcome]:
         if block.cut is Cut.WHOLE:
             holds = block.name in self._pending
             return self._pinned_alone(block, DecisionReason.OVER_BUDGET) if holds else _OVER_BUDGET
@@ -315,16 +319,16 @@ class _Rule:
 
     def _compacted_whole(
         self, block: Block, items: Sequence[BlockItem], alive: Sequence[int], room: int
-    ) -> Generator[CompactionRequest, Compacted, Fate]:
+    ) -> Generator[CompactionRequest, Compacted, BlockOutcome]:
         """Compact a block into one text, where there is room to ask for one."""
         measure = self._measure
         around = measure.overhead + (measure.text(block.restated) if block.restated else 0)
         target = room - around - (measure.text(block.separator) if block.restated and block.separator else 0)
         if target <= 0:
-            return Fate(_DROPPED, DecisionReason.OVER_BUDGET)
+            return BlockOutcome(_DROPPED, DecisionReason.OVER_BUDGET)
         texts = [item_text(items[index]) for index in alive]
         compacted = yield CompactionRequest(block, block.separator.join(texts), target, measure)
-        fate = Fate(_DROPPED, DecisionReason.OVER_BUDGET, attempts=compacted.attempts)
+        fate = BlockOutcome(_DROPPED, DecisionReason.OVER_BUDGET, attempts=compacted.attempts)
         if compacted.text is None:
             return fate
         made = _made(compacted.text, block, items, alive)
@@ -332,7 +336,7 @@ class _Rule:
         rendered = measure.rendered(result, result.items, (0,))
         if rendered.tokens > room:  # by a counter that finds more in a text than in its parts
             return fate
-        return Fate(
+        return BlockOutcome(
             DecisionOutcome.COMPACTED,
             DecisionReason.COMPACTED,
             result=result,
@@ -343,7 +347,7 @@ class _Rule:
 
     def _cut_items(
         self, block: Block, items: Sequence[BlockItem], alive: Sequence[int], room: int, floor: int
-    ) -> Generator[CompactionRequest, Compacted, Fate]:
+    ) -> Generator[CompactionRequest, Compacted, BlockOutcome]:
         reason = DecisionReason.OVER_BUDGET if block.cut is Cut.OLDEST else DecisionReason.LOW_RANK
         survivors = survivors_of(block, items, alive)
         pending = self._pending.get(block.name, [])
@@ -362,7 +366,7 @@ class _Rule:
         if made is None:
             if not kept or rendered.tokens < floor:
                 useless = DecisionReason.BELOW_FLOOR if fitting > len(pending) else DecisionReason.OVER_BUDGET
-                fate = self._pinned_alone(block, useless) if pending else Fate(_DROPPED, useless)
+                fate = self._pinned_alone(block, useless) if pending else BlockOutcome(_DROPPED, useless)
                 fate.attempts = attempts
                 return fate
             result = block.holding([items[index] for index in kept])
@@ -372,7 +376,7 @@ class _Rule:
         if made is not None:
             reason = DecisionReason.COMPACTED
         outcome = DecisionOutcome.KEPT if made is None else DecisionOutcome.COMPACTED
-        return Fate(outcome, reason, kept, told, result, rendered, made, attempts)
+        return BlockOutcome(outcome, reason, kept, told, result, rendered, made, attempts)
 
     def _that_fit(
         self, block: Block, items: Sequence[BlockItem], survivors: Sequence[Sequence[int]], room: int, pinned: int

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_assembly.budget.block import Block, BlockItem, Cut
 from otel_assembly.budget.compaction import CompactedBlock
-from otel_assembly.facts import EventKind
+from otel_assembly.messages.describe import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,11 +9,11 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING
 
+from otel_assembly._internal.intervals import to_runs
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.errors import AssemblyError, ConfigurationError
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.arrays import run_text
-from otel_assembly.view import to_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -210,7 +210,7 @@ def _texts(arguments: argparse.Namespace, ledger: Ledger) -> dict[int, str]:
 def _of_transcript(path: str, ledger: Ledger) -> dict[int, str]:
     from otel_assembly.cli.transcripts import read_transcripts
     from otel_assembly.errors import TranscriptError
-    from otel_assembly.facts import EventKind, describe
+    from otel_assembly.messages.describe import EventKind, describe
 
     conversation = _conversation(ledger)
     transcripts = []

@@ -8,9 +8,9 @@ import socket
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
+from otel_assembly._internal.forks import new_lock
 from otel_assembly._version import __version__
 from otel_assembly.errors import AssemblyError, ConfigurationError
-from otel_assembly.forks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.assembler import Assembler
+from otel_assembly.chain.config import chain_from_config, chain_from_spec
 from otel_assembly.cli.export import Export, file_exporter, otlp_exporter
 from otel_assembly.cli.replay_page import ReplayPage
 from otel_assembly.cli.report import make_report
 from otel_assembly.cli.tally import Exit, Tally, Turn, Variant
 from otel_assembly.cli.terminal import safe_text
-from otel_assembly.config import chain_from_config, chain_from_spec
 from otel_assembly.context import Context
 from otel_assembly.errors import AssemblyError, ContextOverflowError, TranscriptError
-from otel_assembly.facts import EventKind, describe
-from otel_assembly.history import History
-from otel_assembly.pairing import broken_pairs
+from otel_assembly.history.history import History
+from otel_assembly.messages.describe import EventKind, describe
+from otel_assembly.messages.tool_pairs import broken_pairs
 from otel_assembly.recorder import NullRecorder
 from otel_assembly.telemetry import OpenTelemetryRecorder
 from otel_assembly.tokens import TokenMeter, counter_for

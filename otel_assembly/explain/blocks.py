@@ -19,7 +19,7 @@ from otel_assembly.budget.rule import CompactionRequest, plan
 from otel_assembly.decision import DecisionOutcome, DecisionReason
 from otel_assembly.errors import AssemblyError
 from otel_assembly.explain.skeleton import StandIn, UnknownError
-from otel_assembly.facts import EventKind
+from otel_assembly.messages.describe import EventKind
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.tokens import MessageFraming
 

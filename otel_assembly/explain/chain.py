@@ -6,14 +6,14 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from otel_assembly.config import make_policy
+from otel_assembly.chain.config import make_policy
 from otel_assembly.context import Context
 from otel_assembly.decision import DecisionReason
 from otel_assembly.errors import ConfigurationError, ContextOverflowError
 from otel_assembly.explain.skeleton import PromptsOfTurn, SkeletonMeter, UnknownError, note_tokens, stand_ins
 from otel_assembly.explain.summarised import SummarisedBudget
-from otel_assembly.facts import EventKind
-from otel_assembly.history import History
+from otel_assembly.history.history import History
+from otel_assembly.messages.describe import EventKind
 from otel_assembly.policies import POLICIES, DecidingPolicy
 from otel_assembly.telemetry import conventions as names
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from otel_assembly._internal.forks import worked_out_once
 from otel_assembly.decision import DecisionOutcome, DecisionReason, PromptPart
 from otel_assembly.errors import AssemblyError
 from otel_assembly.explain.chain import BUDGET
@@ -19,7 +20,6 @@ from otel_assembly.explain.explanation import (
     unsure,
 )
 from otel_assembly.explain.remedy import Remedy
-from otel_assembly.forks import worked_out_once
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.ledger_model import ALLOCATOR
 

@@ -6,12 +6,12 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly._internal.forks import worked_out_once
 from otel_assembly.decision import DecisionReason
 from otel_assembly.explain.allocated import AllocatorRun
 from otel_assembly.explain.chain import LIMITS, ChainRun
 from otel_assembly.explain.explanation import Competitor, Explanation, Limit, Raise, unsure
 from otel_assembly.explain.skeleton import UnknownError
-from otel_assembly.forks import worked_out_once
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.ledger_model import ALLOCATOR
 

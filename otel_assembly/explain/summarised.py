@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     from otel_assembly.context import Context
     from otel_assembly.explain.skeleton import StandIn
-    from otel_assembly.policies.fill import Fill
-    from otel_assembly.policies.standing import Standing
-    from otel_assembly.view import View
+    from otel_assembly.history.view import View
+    from otel_assembly.policies.budget_plan import BudgetPlan
+    from otel_assembly.policies.compaction_cache import Standing
 
 
 class SummarisedBudget(BudgetPolicy):
@@ -32,11 +32,11 @@ class SummarisedBudget(BudgetPolicy):
         self._reserved = reserve
         self._made = summary
 
-    def reserved(self, fill: Fill, view: View) -> int:
+    def reserved(self, fill: BudgetPlan, view: View) -> int:
         """What is kept free for a summary."""
         return self._reserved
 
-    async def _summary(self, fill: Fill, view: View, standing: Standing, context: Context) -> Compaction | None:
+    async def _summary(self, fill: BudgetPlan, view: View, standing: Standing, context: Context) -> Compaction | None:
         if self._made is None or fill.taken + self._reserved > self.max_tokens:
             return None
         gone = fill.gone(self._beside_summary(fill, view)[1])

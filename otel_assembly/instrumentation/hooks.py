@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from otel_assembly.forks import new_lock
+from otel_assembly._internal.forks import new_lock
 from otel_assembly.instrumentation.replacements import replacement
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from wrapt import register_post_import_hook
 
 from otel_assembly.instrumentation.hooks import HookState, Patches, find, installed
 from otel_assembly.instrumentation.wrapping import contained
-from otel_assembly.observed import ObservedAssembler
+from otel_assembly.observe.assembler import ObservedAssembler
 from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
+from otel_assembly._internal.arguments import instance, objects
+from otel_assembly._internal.forks import new_lock
 from otel_assembly.assembler import Assembler
-from otel_assembly.checked import instance, objects
 from otel_assembly.errors import ConfigurationError, HaltedError
-from otel_assembly.forks import new_lock
 from otel_assembly.policies import AlertPolicy
 from otel_assembly.runtime.observers import checked_observers
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly.budget.compact_errors import is_error_text
 from otel_assembly.budget.compaction import CompactionOutcome
-from otel_assembly.facts import describe
+from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

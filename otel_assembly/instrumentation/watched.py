@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly._internal.forks import new_lock
 from otel_assembly.context import Context
 from otel_assembly.conversation import is_alert
-from otel_assembly.forks import new_lock
 from otel_assembly.runtime import Stream, attach
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextvars import ContextVar, Token
 
-    from otel_assembly.observed import ObservedAssembly
+    from otel_assembly.observe.assembler import ObservedAssembly
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-from otel_assembly.checked import called, instance
+from otel_assembly._internal.arguments import called, instance
 from otel_assembly.errors import ConfigurationError, KnowledgeError
 from otel_assembly.knowledge.rendering import render_events
 from otel_assembly.knowledge.store import CONVERSATIONS_PREFIX, WORKING_MEMORY_PATH

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from otel_assembly._internal.forks import new_lock
 from otel_assembly.errors import KnowledgePathError
-from otel_assembly.forks import new_lock
 from otel_assembly.knowledge.paths import byte_range, decode, encode, range_text, split_file_path, split_path
 
 if TYPE_CHECKING:

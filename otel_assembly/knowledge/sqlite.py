@@ -9,8 +9,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from otel_assembly._internal.forks import in_child, new_lock
 from otel_assembly.errors import ConfigurationError, KnowledgePathError, KnowledgeStoreError
-from otel_assembly.forks import in_child, new_lock
 from otel_assembly.knowledge.paths import byte_range, decode, encode, range_text, split_file_path, split_path
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import DescribeError
-from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
+from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, describe
 from otel_assembly.messages.draft import Draft, spelled
 from otel_assembly.messages.gemini import GEMINI
 from otel_assembly.messages.parts import read_content, read_parts
+from otel_assembly.messages.replacements import summary_like
 from otel_assembly.messages.responses import ITEMS, read_item
-from otel_assembly.stand_ins import summary_like
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

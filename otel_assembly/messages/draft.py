@@ -6,8 +6,8 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts
-from otel_assembly.forks import new_lock
+from otel_assembly._internal.forks import new_lock
+from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

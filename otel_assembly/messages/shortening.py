@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.messages.draft import Draft, spelled
 from otel_assembly.messages.parts import read_parts
-from otel_assembly.stand_ins import result_texts, shortened
+from otel_assembly.messages.replacements import result_texts, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

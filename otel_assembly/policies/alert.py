@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly.conversation import AlertFacts, alert_facts
 from otel_assembly.decision import Outcome
-from otel_assembly.facts import EventKind
+from otel_assembly.messages.describe import EventKind
 from otel_assembly.policies.base import INJECTION, DecidingPolicy, as_view
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from otel_assembly.context import Context
-    from otel_assembly.view import View
+    from otel_assembly.history.view import View
 
 
 class AlertPolicy(DecidingPolicy):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
+from otel_assembly._internal.intervals import Run, without
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.errors import ConfigurationError
-from otel_assembly.facts import EventKind
-from otel_assembly.history import History, ListHistory
-from otel_assembly.pairing import ANSWERS, ASKS, ECHO, RESPONSE, unpaired
-from otel_assembly.view import Run, View, without
+from otel_assembly.history.history import History, ListHistory
+from otel_assembly.history.view import View
+from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.tool_pairs import ANSWERS, ASKS, ECHO, RESPONSE, unpaired
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from otel_assembly._internal.arguments import OnOverflow, one_of
 from otel_assembly.budget.compaction import Compact, Compactors, compactors_of
-from otel_assembly.checked import OnOverflow, one_of
 from otel_assembly.decision import (
     Compaction,
     DecisionOutcome,
@@ -17,13 +17,13 @@ from otel_assembly.decision import (
     Verdict,
 )
 from otel_assembly.errors import ConfigurationError, ContextOverflowError
-from otel_assembly.facts import describe
+from otel_assembly.history.view import Edited, View
+from otel_assembly.messages.describe import describe
+from otel_assembly.messages.replacements import summary_like
 from otel_assembly.policies.base import DecidingPolicy, as_view, at_least
-from otel_assembly.policies.budget_sheet import sheet_of
-from otel_assembly.policies.fill import Fill
-from otel_assembly.policies.standing import Standing, standing_of, takes_summary
-from otel_assembly.stand_ins import summary_like
-from otel_assembly.view import Edited, View
+from otel_assembly.policies.budget_plan import BudgetPlan
+from otel_assembly.policies.budget_report import sheet_of
+from otel_assembly.policies.compaction_cache import Standing, standing_of, takes_summary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -120,7 +120,7 @@ class BudgetPolicy(DecidingPolicy):
         """
         view, budget = as_view(events), self.max_tokens
         standing = standing_of(view, self) if self._compactors is not None else None
-        fill = Fill(view, context.meter, prompts, context, standing.tokens(context.meter) if standing else None)
+        fill = BudgetPlan(view, context.meter, prompts, context, standing.tokens(context.meter) if standing else None)
         compactions: list[Compaction] = []
         try:
             if fill.fixed > budget:
@@ -147,7 +147,7 @@ class BudgetPolicy(DecidingPolicy):
         outcome = Outcome(prompts, kept, verdicts, budget=budget, fixed=fill.fixed, overflow=overflow, sheet=sheet)
         return outcome if standing is None else _edited(outcome, fill, kept, standing, compactions)
 
-    async def _summary(self, fill: Fill, view: View, standing: Standing, context: Context) -> Compaction | None:
+    async def _summary(self, fill: BudgetPlan, view: View, standing: Standing, context: Context) -> Compaction | None:
         """A summary of what is cut where room is kept for one; None where there is no room, or nothing to say."""
         if self._compactors is None or not takes_summary(view):
             return None
@@ -159,10 +159,10 @@ class BudgetPolicy(DecidingPolicy):
         room = self.reserved(fill, view)
         return await standing.summarise(gone, self.summary_tokens, room, self._compactors, context)
 
-    def _beside_summary(self, fill: Fill, view: View) -> tuple[View, list[Verdict]]:
+    def _beside_summary(self, fill: BudgetPlan, view: View) -> tuple[View, list[Verdict]]:
         return fill.selected(fill.cut(self.max_tokens - self.reserved(fill, view), self.step_tokens))
 
-    def reserved(self, fill: Fill, view: View) -> int:
+    def reserved(self, fill: BudgetPlan, view: View) -> int:
         """What is kept free for a summary, with the marks of its message."""
         return self.summary_tokens + fill.meter.event(describe(summary_like(view[0], "", ())))
 
@@ -177,7 +177,9 @@ def _compactors(compact: Any) -> Compactors | None:
     return compactors_of(compact)
 
 
-def _edited(outcome: Outcome, fill: Fill, kept: View, standing: Standing, compactions: Sequence[Compaction]) -> Outcome:
+def _edited(
+    outcome: Outcome, fill: BudgetPlan, kept: View, standing: Standing, compactions: Sequence[Compaction]
+) -> Outcome:
     """The outcome with what stands for others in their place."""
     short = {position: event for position, event in standing.short.items() if kept.holds(position)}
     summary = next((one for one in compactions if one.events and one.into is standing.summary), None)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from otel_assembly._internal.intervals import to_runs, without
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
-from otel_assembly.history import CONVERSATION_KINDS
+from otel_assembly.history.history import CONVERSATION_KINDS
+from otel_assembly.history.view import View
 from otel_assembly.policies.base import DecidingPolicy, as_view, keep, orphan_verdicts
-from otel_assembly.view import View, to_runs, without
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.checked import instance, several, text_of
+from otel_assembly._internal.arguments import instance, several, text_of
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.policies.base import INJECTION, REDUCTION
 

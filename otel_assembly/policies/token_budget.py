@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.checked import OnOverflow, one_of
+from otel_assembly._internal.arguments import OnOverflow, one_of
 from otel_assembly.decision import Outcome
 from otel_assembly.errors import ContextOverflowError
 from otel_assembly.policies.base import (
@@ -12,7 +12,7 @@ from otel_assembly.policies.base import (
     as_view,
     at_least,
 )
-from otel_assembly.policies.fill import Fill
+from otel_assembly.policies.budget_plan import BudgetPlan
 from otel_assembly.tokens import CharacterCounter, TokenMeter
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class TokenBudgetPolicy(DecidingPolicy):
                 and `on_overflow` is ``raise``.
         """
         view = as_view(events)
-        fill = Fill(view, self._meter_in(context), prompts, context)
+        fill = BudgetPlan(view, self._meter_in(context), prompts, context)
         if fill.fixed > self.max_tokens:
             raise ContextOverflowError(self.max_tokens, fill.fixed, fill.costs, policy=self.name)
         overflow = fill.place_newest(self.max_tokens, self.on_overflow, self.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from otel_assembly._internal.intervals import to_runs
 from otel_assembly.decision import DecisionReason, Outcome, Overflow, OverflowCause
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.policies.base import (
@@ -17,12 +18,12 @@ from otel_assembly.policies.base import (
     newest_request,
     newest_response,
 )
-from otel_assembly.view import View, to_runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from otel_assembly.context import Context
+    from otel_assembly.history.view import View
 
 
 class SlidingWindowPolicy(DecidingPolicy):

@@ -21,7 +21,7 @@ from otel_assembly.events import (
     UsageEvent,
     severity_name,
 )
-from otel_assembly.facts import describe
+from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
-from otel_assembly.checked import instance, several
+from otel_assembly._internal.arguments import instance, several
 from otel_assembly.context import Context
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.events import ObserverAlert

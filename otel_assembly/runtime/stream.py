@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
 
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.events import AssemblyCompleted
-from otel_assembly.history import History
+from otel_assembly.history.history import History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

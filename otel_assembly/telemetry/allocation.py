@@ -13,8 +13,8 @@ from opentelemetry import trace
 from opentelemetry.trace import INVALID_SPAN
 
 from otel_assembly.budget.allocation import calls_of, texts_of
-from otel_assembly.budget.sheets import sheet_of
-from otel_assembly.decision import BudgetSheet, DecisionOutcome, Overflow, OverflowCause, PromptPart
+from otel_assembly.budget.reports import sheet_of
+from otel_assembly.decision import BudgetReport, DecisionOutcome, Overflow, OverflowCause, PromptPart
 from otel_assembly.errors import ContextOverflowError
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.allocation import Allocation
     from otel_assembly.budget.block import Block
     from otel_assembly.budget.compaction import Watch
-    from otel_assembly.decision import BudgetLine
+    from otel_assembly.decision import BudgetEntry
     from otel_assembly.telemetry.attempts import StartSpan
     from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
 
@@ -48,7 +48,7 @@ def put_sheet(
     start: StartSpan,
     span: Span,
     context: OtelContext,
-    sheet: BudgetSheet,
+    sheet: BudgetReport,
     started_ns: int,
     ledger: _Ledger | None,
     ordinals: Ordinals | None,
@@ -129,7 +129,7 @@ def put_lists(start: StartSpan, context: OtelContext, arrays: Arrays, at_ns: int
             start(names.SPAN_LIST_ITEMS, context, start_ns, chunk).end(start_ns)
 
 
-def sheet_attributes(sheet: BudgetSheet) -> Attributes:
+def sheet_attributes(sheet: BudgetReport) -> Attributes:
     """What stands on ``allocate_budget`` beside arrays."""
     outcomes = Counter(line.outcome for line in sheet.lines)
     return {
@@ -147,7 +147,7 @@ def sheet_attributes(sheet: BudgetSheet) -> Attributes:
     }
 
 
-def line_attributes(line: BudgetLine) -> Attributes:
+def line_attributes(line: BudgetEntry) -> Attributes:
     """What stands on ``allocate_block`` beside arrays."""
     return {
         names.BLOCK_NAME: line.name,
@@ -282,7 +282,7 @@ class OpenAllocation:
         self._attempts = AttemptSpans(recorder.start_span, recorder.failures)
         self._token: Any = None
         self._done = False
-        self._asked = BudgetSheet(0, 0, 0, 0, ())
+        self._asked = BudgetReport(0, 0, 0, 0, ())
         run = RUN.get()
         self._agent = (run.agent_name, run.framework) if run is not None else (None, None)
         with recorder.failures.contained("span"):
@@ -310,7 +310,7 @@ class OpenAllocation:
 
     def asks(self, window: int, output_reserve: int) -> None:
         """What is to be given out."""
-        self._asked = BudgetSheet(window, output_reserve, 0, 0, ())
+        self._asked = BudgetReport(window, output_reserve, 0, 0, ())
 
     def watch(self, block: Block) -> Watch:
         """What stands around each attempt to compact a block."""

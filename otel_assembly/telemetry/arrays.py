@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from otel_assembly._internal.intervals import to_runs
 from otel_assembly.telemetry.conventions import MAX_ARRAY_BYTES
-from otel_assembly.view import to_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

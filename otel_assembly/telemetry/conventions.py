@@ -17,7 +17,7 @@ from otel_assembly.errors import ERROR_ASSEMBLY_HALT as ERROR_ASSEMBLY_HALT
 from otel_assembly.errors import ERROR_CANCELLED as ERROR_CANCELLED
 from otel_assembly.errors import ERROR_CONTEXT_OVERFLOW as ERROR_CONTEXT_OVERFLOW
 from otel_assembly.events import Severity
-from otel_assembly.facts import EventKind
+from otel_assembly.messages.describe import EventKind
 from otel_assembly.policies.base import INJECTION, REDUCTION
 from otel_assembly.telemetry.conventions_model import Attribute, DiffQuality
 from otel_assembly.tokens.counters import CountMethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final, Self
 
-from otel_assembly.forks import new_lock
+from otel_assembly._internal.forks import new_lock
 from otel_assembly.telemetry.utf8 import sendable
 
 if TYPE_CHECKING:

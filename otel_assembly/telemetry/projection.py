@@ -10,26 +10,27 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.changes import ordinal_runs
 from otel_assembly.decision import DecisionOutcome
-from otel_assembly.delta import arrivals, counted, step_delta
 from otel_assembly.errors import PolicyFailedError, class_name, error_type
+from otel_assembly.ledger.interval_diff import ordinal_runs
+from otel_assembly.ledger.ledger_diff import arrivals, counted, step_delta
+from otel_assembly.ledger.totals import prefix_hash, tokens_by_kind
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.arrays import Arrays, run_text, runs_of
 from otel_assembly.telemetry.conventions_model import DiffQuality
 from otel_assembly.telemetry.conventions_spans import ASSEMBLE_CONTEXT
 from otel_assembly.telemetry.utf8 import sendable
-from otel_assembly.totals import prefix_hash, tokens_by_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from otel_assembly.decision import DecisionReason, Overflow
-    from otel_assembly.ledger import Departure
-    from otel_assembly.record import Record, Step
+    from otel_assembly.history.view import View
+    from otel_assembly.ledger.numbers import Prefix, Totals
+    from otel_assembly.ledger.record import Record
+    from otel_assembly.ledger.snapshot import Departure
+    from otel_assembly.ledger.step import Step
     from otel_assembly.telemetry.sums import Sums
-    from otel_assembly.totals import Prefix, Totals
-    from otel_assembly.view import View
 
 Attributes = dict[str, Any]
 

@@ -15,8 +15,8 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.metrics import NoOpMeter
 from opentelemetry.trace import NoOpTracer, SpanKind
 
+from otel_assembly._internal.forks import new_lock
 from otel_assembly._version import __version__
-from otel_assembly.forks import new_lock
 from otel_assembly.recorder import Whose, default_recorder
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue

@@ -13,8 +13,9 @@ from opentelemetry.trace import INVALID_SPAN
 
 from otel_assembly.context import Context
 from otel_assembly.decision import DecisionOutcome
-from otel_assembly.delta import exits_from_the_prompt
 from otel_assembly.errors import HaltedError, error_type, is_failure
+from otel_assembly.ledger.ledger_diff import exits_from_the_prompt
+from otel_assembly.ledger.totals import prefix_of, totals_of
 from otel_assembly.recorder import Whose, is_default
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
@@ -34,7 +35,6 @@ from otel_assembly.telemetry.signals import severity_of
 from otel_assembly.telemetry.stamp import Stamp, is_model_call, is_under
 from otel_assembly.telemetry.statuses import set_status
 from otel_assembly.telemetry.sums import Sums
-from otel_assembly.totals import prefix_of, totals_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -48,10 +48,11 @@ if TYPE_CHECKING:
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.decision import Overflow
     from otel_assembly.events import HaltEvent
-    from otel_assembly.record import Record, Step
+    from otel_assembly.ledger.numbers import Prefix, Totals
+    from otel_assembly.ledger.record import Record
+    from otel_assembly.ledger.step import Step
     from otel_assembly.telemetry.arrays import Arrays
     from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
-    from otel_assembly.totals import Prefix, Totals
 
 OPEN: Final[ContextVar[OpenRecording | None]] = ContextVar("otel_assembly_open", default=None)
 

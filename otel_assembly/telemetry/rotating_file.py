@@ -6,8 +6,8 @@ import os
 import stat
 import sys
 
+from otel_assembly._internal.forks import in_child, new_lock
 from otel_assembly.errors import ConfigurationError
-from otel_assembly.forks import in_child, new_lock
 
 if sys.platform != "win32":
     import fcntl

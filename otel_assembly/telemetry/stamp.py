@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.forks import new_lock
+from otel_assembly._internal.forks import new_lock
 from otel_assembly.telemetry import conventions as names
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ import logging
 import os
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from otel_assembly._internal.forks import in_child, new_lock
 from otel_assembly.errors import ConfigurationError
-from otel_assembly.forks import in_child, new_lock
 from otel_assembly.telemetry.conventions_environment import SPAN_FILE
 from otel_assembly.telemetry.rotating_file import RotatingFile
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from otel_assembly.record import Record, Step
-    from otel_assembly.token_table import TokenTable
-    from otel_assembly.view import View
+    from otel_assembly.history.token_counts import TokenTable
+    from otel_assembly.history.view import View
+    from otel_assembly.ledger.record import Record
+    from otel_assembly.ledger.step import Step
 
 
 class Sums:

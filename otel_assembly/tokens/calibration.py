@@ -6,8 +6,8 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
+from otel_assembly._internal.forks import new_lock
 from otel_assembly.errors import ConfigurationError
-from otel_assembly.forks import new_lock
 
 if TYPE_CHECKING:
     from otel_assembly.tokens.counters import CountMethod, TokenCounter

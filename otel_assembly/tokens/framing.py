@@ -11,7 +11,7 @@ from otel_assembly.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from otel_assembly.facts import EventFacts
+    from otel_assembly.messages.describe import EventFacts
 
 # The constants of the OpenAI cookbook's num_tokens_for_tools.
 _FUNC_INIT = {"cl100k_base": 10}

@@ -6,14 +6,14 @@ import marshal
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
+from otel_assembly._internal.forks import new_lock
 from otel_assembly.errors import TokenizerError
-from otel_assembly.forks import new_lock
 from otel_assembly.tokens.framing import MessageFraming, canonical_json
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
-    from otel_assembly.facts import EventFacts
+    from otel_assembly.messages.describe import EventFacts
     from otel_assembly.tokens.counters import CountMethod, TokenCounter
 
 _TOOL_SETS = 16

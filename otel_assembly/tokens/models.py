@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import tiktoken.model
 
-from otel_assembly.forks import new_lock
+from otel_assembly._internal.forks import new_lock
 from otel_assembly.tokens.calibration import CalibratedCounter
 from otel_assembly.tokens.counters import TiktokenCounter
 

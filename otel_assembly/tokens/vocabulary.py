@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 import tiktoken
 
+from otel_assembly._internal.forks import in_child, new_lock
 from otel_assembly.errors import TokenizerError, UnknownNameError
-from otel_assembly.forks import in_child, new_lock
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable

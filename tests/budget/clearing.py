@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from otel_assembly.budget.candidates import Candidate
-from otel_assembly.budget.clear import ContextAssembler
+from otel_assembly.context_assembler.assembler import ContextAssembler
+from otel_assembly.context_assembler.candidates import Candidate
 
 SYSTEM = "You are the support desk of a shop. Never promise a refund."
 

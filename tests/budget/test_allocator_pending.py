@@ -18,7 +18,7 @@ from otel_assembly import (
     allocate,
 )
 from otel_assembly.budget.block import BlockItem, Cut
-from otel_assembly.budget.candidates import Task
+from otel_assembly.context_assembler.candidates import Task
 from otel_assembly.testing import RecordedTelemetry
 
 

@@ -22,9 +22,9 @@ from otel_assembly import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from otel_assembly.budget.candidates import Candidate, Task
-from otel_assembly.budget.clear import ContextAssembler
 from otel_assembly.budget.compacted_block import CompactedBlock
+from otel_assembly.context_assembler.assembler import ContextAssembler
+from otel_assembly.context_assembler.candidates import Candidate, Task
 from otel_assembly.testing import RecordedTelemetry
 
 ASKED = "Why was I billed twice?"

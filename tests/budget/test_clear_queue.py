@@ -10,9 +10,9 @@ import pytest
 from clearing import desk
 
 from otel_assembly import ConfigurationError, KnowledgeRecall, KnowledgeWriteGate, MemoryKnowledgeStore
-from otel_assembly.budget.candidates import Candidate, Task
-from otel_assembly.budget.clear_queue import QueuedWriteGate
-from otel_assembly.budget.retention import Retained, RetentionOutcome
+from otel_assembly.context_assembler.candidates import Candidate, Task
+from otel_assembly.context_assembler.queued_gate import QueuedWriteGate
+from otel_assembly.context_assembler.retention import Retained, RetentionOutcome
 
 ASKED = "Why was I billed twice?"
 

@@ -9,8 +9,8 @@ import pytest
 from clearing import desk, sent
 
 from otel_assembly import ConfigurationError, MemoryKnowledgeStore
-from otel_assembly.budget.candidates import Candidate, Task
-from otel_assembly.budget.retention import KnowledgeRecall, KnowledgeWriteGate, RetentionOutcome
+from otel_assembly.context_assembler.candidates import Candidate, Task
+from otel_assembly.context_assembler.retention import KnowledgeRecall, KnowledgeWriteGate, RetentionOutcome
 
 ASKED = "Which plan am I on?"
 FACT = Candidate(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from otel_assembly import Assembler, AssemblyError, Context, History
-from otel_assembly.config import chain_from_config
+from otel_assembly.chain.config import chain_from_config
 from otel_assembly.telemetry.ledger_reader import read_ledgers
 from otel_assembly.testing import RecordedTelemetry
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from otel_assembly import Context, ContextAssembler
 from otel_assembly.budget.allocation import texts_of
-from otel_assembly.budget.candidates import Candidate, Task
+from otel_assembly.context_assembler.candidates import Candidate, Task
 from otel_assembly.errors import ContextOverflowError
 from otel_assembly.explain import Explainer, explain
 from otel_assembly.telemetry.ledger_reader import read_ledgers

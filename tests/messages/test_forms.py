@@ -14,7 +14,7 @@ from otel_assembly import (
     SlidingWindowPolicy,
     describe,
 )
-from otel_assembly.chat import MEDIA_TOKENS
+from otel_assembly.messages import MEDIA_TOKENS
 
 LONG = "The flight was moved to gate 14. " * 2_500
 

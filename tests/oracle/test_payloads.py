@@ -24,8 +24,11 @@ GROUP = 50
 
 def groups(slow):
     """Each family and its first seeds."""
-    for family, (soon, all_of_them) in SEEDS.items():
-        yield from ((family, first) for first in range(soon if slow else 0, all_of_them if slow else soon, GROUP))
+    return [
+        (family, first)
+        for family, (soon, all_of_them) in SEEDS.items()
+        for first in range(soon if slow else 0, all_of_them if slow else soon, GROUP)
+    ]
 
 
 def digest_of(family, first, count=GROUP):

@@ -21,7 +21,7 @@ from otel_assembly import (
     SlidingWindowPolicy,
 )
 from otel_assembly.errors import HaltedError, PolicyFailedError
-from otel_assembly.facts import EventFacts, EventKind, describe
+from otel_assembly.messages.describe import EventFacts, EventKind, describe
 from otel_assembly.runtime import Stream
 
 

@@ -19,7 +19,7 @@ from otel_assembly import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from otel_assembly.stand_ins import summary_like
+from otel_assembly.messages.replacements import summary_like
 from otel_assembly.telemetry.ledger_reader import read_ledgers
 
 

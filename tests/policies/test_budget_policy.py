@@ -23,7 +23,7 @@ from otel_assembly import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from otel_assembly.config import chain_from_spec
+from otel_assembly.chain.config import chain_from_spec
 from otel_assembly.errors import ConfigurationError, ContextOverflowError
 from otel_assembly.tokens import MessageFraming
 

@@ -20,7 +20,7 @@ from otel_assembly import (
     UsageEvent,
 )
 from otel_assembly.events import AssemblyCompleted, Usage
-from otel_assembly.facts import EventFacts, describe
+from otel_assembly.messages.describe import EventFacts, describe
 
 CALL = ToolCallEvent(id="a", name="search")
 ANSWER = ToolResultEvent(parent_id="a", content="found")

@@ -22,8 +22,8 @@ from otel_assembly import (
     TokenBudgetPolicy,
     TurnStarted,
 )
-from otel_assembly.facts import EventFacts, describe
-from otel_assembly.stand_ins import summary_like
+from otel_assembly.messages.describe import EventFacts, describe
+from otel_assembly.messages.replacements import summary_like
 
 # Conversations of 100,000 events are made for it; `tests/test_turn_cost.py` holds the same promise sooner.
 pytestmark = pytest.mark.slow

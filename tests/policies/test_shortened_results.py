@@ -18,7 +18,7 @@ from otel_assembly import (
 )
 from otel_assembly.errors import ContextOverflowError
 from otel_assembly.messages import MEDIA_TOKENS
-from otel_assembly.pairing import broken_pairs
+from otel_assembly.messages.tool_pairs import broken_pairs
 
 ROWS = "\n".join(f"Row {number}: flight {number * 7} leaves from gate {number % 30}." for number in range(3_000))
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBOR"}}

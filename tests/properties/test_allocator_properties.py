@@ -16,8 +16,8 @@ from otel_assembly.budget.block import Block, BlockItem, Cut
 from otel_assembly.budget.compaction import CompactedBlock, Compactors
 from otel_assembly.budget.ordering import order_for_attention_and_cache
 from otel_assembly.errors import ContextOverflowError
-from otel_assembly.facts import describe
-from otel_assembly.pairing import broken_pairs
+from otel_assembly.messages.describe import describe
+from otel_assembly.messages.tool_pairs import broken_pairs
 from otel_assembly.testing import RecordedTelemetry
 
 QUICK = settings(

@@ -33,10 +33,10 @@ from otel_assembly import (
     TurnStarted,
     Verdict,
 )
-from otel_assembly.changes import ordinal_runs
-from otel_assembly.delta import arrivals, counted, exits_from_the_prompt, step_delta
 from otel_assembly.errors import ContextOverflowError
-from otel_assembly.facts import describe
+from otel_assembly.ledger.interval_diff import ordinal_runs
+from otel_assembly.ledger.ledger_diff import arrivals, counted, exits_from_the_prompt, step_delta
+from otel_assembly.messages.describe import describe
 from otel_assembly.tokens import CharacterCounter, TokenMeter
 
 OUT = {DecisionOutcome.DROPPED, DecisionOutcome.COMPACTED}

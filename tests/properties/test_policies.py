@@ -28,8 +28,8 @@ from otel_assembly import (
     TokenBudgetPolicy,
 )
 from otel_assembly.errors import ContextOverflowError
-from otel_assembly.facts import describe
-from otel_assembly.pairing import broken_pairs
+from otel_assembly.messages.describe import describe
+from otel_assembly.messages.tool_pairs import broken_pairs
 from otel_assembly.tokens import MessageFraming
 
 QUICK = settings(

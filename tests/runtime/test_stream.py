@@ -21,8 +21,8 @@ from otel_assembly.events import (
     TurnCompleted,
     TurnStarted,
 )
-from otel_assembly.facts import EventFacts, EventKind, describe
-from otel_assembly.history import History
+from otel_assembly.history.history import History
+from otel_assembly.messages.describe import EventFacts, EventKind, describe
 from otel_assembly.runtime import NestedSendError, Stream
 from otel_assembly.runtime.stream import MAX_NESTED_SENDS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_assembly import AlertPolicy, Assembler, Context, SlidingWindowPolicy
-from otel_assembly.observed import ObservedAssembler
+from otel_assembly.observe.assembler import ObservedAssembler
 from otel_assembly.telemetry.conventions_check import ATTRIBUTES
 from otel_assembly.telemetry.conventions_spans import MODEL_CALL_STAMP
 from otel_assembly.testing import RecordedTelemetry, conversation

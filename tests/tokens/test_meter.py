@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from otel_assembly import Assembler, Context, History, ModelRequest, TokenBudgetPolicy
 from otel_assembly.errors import ConfigurationError, TokenizerError
 from otel_assembly.events import ModelResponse, ObserverAlert, ToolCallEvent
-from otel_assembly.facts import EventFacts, EventKind, describe
+from otel_assembly.messages.describe import EventFacts, EventKind, describe
 from otel_assembly.tokens import MessageFraming, TiktokenCounter, TokenMeter
 
 

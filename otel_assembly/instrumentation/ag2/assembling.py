@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.instrumentation.ag2.preparing import ModelCall
     from otel_assembly.instrumentation.instrumentor import Instrumentation
-    from otel_assembly.observed import ObservedAssembly
+    from otel_assembly.observe.assembler import ObservedAssembly
 
     _Proxy = ObjectProxy[Any]
 else:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_assembly.instrumentation.instrumentor import Instrumentation
-    from otel_assembly.observed import ObservedAssembly
+    from otel_assembly.observe.assembler import ObservedAssembly
 
 #: Halts that were told of a moment ago; one that is passed on to another stream is not told again.
 _TOLD: Final[deque[weakref.ref[Any]]] = deque(maxlen=64)

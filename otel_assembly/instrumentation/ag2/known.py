@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_assembly.instrumentation.instrumentor import Instrumentation
-    from otel_assembly.observed import ObservedAssembly
+    from otel_assembly.observe.assembler import ObservedAssembly
 
 _AGENT: Final = "__ag2_agent__"
 _MODEL_CONFIG: Final = "__ag2_model_config__"

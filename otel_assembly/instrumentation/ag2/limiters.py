@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from otel_assembly.instrumentation.instrumentor import Instrumentation
-    from otel_assembly.observed import ObservedAssembly, ObservedStep
+    from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
 
     Tell = Callable[[ObservedAssembly, ObservedStep, int, Sequence[Any]], None]
 

@@ -9,15 +9,15 @@ from weakref import WeakKeyDictionary
 
 from otel_assembly.conversation import alert_facts
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
-from otel_assembly.facts import describe
 from otel_assembly.instrumentation.wrapping import ByIdentity, argument
+from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.instrumentation.instrumentor import Instrumentation
-    from otel_assembly.observed import ObservedAssembly, ObservedStep
+    from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
 
 #: What AG2 takes for the characters of a token where its policy is not told otherwise.
 CHARACTERS_PER_TOKEN: Final = 4

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from otel_assembly.instrumentation.instrumentor import Instrumentation
-    from otel_assembly.observed import ObservedAssembly
+    from otel_assembly.observe.assembler import ObservedAssembly
 
 #: AG2's middlewares that reduce, by the name of the class.
 _REDUCES: Final = frozenset({"AssemblerMiddleware", "_HistoryLimiter", "_TokenLimiter"})

@@ -11,10 +11,10 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
 from otel_assembly.messages import MEDIA_TOKENS, Draft, spelled
-from otel_assembly.readings import read_from
-from otel_assembly.stand_ins import result_texts, shortened, summary_like
+from otel_assembly.messages.content_snapshot import read_from
+from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, describe
+from otel_assembly.messages.replacements import result_texts, shortened, summary_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.agentscope.parts import Parts
     from otel_assembly.instrumentation.agentscope.prompts import Change
     from otel_assembly.instrumentation.instrumentor import Instrumentation
-    from otel_assembly.observed import ObservedAssembly
+    from otel_assembly.observe.assembler import ObservedAssembly
 
 
 #: What no hook explains of what the model is called with, such as the hints that AgentScope itself puts in.

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.budget.compaction import CompactionOutcome
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
-from otel_assembly.facts import EventKind, describe
 from otel_assembly.instrumentation.agentscope.agents import done, prepare, remembered
 from otel_assembly.instrumentation.agentscope.prompts import tell_prompt
 from otel_assembly.instrumentation.summaries import no_summary
 from otel_assembly.instrumentation.wrapping import argument, bound, told_whole
+from otel_assembly.messages.describe import EventKind, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.compaction import Attempt
     from otel_assembly.instrumentation.agentscope.messages import Part
     from otel_assembly.instrumentation.instrumentor import Instrumentation
-    from otel_assembly.observed import ObservedAssembly, ObservedStep
+    from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
 
 COMPRESS_CONTEXT: Final = "compress_context"
 _SETTINGS: Final = ("trigger_ratio", "reserve_ratio", "compression_fallback_to_truncation")

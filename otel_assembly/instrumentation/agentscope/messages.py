@@ -23,9 +23,9 @@ from agentscope.message import (
     UserMsg,
 )
 
-from otel_assembly.facts import EventFacts, EventKind, describe
 from otel_assembly.messages import Draft
-from otel_assembly.stand_ins import result_texts, shortened, summary_like
+from otel_assembly.messages.describe import EventFacts, EventKind, describe
+from otel_assembly.messages.replacements import result_texts, shortened, summary_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agentscope.message import DataBlock, HintBlock, TextBlock, ThinkingBlock, ToolCallBlock, ToolResultBlock
 
-from otel_assembly.forks import new_lock
+from otel_assembly._internal.forks import new_lock
 from otel_assembly.instrumentation.agentscope.messages import Part, part_of, summary_part
-from otel_assembly.readings import contents, copied, equal, read_from
+from otel_assembly.messages.content_snapshot import contents, copied, equal, read_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from agentscope.message import Msg
 
-    from otel_assembly.facts import EventFacts
+    from otel_assembly.messages.describe import EventFacts
 
     #: How a message falls into parts: the blocks of each, and whether it is a message of its own.
     Split = Callable[[Msg], Iterable[tuple[tuple[Any, ...], bool]]]

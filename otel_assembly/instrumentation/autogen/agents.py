@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.instrumentation.autogen.following import Following
     from otel_assembly.instrumentation.instrumentor import Instrumentation
-    from otel_assembly.observed import ObservedAssembly
+    from otel_assembly.observe.assembler import ObservedAssembly
     from otel_assembly.telemetry.run import OpenRun
 
 _ENDS_ASSEMBLY = "_otel_assembly_ends_assembly"

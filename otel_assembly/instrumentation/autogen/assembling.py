@@ -17,14 +17,14 @@ from otel_assembly.instrumentation.autogen.contexts import (
 )
 from otel_assembly.instrumentation.autogen.conversation import begin
 from otel_assembly.instrumentation.wrapping import bound, told_whole
-from otel_assembly.matching import Matcher
+from otel_assembly.matching.event_index import Matcher
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from otel_assembly.instrumentation.autogen.contexts import Reducer
     from otel_assembly.instrumentation.instrumentor import Instrumentation
-    from otel_assembly.observed import ObservedAssembly
+    from otel_assembly.observe.assembler import ObservedAssembly
 
 
 def watched_context(

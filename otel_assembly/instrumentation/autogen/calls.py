@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from otel_assembly.instrumentation.autogen.contexts import Within
-    from otel_assembly.observed import ObservedAssembly
+    from otel_assembly.observe.assembler import ObservedAssembly
 
 _AGENT_NAME: Final = "gen_ai.agent.name"
 #: So many clients stand around a client, at most.

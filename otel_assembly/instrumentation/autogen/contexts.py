@@ -12,12 +12,12 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
-from otel_assembly.facts import describe
+from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from otel_assembly.observed import ObservedStep
+    from otel_assembly.observe.assembler import ObservedStep
 
 _SKIPPED: Final = re.compile(r"Skipped (\d+) messages\.")
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.instrumentation.autogen.calls import ModelCall
     from otel_assembly.instrumentation.instrumentor import Instrumentation
-    from otel_assembly.observed import ObservedAssembly
+    from otel_assembly.observe.assembler import ObservedAssembly
 
 
 @dataclass(frozen=True, slots=True)

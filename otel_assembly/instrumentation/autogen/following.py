@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.forks import new_lock
+from otel_assembly._internal.forks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 from autogen_core import FunctionCall, Image
 from autogen_core.models import AssistantMessage, FunctionExecutionResultMessage, SystemMessage, UserMessage
 
-from otel_assembly.facts import EventFacts, EventKind, ToolCallFacts, describe
 from otel_assembly.instrumentation.autogen.contexts import reported_skips
 from otel_assembly.messages import MEDIA_TOKENS
-from otel_assembly.readings import read_from
-from otel_assembly.stand_ins import result_texts, shortened, summary_like
+from otel_assembly.messages.content_snapshot import read_from
+from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, describe
+from otel_assembly.messages.replacements import result_texts, shortened, summary_like
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,6 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from otel_assembly.facts import EventFacts, EventKind, describe
 from otel_assembly.messages import (
     ROLES,
     Draft,
@@ -25,8 +24,9 @@ from otel_assembly.messages import (
     read_content,
     with_texts,
 )
-from otel_assembly.readings import read_from
-from otel_assembly.stand_ins import result_texts, shortened, summary_like
+from otel_assembly.messages.content_snapshot import read_from
+from otel_assembly.messages.describe import EventFacts, EventKind, describe
+from otel_assembly.messages.replacements import result_texts, shortened, summary_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

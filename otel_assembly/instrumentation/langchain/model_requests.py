@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.instrumentation.langchain.comparing import changed
 from otel_assembly.instrumentation.langchain.graph_runs import GRAPH_RUN, Place
 from otel_assembly.instrumentation.langchain.models import model_of
+from otel_assembly.instrumentation.langchain.observation import EDIT
 from otel_assembly.instrumentation.langchain.preparing import awaiting
 from otel_assembly.instrumentation.langchain.reducers import edit_of, is_watched
 from otel_assembly.instrumentation.langchain.schemas import schemas_of
-from otel_assembly.instrumentation.langchain.telling import EDIT
 from otel_assembly.instrumentation.runs import followed
 from otel_assembly.instrumentation.wrapping import contained
 from otel_assembly.telemetry.stamp import CalledModel
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from otel_assembly.instrumentation.instrumentor import Instrumentation
     from otel_assembly.instrumentation.langchain.graph_runs import GraphRun
+    from otel_assembly.instrumentation.langchain.observation import ReducerCall
     from otel_assembly.instrumentation.langchain.preparing import Preparation
-    from otel_assembly.instrumentation.langchain.telling import Edit
 
 
 class ModelNode:
@@ -37,7 +37,7 @@ class ModelNode:
         prompts: The system prompts of the one that it was made of; None where none was made.
     """
 
-    def __init__(self, edit: Edit, messages: Any) -> None:
+    def __init__(self, edit: ReducerCall, messages: Any) -> None:
         self.edit = edit
         self.prompts: tuple[str, ...] | None = None
         self.request: Any = None
@@ -179,7 +179,7 @@ def prompts_of(request: Any) -> tuple[str, ...]:
     return (str(prompt),) if prompt else ()
 
 
-def tell_request(edit: Edit, messages: Sequence[Any], came: tuple[str, ...] | None, request: Any) -> None:
+def tell_request(edit: ReducerCall, messages: Sequence[Any], came: tuple[str, ...] | None, request: Any) -> None:
     """A request goes on with these messages: tell what became of those, and of the prompts, that it came with."""
     before, after = came or (), prompts_of(request)
     open_ = edit.preparation is not None and not edit.preparation.ended
@@ -219,7 +219,7 @@ def _is_bound(handler: Any) -> bool:
     return hasattr(handler, "__self__")
 
 
-def _request_edit(instrumentation: Instrumentation, handler: Any, request: Any) -> Edit | None:
+def _request_edit(instrumentation: Instrumentation, handler: Any, request: Any) -> ReducerCall | None:
     edit = None
     with instrumentation.contained():
         MODEL_NODE.set(None)  # each of its middleware is watched: there is nothing left to tell of them together
@@ -281,7 +281,7 @@ def _awatched(handler: Any, instrumentation: Instrumentation) -> Any:
     return awrap_model_call
 
 
-def _tell_once(edit: Edit, request: Any) -> None:
+def _tell_once(edit: ReducerCall, request: Any) -> None:
     """What is sent is told once for each call of the model, however often a middleware asks for one."""
     edit.sent = True
     with edit.instrumentation.contained():
@@ -289,7 +289,7 @@ def _tell_once(edit: Edit, request: Any) -> None:
 
 
 @contextmanager
-def ending(edit: Edit) -> Iterator[None]:
+def ending(edit: ReducerCall) -> Iterator[None]:
     """What is still open of an edit when its middleware has returned or raised comes to its end."""
     try:
         yield

@@ -10,9 +10,9 @@ from otel_assembly.instrumentation.langchain.comparing import changed, same
 from otel_assembly.instrumentation.langchain.conversations import CONVERSATIONS_WITHOUT_THREAD
 from otel_assembly.instrumentation.langchain.graph_runs import Place
 from otel_assembly.instrumentation.langchain.model_requests import MODEL_NODE, ModelNode
+from otel_assembly.instrumentation.langchain.observation import WRAP_MODEL_CALL, ReducerCall
 from otel_assembly.instrumentation.langchain.preparing import TASK
 from otel_assembly.instrumentation.langchain.reducers import edit_of, is_watched
-from otel_assembly.instrumentation.langchain.telling import WRAP_MODEL_CALL, Edit
 from otel_assembly.instrumentation.wrapping import bound
 
 if TYPE_CHECKING:
@@ -78,11 +78,11 @@ def _node(instrumentation: Instrumentation, function: Any, state: Any, config: A
                 node = _ChangingNode(place, edit, removing=not before, hands_on=before)
         elif getattr(function, "__qualname__", None) in _MODEL_NODES:
             messages = _messages(state)
-            edit = Edit(instrumentation, WRAP_MODEL_CALL, list(messages))
+            edit = ReducerCall(instrumentation, WRAP_MODEL_CALL, list(messages))
             node = _CallingNode(place, ModelNode(edit, messages))
         elif function is not None and isinstance(state, Mapping) and isinstance(state.get("messages"), list):
             name = getattr(function, "__name__", type(function).__name__)
-            edit = Edit(instrumentation, name, state["messages"], calls=True)
+            edit = ReducerCall(instrumentation, name, state["messages"], calls=True)
             edit.asker = run.model_node if run is not None and place.node == _PRE_MODEL_HOOK else None
             node = _ChangingNode(place, edit, removing=True, hands_on=True)
         if node is None and run is not None and not str(getattr(function, "__module__", "")).startswith(_MACHINERY):
@@ -143,7 +143,7 @@ class _Node:
 class _ChangingNode(_Node):
     """A node that returns a change of the state."""
 
-    def __init__(self, place: Place, edit: Edit, *, removing: bool, hands_on: bool) -> None:
+    def __init__(self, place: Place, edit: ReducerCall, *, removing: bool, hands_on: bool) -> None:
         super().__init__(place, edit.instrumentation)
         self._edit = edit
         #: Whether only what takes messages out is told.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.instrumentation.instrumentor import Instrumentation
     from otel_assembly.instrumentation.langchain.graph_runs import Place
-    from otel_assembly.observed_prepared import PreparedAssembly, PreparedStep
+    from otel_assembly.observe.prepared import PreparedAssembly, PreparedStep
 
 #: What no hook explains of what a model is sent.
 FRAMEWORK: Final = "framework"

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.instrumentation.langchain.telling import CONTEXT_EDITING, SUMMARIZATION, Edit
+from otel_assembly.instrumentation.langchain.observation import CONTEXT_EDITING, SUMMARIZATION, ReducerCall
 
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumentor import Instrumentation
@@ -25,13 +25,13 @@ def is_watched(owner: Any) -> bool:
     return isinstance(base, type) and isinstance(owner, base) and not getattr(owner, "otel_assembly_plugin", False)
 
 
-def edit_of(instrumentation: Instrumentation, owner: Any, messages: Sequence[Any], **known: Any) -> Edit:
+def edit_of(instrumentation: Instrumentation, owner: Any, messages: Sequence[Any], **known: Any) -> ReducerCall:
     """What a middleware is going to do to messages."""
     kind = type(owner)
     policy = _NAMED.get((kind.__module__, kind.__qualname__))
     if policy is None:
-        return Edit(instrumentation, kind.__name__, messages, **known)
-    return Edit(
+        return ReducerCall(instrumentation, kind.__name__, messages, **known)
+    return ReducerCall(
         instrumentation, policy, messages, kind="reduction", config=lambda: _settings(owner), expected=True, **known
     )
 

@@ -11,10 +11,10 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
-from otel_assembly.facts import describe
-from otel_assembly.instrumentation.langchain.telling import EDIT, FOR_A_SUMMARY
+from otel_assembly.instrumentation.langchain.observation import EDIT, FOR_A_SUMMARY
 from otel_assembly.instrumentation.summaries import no_summary
 from otel_assembly.instrumentation.wrapping import argument, bound
+from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from otel_assembly.budget.compaction import Attempt
     from otel_assembly.instrumentation.instrumentor import Instrumentation
-    from otel_assembly.instrumentation.langchain.telling import Edit
-    from otel_assembly.observed import ObservedStep
+    from otel_assembly.instrumentation.langchain.observation import ReducerCall
+    from otel_assembly.observe.assembler import ObservedStep
 
 
 class Summarising:
@@ -35,7 +35,7 @@ class Summarising:
         trimmed: Where trimming left nothing, what would have had to fit, and the limit.
     """
 
-    def __init__(self, edit: Edit, step: ObservedStep, middleware: Any, given: Sequence[Any]) -> None:
+    def __init__(self, edit: ReducerCall, step: ObservedStep, middleware: Any, given: Sequence[Any]) -> None:
         self.edit = edit
         self.step = step
         self.middleware = middleware

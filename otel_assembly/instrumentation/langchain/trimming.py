@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
 from otel_assembly.instrumentation.langchain.models import counting_model
+from otel_assembly.instrumentation.langchain.observation import FOR_A_SUMMARY, TRIM_MESSAGES, ReducerCall
 from otel_assembly.instrumentation.langchain.summaries import SUMMARISING
-from otel_assembly.instrumentation.langchain.telling import FOR_A_SUMMARY, TRIM_MESSAGES, Edit
 from otel_assembly.instrumentation.wrapping import bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from otel_assembly.instrumentation.instrumentor import Instrumentation
-    from otel_assembly.observed import ObservedStep
+    from otel_assembly.observe.assembler import ObservedStep
 
 #: What the two functions are always given, by name.
 _KEYS: Final = frozenset({"max_tokens", "token_counter"})
@@ -150,10 +150,10 @@ def _around(original: Callable[..., Any], instrumentation: Instrumentation, *, l
     return trim
 
 
-def _edit(instrumentation: Instrumentation, given: list[Any], settings: Mapping[str, Any]) -> Edit | None:
-    edit: Edit | None = None
+def _edit(instrumentation: Instrumentation, given: list[Any], settings: Mapping[str, Any]) -> ReducerCall | None:
+    edit: ReducerCall | None = None
     with instrumentation.contained():
-        edit = Edit(instrumentation, TRIM_MESSAGES, given, kind="reduction", config=lambda: _config(settings))
+        edit = ReducerCall(instrumentation, TRIM_MESSAGES, given, kind="reduction", config=lambda: _config(settings))
         edit.reason = _over(settings)
     return edit
 
@@ -164,7 +164,9 @@ def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {limit: settings["max_tokens"], **told}
 
 
-def _tell(edit: Edit, step: ObservedStep, trim: Trim, result: Sequence[Any], settings: Mapping[str, Any]) -> None:
+def _tell(
+    edit: ReducerCall, step: ObservedStep, trim: Trim, result: Sequence[Any], settings: Mapping[str, Any]
+) -> None:
     budget = settings["max_tokens"]
     if trim.needed is not None:
         unit = "items" if _by_count(settings) else "tokens"

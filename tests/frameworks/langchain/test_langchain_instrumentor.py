@@ -128,7 +128,7 @@ async def test_where_nobody_listens_nothing_is_done():
 
 
 async def test_a_failure_of_ours_is_counted_and_the_agent_goes_on(assembly_telemetry, monkeypatch, caplog):
-    from otel_assembly.observed import ObservedAssembler
+    from otel_assembly.observe.assembler import ObservedAssembler
 
     def broken(*args, **kwargs):
         raise ZeroDivisionError
@@ -179,14 +179,14 @@ def test_nothing_is_imported_for_it_and_what_is_imported_later_is_seen():
 
 def test_a_long_history_is_not_walked_for_it(telemetry, monkeypatch):
     """Of 5,000 messages that were seen before, none is described again."""
-    from otel_assembly import facts, history
+    from otel_assembly import describe
+    from otel_assembly.history import history
 
     described = []
-    original = facts.describe
 
     def counting(message):
         described.append(message)
-        return original(message)
+        return describe(message)
 
     messages = chat(2_500)
     trim_messages(messages, max_tokens=5, token_counter=len)

@@ -1,0 +1,1 @@
+"""What every folder may use and no user imports."""

@@ -1,0 +1,120 @@
+"""An allocation as a sheet: numbers alone, for spans."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+from otel_assembly.budget.keep_order import survivors_of
+from otel_assembly.budget.sections import is_text
+from otel_assembly.decision import BudgetEntry, BudgetReport, DecisionOutcome, DecisionReason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from otel_assembly.budget.allocation import Allocation, BlockDecision
+    from otel_assembly.budget.block import Block
+    from otel_assembly.decision import Overflow
+
+
+def sheet_of(allocation: Allocation) -> BudgetReport:
+    """How an allocation gave its budget out."""
+    return BudgetReport(
+        window=allocation.window,
+        output_reserve=allocation.output_reserve,
+        fixed=allocation.fixed,
+        used=allocation.used,
+        lines=tuple(_line(allocation, decision) for decision in allocation.decisions),
+        overflow=allocation.overflow,
+    )
+
+
+def overflowing_sheet(
+    blocks: Sequence[Block], costs: Sequence[int], window: int, output_reserve: int, overflow: Overflow
+) -> BudgetReport:
+    """A budget that what may not be cut does not fit: nothing is given out, and each block says what it would take."""
+    lines = (
+        BudgetEntry(
+            name=block.name,
+            kind=block.kind.value,
+            priority=block.priority,
+            cuttable=block.cuttable,
+            min_tokens=block.min_tokens,
+            tokens_in=cost,
+            tokens_out=0,
+            outcome=DecisionOutcome.DROPPED,
+            reason=DecisionReason.OVER_BUDGET,
+            room=0,
+            items_in=len(block.items),
+            items_out=0,
+        )
+        for block, cost in zip(blocks, costs, strict=True)
+    )
+    return BudgetReport(window, output_reserve, overflow.needed, 0, tuple(lines), overflow)
+
+
+#: The reasons of items that stay out however much room there is.
+_OUT_FROM_THE_START: Final = frozenset(
+    {
+        DecisionReason.DUPLICATE,
+        DecisionReason.STALE,
+        DecisionReason.ORPHANED_TOOL_CALL,
+        DecisionReason.ORPHANED_TOOL_RESULT,
+    }
+)
+
+
+def _line(allocation: Allocation, decision: BlockDecision) -> BudgetEntry:
+    block = decision.block
+    made = int(decision.made is not None)
+    alive = [item.index for item in decision.items if item.reason not in _OUT_FROM_THE_START]
+    tokens_in = decision.tokens_in + decision.separators_in
+    tokens_out = decision.tokens_out + decision.separators_out
+    atoms: list[list[int]] = []
+    cost = tokens_in
+    if block.cuttable:
+        atoms = survivors_of(block, block.items, alive)
+        if len(alive) < len(decision.items):
+            cost = tokens_out if decision.items_out == len(alive) else allocation.tokens_of(block, alive)
+    order = [index for atom in atoms for index in atom]
+    charges = allocation.charges(block, order)
+    floor = min(block.min_tokens, cost)
+    return BudgetEntry(
+        name=block.name,
+        kind=block.kind.value,
+        priority=block.priority,
+        cuttable=block.cuttable,
+        min_tokens=block.min_tokens,
+        tokens_in=tokens_in,
+        tokens_out=tokens_out,
+        outcome=decision.outcome,
+        reason=decision.reason,
+        room=decision.room,
+        items_in=len(decision.items),
+        items_out=decision.items_out + made,
+        items_injected=made,
+        compacted=sum(item.outcome is DecisionOutcome.COMPACTED for item in decision.items),
+        cut=str(block.cut),
+        items=range(len(decision.items)),
+        order=order,
+        charges=charges,
+        atoms=[len(atom) for atom in atoms],
+        cost=cost,
+        enough=_enough(allocation, decision, atoms, charges, floor) if floor else 0,
+        events=sum(not is_text(block.items[index]) for index in order),
+        winners=[(item.index, item.winner) for item in decision.items if item.winner is not None],
+    )
+
+
+def _enough(
+    allocation: Allocation, decision: BlockDecision, atoms: Sequence[Sequence[int]], charges: Sequence[int], floor: int
+) -> int:
+    """How many items it takes, in the order in which they survive, to be worth the block's floor."""
+    upto = [0, *accumulate(charges)]
+    taken: list[int] = []
+    for atom in atoms:
+        taken += atom
+        # Nothing is counted before the bound says that it may be enough.
+        if upto[len(taken)] >= floor and allocation.tokens_of(decision.block, sorted(taken)) >= floor:
+            break
+    return len(taken)

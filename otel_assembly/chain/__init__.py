@@ -1,0 +1,1 @@
+"""Policies applied one after the other, and the end of an assembly."""

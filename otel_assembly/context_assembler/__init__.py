@@ -1,0 +1,1 @@
+"""Prompts built from sources: permission, evidence, budget, order (the CLEAR pass)."""

@@ -1,0 +1,390 @@
+"""`History`: an append-only conversation that remembers, as integers, what the engine learnt of each event once.
+
+A list works wherever a `History` does. What a `History` buys is that a turn costs what is new and what is in the
+window, however long the conversation is: facts are read as events arrive, tokens are counted on demand from the newest
+event backwards, and slices and filters are views.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, overload
+from weakref import WeakKeyDictionary
+
+from otel_assembly._internal.forks import new_lock
+from otel_assembly.conversation import Conversation
+from otel_assembly.errors import DescribeError
+from otel_assembly.history.token_counts import TokenTable
+from otel_assembly.history.view import Column, PositionColumn, View
+from otel_assembly.messages.describe import EventFacts, EventKind, describe
+from otel_assembly.messages.tool_pairs import ANSWERS, ECHO, MEDIA, ORPHAN, Pairing
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from otel_assembly.tokens import TokenMeter
+
+KINDS: Final = tuple(EventKind)
+_CODES: Final = {kind: code for code, kind in enumerate(KINDS)}
+CONVERSATION_KINDS: Final = frozenset(
+    {
+        EventKind.REQUEST,
+        EventKind.RESPONSE,
+        EventKind.TOOL_CALL,
+        EventKind.TOOL_RESULT,
+        EventKind.SUMMARY,
+        EventKind.SYSTEM,
+    }
+)
+_CONVERSATION_CODES: Final = frozenset(_CODES[kind] for kind in CONVERSATION_KINDS)
+#: Facts of so many newest events are held until they are counted, so that a text is read once.
+_FRESH: Final = 1024
+#: Token tables of so many meters are held: a second assembler with another model is common, a tenth is not.
+_METERS: Final = 4
+
+
+class History(Sequence[Any]):
+    """An append-only sequence of events of any described types.
+
+    Args:
+        events: Events to begin with; each is read once.
+        strict: Refuse an event with a part of a type that nobody knows, instead of counting that by its JSON.
+
+    Raises:
+        DescribeError: An event cannot be read; nothing of it is appended.
+    """
+
+    #: Whether this history lives for a list that somebody else holds, so that texts are better remembered by the meter.
+    passing = False
+
+    def __init__(self, events: Iterable[Any] = (), *, strict: bool = False) -> None:
+        self.strict = strict
+        #: The first event with a part of a type that nobody knows: its type, and that of the part.
+        self.unknown: tuple[type, str] | None = None
+        self.conversation = Conversation()
+        #: What assemblers keep of this conversation, by whoever keeps it; it goes with the history.
+        self.kept_for: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        self.lock = new_lock(self, History._read_again)
+        self._begin()
+        self.extend(events)
+
+    def _begin(self) -> None:
+        self._events: list[Any] = []
+        self._kinds = bytearray()
+        self._offsets = array("Q", [0])
+        self._sizes = array("I")
+        #: Items that take no tokens: what the model does not see as a message, and what restates another event.
+        self.silent = array("I")
+        #: Items that restate another event.
+        self.echoes = array("I")
+        #: How far an item stands behind the first item of its atom, at most.
+        self.reach = 0
+        self._media = array("I")
+        self._dicts = False
+        self._digests = array("Q")
+        self._pairing = Pairing()
+        self._fresh: dict[int, EventFacts] = {}
+        self._tables: dict[Hashable, TokenTable] = {}
+        #: The table that was asked for last, and for whom: it is asked for many times a turn.
+        self._last_table: tuple[TokenMeter | None, int, TokenTable | None] = (None, 0, None)
+        #: The newest response that says what the provider billed, and that number of input tokens.
+        self.billed: tuple[int, int] | None = None
+        self.all = Column(self)
+        self.conversational = PositionColumn(self, array("I"))
+        self.asides = PositionColumn(self, array("I"))
+        self.orphans = PositionColumn(self, array("I"))
+        self.requests = PositionColumn(self, array("I"))
+        self.alerts = PositionColumn(self, array("I"))
+        self.summaries = PositionColumn(self, array("I"))
+        self.columns: tuple[Column, ...] = (
+            self.all,
+            self.conversational,
+            self.asides,
+            self.orphans,
+            self.requests,
+            self.alerts,
+            self.summaries,
+        )
+        #: One past the last system message that leads the conversation: a prompt that stands among the events. Alerts
+        #: and lifecycle notes, which the model does not read, may stand before it.
+        self.leading = 0
+        self._leads = True
+
+    def _read_again(self) -> None:
+        """A fork caught another thread while it was writing here: what was read cannot be relied upon."""
+        events = self._events
+        self._begin()
+        self.extend(events)
+
+    def append(self, event: Any) -> None:
+        """Add the newest event; it is read now, and counted when a policy asks."""
+        self._add(event, self._read(event))
+
+    def _read(self, event: Any) -> EventFacts:
+        facts = describe(event)
+        if self.strict and facts.unknown:
+            raise unknown_part(type(event), facts.unknown[0])
+        return facts
+
+    def _add(self, event: Any, facts: EventFacts) -> None:
+        code = _CODES[EventKind(facts.kind)]
+        with self.lock:
+            position = len(self._events)
+            flags = self._pairing.append(facts)
+            self.reach = max(self.reach, position - self._pairing.atoms[position])
+            size = 0 if flags & ECHO else sum(map(_utf8_length, facts.texts))
+            self._kinds.append(code)
+            self._offsets.append(self._offsets[-1] + size)
+            self._sizes.append(size)
+            if flags & ECHO:
+                self.echoes.append(position)
+            if flags & ECHO or not facts.rendered:
+                self.silent.append(position)
+            if flags & MEDIA:
+                self._media.append(position)
+            self._fresh[position] = facts
+            if len(self._fresh) > _FRESH and not self.passing:
+                del self._fresh[next(iter(self._fresh))]
+            if facts.unknown and self.unknown is None:
+                self.unknown = type(event), facts.unknown[0]
+            if facts.billed_tokens:
+                self.billed = (position, facts.billed_tokens)
+            if self._leads:
+                if facts.kind == EventKind.SYSTEM:
+                    self.leading = position + 1
+                elif facts.rendered:
+                    self._leads = False
+            self._dicts = self._dicts or isinstance(event, dict)
+            self._events.append(event)
+            for column in self.columns_of(position)[1:]:
+                column.held.append(position)  # type: ignore[attr-defined]  # all but the first are arrays
+
+    def extend(self, events: Iterable[Any]) -> None:
+        """Add events in order; all of them, or none if one cannot be read."""
+        for event, facts in [(event, self._read(event)) for event in events]:
+            self._add(event, facts)
+
+    def columns_of(self, position: int) -> tuple[Column, ...]:
+        """The columns that list an item."""
+        code = self._kinds[position]
+        kind = KINDS[code]
+        if kind is EventKind.ALERT:
+            return self.all, self.asides, self.alerts
+        if code not in _CONVERSATION_CODES:
+            return self.all, self.asides
+        if self._pairing.flags[position] & ORPHAN:
+            return self.all, self.orphans
+        if kind is EventKind.REQUEST:
+            return self.all, self.conversational, self.requests
+        if kind is EventKind.SUMMARY:
+            return self.all, self.conversational, self.summaries
+        return self.all, self.conversational
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._events)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        return self.view()[index] if isinstance(index, slice) else self._events[index]
+
+    def __repr__(self) -> str:
+        return f"History({len(self)} events)"
+
+    def view(self) -> View:
+        """All events up to now; what is appended later is not in it."""
+        return View(self, [(self.all, 0, len(self._events))])
+
+    @property
+    def of_dicts(self) -> bool:
+        """Whether an event is a dict, which whoever holds it may change in place."""
+        return self._dicts
+
+    @property
+    def events(self) -> Sequence[Any]:
+        """The events by position; not to be changed."""
+        return self._events
+
+    def event(self, position: int) -> Any:
+        """The event at a position."""
+        return self._events[position]
+
+    def facts(self, position: int, *, last: bool = False) -> EventFacts:
+        """What `describe` says of an event; `last` gives up what was remembered of it."""
+        if last and not self.passing and position < len(self._digests) and self._digests[position]:
+            fresh = self._fresh.pop(position, None)
+        else:
+            fresh = self._fresh.get(position)
+        return fresh if fresh is not None else describe(self._events[position])
+
+    def kind(self, position: int) -> EventKind:
+        """The kind of an event."""
+        return KINDS[self._kinds[position]]
+
+    def flags(self, position: int) -> int:
+        """The pairing flags of an event."""
+        return self._pairing.flags[position]
+
+    def atom(self, position: int) -> int:
+        """The position of the first item of the event's atom."""
+        return self._pairing.atoms[position]
+
+    def calls(self, position: int) -> int:
+        """How many tool calls an event asks for, or, below 0, how many it answers; what restates them does neither."""
+        links = self._pairing.links[position]
+        return -links if self._pairing.flags[position] & ANSWERS else links
+
+    @property
+    def pairing(self) -> Pairing:
+        """Which result answers which call."""
+        return self._pairing
+
+    def offset(self, position: int) -> int:
+        """Bytes of text (UTF-8) in front of an item, from the conversation's start."""
+        return self._offsets[position]
+
+    def size(self, position: int) -> int:
+        """Bytes of an item's text (UTF-8); an echo has none."""
+        return self._sizes[position]
+
+    def has_media(self, position: int) -> bool:
+        """Whether part of an item can only be estimated."""
+        return bool(self._pairing.flags[position] & MEDIA)
+
+    def any_media(self, view: View) -> bool:
+        """Whether part of a view can only be estimated."""
+        return any(map(view.holds, self._media))
+
+    def view_size(self, view: View) -> int:
+        """Bytes of the text (UTF-8) of a view's items."""
+        return sum(
+            self._offsets[stop] - self._offsets[start]
+            if type(column) is Column
+            else sum(map(self._sizes.__getitem__, column.positions(start, stop)))
+            for column, start, stop in view.segments
+        )
+
+    def tokens_by_kind(self, view: View, table: TokenTable) -> list[int]:
+        """The tokens of a view's items, added up by kind, in the order of `KINDS`."""
+        sums = [0] * len(KINDS)
+        for code, tokens in zip(map(self._kinds.__getitem__, view.positions()), table.each(view), strict=True):
+            sums[code] += tokens
+        return sums
+
+    def digests(self, view: View) -> bytes:
+        """What stands for the texts of a view's items, 8 bytes each, equal in every process."""
+        found = array("Q")
+        if view.segments:
+            last = max(column.position(stop - 1) for column, _, stop in view.segments)
+            if last >= len(self._digests):
+                self.digest(last)
+        for column, start, stop in view.segments:
+            if type(column) is Column:
+                found += self._digests[start:stop]
+            else:
+                found.extend(map(self._digests.__getitem__, column.positions(start, stop)))
+        if 0 in found:
+            for index, position in enumerate(view.positions()):
+                if not found[index]:
+                    found[index] = self.digest(position)
+        if sys.byteorder == "big":
+            found.byteswap()
+        return found.tobytes()
+
+    def digest(self, position: int) -> int:
+        """64 bits that stand for an item's rendered texts, equal in every process."""
+        with self.lock:
+            missing = position + 1 - len(self._digests)
+            if missing > 0:
+                self._digests.extend(array("Q", bytes(8 * missing)))
+            if not self._digests[position]:
+                facts = self.facts(position)
+                self._digests[position] = text_digest((self.kind(position), *facts.texts))
+            return self._digests[position]
+
+    def table(self, meter: TokenMeter) -> TokenTable:
+        """What `meter` counted of this history so far."""
+        last, generation, table = self._last_table
+        if last is meter and generation == meter.counter.generation and table is not None:
+            return table
+        table = self._tables.get(meter.key)
+        if table is None:
+            with self.lock:
+                table = self._tables.setdefault(meter.key, TokenTable(self, meter))
+                while len(self._tables) > _METERS:
+                    del self._tables[next(iter(self._tables))]
+        self._last_table = meter, meter.counter.generation, table
+        return table
+
+    def newest_request(self, view: View) -> int:
+        """The position of the newest user request in a view; −1 where it has none."""
+        if not len(view):
+            return -1
+        first = view.position(0)
+        for index in range(self.requests.index(view.end) - 1, -1, -1):
+            position = self.requests.position(index)
+            if position < first:
+                break
+            if view.holds(position):
+                return position
+        return -1
+
+
+class ListHistory(History):
+    """The history of a list that somebody else holds, and may hand in again: what was read of its events is kept.
+
+    Args:
+        events: The events.
+        facts: What was read of them, where that is known.
+
+    Raises:
+        DescribeError: An event's type has no ``describe()`` row.
+    """
+
+    passing = True
+
+    def __init__(self, events: Iterable[Any] = (), facts: Iterable[EventFacts] | None = None) -> None:
+        super().__init__()
+        held = list(events)
+        self.take(held, list(map(describe, held)) if facts is None else facts)
+
+    def take(self, events: Iterable[Any], facts: Iterable[EventFacts]) -> None:
+        """Add events that were read already."""
+        for event, known in zip(events, facts, strict=True):
+            self._add(event, known)
+
+    def renew(self, events: Sequence[Any]) -> None:
+        """Hold these objects instead of the first ones, which are the same events and say the same."""
+        with self.lock:
+            self._events[: len(events)] = events
+
+    def reread(self, position: int, facts: EventFacts) -> None:
+        """An event says the same as before, and has been given an id since."""
+        self._fresh[position] = facts
+
+
+def unknown_part(event_type: type, part: str) -> DescribeError:
+    """What a strict reader says to an event with a part of a type that nobody knows."""
+    return DescribeError(event_type, f"it has a part of type {part!r}, which nobody knows, and 'strict' is asked for")
+
+
+def text_digest(texts: Iterable[str]) -> int:
+    """64 bits (never 0) that stand for these texts."""
+    state = hashlib.blake2b(digest_size=8)
+    for text in texts:
+        raw = text.encode("utf-8", "surrogatepass")
+        state.update(len(raw).to_bytes(8, "big"))
+        state.update(raw)
+    return int.from_bytes(state.digest(), "big") or 1
+
+
+def _utf8_length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

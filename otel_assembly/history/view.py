@@ -1,0 +1,271 @@
+"""`View`: a part of a `History`, as intervals over its columns; slicing, filtering and cutting copy nothing.
+
+A *column* lists positions of a history in order: all of them, or those of one class of event, kept as events arrive. A
+filter over a hundred thousand events is therefore one interval, and what it left out is another.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Any, overload
+
+from otel_assembly._internal.intervals import to_runs, without
+
+if TYPE_CHECKING:
+    from otel_assembly._internal.intervals import Run
+    from otel_assembly.history.history import History
+
+#: Positions of a column are copied so many at a time, so that who stops early has not copied them all.
+_CHUNK = 64
+
+
+class Column:
+    """Every position of a history."""
+
+    __slots__ = ("__weakref__", "history")
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+
+    def __len__(self) -> int:
+        return len(self.history)
+
+    def positions(self, start: int, stop: int) -> Sequence[int]:
+        """The positions at indexes ``start`` to ``stop``."""
+        return range(start, stop)
+
+    def position(self, index: int) -> int:
+        """The position at one index."""
+        return index
+
+    def index(self, position: int) -> int:
+        """The index at which a position stands or would stand."""
+        return position
+
+
+class PositionColumn(Column):
+    """The positions that a class of events has; ascending."""
+
+    __slots__ = ("held",)
+
+    def __init__(self, history: History, held: Sequence[int]) -> None:
+        super().__init__(history)
+        self.held = held
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+    def positions(self, start: int, stop: int) -> Sequence[int]:
+        return self.held[start:stop]
+
+    def position(self, index: int) -> int:
+        return self.held[index]
+
+    def index(self, position: int) -> int:
+        return bisect_left(self.held, position)
+
+
+Segment = tuple[Column, int, int]
+
+
+class View(Sequence[Any]):
+    """An immutable sequence of a history's events, in their order there; the very objects."""
+
+    __slots__ = ("_length", "_places", "history", "is_slice", "segments")
+
+    def __init__(self, history: History, segments: Iterable[Segment], *, is_slice: bool = False) -> None:
+        self.history = history
+        #: Whether it was cut out with no regard to what belongs together: a call may be in it, and its result not.
+        self.is_slice = is_slice
+        held: list[Segment] = []
+        length = 0
+        for segment in segments:
+            if segment[1] < segment[2]:
+                held.append(segment)
+                length += segment[2] - segment[1]
+        self.segments = tuple(held)
+        self._length = length
+        self._places: tuple[list[int], list[int]] | None = None
+
+    def _starts(self) -> tuple[list[int], list[int]]:
+        """Of each segment, the index and the position of its first item."""
+        if self._places is None:
+            lengths = (stop - start for _, start, stop in self.segments)
+            firsts = [column.position(start) for column, start, _ in self.segments]
+            self._places = [0, *accumulate(lengths)][:-1], firsts
+        return self._places
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Any]:
+        events = self.history.events
+        for column, start, stop in self.segments:
+            yield from map(events.__getitem__, column.positions(start, stop))
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(self._length)
+            if step != 1:
+                return [self[i] for i in range(start, stop, step)]
+            is_slice = self.is_slice or stop - start < self._length
+            return View(self.history, self.pick([(start, stop)]).segments, is_slice=is_slice)
+        if index < 0:
+            index += self._length
+        return self.history.event(self.position(index))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or isinstance(other, str | bytes):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # a sequence that compares by its items has no hash
+
+    def __repr__(self) -> str:
+        return f"View({len(self)} of {len(self.history)} events)"
+
+    def position(self, index: int) -> int:
+        """The position in the history of the view's item at `index`."""
+        if not 0 <= index < self._length:
+            raise IndexError(index)
+        if len(self.segments) == 1:
+            column, start, _ = self.segments[0]
+            return column.position(start + index)
+        indexes, _ = self._starts()
+        place = bisect_right(indexes, index) - 1
+        column, start, _ = self.segments[place]
+        return column.position(start + index - indexes[place])
+
+    def positions(self) -> Iterator[int]:
+        """Positions of all items, in order."""
+        return chain.from_iterable(
+            column.positions(lower, min(lower + _CHUNK, stop))
+            for column, start, stop in self.segments
+            for lower in range(start, stop, _CHUNK)
+        )
+
+    def backward(self) -> Iterator[int]:
+        """Positions from the newest item, on demand."""
+        return chain.from_iterable(self.chunks_backward())
+
+    def chunks_backward(self) -> Iterator[list[int]]:
+        """Positions from the newest item, some dozens at a time, on demand."""
+        for column, start, stop in reversed(self.segments):
+            for upper in range(stop, start, -_CHUNK):
+                yield list(column.positions(max(start, upper - _CHUNK), upper))[::-1]
+
+    def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
+        """The index of the first item that is, or else equals, `value`."""
+        return list(self).index(value, start, self._length if stop is None else stop)
+
+    def index_of(self, position: int) -> int:
+        """The view's index of a position of the history; −1 where it is not in the view."""
+        indexes, firsts = self._starts()
+        place = bisect_right(firsts, position) - 1
+        if place < 0:
+            return -1
+        column, start, stop = self.segments[place]
+        index = column.index(position)
+        held = index < stop and column.position(index) == position
+        return indexes[place] + index - start if held else -1
+
+    def holds(self, position: int) -> bool:
+        """Whether a position of the history is in this view."""
+        return self.index_of(position) >= 0
+
+    @property
+    def end(self) -> int:
+        """One past the newest position."""
+        if not self.segments:
+            return 0
+        column, _, stop = self.segments[-1]
+        return column.position(stop - 1) + 1
+
+    @property
+    def whole(self) -> bool:
+        """Whether this is all of the history, as long as it was when the view was made."""
+        return not self.segments or (
+            len(self.segments) == 1 and type(self.segments[0][0]) is Column and self.segments[0][1] == 0
+        )
+
+    def pick(self, runs: Iterable[Run]) -> View:
+        """The part of this view that runs ``[start, stop)`` of its own indexes name, ascending and disjoint."""
+        segments: list[Segment] = []
+        if len(self.segments) == 1:
+            column, low, _ = self.segments[0]
+            for start, stop in runs:
+                _extend(segments, (column, low + start, low + min(stop, self._length)))
+            return View(self.history, segments, is_slice=self.is_slice)
+        indexes, _ = self._starts()
+        for start, stop in runs:
+            place = bisect_right(indexes, start) - 1
+            while start < min(stop, self._length):
+                column, low, high = self.segments[place]
+                first = low + start - indexes[place]
+                last = min(high, first + stop - start)
+                _extend(segments, (column, first, last))
+                start += last - first
+                place += 1
+        return View(self.history, segments, is_slice=self.is_slice)
+
+    def minus(self, other: View) -> View:
+        """The part of this view that is not in another one of the same history, by interval over shared columns."""
+        held: dict[int, list[Run]] = {}
+        for column, start, stop in other.segments:
+            held.setdefault(id(column), []).append((start, stop))
+        segments: list[Segment] = []
+        for column, start, stop in self.segments:
+            inside = sorted(
+                (max(low, start) - start, min(high, stop) - start)
+                for low, high in held.get(id(column), ())
+                if low < stop and high > start
+            )
+            segments += ((column, start + low, start + high) for low, high in without(stop - start, inside))
+        return View(self.history, segments, is_slice=self.is_slice)
+
+    def pick_positions(self, positions: Iterable[int]) -> View:
+        """The part of this view at these positions of its history, in the view's order."""
+        indexes = sorted(index for position in positions if (index := self.index_of(position)) >= 0)
+        return self.pick(to_runs(indexes))
+
+
+class Edited(Sequence[Any]):
+    """A view's events, some of them replaced and others put between them; no event moves.
+
+    Args:
+        view: What was edited.
+        events: What came of it.
+        positions: For each of these the position in the view's history that it stands at; None where it is new.
+    """
+
+    __slots__ = ("_events", "positions", "view")
+
+    def __init__(self, view: View, events: Sequence[Any], positions: Sequence[int | None]) -> None:
+        self.view = view
+        self._events = events
+        self.positions = positions
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        return self._events[index]
+
+
+def _extend(segments: list[Segment], segment: Segment) -> None:
+    if segments:
+        column, start, stop = segments[-1]
+        if column is segment[0] and stop == segment[1]:
+            segments[-1] = (column, start, segment[2])
+            return
+    segments.append(segment)

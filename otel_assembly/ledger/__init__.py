@@ -1,0 +1,1 @@
+"""One conversation: item ids, what each assembly did, and what changed since the one before."""

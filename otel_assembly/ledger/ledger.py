@@ -1,0 +1,342 @@
+"""The ledger of a conversation: who its items are, and what the last assembly did with them.
+
+Items have an *ordinal*, counted from 0 at first sight, that stays theirs however the caller rearranges a list. What a
+policy took out in an assembly is held as intervals, so that remembering it, and finding what changed since, cost what
+changed, and not what the conversation has grown to.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from operator import is_
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakKeyDictionary
+
+from otel_assembly._internal.forks import in_child, new_lock
+from otel_assembly.errors import DescribeError
+from otel_assembly.history.history import History, ListHistory
+from otel_assembly.ledger.item_ids import ItemIds
+from otel_assembly.ledger.snapshot import Departure, LedgerInput, NumberedHistory, PendingUsage, Snapshot
+from otel_assembly.matching.event_index import Matcher
+from otel_assembly.matching.sequence_diff import align
+from otel_assembly.messages.content_snapshot import Reading, Readings, changed, contents, equal, readable, says_the_same
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from otel_assembly.chain.filtered_output import FilteredOutput
+    from otel_assembly.context import Context
+    from otel_assembly.ledger.prefix_hash import PrefixHash
+    from otel_assembly.ledger.step import Step
+    from otel_assembly.messages.describe import EventFacts
+
+Key = TypeVar("Key")
+
+#: Ledgers that are known only by a conversation id; the least recently used are forgotten beyond it.
+LEDGERS_BY_ID: Final = 1_000
+#: Items that steps made whose own origins are remembered.
+_SUMMARIES: Final = 64
+
+
+class Ledger:
+    """One conversation under one assembler in one process."""
+
+    def __init__(self, *, observed: bool = False) -> None:
+        self.id = uuid.uuid4().hex
+        #: Whether somebody else's code assembles, whose output may be the next input.
+        self.observed = observed
+        #: Of each step, its last output that was a history of its own: it is read on where that only grew.
+        self.frames: dict[int, NumberedHistory] = {}
+        #: Of each step, its last output if that was in many pieces.
+        self.scattered: dict[int, FilteredOutput] = {}
+        self.lock = new_lock()
+        self.turns = 0
+        self.last: Snapshot | None = None
+        #: The last assembly whose span was recorded: what a reader of the traces knows.
+        self.recorded: Snapshot | None = None
+        self.awaits_bill: PendingUsage | None = None
+        self._next = 0
+        self._frame: NumberedHistory | None = None
+        #: The last list that came in.
+        self._given: list[Any] = []
+        #: What was read of its events.
+        self.readings = Readings()
+        #: What each event of the last list said when it was read.
+        self._said: list[Any] = []
+        #: The digest of the last stable prefix, so that one that only grew is not read again.
+        self.prefix: PrefixHash | None = None
+        #: What left by a step since the last recorded assembly, and is not offered any more.
+        self.departed: dict[int, Departure] = {}
+        #: What a step made of others, by its ordinal: theirs, of those that nobody made.
+        self.leaves: dict[int, tuple[tuple[int, int], ...]] = {}
+
+    def take(self, count: int) -> int:
+        """Give `count` new items their ordinals; the first is returned."""
+        with self.lock:
+            first = self._next
+            self._next += count
+            return first
+
+    def made_by(self, step: Step) -> tuple[tuple[Any, int], ...]:
+        """What this step made in the last assembly, with the ordinals, and what did not come in since."""
+        last = self.last
+        made = last.made[step.index] if last is not None and last.did(step.index, step.policy) else ()
+        if not (made and self.observed):
+            return made
+        ordinals = step.frame_in.ordinals
+        came = set(map(ordinals.of, ordinals.find([ordinal for _, ordinal in made])))
+        return tuple(one for one in made if one[1] not in came)
+
+    def remember_leaves(self, item: int, leaves: tuple[tuple[int, int], ...]) -> None:
+        """What an item that a step made stands for, for as long as it may come in and be compacted itself."""
+        self.leaves[item] = leaves
+        while len(self.leaves) > _SUMMARIES:
+            del self.leaves[next(iter(self.leaves))]
+
+    @property
+    def size(self) -> int:
+        """How many events it holds."""
+        histories = {id(frame.history): len(frame.history) for frame in self.frames.values()}
+        if self._frame is not None:
+            histories[id(self._frame.history)] = len(self._frame.history)
+        return sum(histories.values())
+
+    def turn(self) -> int:
+        """Count an assembly; its number, from 0, is returned."""
+        with self.lock:
+            self.turns += 1
+            return self.turns - 1
+
+    def open(self, events: Sequence[Any]) -> LedgerInput:
+        """Read an assembly's input.
+
+        Raises:
+            DescribeError: An event of a list cannot be read; the ledger stays as it was.
+        """
+        with self.lock:
+            if isinstance(events, History):
+                return self._open_history(events)
+            return self._open_list(events if type(events) is list else list(events))
+
+    def _open_history(self, history: History) -> LedgerInput:
+        if self._frame is None:
+            self._frame = NumberedHistory(history, ItemIds())
+        frame = self._frame
+        view = history.view()
+        new = len(view) - len(frame.ordinals)
+        if new > 0:
+            frame.ordinals.extend(new, self.take(new))
+        return LedgerInput(frame, view)
+
+    def _open_list(self, events: list[Any]) -> LedgerInput:
+        frame = self._frame
+        if frame is None:
+            frame = self._frame = NumberedHistory(ListHistory(), ItemIds())
+        known = len(frame.history)
+        if not (self._grown(events, known) or self._renewed(frame, events, known)):
+            return self._rearranged(frame, events)
+        new = events[known:]
+        if new:
+            made = self._made_before(new)
+            self._take(frame, new)
+            self._number(frame, made)
+        return LedgerInput(frame, frame.history.view(), self._given)
+
+    def _take(self, frame: NumberedHistory, events: Sequence[Any]) -> None:
+        """Put events behind those of a frame; all of them, or none if one cannot be read."""
+        self.readings.serve(len(frame.history) + len(events))
+        read = list(map(self.readings.of, events))
+        frame.listed.take(events, [one.facts for one in read])
+        self._said += [one.said for one in read]
+
+    def _grown(self, events: list[Any], known: int) -> bool:
+        """Whether a list is what it was, with more behind it.
+
+        What is behind is put behind ours first, and taken away again where it is not so: two lists of one length are
+        compared without copying any of them, and without touching what is in them.
+        """
+        given = self._given
+        if not known:
+            self._given = list(events)
+            return True
+        if len(events) < known or events[0] is not given[0] or events[known - 1] is not given[known - 1]:
+            return False
+        del given[known:]  # what could not be read
+        given += events[known:]
+        # What an assembler of ours sends are the very objects that came in; of what others send, equal ones will do.
+        if equal(given, events) and (self.observed or all(map(is_, given, events))) and self._unchanged(events, known):
+            return True
+        del given[known:]
+        return False
+
+    def _unchanged(self, events: list[Any], known: int) -> bool:
+        """Whether chat messages that were seen before still say what they said; a dict can be changed in place."""
+        frame = self._frame
+        return frame is None or not frame.history.of_dicts or equal(self._said, contents(events[:known]))
+
+    def _renewed(self, frame: NumberedHistory, events: list[Any], known: int) -> bool:
+        """Whether a list holds fresh objects of the events that it held, each of which says what it said, and more.
+
+        They are compared as lists; one by one only those that are not the same to the last attribute.
+        """
+        held, fresh = frame.history.events, events[:known]
+        if len(fresh) < known or not all(map(is_, map(type, held), map(type, fresh))) or not readable(fresh):
+            return False
+        read: dict[int, Reading] = {}
+        try:
+            for at in changed(self._said, contents(fresh)):
+                read[at] = self.readings.of(fresh[at])
+                if not says_the_same(Reading(self._said[at], frame.history.facts(at)), read[at]):
+                    return False
+        except Exception:  # noqa: BLE001  # a foreign type's comparison is not ours to trust
+            return False
+        for at, one in read.items():
+            self._said[at] = one.said
+        frame.renew(fresh, {at: one.facts for at, one in read.items() if one.facts.id != frame.history.facts(at).id})
+        self._given = list(events)
+        return True
+
+    def _number(self, frame: NumberedHistory, known: Sequence[int | None]) -> None:
+        """Give the newest items of a frame their ordinals: those that they have already, or new ones."""
+        told = self.recorded.told_of_made if self.recorded is not None else {}
+        unnumbered = 0
+        for ordinal in (*known, -1):
+            if ordinal is None:
+                unnumbered += 1
+                continue
+            frame.ordinals.extend(unnumbered, self.take(unnumbered))
+            unnumbered = 0
+            if ordinal >= 0:
+                frame.ordinals.extend(1, ordinal)
+                if ordinal in told:
+                    frame.told[ordinal] = told[ordinal]
+
+    def _recognised(self, old: NumberedHistory, events: list[Any]) -> list[int | None]:
+        """The ordinals of those events that came in, or were sent, before."""
+        ordinals: list[int | None] = [None] * len(events)
+        last = self.last
+        if self.observed and last is not None and last.frame is not old:
+            sent = list(last.frame.of(last.kept))
+            found = align(list(last.kept), events, read=self.facts_of).found()
+            ordinals = [None if at is None else sent[at] for at in found]
+        for known in (lambda new: self._came_before(old, new), self._made_before):
+            if None in ordinals:
+                taken = set(ordinals)
+                places = [place for place, ordinal in enumerate(ordinals) if ordinal is None]
+                for place, ordinal in zip(places, known([events[place] for place in places]), strict=True):
+                    ordinals[place] = None if ordinal in taken else ordinal
+        return ordinals
+
+    def _came_before(self, old: NumberedHistory, events: list[Any]) -> list[int | None]:
+        found = align(old.history.events, events, old.places, read=self.facts_of).found()
+        return [None if at is None else old.ordinals.of(at) for at in found]
+
+    def _made_before(self, events: Sequence[Any]) -> list[int | None]:
+        """The ordinals of those events that a step of the last assembly made: its output is this input."""
+        made = [one for step in self.last.made for one in step] if self.observed and self.last is not None else []
+        if not made:
+            return [None] * len(events)
+        found = Matcher([event for event, _ in made], read=self.facts_of).match(events)
+        return [None if at is None else made[at][1] for at in found]
+
+    def facts(self, event: Any) -> EventFacts:
+        """What is known of an event, which is read if it was not.
+
+        Raises:
+            DescribeError: It cannot be read.
+        """
+        with self.lock:
+            return self.readings.of(event).facts
+
+    def facts_of(self, event: Any) -> EventFacts | None:
+        """As `facts`; None where it cannot be read."""
+        try:
+            return self.facts(event)
+        except DescribeError:
+            return None
+
+    def _rearranged(self, old: NumberedHistory, events: list[Any]) -> LedgerInput:
+        frame = NumberedHistory(ListHistory(), ItemIds())
+        self._said, before = [], self._said
+        try:
+            self._take(frame, events)
+        except Exception:
+            self._said = before
+            raise
+        self._number(frame, self._recognised(old, events))
+        if self.recorded is not None:
+            told = self.recorded.told()
+            frame.told |= {ordinal: told[ordinal] for ordinal in frame.ordinals.all() if ordinal in told}
+        if self.observed:
+            self._depart(old, frame)
+        self._frame = frame
+        self._given = list(events)
+        return LedgerInput(frame, frame.history.view(), self._given)
+
+    def _depart(self, old: NumberedHistory, new: NumberedHistory) -> None:
+        """Of what is not offered any more, note what a step took out in an assembly that no reader was told of."""
+        last = self.last
+        if last is None:
+            return
+        here = set(new.ordinals.all())
+        self.leaves = {item: leaves for item, leaves in self.leaves.items() if item in here}
+        if self.recorded is None or last is self.recorded:
+            return
+        for index, (policy, groups) in enumerate(zip(last.policies, last.groups, strict=True)):
+            for group in groups:
+                exit_ = Departure(policy, index, group.outcome, group.reason)
+                self.departed.update((item, exit_) for item in group.frame.of(group.view) if item not in here)
+
+
+class _Keeper:
+    """For whom histories keep the ledgers of one assembler, in one process."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Ledgers:
+    """The ledgers of one assembler: by `History`, else by conversation id, else by `Context` object.
+
+    A forked child begins them all anew, for its parent goes on with them: two processes would else tell different
+    things of one ledger.
+    """
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._begin()
+        in_child(self._begin)
+
+    def _begin(self) -> None:
+        self._keeper = _Keeper()
+        self._by_context: WeakKeyDictionary[Context, Ledger] = WeakKeyDictionary()
+        self._by_id: OrderedDict[str, Ledger] = OrderedDict()
+
+    def of(self, events: Sequence[Any], context: Context) -> Ledger:
+        """The ledger of the conversation that these events belong to."""
+        with self._lock:
+            if isinstance(events, History):
+                # A ledger refers to its history, so that a dictionary of ours would keep both for ever: it is held by
+                # the history itself, and goes with it, or with this assembler.
+                held: WeakKeyDictionary[_Keeper, Ledger] = events.kept_for
+                return _at(held, self._keeper)
+            if context.conversation_id is not None:
+                return self._of_id(context.conversation_id)
+            return _at(self._by_context, context)
+
+    def _of_id(self, conversation_id: str) -> Ledger:
+        ledger = self._by_id.get(conversation_id)
+        if ledger is None:
+            ledger = self._by_id[conversation_id] = Ledger()
+            if len(self._by_id) > LEDGERS_BY_ID:
+                self._by_id.popitem(last=False)
+        else:
+            self._by_id.move_to_end(conversation_id)
+        return ledger
+
+
+def _at(ledgers: WeakKeyDictionary[Key, Ledger], key: Key) -> Ledger:
+    ledger = ledgers.get(key)
+    if ledger is None:
+        ledger = ledgers[key] = Ledger()
+    return ledger

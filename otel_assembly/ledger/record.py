@@ -1,0 +1,196 @@
+"""The record of one assembly: what each step took in and let out. `Assembly`, spans and metrics are read from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.history.broken_pairs import broken_in
+from otel_assembly.ledger.ledger_diff import made_no_more, offered_no_more
+from otel_assembly.ledger.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from otel_assembly.context import Context
+    from otel_assembly.conversation import HaltGuard
+    from otel_assembly.decision import Overflow
+    from otel_assembly.events import HaltEvent
+    from otel_assembly.history.view import View
+    from otel_assembly.ledger.ledger import Ledger
+    from otel_assembly.ledger.numbers import Totals
+    from otel_assembly.ledger.snapshot import Departure, LedgerInput, NumberedHistory
+    from otel_assembly.ledger.step import Step
+    from otel_assembly.tokens import TokenMeter
+
+CALLER = "caller"
+
+
+@dataclass(slots=True)
+class Record:
+    """One assembly, whole."""
+
+    assembly_id: str
+    name: str | None
+    model: str | None
+    turn: int
+    ledger: Ledger
+    opening: LedgerInput
+    context: Context
+    meter: TokenMeter
+    prompts_in: tuple[str, ...]
+    #: The assembly before this one in the ledger.
+    last: Snapshot | None = None
+    #: The last assembly before this one whose span was recorded.
+    baseline: Snapshot | None = None
+    steps: list[Step] = field(default_factory=list)
+    #: Whether somebody else's code ran it, so that nobody has seen to it that what belongs together stays together.
+    observed: bool = False
+    #: Whether what came in could not be known: what is said to have come in is what is sent.
+    unknown: bool = False
+    #: Whether a model is called with what it sends.
+    called: bool = True
+    #: When it was over, where it is told later than that.
+    ended_ns: int | None = None
+    #: What went wrong, where nothing is sent.
+    error: BaseException | None = None
+    #: What went wrong, where what came in stays as it was all the same: a framework's care of a history, and no prompt.
+    spared: BaseException | None = None
+    overflow: Overflow | None = None
+    #: Those that close where the conversation is halted: the context's, and that of the history that came in.
+    guards: Sequence[HaltGuard] = ()
+    #: What halted the conversation before this assembly came to its end.
+    halt: HaltEvent | None = None
+    #: What left by a step since the baseline, in assemblies that were not recorded, and came in no more.
+    departed: Mapping[int, Departure] = field(default_factory=dict)
+    #: How many counts had been made in the input's token table when this assembly ended; None while it runs.
+    counts: int | None = None
+    _prompts: tuple[tuple[str, ...], int] | None = None
+    #: Tokens of what is sent, by kind, once somebody has asked.
+    kinds: Sequence[int] | None = None
+    #: Its numbers, once somebody has asked.
+    totals: Totals | None = None
+
+    @property
+    def withdrawn(self) -> list[int]:
+        """Ordinals that the caller no longer offers, or a step that is gone no longer makes, since the baseline."""
+        offered = [frame.ordinals.of(position) for frame, position in offered_no_more(self, self.baseline)]
+        return offered + [item for _, item, _ in made_no_more(self, self.baseline)]
+
+    @property
+    def prompts_out(self) -> tuple[str, ...]:
+        """The prompts to send."""
+        if self.error is not None:
+            return ()
+        return self.steps[-1].prompts_out if self.steps else self.prompts_in
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Where each prompt to send is from."""
+        if self.error is not None:
+            return ()
+        return self.steps[-1].sources if self.steps else (CALLER,) * len(self.prompts_in)
+
+    @property
+    def view_out(self) -> View:
+        """The events to send."""
+        view = self.steps[-1].view_out if self.steps else self.opening.view
+        return view if self.error is None else view.pick([])
+
+    @property
+    def events_out(self) -> list[Any]:
+        """The events to send, of a list those that came in with this assembly: a later one may bring other objects."""
+        view, given = self.view_out, self.opening.given
+        if given and view.history is self.opening.view.history:
+            return list(map(given.__getitem__, view.positions()))
+        return list(view)
+
+    @property
+    def frame_out(self) -> NumberedHistory:
+        """The frame of the events to send."""
+        return self.steps[-1].frame_out if self.steps else self.opening.frame
+
+    @property
+    def framing(self) -> int:
+        """Tokens of messages to send that several events are joined to."""
+        return sum(step.framing for step in self.steps)
+
+    @property
+    def separators(self) -> int:
+        """Tokens that joining events to messages added."""
+        return sum(step.separators for step in self.steps)
+
+    @property
+    def pure(self) -> bool:
+        """Whether no step made events: every item in the output stood in the input."""
+        return not any(step.made for step in self.steps)
+
+    def broken(self, view: View) -> int:
+        """Events of what a step let out that lost the other half of their pair."""
+        known = (step.broken for step in self.steps if step.view_out is view and step.broken is not None)
+        found = next(known, None)
+        return broken_in(view) if found is None else found
+
+    def items_tokens(self, view: View) -> int:
+        """Tokens of a view's items, as far as they are counted."""
+        return view.history.table(self.meter).sum(view)
+
+    def prompt_tokens(self, prompts: Sequence[str]) -> int:
+        """Tokens of prompts; of the same ones, which several steps let through, they are counted once."""
+        key = tuple(prompts)
+        if self._prompts is None or self._prompts[0] != key:
+            self._prompts = key, sum(map(self.meter.prompt, key))
+        return self._prompts[1]
+
+    def tokens(self, prompts: Sequence[str], view: View) -> int:
+        """Tokens of a rendered prompt, as far as its items are counted."""
+        return (
+            self.prompt_tokens(prompts)
+            + self.meter.tools(self.context.tools)
+            + self.meter.priming
+            + self.items_tokens(view)
+        )
+
+    def count(self, view: View) -> None:
+        """Count a view, down to its last item."""
+        view.history.table(self.meter).count(view)
+
+    def count_where_it_came_in(self) -> None:
+        """Count what is sent in another order or shape than it came in; what arrived is told by these tokens."""
+        source = self.opening.frame
+        if self.frame_out is not source:
+            table, end = source.history.table(self.meter), self.opening.view.end
+            for position in source.ordinals.find(self.frame_out.of(self.view_out)):
+                if position < end:
+                    table.tokens(position)
+
+    def snapshot(self, since: Snapshot | None) -> Snapshot:
+        """What the next assembly needs of this one, which was compared with `since`."""
+        source, end = self.opening.frame, self.opening.view.end
+        table = source.history.table(self.meter)
+        return Snapshot(
+            assembly_id=self.assembly_id,
+            policies=tuple(step.policy for step in self.steps),
+            groups=tuple(step.groups for step in self.steps),
+            held=tuple(step.held for step in self.steps),
+            moved=tuple(step.moved for step in self.steps),
+            made=tuple(step.made for step in self.steps),
+            prompts=self.prompts_out,
+            tools=self.context.tools,
+            kept=self.view_out,
+            frame=self.frame_out,
+            source=source,
+            end=end,
+            seen=max(end, since.seen) if since is not None and since.source is source else end,
+            table=table,
+            counted=self.counts if self.counts is not None else len(table.order),
+            kinds=self.kinds,
+            kept_table=self.view_out.history.table(self.meter),
+            told_of_made=dict(self._tokens_made()) if self.observed else {},
+        )
+
+    def _tokens_made(self) -> Iterator[tuple[int, int]]:
+        for step in self.steps:
+            if step.made:
+                table = step.frame_out.history.table(self.meter)
+                yield from ((made[1], table.known(at)) for made, at in zip(step.made, step.made_at, strict=True))

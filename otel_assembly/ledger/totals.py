@@ -1,0 +1,260 @@
+"""An assembly in numbers, and what its prompt begins with in common with the previous one."""
+
+from __future__ import annotations
+
+from operator import add, sub
+from typing import TYPE_CHECKING, Final
+
+from otel_assembly.decision import DecisionOutcome, PrefixBreak, PromptPart
+from otel_assembly.history.history import KINDS
+from otel_assembly.ledger.interval_diff import shared_prefix
+from otel_assembly.ledger.numbers import Breakpoints, Prefix, Totals
+from otel_assembly.ledger.prefix_hash import PrefixHash
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from otel_assembly.history.view import View
+    from otel_assembly.ledger.record import Record
+    from otel_assembly.ledger.snapshot import Group, Snapshot
+
+
+def totals_of(record: Record) -> Totals:
+    """The numbers of an assembly, worked out once; this counts what will be sent."""
+    if record.totals is None:
+        record.totals = _totals(record)
+    return record.totals
+
+
+def _totals(record: Record) -> Totals:
+    record.count(record.view_out)
+    view_in, view_out = record.opening.view, record.view_out
+    sent = record.error is None
+    budget, fixed = min(
+        ((step.budget, step.fixed) for step in record.steps if step.budget is not None),
+        key=lambda limits: limits[0],
+        default=(None, None),
+    )
+    if not sent and record.overflow is not None and record.overflow.unit == "tokens":
+        budget = record.overflow.budget
+    injected, injected_tokens, dropped, dropped_tokens, compacted, compacted_tokens = (
+        _flow(record) if sent else (0, 0, len(view_in), record.items_tokens(view_in), 0, 0)
+    )
+    return Totals(
+        tokens_in=record.tokens(record.prompts_in, view_in) + sum(step.around_in for step in record.steps),
+        tokens_in_estimated=not view_in.history.table(record.meter).complete(view_in),
+        tokens_out=(record.tokens(record.prompts_out, view_out) + record.framing + record.separators if sent else 0),
+        method=_method(record, view_out),
+        encoding=record.meter.encoding,
+        prompts_in=len(record.prompts_in),
+        prompts_out=len(record.prompts_out),
+        events_in=len(view_in),
+        events_out=len(view_out),
+        events_injected=injected,
+        injected_tokens=injected_tokens,
+        dropped=dropped,
+        dropped_tokens=dropped_tokens,
+        compacted=compacted,
+        compacted_tokens=compacted_tokens,
+        alerts_delivered=sum(len(step.alerts) for step in record.steps) if sent else 0,
+        halts_emitted=max(record.context.halts_emitted, sum(step.halts for step in record.steps)),
+        budget=budget,
+        fixed=fixed,
+        overflow=record.overflow,
+    )
+
+
+def _method(record: Record, view_out: View) -> str:
+    method: str = record.meter.method
+    if method == "exact" and view_out.history.any_media(view_out):
+        return "estimated"
+    return method
+
+
+def _flow(record: Record) -> tuple[int, int, int, int, int, int]:
+    """Injected, dropped and compacted items and their tokens, from the assembly's input to its output."""
+    if record.pure:
+        dropped = [g.view for step in record.steps for g in step.groups if g.outcome is DecisionOutcome.DROPPED]
+        compacted = [g.view for step in record.steps for g in step.groups if g.outcome is DecisionOutcome.COMPACTED]
+        return (
+            0,
+            0,
+            sum(map(len, dropped)),
+            sum(map(record.items_tokens, dropped)),
+            sum(map(len, compacted)),
+            sum(map(record.items_tokens, compacted)),
+        )
+    # Whatever stands in an assembly came in, or a step of it made it.
+    made = {ordinal for step in record.steps for ordinal in step.injected}
+    injected = record.view_out.pick_positions(
+        position for position in record.view_out.positions() if record.frame_out.ordinals.of(position) in made
+    )
+    left = {outcome: [0, 0] for outcome in (DecisionOutcome.DROPPED, DecisionOutcome.COMPACTED)}
+    for step in record.steps:
+        for group in step.groups:
+            if group.frame is record.opening.frame:
+                left[group.outcome][0] += len(group.view)
+                left[group.outcome][1] += record.items_tokens(group.view)
+                continue
+            table = group.view.history.table(record.meter)
+            for position in group.view.positions():
+                if group.frame.ordinals.of(position) not in made:
+                    left[group.outcome][0] += 1
+                    left[group.outcome][1] += max(0, table.known(position))
+    return (
+        len(injected),
+        record.items_tokens(injected),
+        *left[DecisionOutcome.DROPPED],
+        *left[DecisionOutcome.COMPACTED],
+    )  # type: ignore[return-value]  # two pairs unpacked are four numbers
+
+
+def tokens_by_kind(record: Record) -> dict[str, int]:
+    """What fills the prompt to send; the numbers sum to its tokens.
+
+    A message's framing is counted with the message; ``framing`` is what belongs to no single event: the reply's
+    priming, and the marks of messages that several texts are joined to.
+    """
+    if record.error is not None:
+        return {}
+    view = record.view_out
+    parts = (
+        record.prompt_tokens(record.prompts_out),
+        record.meter.tools(record.context.tools),
+        record.meter.priming + record.framing,
+        record.separators,
+    )
+    sums = zip(_NAMES, (*parts, *_tokens_of_kinds(record, view)), strict=True)
+    return {name: tokens for name, tokens in sums if tokens}
+
+
+#: Of what is not an event, and of the kinds of events, in the order in which they are told.
+_NAMES: Final = (
+    PromptPart.PROMPT.value,
+    PromptPart.TOOL_SCHEMAS.value,
+    PromptPart.FRAMING.value,
+    PromptPart.SEPARATORS.value,
+    *(kind.value for kind in KINDS),
+)
+
+
+def _tokens_of_kinds(record: Record, view: View) -> Sequence[int]:
+    """By what came and what went since the last prompt, where that is less than all of it."""
+    if record.kinds is not None:
+        return record.kinds
+    history, last = view.history, record.last
+    table = history.table(record.meter)
+    if last is not None and last.kinds is not None and last.kept.history is history and last.kept_table is table:
+        came, went = view.minus(last.kept), last.kept.minus(view)
+        if len(came) + len(went) < len(view):
+            sums = last.kinds
+            if came:
+                sums = list(map(add, sums, history.tokens_by_kind(came, table)))
+            if went:
+                sums = list(map(sub, sums, history.tokens_by_kind(went, table)))
+            record.kinds = sums
+            return sums
+    record.kinds = history.tokens_by_kind(view, table)
+    return record.kinds
+
+
+def breakpoints_of(record: Record, prefix: Prefix) -> Breakpoints:
+    """Where the prompt to send is worth marking."""
+    prompts, events = len(record.prompts_out), len(record.view_out)
+    stable = prefix.prompts if prefix.prompts and prefix.prompts < prompts else prompts
+    marks = dict.fromkeys((prefix.events - 1, events - 1))
+    return Breakpoints(stable - 1 if prompts else None, tuple(mark for mark in marks if mark >= 0))
+
+
+def prefix_of(record: Record) -> Prefix:
+    """Compare the prompt to send with the one before it in the ledger."""
+    last = record.last
+    if last is None or record.error is not None or record.spared is not None:
+        return Prefix(cause=PrefixBreak.FIRST.value if last is None else None)
+    prompts, before = record.prompts_out, last.prompts
+    previous = sum(map(_size, before)) + last.kept.history.view_size(last.kept)
+    if record.context.tools != last.tools:  # providers render the schemas in front of everything else
+        return Prefix(previous_bytes=previous, cause=PrefixBreak.PROMPT_CHANGED.value)
+    whole = 0
+    for one, other in zip(prompts, before, strict=False):
+        if one != other:
+            break
+        whole += 1
+    size = sum(map(_size, prompts[:whole]))
+    tokens = record.prompt_tokens(prompts if whole == len(prompts) else prompts[:whole])
+    tokens += record.meter.tools(record.context.tools)
+    events = 0
+    cause: str | None = None
+    if whole < len(before) or whole < len(prompts):
+        if whole < min(len(before), len(prompts)):
+            size += _size(_common_beginning(prompts[whole], before[whole]))
+        cause = PrefixBreak.PROMPT_CHANGED.value if whole < len(before) or last.kept else None
+    else:
+        events = shared_prefix(record.view_out, last.kept)
+        shared = record.view_out.pick([(0, events)])
+        record.count(shared)
+        size += shared.history.view_size(shared)
+        tokens += record.items_tokens(shared)
+        if events < len(last.kept):
+            cause = _cause(record, last, events)
+    return Prefix(tokens, size, previous, whole, events, cause)
+
+
+def _cause(record: Record, last: Snapshot, at: int) -> str:
+    """Why the item at index `at` of the previous prompt is not there, or is not what is there now."""
+    kept, view = last.kept, record.view_out
+    old, new = kept.position(at), view.position(at) if at < len(view) else -1
+    item, entrant = last.frame.ordinals.of(old), record.frame_out.ordinals.of(new) if new >= 0 else -1
+    if entrant == item:
+        return PrefixBreak.EVENT_CHANGED.value
+    for step in record.steps:
+        for group in step.groups:
+            if _holds(group, kept, old, item):
+                return (
+                    PrefixBreak.COMPACTED.value
+                    if group.outcome is DecisionOutcome.COMPACTED
+                    else PrefixBreak.CUT_MOVED.value
+                )
+        summarises = any(group.outcome is DecisionOutcome.COMPACTED for group in step.groups)
+        before = last.made[step.index] if last.did(step.index, step.policy) else ()
+        if summarises and (item in {ordinal for _, ordinal in before} or entrant in step.injected):
+            return PrefixBreak.COMPACTED.value
+    if all(ordinal != item for ordinal in record.frame_out.of(view)):
+        return PrefixBreak.EVENT_CHANGED.value
+    if any(ordinal == entrant for ordinal in last.frame.of(kept)):
+        return PrefixBreak.REORDERED.value
+    out_before = any(_holds(group, view, new, entrant) for groups in last.groups for group in groups)
+    return PrefixBreak.CUT_MOVED.value if out_before else PrefixBreak.EVENT_CHANGED.value
+
+
+def _holds(group: Group, view: View, position: int, item: int) -> bool:
+    """Whether a group has the item that stands at a position of the view's history."""
+    if group.view.history is view.history:
+        return group.view.holds(position)
+    return any(map(group.view.holds, group.frame.ordinals.find([item])))
+
+
+def prefix_hash(record: Record, prefix: Prefix) -> str:
+    """16 hex digits that stand for the text of a prefix, equal in every process."""
+    shared = record.view_out.pick([(0, prefix.events)])
+    held = record.ledger.prefix
+    prompts = record.prompts_out[: prefix.prompts]
+    if held is None or not held.begins(prompts, shared):
+        held = PrefixHash(prompts)
+    held = record.ledger.prefix = held.upto(shared)
+    return held.digest
+
+
+def _common_beginning(one: str, other: str) -> str:
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return one[:low]
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,246 @@
+"""Which of the events that came back are those that went in: by identity, else by their id, else by equality in order.
+
+A policy of the user's, or a framework's reducer, may return copies, replacements and inventions. What can be matched
+keeps its place in the ledger; a replacement without a match stands for what it replaced, which is then *compacted*.
+Two events that were given different ids are two, whatever they say.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.errors import DescribeError
+from otel_assembly.messages.content_snapshot import equal, reading_of, told_apart
+from otel_assembly.messages.describe import EventFacts, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    #: What is known of an event; None where it cannot be read.
+    Read = Callable[[Any], EventFacts | None]
+
+
+def facts_of(event: Any) -> EventFacts | None:
+    """What ``describe()`` says of an event; None where it cannot be read."""
+    try:
+        return describe(event)
+    except DescribeError:
+        return None
+
+
+class Index:
+    """Where the events of a sequence stand, by what they are found by; it is read on as the sequence grows.
+
+    Each kind of key is read only once somebody asks for it.
+
+    Args:
+        events: The sequence.
+        facts: What is known of the event at a place.
+    """
+
+    __slots__ = (
+        "_alike",
+        "_alike_upto",
+        "_by_id",
+        "_by_id_upto",
+        "_by_identity",
+        "_by_identity_upto",
+        "_repeated",
+        "events",
+        "facts",
+    )
+
+    def __init__(self, events: Sequence[Any], facts: Callable[[int], EventFacts | None]) -> None:
+        self.events = events
+        self.facts = facts
+        self._by_identity: dict[int, int] = {}
+        #: Every place of an object that stands in several.
+        self._repeated: dict[int, list[int]] = {}
+        self._by_id: dict[str, list[int]] = {}
+        self._alike: dict[int, list[int]] = {}
+        self._by_identity_upto = self._by_id_upto = self._alike_upto = 0
+
+    def renewed(self) -> None:
+        """The sequence holds other objects of the same events."""
+        self._by_identity, self._repeated, self._by_identity_upto = {}, {}, 0
+
+    def of_object(self, event: Any) -> Sequence[int]:
+        """Where this very object stands."""
+        start, stop = self._by_identity_upto, len(self.events)
+        if start < stop:
+            self._by_identity_upto = stop
+            names = list(map(id, self.events[start:stop]))
+            places = dict(zip(names, range(start, stop), strict=True))
+            if len(places) == len(names) and self._by_identity.keys().isdisjoint(places):
+                self._by_identity.update(places)
+            else:
+                for name, place in zip(names, range(start, stop), strict=True):
+                    first = self._by_identity.setdefault(name, place)
+                    if first != place:
+                        self._repeated.setdefault(name, [first]).append(place)
+        found = self._by_identity.get(id(event))
+        if found is None:
+            return ()
+        return self._repeated.get(id(event), (found,)) if self._repeated else (found,)
+
+    def of_id(self, name: str) -> Sequence[int]:
+        """Where events stand that the framework gave this id."""
+        for place in range(self._by_id_upto, len(self.events)):
+            facts = self.facts(place)
+            if facts is not None and facts.id is not None:
+                self._by_id.setdefault(facts.id, []).append(place)
+        self._by_id_upto = len(self.events)
+        return self._by_id.get(name, ())
+
+    def like(self, facts: EventFacts) -> Sequence[int]:
+        """Where events stand that read as this one does, and perhaps some others."""
+        for place in range(self._alike_upto, len(self.events)):
+            known = self.facts(place)
+            if known is not None:
+                self._alike.setdefault(hash(reading_of(known)), []).append(place)
+        self._alike_upto = len(self.events)
+        return self._alike.get(hash(reading_of(facts)), ())
+
+
+class Matcher:
+    """Finds events of one sequence in another; each is found at most once.
+
+    Args:
+        events: Where to look.
+        start: From here on.
+        stop: Up to here.
+        index: Where they stand, if that is remembered.
+        read: How an event is read.
+        by_id: Whether ids tell events apart. False for what one step makes again and again: a reminder that is made
+            with a new id each time is the same one for as long as it says the same, and with an id of its own another
+            one once it says something else.
+        rereads: Whether an event that is found by its id, but says something else, is a new one in the place of that.
+    """
+
+    def __init__(
+        self,
+        events: Sequence[Any],
+        start: int = 0,
+        stop: int | None = None,
+        index: Index | None = None,
+        *,
+        read: Read = facts_of,
+        by_id: bool = True,
+        rereads: bool = False,
+    ) -> None:
+        self._index = Index(events, lambda place: read(events[place])) if index is None else index
+        self._events = self._index.events
+        self._start, self._stop = start, len(events) if stop is None else stop
+        self._read = read
+        self._by_id = by_id
+        self._rereads = rereads
+
+    def match(self, events: Sequence[Any]) -> list[int | None]:
+        """For each event, the index of the event that it is or stands for; None where there is none."""
+        taken: set[int] = set()
+        found = [self._first(self._index.of_object(event), taken) for event in events]
+        unknown = {place: self._read(events[place]) for place, at in enumerate(found) if at is None}
+        if unknown and self._by_id:
+            self._match_ids(events, unknown, found, taken)
+        if unknown:
+            self._match_equals(events, unknown, found, taken)
+        return found
+
+    def _first(self, indexes: Sequence[int], taken: set[int]) -> int | None:
+        for place in range(bisect_left(indexes, self._start), len(indexes)):
+            index = indexes[place]
+            if index >= self._stop:
+                break
+            if index not in taken:
+                taken.add(index)
+                return index
+        return None
+
+    def _match_ids(
+        self,
+        events: Sequence[Any],
+        unknown: dict[int, EventFacts | None],
+        found: list[int | None],
+        taken: set[int],
+    ) -> None:
+        for place, facts in list(unknown.items()):
+            if facts is None or facts.id is None:
+                continue
+            indexes = self._index.of_id(facts.id)
+            free = next((i for i in indexes if self._start <= i < self._stop and i not in taken), None)
+            if free is None or type(self._events[free]) is not type(events[place]):
+                continue
+            taken.add(free)
+            del unknown[place]
+            known = self._index.facts(free)
+            if not self._rereads or (known is not None and reading_of(known) == reading_of(facts)):
+                found[place] = free
+
+    def _match_equals(
+        self,
+        events: Sequence[Any],
+        unknown: dict[int, EventFacts | None],
+        found: list[int | None],
+        taken: set[int],
+    ) -> None:
+        """In order: between two matched neighbours, only what stood between them is compared."""
+        at = self._start
+        for place, event in enumerate(events):
+            matched = found[place]
+            if matched is not None:
+                at = max(at, matched + 1)
+                continue
+            facts = unknown.get(place)
+            if facts is None:
+                continue
+            candidates = self._index.like(facts)
+            for candidate in candidates[bisect_left(candidates, at) :]:
+                if candidate >= self._stop:
+                    break
+                if candidate not in taken and self._same(candidate, event, facts):
+                    taken.add(candidate)
+                    found[place] = candidate
+                    at = candidate + 1
+                    break
+
+    def _same(self, candidate: int, event: Any, facts: EventFacts) -> bool:
+        """Whether two events that read alike are one."""
+        known, other = self._index.facts(candidate), self._events[candidate]
+        if known is None or type(other) is not type(event) or (self._by_id and told_apart(known, facts)):
+            return False
+        return reading_of(known) == reading_of(facts) and (not facts.media_tokens or equal(other, event))
+
+
+def moved(indexes: Sequence[int]) -> set[int]:
+    """Of indexes in their new order, those that no longer stand in the order they had: as few as explain it."""
+    tails: list[int] = []
+    tail_places: list[int] = []
+    before: list[int] = []
+    for place, index in enumerate(indexes):
+        length = bisect_left(tails, index)
+        before.append(tail_places[length - 1] if length else -1)
+        tails[length : length + 1] = [index]
+        tail_places[length : length + 1] = [place]
+    stays: set[int] = set()
+    place = tail_places[-1] if tail_places else -1
+    while place >= 0:
+        stays.add(indexes[place])
+        place = before[place]
+    return set(indexes) - stays
+
+
+def replaced(length: int, found: Sequence[int | None]) -> set[int]:
+    """Of `length` inputs, the unmatched ones in whose place an unmatched output stands."""
+    taken = {index for index in found if index is not None}
+    gone: set[int] = set()
+    low = 0
+    invention = False
+    for index in (*found, length):
+        if index is None:
+            invention = True
+            continue
+        if invention:
+            gone.update(i for i in range(low, index) if i not in taken)
+        low, invention = max(low, index + 1), False
+    return gone

@@ -1,0 +1,333 @@
+"""Which tool result answers which tool call: one rule, in one place, that every reducer uses.
+
+A result pairs with the nearest earlier unanswered call of its id, for ids repeat within conversations. A call with all
+its results is an *atom*, kept or dropped together; so is any other event, alone. A result that finds no open call is an
+orphan for good. A call without a result is *pending* while no later response exists, or while it explicitly awaits an
+approval (its message then waits whole); else it is an orphan until its result comes, however late. What restates a
+call or a result (an *echo*) belongs to the atom that it echoes; if it echoes several, they are one from then on.
+
+`Pairing` reads a conversation once, as it grows. `unpaired` looks at a selection of it, from the newest item backwards.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from otel_assembly.messages.describe import EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from otel_assembly.messages.describe import EventFacts
+
+#: Flags of an item.
+ORPHAN: Final = 1
+ECHO: Final = 2
+MEDIA: Final = 8
+ANSWERS: Final = 16
+ASKS: Final = 32
+RESPONSE: Final = 64
+_PAIRED: Final = ORPHAN | ECHO | ANSWERS | ASKS
+
+#: An event that restates a result comes soon after it: only so many ids of answered calls are remembered for it.
+_ECHO_MEMORY: Final = 4096
+
+
+class Pairing:
+    """Atoms and orphans of a growing conversation; items are named by position.
+
+    Attributes:
+        atoms: The position of the first item of each item's atom.
+        flags: `ORPHAN`, `ECHO`, `ASKS`, `ANSWERS` … of each item.
+        links: How many calls an item opens, or how many it closes.
+        incomplete: Of each atom with unanswered calls, by its position: all its items so far.
+        last_response: The position of the newest response; −1 while there is none.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_awaits",
+        "_joined",
+        "_missing",
+        "_open",
+        "_unanswered",
+        "atoms",
+        "flags",
+        "incomplete",
+        "last_response",
+        "links",
+    )
+
+    def __init__(self) -> None:
+        self.atoms = array("I")
+        self.flags = array("B")
+        self.links = array("H")
+        self.incomplete: dict[int, list[int]] = {}
+        self.last_response = -1
+        # By id, the items that asked and wait, oldest first; by item, how many of its calls wait; by atom, the same.
+        self._open: dict[str, list[int]] = {}
+        self._unanswered: dict[int, int] = {}
+        self._missing: dict[int, int] = {}
+        #: By item, the ids of its unanswered calls that explicitly await an approval.
+        self._awaits: dict[int, list[str]] = {}
+        #: Calls that an atom made of several opens.
+        self._joined: dict[int, int] = {}
+        self._answered: OrderedDict[str, int] = OrderedDict()
+
+    def append(self, facts: EventFacts) -> int:
+        """Take the next item; its flags are returned."""
+        position = len(self.atoms)
+        atom, flags, links = position, 0, 0
+        if facts.opens:
+            atom, flags, links = self._call(position, facts)
+        elif facts.closes or facts.kind == EventKind.TOOL_RESULT:
+            atom, flags, links = self._result(position, facts)
+        if facts.kind == EventKind.RESPONSE:
+            self.last_response = position
+            flags |= RESPONSE
+        if facts.media_tokens:
+            flags |= MEDIA
+        self.atoms.append(atom)
+        self.flags.append(flags)
+        self.links.append(min(links, 0xFFFF))
+        return flags
+
+    def _call(self, position: int, facts: EventFacts) -> tuple[int, int, int]:
+        if facts.restates and all(self._open.get(call) for call in facts.opens):
+            asked = {call: self._open[call][-1] for call in facts.opens}
+            for call in facts.awaiting:
+                awaits = self._awaits.setdefault(asked[call], [])
+                if call not in awaits:
+                    awaits.append(call)
+            atom = self._join({self.atoms[ask] for ask in asked.values()})
+            self.incomplete[atom].append(position)
+            return atom, ECHO, 0
+        for call in facts.opens:
+            self._open.setdefault(call, []).append(position)
+        awaiting = [call for call in facts.awaiting if call in facts.opens]
+        if awaiting:
+            self._awaits[position] = awaiting
+        self._unanswered[position] = self._missing[position] = len(facts.opens)
+        self.incomplete[position] = [position]
+        return position, ASKS, len(facts.opens)
+
+    def _result(self, position: int, facts: EventFacts) -> tuple[int, int, int]:
+        taken: list[tuple[str, int]] = []
+        asks: set[int] = set()
+        for call in facts.closes:
+            waiting = self._open.get(call)
+            if waiting:
+                taken.append((call, waiting.pop()))
+                asks.add(taken[-1][1])
+            elif facts.restates and call in self._answered:
+                asks.add(self._answered[call])
+            else:
+                asks.clear()
+                break
+        if not asks:
+            for untaken, ask in reversed(taken):
+                self._open[untaken].append(ask)
+            return position, ORPHAN, 0
+        atom = self._join({self.atoms[ask] for ask in asks})
+        for call, ask in taken:
+            self._answer(call, ask, atom)
+        if atom in self.incomplete:
+            self.incomplete[atom].append(position)
+            if not self._missing[atom]:
+                del self._missing[atom], self.incomplete[atom]
+        return atom, ANSWERS if taken else ECHO, len(taken)
+
+    def _answer(self, call: str, ask: int, atom: int) -> None:
+        waiting = self._open.get(call, ())
+        if not waiting:
+            self._open.pop(call, None)
+        self._missing[atom] -= 1
+        self._unanswered[ask] -= 1
+        if not self._unanswered[ask]:
+            del self._unanswered[ask]
+        awaits = self._awaits.get(ask)
+        if awaits:
+            # Of two calls of one id, the one that waits for nobody is answered first.
+            while awaits.count(call) > waiting.count(ask):
+                awaits.remove(call)
+            if not awaits:
+                del self._awaits[ask]
+        self._answered[call] = ask
+        self._answered.move_to_end(call)
+        if len(self._answered) > _ECHO_MEMORY:
+            self._answered.popitem(last=False)
+
+    def _join(self, atoms: set[int]) -> int:
+        """The one atom that several become because an item belongs to all of them; its position is returned."""
+        first = min(atoms)
+        if len(atoms) > 1:
+            members = sorted(position for atom in atoms for position in self._members(atom))
+            for position in members:
+                self.atoms[position] = first
+            self._joined[first] = sum(self.links[position] for position in members if self.flags[position] & ASKS)
+            missing = 0
+            for atom in atoms:
+                missing += self._missing.pop(atom, 0)
+                self.incomplete.pop(atom, None)
+            if missing:
+                self._missing[first], self.incomplete[first] = missing, members
+        return first
+
+    def _members(self, atom: int) -> list[int]:
+        """All items of an atom so far; those of a complete one, which nobody remembers, are looked for."""
+        known = self.incomplete.get(atom)
+        return known or [position for position in range(atom, len(self.atoms)) if self.atoms[position] == atom]
+
+    def is_sendable(self, position: int, newest_response: int) -> bool:
+        """Whether an item may stand in a prompt: it is no orphan, nor in an atom with a call that nobody will answer.
+
+        Args:
+            position: The item.
+            newest_response: The newest response in sight: an unanswered call in front of it has been given up.
+        """
+        if self.flags[position] & ORPHAN:
+            return False
+        members = self.incomplete.get(self.atoms[position])
+        return members is None or not self._given_up(members, newest_response)
+
+    def _given_up(self, members: Sequence[int], newest_response: int) -> bool:
+        return any(
+            member in self._unanswered and member not in self._awaits for member in members if member < newest_response
+        )
+
+    def awaiting(self, newest_response: int) -> list[int]:
+        """Items of the atoms with a call that explicitly awaits an approval and has no result yet, in order."""
+        atoms = {self.atoms[ask] for ask in list(self._awaits)}
+        return sorted(
+            position
+            for members in [tuple(self.incomplete.get(atom, ())) for atom in atoms]
+            if not self._given_up(members, newest_response)
+            for position in members
+        )
+
+    def given_up(self, newest_response: int) -> list[int]:
+        """Items that ask for something that nobody has answered, and nobody will."""
+        return [ask for ask in list(self._unanswered) if ask < newest_response and ask not in self._awaits]
+
+    def orphaned_calls(self, end: int) -> list[int]:
+        """Items of the atoms that a call without a result makes unsendable, in a conversation of `end` items."""
+        return sorted(
+            member
+            for members in list(self.incomplete.values())
+            if self._given_up(members, self.last_response)
+            for member in tuple(members)
+            if member < end
+        )
+
+    def is_joined(self, atom: int) -> bool:
+        """Whether an atom has become one of several."""
+        return atom in self._joined
+
+    def parts(self, atom: int, opened: int, closed: int) -> bool:
+        """Whether a selection with so many of an atom's calls and answers has lost some of it."""
+        return (
+            not opened
+            or ((opened != closed or atom in self._missing) and opened - closed != self._missing.get(atom, 0))
+            or (atom in self._joined and opened != self._joined[atom])
+        )
+
+
+def unpaired(pairing: Pairing, newest_first: Iterable[int], newest_response: int) -> set[int]:
+    """Positions, of a selection of a conversation, that have lost the other half of their pair in it.
+
+    One pass from the newest item backwards; the cost is that of the selection.
+
+    Args:
+        pairing: The pairs of the conversation.
+        newest_first: The selection.
+        newest_response: The newest response of what was selected from.
+    """
+    atoms, flags, links, incomplete = pairing.atoms, pairing.flags, pairing.links, pairing.incomplete
+    lost: set[int] = set()
+    paired = [position for position in newest_first if flags[position] & _PAIRED]
+    asked: set[int] = set()
+    balance: dict[int, int] = {}
+    for position in paired:
+        flag, atom = flags[position], atoms[position]
+        if flag & ANSWERS:
+            balance[atom] = balance.get(atom, 0) - links[position]
+        elif flag & ASKS:
+            asked.add(atom)
+            balance[atom] = balance.get(atom, 0) + links[position]
+        elif flag & ORPHAN:
+            lost.add(position)
+        else:
+            balance.setdefault(atom, 0)
+    doubtful = {
+        atom
+        for atom, rest in balance.items()
+        if rest or atom not in asked or atom in incomplete or pairing.is_joined(atom)
+    }
+    if doubtful:
+        of_doubt = [position for position in paired if atoms[position] in doubtful]
+        lost.update(_parted(pairing, of_doubt, newest_response))
+    return lost
+
+
+def _parted(pairing: Pairing, positions: list[int], newest_response: int) -> Iterator[int]:
+    """Of items in atoms that may have lost some of theirs, those in atoms that have."""
+    atoms, flags, links = pairing.atoms, pairing.flags, pairing.links
+    opened: dict[int, int] = {}
+    closed: dict[int, int] = {}
+    for position in positions:
+        side = closed if flags[position] & ANSWERS else opened
+        side[atoms[position]] = side.get(atoms[position], 0) + links[position]
+    for position in positions:
+        atom = atoms[position]
+        parted = pairing.parts(atom, opened.get(atom, 0), closed.get(atom, 0))
+        if (parted or not pairing.is_sendable(position, newest_response)) and not flags[position] & ORPHAN:
+            yield position
+
+
+def broken_pairs(facts: Sequence[EventFacts]) -> list[int]:
+    """Positions, in events as they would be sent, of a result without its call or a call without its result.
+
+    An independent check for tests and reports: it reads the facts afresh and goes by positions, never by a set of ids.
+    """
+    open_calls: dict[str, list[int]] = {}
+    awaiting: dict[int, list[str]] = {}
+    answered: set[str] = set()
+    broken: list[int] = []
+    last_response = max((i for i, one in enumerate(facts) if one.kind == EventKind.RESPONSE), default=-1)
+    for position, one in enumerate(facts):
+        if one.opens:
+            if one.restates and all(open_calls.get(call) for call in one.opens):
+                for call in one.awaiting:
+                    waits = awaiting.setdefault(open_calls[call][-1], [])
+                    waits += [call] if call not in waits else []
+                continue
+            awaiting[position] = [call for call in one.awaiting if call in one.opens]
+            for call in one.opens:
+                open_calls.setdefault(call, []).append(position)
+        elif one.closes or one.kind == EventKind.TOOL_RESULT:
+            waiting = {call: list(open_calls.get(call, ())) for call in one.closes}
+            taken = [(call, waiting[call].pop()) for call in one.closes if waiting[call]]
+            if not one.closes or not all(
+                waiting_for or (one.restates and call in answered)
+                for call, waiting_for in _with_asks(one.closes, open_calls)
+            ):
+                broken.append(position)
+                continue
+            open_calls.update(waiting)
+            for call, ask in taken:
+                answered.add(call)
+                while awaiting[ask].count(call) > open_calls[call].count(ask):
+                    awaiting[ask].remove(call)
+    for positions in open_calls.values():
+        broken += (ask for ask in positions if ask < last_response and not awaiting[ask])
+    return sorted(set(broken))
+
+
+def _with_asks(calls: Sequence[str], open_calls: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, bool]]:
+    """Each call with whether a call of its id is still open for it; one id may be asked for several times."""
+    used: dict[str, int] = {}
+    for call in calls:
+        used[call] = used.get(call, 0) + 1
+        yield call, used[call] <= len(open_calls.get(call, ()))

@@ -1,0 +1,1 @@
+"""Assemblies that somebody else's code runs."""

@@ -1,0 +1,154 @@
+"""What a `BudgetPolicy` with a compactor puts in the place of what does not fit, and remembers from turn to turn."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.decision import Compaction
+from otel_assembly.knowledge.rendering import render_events
+from otel_assembly.messages.describe import EventKind, describe
+from otel_assembly.messages.replacements import result_texts, shortened, summary_like
+from otel_assembly.messages.tool_pairs import ECHO
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from otel_assembly.budget.compaction import Attempt, Compactors
+    from otel_assembly.context import Context
+    from otel_assembly.history.view import View
+    from otel_assembly.policies.budget_plan import BudgetPlan
+    from otel_assembly.tokens import TokenMeter
+
+logger = logging.getLogger("otel_assembly")
+
+
+@dataclass(slots=True)
+class Standing:
+    """What stands for events of one conversation.
+
+    It is kept with the conversation and not in the policy, which may serve many.
+    """
+
+    #: The events that the summary covers, the summary and its text.
+    covered: View | None = None
+    summary: Any = None
+    text: str = ""
+    #: What was to be covered last, where compaction came to nothing: it is not tried again for the same.
+    failed: View | None = None
+    #: Shorter results of tools, by the position of the whole one.
+    short: dict[int, Any] = field(default_factory=dict)
+
+    def tokens(self, meter: TokenMeter) -> dict[int, int]:
+        """The tokens of each shorter result, by the position of the whole one."""
+        return {position: meter.event(describe(event)) for position, event in self.short.items()}
+
+    async def shorten_newest(
+        self, view: View, fill: BudgetPlan, budget: int, compactors: Compactors, context: Context
+    ) -> list[Compaction]:
+        """Shorten results of the newest atom, the longest most, to half of what is free beside the fixed content.
+
+        To the brim, the next turn would have no room for what is said of it.
+        """
+        history, count = view.history, fill.meter.text
+        made: list[Compaction] = []
+        results = {
+            position: result_texts(history.event(position))
+            for position in fill.newest
+            if history.kind(position) is EventKind.TOOL_RESULT and not history.flags(position) & ECHO
+        }
+        excess = fill.newest_tokens - (budget - fill.fixed) // 2
+        most = _level([count(text) for texts in results.values() for text in texts], excess)
+        for position in sorted(results, key=fill.tokens, reverse=True):
+            texts = list(results[position])
+            attempts: list[Attempt] = []
+            for place, text in enumerate(texts):
+                if most < 1 or count(text) <= most:
+                    continue
+                compacted = await compactors.run_async(text, most, count, context.watch(EventKind.RECENT.value))
+                attempts += compacted.attempts
+                texts[place] = compacted.text if compacted.text is not None else text
+            if not attempts:
+                continue
+            stand_in = shortened(history.event(position), texts) if texts != list(results[position]) else None
+            if stand_in is not None:
+                self.short[position] = stand_in
+                fill.shorten(position, fill.meter.event(describe(stand_in)))
+            made.append(Compaction(view.pick_positions([position]), stand_in, attempts))
+        return made
+
+    async def summarise(
+        self, gone: View, tokens: int, room: int, compactors: Compactors, context: Context
+    ) -> Compaction:
+        """Put a summary in the place of what is gone: the one there is, or one of it and what has gone since.
+
+        Where no new one can be made, the one there is goes on standing for what it covers.
+
+        Args:
+            gone: What it stands for.
+            tokens: Tokens of its text at most.
+            room: Tokens of the whole event at most.
+            compactors: What makes it.
+            context: The assembly's.
+        """
+        covered = self.covered if self.covered is not None and not self.covered.minus(gone) else None
+        if covered is not None and covered.segments == gone.segments:
+            return Compaction(gone, self.summary)
+        attempts: Sequence[Attempt] = ()
+        if self.failed is None or self.failed.segments != gone.segments:
+            text = render_events(gone if covered is None else gone.minus(covered))
+            if covered is not None:
+                text = f"{self.text}\n\n{text}"
+            watch = context.watch(EventKind.OLDER.value)
+            compacted = await compactors.run_async(text, tokens, context.meter.text, watch)
+            attempts = compacted.attempts
+            event = summary_like(gone[0], compacted.text, gone) if compacted.text is not None else None
+            # A text can merge badly with what the row puts around it.
+            if event is not None and compacted.text is not None and context.meter.event(describe(event)) <= room:
+                self.covered, self.summary, self.text, self.failed = gone, event, compacted.text, None
+                return Compaction(gone, event, attempts)
+            self.failed = gone
+        if covered is None:
+            return Compaction(gone, None, attempts)
+        return Compaction(covered, self.summary, attempts)
+
+
+def _level(tokens: Sequence[int], excess: int) -> int:
+    """How long a text may be, so that all of them are `excess` shorter together where those above it are cut to it."""
+    room = sum(tokens) - excess
+    left = len(tokens)
+    for one in sorted(tokens):
+        if one * left > room:
+            return room // left
+        room -= one
+        left -= 1
+    return max(tokens, default=0)
+
+
+def takes_summary(view: View) -> bool:
+    """Whether a summary can stand among these events; where not, that is said once for each type."""
+    event = view[0]
+    if summary_like(event, "", ()) is not None:
+        return True
+    kind = type(event)
+    if kind not in _warned:
+        _warned.add(kind)
+        logger.warning(
+            "budget: no summary can stand for events of type %s, so that they are dropped; register a row with "
+            "otel_assembly.messages.replacements.summary_like.register",
+            kind.__qualname__,
+        )
+    return False
+
+
+_warned: set[type] = set()
+
+
+def standing_of(view: View, policy: object) -> Standing:
+    """What stands for events of this conversation, for one policy."""
+    kept: dict[Any, Any] = view.history.kept_for  # type: ignore[assignment]  # a weak-keyed mapping
+    standing = kept.get(policy)
+    if not isinstance(standing, Standing):
+        standing = kept[policy] = Standing()
+    return standing
