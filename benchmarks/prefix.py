@@ -24,8 +24,8 @@ from otel_assembly import (
     History,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
+    describe,
 )
-from otel_assembly.messages.describe import describe
 from otel_assembly.messages.tool_pairs import broken_pairs
 from otel_assembly.recorder import NullRecorder
 from otel_assembly.tokens import counter_for

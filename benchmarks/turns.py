@@ -18,8 +18,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from benchmarks.workload import messages
-from otel_assembly import Assembler, Context, ConversationPolicy, History, TokenBudgetPolicy
-from otel_assembly.messages.describe import describe
+from otel_assembly import Assembler, Context, ConversationPolicy, History, TokenBudgetPolicy, describe
 from otel_assembly.recorder import NullRecorder
 from otel_assembly.telemetry import OpenTelemetryRecorder
 from otel_assembly.tokens import TokenMeter, counter_for

@@ -21,9 +21,9 @@ from otel_assembly import (
     ToolResultEvent,
     ToolResultsEvent,
     TurnStarted,
+    Usage,
     UsageEvent,
 )
-from otel_assembly.events import Usage
 
 CALL_IDS = ("a", "b", "c", "d")
 TEXTS = (

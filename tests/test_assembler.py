@@ -13,25 +13,23 @@ from otel_assembly import (
     Assembler,
     AssemblyCompleted,
     CompactionSummary,
+    ConfigurationError,
     Context,
+    ContextOverflowError,
     ConversationPolicy,
+    DescribeError,
     History,
     KnowledgeStore,
+    KnowledgeStoreError,
     MemoryKnowledgeStore,
     ModelRequest,
     ModelResponse,
+    PolicyFailedError,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
     ToolCallEvent,
     ToolResultEvent,
     WorkingMemoryPolicy,
-)
-from otel_assembly.errors import (
-    ConfigurationError,
-    ContextOverflowError,
-    DescribeError,
-    KnowledgeStoreError,
-    PolicyFailedError,
 )
 
 # --- What comes back --------------------------------------------------------------------------------------------------

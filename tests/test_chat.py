@@ -6,10 +6,8 @@ import pytest
 from recount import count, prompt_tokens
 
 import otel_assembly
-from otel_assembly import Assembler, Context
-from otel_assembly.errors import DescribeError
+from otel_assembly import Assembler, Context, DescribeError, describe
 from otel_assembly.messages import MEDIA_TOKENS
-from otel_assembly.messages.describe import describe
 
 CALL = {"id": "a", "type": "function", "function": {"name": "search", "arguments": '{"q":"bag"}'}}
 

@@ -14,6 +14,7 @@ from otel_assembly import (
     AlertPolicy,
     Assembler,
     BudgetPolicy,
+    ConfigurationError,
     ConversationPolicy,
     EpisodicMemoryPolicy,
     ModelRequest,
@@ -22,7 +23,6 @@ from otel_assembly import (
     WorkingMemoryPolicy,
 )
 from otel_assembly.chain.config import chain_from_config, chain_from_spec
-from otel_assembly.errors import ConfigurationError
 
 FORM = {
     "name": "support",

@@ -13,24 +13,22 @@ from otel_assembly import (
     Assembler,
     CompactionSummary,
     Context,
+    ContextOverflowError,
     DecisionOutcome,
     DecisionReason,
+    HaltedError,
     History,
+    KnowledgeStoreError,
     ModelRequest,
     ModelResponse,
     ObserverAlert,
     Outcome,
+    PolicyContractError,
+    PolicyFailedError,
     Severity,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
     Verdict,
-)
-from otel_assembly.errors import (
-    ContextOverflowError,
-    HaltedError,
-    KnowledgeStoreError,
-    PolicyContractError,
-    PolicyFailedError,
 )
 
 

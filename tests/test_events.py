@@ -10,33 +10,31 @@ from recount import read
 from strategies import as_events, scripts
 
 from otel_assembly import (
+    AggregationCompleted,
+    AggregationFailed,
     AssemblyCompleted,
     CompactionSummary,
+    Event,
     HaltEvent,
     ModelRequest,
     ModelResponse,
     ObserverAlert,
+    ObserverCompleted,
+    ObserverStarted,
     Severity,
     ToolCallEvent,
     ToolErrorEvent,
     ToolResultEvent,
     ToolResultsEvent,
-    TurnStarted,
-    UsageEvent,
-)
-from otel_assembly.events import (
-    AggregationCompleted,
-    AggregationFailed,
-    AnyEvent,
-    Event,
-    ObserverCompleted,
-    ObserverStarted,
     TurnCompleted,
+    TurnStarted,
     Usage,
+    UsageEvent,
+    describe,
     event_from_json,
     event_to_json,
 )
-from otel_assembly.messages.describe import describe
+from otel_assembly.events import AnyEvent
 
 ONE_OF_EACH = [
     ModelRequest(content="Where is my bag?"),

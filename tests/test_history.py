@@ -11,9 +11,16 @@ from hypothesis import strategies as st
 from recount import count, event_tokens, newest_request, pair, read
 from strategies import conversations
 
-from otel_assembly import History, ModelRequest, ModelResponse, ObserverAlert, ToolCallEvent, ToolResultEvent
+from otel_assembly import (
+    DescribeError,
+    History,
+    ModelRequest,
+    ModelResponse,
+    ObserverAlert,
+    ToolCallEvent,
+    ToolResultEvent,
+)
 from otel_assembly._internal.intervals import to_runs, without
-from otel_assembly.errors import DescribeError
 from otel_assembly.tokens import TiktokenCounter, TokenMeter
 
 QUICK = settings(
@@ -197,7 +204,7 @@ def test_atoms_are_what_stands_or_falls_together(events):
 
 
 def test_the_newest_bill_is_remembered():
-    from otel_assembly.events import Usage
+    from otel_assembly import Usage
 
     history = History([ModelResponse(content="a", usage=Usage(input_tokens=5)), ModelResponse(content="b")])
     assert history.billed == (0, 5)

@@ -18,11 +18,11 @@ from otel_assembly import (
     DecisionReason,
     History,
     ModelRequest,
+    PolicyFailedError,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
     TurnStarted,
 )
-from otel_assembly.errors import PolicyFailedError
 from otel_assembly.ledger.interval_diff import entered, ordinal_runs, shared_prefix, still_in
 from otel_assembly.ledger.item_ids import ItemIds
 from otel_assembly.ledger.ledger_diff import arrivals, counted, exits_from_the_prompt, step_delta

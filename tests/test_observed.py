@@ -15,6 +15,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from otel_assembly import (
     DecisionReason,
+    EventFacts,
+    EventKind,
     ModelRequest,
     ModelResponse,
     ObserverAlert,
@@ -22,14 +24,13 @@ from otel_assembly import (
     ToolCallEvent,
     ToolResultEvent,
     ToolResultsEvent,
+    describe,
 )
 from otel_assembly.conversation import AlertFacts
 from otel_assembly.explain import explain
-from otel_assembly.messages.describe import EventFacts, EventKind, describe
 from otel_assembly.observe.assembler import ObservedAssembler
-from otel_assembly.telemetry import OpenTelemetryRecorder
+from otel_assembly.telemetry import AlertSignal, OpenTelemetryRecorder, TelemetrySettings
 from otel_assembly.telemetry.ledger_reader import read_ledgers
-from otel_assembly.telemetry.settings import AlertSignal, TelemetrySettings
 
 
 def user(text):

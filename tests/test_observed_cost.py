@@ -10,7 +10,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from otel_assembly.messages.describe import EventFacts, EventKind, describe
+from otel_assembly import EventFacts, EventKind, describe
 from otel_assembly.observe.assembler import ObservedAssembler
 from otel_assembly.telemetry import OpenTelemetryRecorder
 

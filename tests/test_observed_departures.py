@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from counting import WordCounter
 
-from otel_assembly.decision import DecisionReason
+from otel_assembly import DecisionReason
 from otel_assembly.observe.assembler import ObservedAssembler
 from otel_assembly.telemetry.ledger_reader import read_ledgers
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from recount import pair
 
-from otel_assembly import Context, ConversationPolicy, History, SlidingWindowPolicy
-from otel_assembly.messages.describe import EventFacts, describe
+from otel_assembly import Context, ConversationPolicy, EventFacts, History, SlidingWindowPolicy, describe
 from otel_assembly.messages.tool_pairs import broken_pairs
 
 

@@ -19,9 +19,9 @@ from otel_assembly import (
     SlidingWindowPolicy,
     TokenBudgetPolicy,
     TurnStarted,
+    describe,
 )
 from otel_assembly.ledger.totals import prefix_hash, prefix_of
-from otel_assembly.messages.describe import describe
 
 
 def rendered(assembly):

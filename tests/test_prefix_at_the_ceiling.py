@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from recount import assert_sendable, prompt_tokens
 
-from otel_assembly import Assembler, BudgetPolicy, Context, ConversationPolicy, History, TokenBudgetPolicy
-from otel_assembly.messages.describe import describe
+from otel_assembly import Assembler, BudgetPolicy, Context, ConversationPolicy, History, TokenBudgetPolicy, describe
 
 CEILING = 8_000
 REAL_DATA = Path(__file__).parents[2] / "shared" / "data" / "airline_support_dev.jsonl"

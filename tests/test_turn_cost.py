@@ -21,8 +21,8 @@ from otel_assembly import (
     ToolCallEvent,
     ToolResultEvent,
     TurnStarted,
+    event_to_json,
 )
-from otel_assembly.events import event_to_json
 from otel_assembly.ledger.ledger_diff import arrivals, counted, exits_from_the_prompt, step_delta
 from otel_assembly.ledger.totals import prefix_hash
 from otel_assembly.tokens import CharacterCounter

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from otel_assembly.context_assembler.assembler import ContextAssembler
-from otel_assembly.context_assembler.candidates import Candidate
+from otel_assembly import Candidate, ContextAssembler
 
 SYSTEM = "You are the support desk of a shop. Never promise a refund."
 

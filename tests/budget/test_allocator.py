@@ -7,12 +7,23 @@ import threading
 
 import pytest
 
-from otel_assembly import ModelRequest, ModelResponse, ToolCallEvent, ToolResultEvent
-from otel_assembly.budget.allocator import allocate, allocate_async
-from otel_assembly.budget.block import Block, BlockItem, Cut
-from otel_assembly.budget.compaction import CompactedBlock, Compactors
-from otel_assembly.budget.ordering import order_for_attention_and_cache
-from otel_assembly.errors import ConfigurationError, ContextOverflowError, HaltedError
+from otel_assembly import (
+    Block,
+    BlockItem,
+    CompactedBlock,
+    Compactors,
+    ConfigurationError,
+    ContextOverflowError,
+    Cut,
+    HaltedError,
+    ModelRequest,
+    ModelResponse,
+    ToolCallEvent,
+    ToolResultEvent,
+    allocate,
+    allocate_async,
+    order_for_attention_and_cache,
+)
 from otel_assembly.tokens import counter_for
 
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from otel_assembly.budget.allocator import allocate
-from otel_assembly.budget.block import Block, BlockItem, Cut
-from otel_assembly.errors import AssemblyError, ConfigurationError, DescribeError, TokenizerError
+from otel_assembly import (
+    AssemblyError,
+    Block,
+    BlockItem,
+    ConfigurationError,
+    Cut,
+    DescribeError,
+    TokenizerError,
+    allocate,
+)
 
 
 def words(text):

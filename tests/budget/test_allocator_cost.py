@@ -6,12 +6,10 @@ import gc
 
 import pytest
 
+from otel_assembly import Block, BlockItem, CalibratedCounter, allocate
 from otel_assembly.budget import measure as measuring
-from otel_assembly.budget.allocator import allocate
-from otel_assembly.budget.block import Block, BlockItem
 from otel_assembly.budget.measure import measure_for
 from otel_assembly.tokens import TiktokenCounter, counter_for
-from otel_assembly.tokens.calibration import CalibratedCounter
 
 
 class Spy:

@@ -10,15 +10,16 @@ from recount import count, event_tokens
 
 from otel_assembly import (
     Block,
+    BlockItem,
     ContextOverflowError,
+    Cut,
     ModelRequest,
     ModelResponse,
+    Task,
     ToolCallEvent,
     ToolResultEvent,
     allocate,
 )
-from otel_assembly.budget.block import BlockItem, Cut
-from otel_assembly.context_assembler.candidates import Task
 from otel_assembly.testing import RecordedTelemetry
 
 

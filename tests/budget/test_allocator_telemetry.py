@@ -11,13 +11,23 @@ from contextlib import suppress
 import pytest
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from otel_assembly import ModelRequest, ModelResponse, ToolCallEvent, ToolResultEvent
-from otel_assembly.budget.allocator import allocate, allocate_async
-from otel_assembly.budget.block import Block, BlockItem
-from otel_assembly.budget.compaction import CompactedBlock, Compactors
-from otel_assembly.errors import ConfigurationError, ContextOverflowError, HaltedError, TokenizerError
-from otel_assembly.telemetry import TelemetrySettings
-from otel_assembly.telemetry.settings import ContentCapture
+from otel_assembly import (
+    Block,
+    BlockItem,
+    CompactedBlock,
+    Compactors,
+    ConfigurationError,
+    ContextOverflowError,
+    HaltedError,
+    ModelRequest,
+    ModelResponse,
+    TokenizerError,
+    ToolCallEvent,
+    ToolResultEvent,
+    allocate,
+    allocate_async,
+)
+from otel_assembly.telemetry import ContentCapture, TelemetrySettings
 from otel_assembly.testing import RecordedTelemetry
 
 CANARY = "canary"

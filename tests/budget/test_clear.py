@@ -14,17 +14,18 @@ from pydantic import ValidationError
 from recount import count, event_tokens
 
 from otel_assembly import (
+    Candidate,
+    CompactedBlock,
     ConfigurationError,
     Context,
+    ContextAssembler,
     ContextOverflowError,
     ModelRequest,
     ModelResponse,
+    Task,
     ToolCallEvent,
     ToolResultEvent,
 )
-from otel_assembly.budget.compacted_block import CompactedBlock
-from otel_assembly.context_assembler.assembler import ContextAssembler
-from otel_assembly.context_assembler.candidates import Candidate, Task
 from otel_assembly.testing import RecordedTelemetry
 
 ASKED = "Why was I billed twice?"

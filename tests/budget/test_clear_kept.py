@@ -9,10 +9,7 @@ from assembling import SpyCounter
 from clearing import Source, desk, passage, sent
 from recount import count
 
-from otel_assembly import Context, ContextOverflowError
-from otel_assembly.budget.compacted_block import CompactedBlock
-from otel_assembly.budget.compaction import Compactors
-from otel_assembly.context_assembler.candidates import Task
+from otel_assembly import CompactedBlock, Compactors, Context, ContextOverflowError, Task
 from otel_assembly.context_assembler.compaction_cache import KeptCompactions
 from otel_assembly.testing import RecordedTelemetry
 

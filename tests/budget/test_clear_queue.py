@@ -9,10 +9,17 @@ from contextvars import ContextVar
 import pytest
 from clearing import desk
 
-from otel_assembly import ConfigurationError, KnowledgeRecall, KnowledgeWriteGate, MemoryKnowledgeStore
-from otel_assembly.context_assembler.candidates import Candidate, Task
-from otel_assembly.context_assembler.queued_gate import QueuedWriteGate
-from otel_assembly.context_assembler.retention import Retained, RetentionOutcome
+from otel_assembly import (
+    Candidate,
+    ConfigurationError,
+    KnowledgeRecall,
+    KnowledgeWriteGate,
+    MemoryKnowledgeStore,
+    QueuedWriteGate,
+    Retained,
+    RetentionOutcome,
+    Task,
+)
 
 ASKED = "Why was I billed twice?"
 

@@ -8,9 +8,15 @@ from datetime import UTC, datetime
 import pytest
 from clearing import desk, sent
 
-from otel_assembly import ConfigurationError, MemoryKnowledgeStore
-from otel_assembly.context_assembler.candidates import Candidate, Task
-from otel_assembly.context_assembler.retention import KnowledgeRecall, KnowledgeWriteGate, RetentionOutcome
+from otel_assembly import (
+    Candidate,
+    ConfigurationError,
+    KnowledgeRecall,
+    KnowledgeWriteGate,
+    MemoryKnowledgeStore,
+    RetentionOutcome,
+    Task,
+)
 
 ASKED = "Which plan am I on?"
 FACT = Candidate(

@@ -8,9 +8,7 @@ import logging
 import pytest
 from clearing import Failing, Source, contents, desk, passage, sent
 
-from otel_assembly import AssemblyError, Context, HaltedError
-from otel_assembly.context_assembler.candidates import Candidate, Task
-from otel_assembly.errors import SourceFailedError
+from otel_assembly import AssemblyError, Candidate, Context, HaltedError, SourceFailedError, Task
 from otel_assembly.testing import RecordedTelemetry
 
 ASKED = "Why was I billed twice?"

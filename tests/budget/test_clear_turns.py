@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 from recount import assert_sendable, awaiting, count, event_tokens, pair
 from strategies import conversations
 
-from otel_assembly import Context, ContextOverflowError, ModelRequest, ModelResponse, ToolCallEvent, ToolResultEvent
-from otel_assembly.context_assembler.candidates import Task
+from otel_assembly import (
+    Context,
+    ContextOverflowError,
+    ModelRequest,
+    ModelResponse,
+    Task,
+    ToolCallEvent,
+    ToolResultEvent,
+)
 from otel_assembly.testing import RecordedTelemetry
 
 ASKED = "And now?"

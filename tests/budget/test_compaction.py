@@ -12,9 +12,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from otel_assembly import ConfigurationError, ContextOverflowError, HaltedError
+from otel_assembly import CompactionOutcome, Compactors, ConfigurationError, ContextOverflowError, HaltedError
 from otel_assembly.budget import compact_workers
-from otel_assembly.budget.compaction import CompactionOutcome, Compactors
 
 TEXT = "The order 4411 was late. The customer wants a refund. The agent promised one by Friday. " * 4
 CURRENT = contextvars.ContextVar("CURRENT", default="outside")

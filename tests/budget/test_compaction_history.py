@@ -12,21 +12,25 @@ import pytest
 from pydantic import ValidationError
 
 from otel_assembly import (
+    CompactedBlock,
+    CompactionError,
     CompactionSummary,
     ConfigurationError,
     DescribeError,
+    EventKind,
     History,
     ModelRequest,
     ModelResponse,
     ToolCallEvent,
     ToolResultEvent,
+    compact_history,
+    compact_history_async,
+    describe,
+    event_from_json,
+    event_to_json,
 )
-from otel_assembly.budget.compact_turns import compact_history, compact_history_async
-from otel_assembly.budget.compacted_block import CompactedBlock, leaves
-from otel_assembly.errors import CompactionError
-from otel_assembly.events import event_from_json, event_to_json
+from otel_assembly.budget.compacted_block import leaves
 from otel_assembly.knowledge.rendering import render_events
-from otel_assembly.messages.describe import EventKind, describe
 from otel_assembly.tokens import counter_for
 
 TRANSCRIPTS = Path(__file__).parents[3] / "shared" / "data" / "airline_support_dev.jsonl"

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from otel_assembly import ConfigurationError
-from otel_assembly.budget.compact_model import DEFAULT_COMPACTION_INSTRUCTIONS, ModelCompactor
-from otel_assembly.budget.compaction import Compactors
+from otel_assembly import Compactors, ConfigurationError, ModelCompactor
+from otel_assembly.budget.compact_model import DEFAULT_COMPACTION_INSTRUCTIONS
 
 
 def words(text):

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from otel_assembly.budget.extractive import ExtractiveCompactor
+from otel_assembly import ExtractiveCompactor
 from otel_assembly.tokens import TiktokenCounter
 from otel_assembly.tokens.vocabulary import shared_encoding
 

@@ -12,10 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recount import count, event_tokens
 
-from otel_assembly import ConfigurationError, ModelRequest, ModelResponse
-from otel_assembly.budget.allocator import allocate
-from otel_assembly.budget.block import Block, BlockItem, Cut
-from otel_assembly.budget.ordering import order_for_attention_and_cache
+from otel_assembly import (
+    Block,
+    BlockItem,
+    ConfigurationError,
+    Cut,
+    ModelRequest,
+    ModelResponse,
+    allocate,
+    order_for_attention_and_cache,
+)
 from otel_assembly.budget.sections import Zone
 
 

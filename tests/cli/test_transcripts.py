@@ -11,9 +11,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import otel_assembly.cli.transcript_records as records_module
+from otel_assembly import TranscriptError, describe
 from otel_assembly.cli.transcripts import Transcript, read_transcripts
-from otel_assembly.errors import TranscriptError
-from otel_assembly.messages.describe import describe
 
 REAL_DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 CHAT = [

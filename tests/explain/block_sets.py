@@ -7,10 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 from strategies import TEXTS, conversations
 
-from otel_assembly import Block, BlockItem, allocate
-from otel_assembly.budget.block import Cut
-from otel_assembly.budget.compaction import CompactedBlock, Compactors
-from otel_assembly.errors import ContextOverflowError
+from otel_assembly import Block, BlockItem, CompactedBlock, Compactors, ContextOverflowError, Cut, allocate
 from otel_assembly.explain import Explainer
 from otel_assembly.telemetry.ledger_reader import read_ledgers
 from otel_assembly.testing import RecordedTelemetry

@@ -6,8 +6,7 @@ import pytest
 from block_sets import Allocated, block_sets, budgets, compactors, counts, more_together
 from hypothesis import HealthCheck, given, settings
 
-from otel_assembly import Block, BlockItem
-from otel_assembly.budget.compaction import CompactedBlock, Compactors
+from otel_assembly import Block, BlockItem, CompactedBlock, Compactors
 from otel_assembly.explain.wording import said
 
 QUICK = settings(

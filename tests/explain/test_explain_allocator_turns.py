@@ -8,15 +8,12 @@ from functools import cache
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from otel_assembly import Context, ContextAssembler
+from otel_assembly import Candidate, Context, ContextAssembler, ContextOverflowError, Task, TiktokenCounter
 from otel_assembly.budget.allocation import texts_of
-from otel_assembly.context_assembler.candidates import Candidate, Task
-from otel_assembly.errors import ContextOverflowError
 from otel_assembly.explain import Explainer, explain
+from otel_assembly.telemetry import ContentCapture, TelemetrySettings
 from otel_assembly.telemetry.ledger_reader import read_ledgers
-from otel_assembly.telemetry.settings import ContentCapture, TelemetrySettings
 from otel_assembly.testing import RecordedTelemetry, conversation
-from otel_assembly.tokens.counters import TiktokenCounter
 
 MODEST = settings(
     max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)

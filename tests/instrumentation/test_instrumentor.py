@@ -10,8 +10,7 @@ from typing import ClassVar
 
 import pytest
 
-from otel_assembly import UnknownNameError, instrument, uninstrument
-from otel_assembly.decision import DecisionReason
+from otel_assembly import DecisionReason, UnknownNameError, instrument, uninstrument
 from otel_assembly.instrumentation import FRAMEWORKS, AssemblyInstrumentor, Hook, HookState, instrumentor_of
 
 SOURCE = """

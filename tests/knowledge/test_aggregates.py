@@ -9,9 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from otel_assembly.errors import ConfigurationError, DescribeError, KnowledgeError
-from otel_assembly.events import (
+from otel_assembly import (
     CompactionSummary,
+    ConfigurationError,
+    DescribeError,
+    KnowledgeError,
     ModelRequest,
     ModelResponse,
     ObserverAlert,

@@ -7,7 +7,7 @@ import sqlite3
 
 import pytest
 
-from otel_assembly.errors import ConfigurationError, KnowledgeStoreError
+from otel_assembly import ConfigurationError, KnowledgeStoreError
 from otel_assembly.knowledge import SqliteKnowledgeStore
 
 

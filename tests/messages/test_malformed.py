@@ -14,6 +14,7 @@ from otel_assembly import (
     BudgetPolicy,
     Context,
     ConversationPolicy,
+    DescribeError,
     EventFacts,
     History,
     ModelRequest,
@@ -21,7 +22,6 @@ from otel_assembly import (
     ToolResultEvent,
     describe,
 )
-from otel_assembly.errors import DescribeError
 
 
 class Note:

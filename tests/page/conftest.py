@@ -7,8 +7,7 @@ import shutil
 
 import pytest
 
-from otel_assembly.telemetry import TelemetrySettings
-from otel_assembly.telemetry.settings import ContentCapture
+from otel_assembly.telemetry import ContentCapture, TelemetrySettings
 from otel_assembly.testing import RecordedTelemetry
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

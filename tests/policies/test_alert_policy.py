@@ -12,16 +12,19 @@ from otel_assembly import (
     Assembler,
     Context,
     ConversationPolicy,
+    EventFacts,
+    EventKind,
+    HaltedError,
     HaltEvent,
     History,
     ModelRequest,
     ModelResponse,
     ObserverAlert,
+    PolicyFailedError,
     Severity,
     SlidingWindowPolicy,
+    describe,
 )
-from otel_assembly.errors import HaltedError, PolicyFailedError
-from otel_assembly.messages.describe import EventFacts, EventKind, describe
 from otel_assembly.runtime import Stream
 
 

@@ -13,7 +13,9 @@ from otel_assembly import (
     Assembler,
     BudgetPolicy,
     CompactionSummary,
+    ConfigurationError,
     Context,
+    ContextOverflowError,
     ConversationPolicy,
     DecisionOutcome,
     History,
@@ -24,7 +26,6 @@ from otel_assembly import (
     ToolResultEvent,
 )
 from otel_assembly.chain.config import chain_from_spec
-from otel_assembly.errors import ConfigurationError, ContextOverflowError
 from otel_assembly.tokens import MessageFraming
 
 PROMPTS = ["You are a travel agent.", "Be brief."]

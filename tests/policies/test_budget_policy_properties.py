@@ -18,8 +18,15 @@ from recount import (
 )
 from strategies import TOOLS, conversations, prompt_lists
 
-from otel_assembly import Assembler, BudgetPolicy, Context, ConversationPolicy, History, SlidingWindowPolicy
-from otel_assembly.errors import ContextOverflowError
+from otel_assembly import (
+    Assembler,
+    BudgetPolicy,
+    Context,
+    ContextOverflowError,
+    ConversationPolicy,
+    History,
+    SlidingWindowPolicy,
+)
 from otel_assembly.testing import RecordedTelemetry
 from otel_assembly.tokens import MessageFraming
 

@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 
 from otel_assembly import (
+    AssemblyCompleted,
     CompactionSummary,
     Context,
     ConversationPolicy,
+    EventFacts,
     HaltEvent,
     History,
     ModelRequest,
@@ -17,10 +19,10 @@ from otel_assembly import (
     ToolResultsEvent,
     TurnCompleted,
     TurnStarted,
+    Usage,
     UsageEvent,
+    describe,
 )
-from otel_assembly.events import AssemblyCompleted, Usage
-from otel_assembly.messages.describe import EventFacts, describe
 
 CALL = ToolCallEvent(id="a", name="search")
 ANSWER = ToolResultEvent(parent_id="a", content="found")

@@ -2,8 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from otel_assembly import Assembler, Context, EpisodicMemoryPolicy, ModelRequest, WorkingMemoryPolicy
-from otel_assembly.errors import ConfigurationError, KnowledgeStoreError, PolicyFailedError
+from otel_assembly import (
+    Assembler,
+    ConfigurationError,
+    Context,
+    EpisodicMemoryPolicy,
+    KnowledgeStoreError,
+    ModelRequest,
+    PolicyFailedError,
+    WorkingMemoryPolicy,
+)
 from otel_assembly.knowledge import CONVERSATIONS_PREFIX, WORKING_MEMORY_PATH, KnowledgeStore, MemoryKnowledgeStore
 
 

@@ -16,13 +16,14 @@ from otel_assembly import (
     Compactors,
     Context,
     ConversationPolicy,
+    EventFacts,
     History,
     ObserverAlert,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
     TurnStarted,
+    describe,
 )
-from otel_assembly.messages.describe import EventFacts, describe
 from otel_assembly.messages.replacements import summary_like
 
 # Conversations of 100,000 events are made for it; `tests/test_turn_cost.py` holds the same promise sooner.

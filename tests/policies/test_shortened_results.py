@@ -8,6 +8,7 @@ from otel_assembly import (
     Assembler,
     BudgetPolicy,
     Context,
+    ContextOverflowError,
     ModelRequest,
     ModelResponse,
     ToolCallEvent,
@@ -16,7 +17,6 @@ from otel_assembly import (
     ToolResultsEvent,
     describe,
 )
-from otel_assembly.errors import ContextOverflowError
 from otel_assembly.messages import MEDIA_TOKENS
 from otel_assembly.messages.tool_pairs import broken_pairs
 

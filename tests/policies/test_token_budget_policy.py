@@ -10,7 +10,9 @@ from strategies import TOOLS
 from otel_assembly import (
     AlertPolicy,
     Assembler,
+    ConfigurationError,
     Context,
+    ContextOverflowError,
     ConversationPolicy,
     DecisionOutcome,
     History,
@@ -22,7 +24,6 @@ from otel_assembly import (
     ToolResultEvent,
     ToolResultsEvent,
 )
-from otel_assembly.errors import ConfigurationError, ContextOverflowError
 from otel_assembly.tokens import MessageFraming
 
 PROMPTS = ["You are a travel agent.", "Be brief."]

@@ -5,6 +5,7 @@ import pytest
 from otel_assembly import (
     Assembler,
     CompactionSummary,
+    ConfigurationError,
     Context,
     DecisionOutcome,
     DecisionReason,
@@ -16,7 +17,6 @@ from otel_assembly import (
     ToolResultEvent,
     TurnStarted,
 )
-from otel_assembly.errors import ConfigurationError
 
 
 def ask(text="ask"):

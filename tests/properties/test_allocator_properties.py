@@ -11,12 +11,17 @@ from hypothesis import strategies as st
 from recount import count, event_tokens, pair
 from strategies import TEXTS, conversations
 
-from otel_assembly.budget.allocator import allocate
-from otel_assembly.budget.block import Block, BlockItem, Cut
-from otel_assembly.budget.compaction import CompactedBlock, Compactors
-from otel_assembly.budget.ordering import order_for_attention_and_cache
-from otel_assembly.errors import ContextOverflowError
-from otel_assembly.messages.describe import describe
+from otel_assembly import (
+    Block,
+    BlockItem,
+    CompactedBlock,
+    Compactors,
+    ContextOverflowError,
+    Cut,
+    allocate,
+    describe,
+    order_for_attention_and_cache,
+)
 from otel_assembly.messages.tool_pairs import broken_pairs
 from otel_assembly.testing import RecordedTelemetry
 

@@ -18,6 +18,7 @@ from otel_assembly import (
     CompactionSummary,
     Compactors,
     Context,
+    ContextOverflowError,
     ConversationPolicy,
     DecisionOutcome,
     DecisionReason,
@@ -32,11 +33,10 @@ from otel_assembly import (
     ToolResultEvent,
     TurnStarted,
     Verdict,
+    describe,
 )
-from otel_assembly.errors import ContextOverflowError
 from otel_assembly.ledger.interval_diff import ordinal_runs
 from otel_assembly.ledger.ledger_diff import arrivals, counted, exits_from_the_prompt, step_delta
-from otel_assembly.messages.describe import describe
 from otel_assembly.tokens import CharacterCounter, TokenMeter
 
 OUT = {DecisionOutcome.DROPPED, DecisionOutcome.COMPACTED}

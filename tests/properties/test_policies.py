@@ -22,13 +22,13 @@ from otel_assembly import (
     Assembler,
     BudgetPolicy,
     Context,
+    ContextOverflowError,
     ConversationPolicy,
     History,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
+    describe,
 )
-from otel_assembly.errors import ContextOverflowError
-from otel_assembly.messages.describe import describe
 from otel_assembly.messages.tool_pairs import broken_pairs
 from otel_assembly.tokens import MessageFraming
 

@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 from recount import Read, assert_sendable, newest_request, pair, positions_of, prompt_tokens
 from strategies import texts
 
-from otel_assembly import Assembler, BudgetPolicy, ConversationPolicy, SlidingWindowPolicy, TokenBudgetPolicy, describe
-from otel_assembly.errors import ContextOverflowError
+from otel_assembly import (
+    Assembler,
+    BudgetPolicy,
+    ContextOverflowError,
+    ConversationPolicy,
+    SlidingWindowPolicy,
+    TokenBudgetPolicy,
+    describe,
+)
 
 QUICK = settings(
     max_examples=60,

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from otel_assembly.errors import ConfigurationError, HaltedError, UnknownNameError
-from otel_assembly.events import (
+from otel_assembly import (
     AssemblyCompleted,
+    ConfigurationError,
+    HaltedError,
     HaltEvent,
     ModelResponse,
     ObserverAlert,
     Severity,
     ToolCallEvent,
+    UnknownNameError,
     Usage,
     UsageEvent,
 )
@@ -369,7 +371,7 @@ async def test_a_loop_in_chat_dicts_is_found_and_a_results_echo_is_none():
 
 
 async def test_a_type_of_the_programs_own_is_watched_once_it_has_a_row():
-    from otel_assembly.messages.describe import EventFacts, ToolCallFacts, describe
+    from otel_assembly import EventFacts, ToolCallFacts, describe
 
     class Mine:
         pass

@@ -4,9 +4,7 @@ import asyncio
 
 import pytest
 
-from otel_assembly.context import Context
-from otel_assembly.errors import ConfigurationError
-from otel_assembly.events import HaltEvent, ModelRequest, ObserverAlert
+from otel_assembly import ConfigurationError, Context, HaltEvent, ModelRequest, ObserverAlert
 from otel_assembly.runtime import Stream, attach
 from otel_assembly.runtime.observers import MAX_TIMEOUTS
 

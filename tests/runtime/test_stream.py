@@ -8,11 +8,17 @@ import weakref
 
 import pytest
 
-from otel_assembly.context import Context
-from otel_assembly.errors import AssemblyError, ConfigurationError, DescribeError, HaltedError
-from otel_assembly.events import (
+from otel_assembly import (
+    AssemblyError,
+    ConfigurationError,
+    Context,
+    DescribeError,
     Event,
+    EventFacts,
+    EventKind,
+    HaltedError,
     HaltEvent,
+    History,
     ModelRequest,
     ModelResponse,
     ObserverAlert,
@@ -20,9 +26,8 @@ from otel_assembly.events import (
     ToolResultEvent,
     TurnCompleted,
     TurnStarted,
+    describe,
 )
-from otel_assembly.history.history import History
-from otel_assembly.messages.describe import EventFacts, EventKind, describe
 from otel_assembly.runtime import NestedSendError, Stream
 from otel_assembly.runtime.stream import MAX_NESTED_SENDS
 

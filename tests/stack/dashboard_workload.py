@@ -37,7 +37,7 @@ from otel_assembly import (
     instrument,
     uninstrument,
 )
-from otel_assembly.telemetry.settings import AlertSignal, TelemetrySettings
+from otel_assembly.telemetry import AlertSignal, TelemetrySettings
 from otel_assembly.testing import conversation
 
 LONG = "No refund without a receipt. " * 120

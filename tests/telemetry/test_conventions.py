@@ -14,9 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from otel_assembly.decision import DecisionReason, OverflowCause
-from otel_assembly.events import Severity
-from otel_assembly.messages.describe import EventKind
+from otel_assembly import DecisionReason, EventKind, OverflowCause, Severity
 from otel_assembly.telemetry import conventions as c
 from otel_assembly.telemetry import document
 from otel_assembly.telemetry.conventions_check import event_violations, metric_violations, span_type, violations

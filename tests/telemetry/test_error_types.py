@@ -16,11 +16,12 @@ from otel_assembly import (
     ContextAssembler,
     ContextOverflowError,
     HaltedError,
+    PolicyFailedError,
+    SourceFailedError,
     Task,
     allocate_async,
     invoke_agent,
 )
-from otel_assembly.errors import PolicyFailedError, SourceFailedError
 from otel_assembly.testing import conversation
 
 LONG = " ".join(["word"] * 300)

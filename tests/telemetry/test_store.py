@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcess
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
 
-from otel_assembly.errors import AssemblyError, ConfigurationError, TranscriptError
+from otel_assembly import AssemblyError, ConfigurationError, TranscriptError
 from otel_assembly.telemetry.otlp_json import read_line
 from otel_assembly.telemetry.store import LogFileExporter, SpanFileExporter
 from otel_assembly.telemetry.store_reader import SpanNode, StoredSpan, as_list, read_spans, span_tree

@@ -154,8 +154,7 @@ def damaged():
     """A vocabulary that cannot be read costs nobody anything who does not count; who counts is told."""
     import lzma
 
-    from otel_assembly import Assembler, ModelRequest
-    from otel_assembly.errors import TokenizerError
+    from otel_assembly import Assembler, ModelRequest, TokenizerError
 
     def fails(content):
         raise lzma.LZMAError

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_assembly.errors import ConfigurationError
+from otel_assembly import ConfigurationError
 from otel_assembly.tokens import CalibratedCounter, TokenMeter
 
 

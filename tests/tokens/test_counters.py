@@ -8,7 +8,7 @@ import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_assembly.errors import ConfigurationError, TokenizerError, UnknownNameError
+from otel_assembly import ConfigurationError, TokenizerError, UnknownNameError
 from otel_assembly.tokens import CharacterCounter, TiktokenCounter
 from otel_assembly.tokens import counters as counters_module
 from otel_assembly.tokens import vocabulary as vocabulary_module

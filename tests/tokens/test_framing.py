@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_assembly.errors import ConfigurationError
-from otel_assembly.messages.describe import EventFacts, EventKind
+from otel_assembly import ConfigurationError, EventFacts, EventKind
 from otel_assembly.tokens import MessageFraming, TokenMeter, counter_for
 
 FRAMING = MessageFraming()

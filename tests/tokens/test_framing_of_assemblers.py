@@ -10,6 +10,7 @@ from otel_assembly import (
     Assembler,
     BudgetPolicy,
     CharacterCounter,
+    ConfigurationError,
     ContextAssembler,
     ContextOverflowError,
     MessageFraming,
@@ -17,7 +18,6 @@ from otel_assembly import (
     Task,
     TokenBudgetPolicy,
 )
-from otel_assembly.errors import ConfigurationError
 
 HEAVY = MessageFraming(per_message=40, per_role=9, reply_priming=7)
 EVENTS = [ModelRequest(content="one two"), ModelRequest(content="three")]

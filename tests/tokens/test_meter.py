@@ -5,10 +5,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_assembly import Assembler, Context, History, ModelRequest, TokenBudgetPolicy
-from otel_assembly.errors import ConfigurationError, TokenizerError
-from otel_assembly.events import ModelResponse, ObserverAlert, ToolCallEvent
-from otel_assembly.messages.describe import EventFacts, EventKind, describe
+from otel_assembly import (
+    Assembler,
+    ConfigurationError,
+    Context,
+    EventFacts,
+    EventKind,
+    History,
+    ModelRequest,
+    ModelResponse,
+    ObserverAlert,
+    TokenBudgetPolicy,
+    TokenizerError,
+    ToolCallEvent,
+    describe,
+)
 from otel_assembly.tokens import MessageFraming, TiktokenCounter, TokenMeter
 
 

@@ -10,8 +10,7 @@ import sys
 import pytest
 from ag2_package import PACKAGE
 
-from otel_assembly.instrumentation import HookState, instrument, uninstrument
-from otel_assembly.instrumentation.ag2 import AG2Instrumentor
+from otel_assembly.instrumentation import AG2Instrumentor, HookState, instrument, uninstrument
 
 
 def here() -> list:

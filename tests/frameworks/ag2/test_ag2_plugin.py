@@ -35,10 +35,10 @@ from otel_assembly import (
     Severity,
     SlidingWindowPolicy,
     TokenMonitor,
+    describe,
 )
 from otel_assembly.instrumentation import instrument, uninstrument
 from otel_assembly.instrumentation.ag2 import AssembledPolicy
-from otel_assembly.messages.describe import describe
 from otel_assembly.messages.tool_pairs import broken_pairs
 from otel_assembly.tokens import TokenMeter, counter_for
 

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from otel_assembly.cli import main
-from otel_assembly.instrumentation import HookState, instrument, uninstrument
-from otel_assembly.instrumentation.autogen import AutoGenInstrumentor
+from otel_assembly.instrumentation import AutoGenInstrumentor, HookState, instrument, uninstrument
 
 ROOT = Path(__file__).parents[3]
 

@@ -10,8 +10,14 @@ from autogen_agentchat.agents import AssistantAgent
 from autogen_core.models import UserMessage
 from autogen_talk import asks_for, model
 
-from otel_assembly import AlertPolicy, BudgetPolicy, EpisodicMemoryPolicy, WorkingMemoryPolicy
-from otel_assembly.errors import ConfigurationError, HaltedError
+from otel_assembly import (
+    AlertPolicy,
+    BudgetPolicy,
+    ConfigurationError,
+    EpisodicMemoryPolicy,
+    HaltedError,
+    WorkingMemoryPolicy,
+)
 from otel_assembly.instrumentation.autogen import AssembledChatCompletionContext
 from otel_assembly.knowledge import KnowledgeStore, MemoryKnowledgeStore
 from otel_assembly.runtime import BudgetMonitor, LoopDetector

@@ -11,8 +11,8 @@ from langchain.agents.middleware import ClearToolUsesEdit, ContextEditingMiddlew
 from langchain_agents import agent, arun, chat, run, summarizer, tool_loop
 from langchain_core.messages import trim_messages
 
-from otel_assembly.instrumentation import LangChainInstrumentor, instrument, uninstrument
-from otel_assembly.instrumentation.hooks import HookState, find
+from otel_assembly.instrumentation import HookState, LangChainInstrumentor, instrument, uninstrument
+from otel_assembly.instrumentation.hooks import find
 from otel_assembly.testing import RecordedTelemetry
 
 

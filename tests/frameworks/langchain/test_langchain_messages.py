@@ -17,10 +17,8 @@ from langchain_core.messages import (
 )
 
 import otel_assembly.instrumentation.langchain.messages  # noqa: F401  # the rows
-from otel_assembly import Assembler, BudgetPolicy, ConversationPolicy
-from otel_assembly.errors import DescribeError
+from otel_assembly import Assembler, BudgetPolicy, ConversationPolicy, DescribeError, EventKind, describe
 from otel_assembly.messages import MEDIA_TOKENS
-from otel_assembly.messages.describe import EventKind, describe
 from otel_assembly.messages.replacements import result_texts, shortened, summary_like
 
 KINDS = [

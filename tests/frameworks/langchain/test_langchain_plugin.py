@@ -14,16 +14,16 @@ from otel_assembly import (
     AlertPolicy,
     Assembler,
     BudgetPolicy,
+    ConfigurationError,
     ContextOverflowError,
+    ExtractiveCompactor,
     ObserverAlert,
     Severity,
     SlidingWindowPolicy,
+    describe,
 )
-from otel_assembly.budget.extractive import ExtractiveCompactor
-from otel_assembly.errors import ConfigurationError
 from otel_assembly.instrumentation import instrument, uninstrument
 from otel_assembly.instrumentation.langchain import AssemblyMiddleware
-from otel_assembly.messages.describe import describe
 from otel_assembly.tokens import TokenMeter, counter_for
 
 HOWS = pytest.mark.parametrize("how", ["sync", "async"])

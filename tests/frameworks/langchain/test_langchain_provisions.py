@@ -11,8 +11,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
-from otel_assembly import AlertPolicy, BudgetPolicy, EpisodicMemoryPolicy, WorkingMemoryPolicy
-from otel_assembly.errors import ConfigurationError
+from otel_assembly import AlertPolicy, BudgetPolicy, ConfigurationError, EpisodicMemoryPolicy, WorkingMemoryPolicy
 from otel_assembly.instrumentation.langchain import AssemblyMiddleware, GraphKnowledgeStore
 from otel_assembly.knowledge import KnowledgeStore, MemoryKnowledgeStore
 from otel_assembly.runtime import BudgetMonitor, LoopDetector, TokenMonitor
