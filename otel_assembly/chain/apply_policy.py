@@ -207,7 +207,7 @@ def _compactions(step: Step, compactions: Sequence[Compaction]) -> Iterator[Step
     compactions = [compaction for compaction in compactions if compaction.attempts]
     if not compactions:
         return
-    made = {id(event): ordinal for event, ordinal in step.made}
+    made = {id(event): ordinal for event, ordinal in step.created}
     for compaction in compactions:
         result = made.get(id(compaction.into))
         if result is not None:
@@ -233,8 +233,8 @@ def _take_verdicts(step: Step, verdicts: Sequence[Verdict]) -> None:
         for verdict in verdicts
         if isinstance(verdict.events, View)
     ]
-    step.groups = tuple(group for group in groups if group.outcome in EXITS)
-    step.held = tuple(group for group in groups if group.outcome not in EXITS)
+    step.exits = tuple(group for group in groups if group.outcome in EXITS)
+    step.pinned = tuple(group for group in groups if group.outcome not in EXITS)
 
 
 def _take_edits(step: Step, events: Edited, ledger: Ledger) -> None:
@@ -258,4 +258,4 @@ def _take_edits(step: Step, events: Edited, ledger: Ledger) -> None:
         made_at.append(place)
         frame.ordinals.extend(1, made[-1][1])
     step.frame_out, step.view_out = frame, history.view()
-    step.made, step.made_at = tuple(made), tuple(made_at)
+    step.created, step.created_positions = tuple(made), tuple(made_at)

@@ -101,7 +101,7 @@ def spared(record: Record, recording: Recording | None, error: BaseException) ->
     Where it has done something before it failed, what comes next goes on from there.
     """
     record.spared = error
-    if any(step.groups or step.made or step.moved for step in record.steps):
+    if any(step.exits or step.created or step.moved for step in record.steps):
         succeeded(record, recording)
         return
     ledger = record.ledger

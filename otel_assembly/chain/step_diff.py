@@ -84,13 +84,13 @@ def match(
     replaced = alignment.replaced() if stands_in and None in alignment.middle else []
     tags = _tags(inputs, without(alignment.length, kept), replaced, verdicts, otherwise, index)
     groups = [Group(view.pick(runs), step.frame_in, *tag) for tag, runs in tags]
-    step.groups = tuple(group for group in groups if group.outcome in EXITS)
-    step.held = tuple(group for group in groups if group.outcome not in EXITS)
+    step.exits = tuple(group for group in groups if group.outcome in EXITS)
+    step.pinned = tuple(group for group in groups if group.outcome not in EXITS)
 
 
 def _take_scattered(step: Step, scattered: FilteredOutput, reason: DecisionReason) -> None:
     step.view_out, gone = scattered.views()
-    step.groups = (Group(gone, step.frame_in, DecisionOutcome.DROPPED, reason),) if gone else ()
+    step.exits = (Group(gone, step.frame_in, DecisionOutcome.DROPPED, reason),) if gone else ()
     step.broken = scattered.broken
 
 
@@ -238,8 +238,8 @@ def _reframe(step: Step, inputs: Sequence[Any], events: Sequence[Any], alignment
     if ledger.observed:
         ledger.frames[step.index] = frame
     step.frame_out, step.view_out = frame, frame.history.view()
-    step.made = tuple((events[at], ordinal) for at, ordinal in made)
-    step.made_at = tuple(at for at, _ in made)
+    step.created = tuple((events[at], ordinal) for at, ordinal in made)
+    step.created_positions = tuple(at for at, _ in made)
 
 
 def _goes_on(frame: NumberedHistory, step: Step, events: Sequence[Any], ordinals: Sequence[tuple[int, Run]]) -> bool:

@@ -87,7 +87,7 @@ def _left(record: Record) -> Iterator[tuple[str, ...]]:
         return
     sums: dict[tuple[str, str], list[int]] = {}
     for step in record.steps:
-        for group in step.groups:
+        for group in step.exits:
             held = sums.setdefault((step.policy, group.reason), [0, 0, 0])
             held[0] += len(group.view)
             held[1] += record.items_tokens(group.view)

@@ -81,7 +81,7 @@ class Ledger:
     def made_by(self, step: Step) -> tuple[tuple[Any, int], ...]:
         """What this step made in the last assembly, with the ordinals, and what did not come in since."""
         last = self.last
-        made = last.made[step.index] if last is not None and last.did(step.index, step.policy) else ()
+        made = last.created[step.index] if last is not None and last.did(step.index, step.policy) else ()
         if not (made and self.observed):
             return made
         ordinals = step.frame_in.ordinals
@@ -234,7 +234,7 @@ class Ledger:
 
     def _made_before(self, events: Sequence[Any]) -> list[int | None]:
         """The ordinals of those events that a step of the last assembly made: its output is this input."""
-        made = [one for step in self.last.made for one in step] if self.observed and self.last is not None else []
+        made = [one for step in self.last.created for one in step] if self.observed and self.last is not None else []
         if not made:
             return [None] * len(events)
         found = Matcher([event for event, _ in made], read=self.facts_of).match(events)
@@ -283,7 +283,7 @@ class Ledger:
         self.leaves = {item: leaves for item, leaves in self.leaves.items() if item in here}
         if self.recorded is None or last is self.recorded:
             return
-        for index, (policy, groups) in enumerate(zip(last.policies, last.groups, strict=True)):
+        for index, (policy, groups) in enumerate(zip(last.policies, last.exits, strict=True)):
             for group in groups:
                 exit_ = Departure(policy, index, group.outcome, group.reason)
                 self.departed.update((item, exit_) for item in group.frame.of(group.view) if item not in here)

@@ -37,7 +37,7 @@ class Arrival:
 def arrivals(record: Record, since: Snapshot | None) -> list[Arrival]:
     """The items that no assembly up to then had: those that came in, and those that policies made."""
     frame, end = record.opening.frame, record.opening.view.end
-    made_before = {item for made in since.made for _, item in made} if since is not None else set()
+    made_before = {item for made in since.created for _, item in made} if since is not None else set()
     if since is not None and since.source is frame:
         new: Iterable[int] = range(since.seen, end)
         if made_before:
@@ -48,8 +48,8 @@ def arrivals(record: Record, since: Snapshot | None) -> list[Arrival]:
         new = (position for position, item in enumerate(islice(frame.ordinals.all(), end)) if item not in known)
     found = [_arrival(record, frame, position) for position in new]
     for step in record.steps:
-        made = set(_injected(step, since)) if step.made else set()
-        for (_, item), position in zip(step.made, step.made_at, strict=True):
+        made = set(_injected(step, since)) if step.created else set()
+        for (_, item), position in zip(step.created, step.created_positions, strict=True):
             if item in made:
                 step.frame_out.history.table(record.meter).tokens(position)
                 found.append(_arrival(record, step.frame_out, position))
@@ -83,7 +83,7 @@ def offered_no_more(record: Record, since: Snapshot | None) -> list[Place]:
     if not (gone and record.observed):
         return gone
     # What a step had taken out is not there because the reduced history came in: its policy and reason stand.
-    out = {item for groups in since.groups for group in groups for item in group.frame.of(group.view)}
+    out = {item for groups in since.exits for group in groups for item in group.frame.of(group.view)}
     out.update(departures(record, since))
     return [(source, position) for source, position in gone if source.ordinals.of(position) not in out]
 
@@ -97,7 +97,7 @@ def made_no_more(record: Record, since: Snapshot | None) -> list[tuple[Any, int,
     if since is None or record.unknown:
         return []
     here = {step.index for step in record.steps if since.did(step.index, step.policy)}
-    made = [(*one, index) for index, some in enumerate(since.made) if index not in here for one in some]
+    made = [(*one, index) for index, some in enumerate(since.created) if index not in here for one in some]
     if not made:
         return []
     items = {item for _, item, _ in made}.intersection(since.frame.of(since.kept))
@@ -114,8 +114,8 @@ def departures(record: Record, since: Snapshot | None) -> dict[int, Departure]:
     """
     if not record.departed or since is None:
         return {}
-    known = {*islice(since.source.ordinals.all(), since.seen), *(item for made in since.made for _, item in made)}
-    told = {item: group.tag for groups in since.groups for group in groups for item in group.frame.of(group.view)}
+    known = {*islice(since.source.ordinals.all(), since.seen), *(item for made in since.created for _, item in made)}
+    told = {item: group.tag for groups in since.exits for group in groups for item in group.frame.of(group.view)}
     steps = {(step.index, step.policy) for step in record.steps}
     return {
         item: one
@@ -164,13 +164,13 @@ class StepDelta:
 def step_delta(record: Record, step: Step, since: Snapshot | None) -> StepDelta:
     """Compare one step with the same step of an earlier assembly."""
     if since is None:
-        return StepDelta(list(step.groups), [], list(step.injected), [], {})
+        return StepDelta(list(step.exits), [], list(step.injected), [], {})
     same = since.did(step.index, step.policy)
-    before = since.groups[step.index] if same else ()
-    left = entered(before, step.groups, tagged=False) if before else []
+    before = since.exits[step.index] if same else ()
+    left = entered(before, step.exits, tagged=False) if before else []
     departed = departures(record, since)
     return StepDelta(
-        exits=entered(step.groups, before),
+        exits=entered(step.exits, before),
         returned=still_in(left, record.view_out, record.frame_out) if left else [],
         injected=_injected(step, since),
         withdrawn=_no_longer_made(record, step, since, departed) if same else [],
@@ -179,9 +179,9 @@ def step_delta(record: Record, step: Step, since: Snapshot | None) -> StepDelta:
 
 
 def _no_longer_made(record: Record, step: Step, since: Snapshot, departed: Mapping[int, Departure]) -> list[int]:
-    if not since.made[step.index]:
+    if not since.created[step.index]:
         return []
-    made = {ordinal for _, ordinal in since.made[step.index]}.difference(step.injected)
+    made = {ordinal for _, ordinal in since.created[step.index]}.difference(step.injected)
     if made and record.observed:
         frame, end = record.opening.frame, record.opening.view.end
         came = {frame.ordinals.of(position) for position in frame.ordinals.find(made) if position < end}
@@ -190,21 +190,21 @@ def _no_longer_made(record: Record, step: Step, since: Snapshot, departed: Mappi
 
 
 def _injected(step: Step, since: Snapshot | None) -> list[int]:
-    if not step.made:
+    if not step.created:
         return []
     before = set()
     if since is not None and since.did(step.index, step.policy):
-        before = {ordinal for _, ordinal in since.made[step.index]}
+        before = {ordinal for _, ordinal in since.created[step.index]}
     return sorted(ordinal for ordinal in step.injected if ordinal not in before)
 
 
 def exits_from_the_prompt(record: Record, step: Step) -> list[Group]:
     """What was in the previous prompt, or is new, and left by this step: what a counter counts."""
     last = record.last
-    if last is None or not step.groups:
-        return list(step.groups)
-    out = [group for groups in last.groups for group in groups]
-    return entered(step.groups, out, tagged=False)
+    if last is None or not step.exits:
+        return list(step.exits)
+    out = [group for groups in last.exits for group in groups]
+    return entered(step.exits, out, tagged=False)
 
 
 def exits_of(record: Record) -> Iterator[Decision]:
@@ -236,7 +236,7 @@ def decisions_of(record: Record) -> Iterator[Decision]:
         for place in _places(step.frame_out, step.view_out, set(delta.injected)):
             yield _decision(record, place, DecisionOutcome.INJECTED, DecisionReason.POLICY, step)
         if since is not None and delta.withdrawn and since.did(step.index, step.policy):
-            yield from _withdrawn(step, since.made[step.index], set(delta.withdrawn))
+            yield from _withdrawn(step, since.created[step.index], set(delta.withdrawn))
     for place in offered_no_more(record, since):
         yield _decision(record, place, DecisionOutcome.DROPPED, DecisionReason.WITHDRAWN, None)
     for event, item, index in made_no_more(record, since):
@@ -264,8 +264,8 @@ def _withdrawn_item(event: Any, item: int, policy: str | None, index: int) -> De
 def _kept(record: Record, left: set[int], back: dict[int, Step | None]) -> Iterator[Decision]:
     """What is in the prompt and was not, and what is there by another rule than before."""
     since = record.last
-    why = {item: (reason, step) for step in record.steps for item, reason in _held(step.held)}
-    was = dict(_held(group for groups in since.held for group in groups)) if since is not None else {}
+    why = {item: (reason, step) for step in record.steps for item, reason in _held(step.pinned)}
+    was = dict(_held(group for groups in since.pinned for group in groups)) if since is not None else {}
     made = {item for step in record.steps for item in step.injected}
     new = {arrival.item for arrival in arrivals(record, since)} - left - made
     changed = {item for item in {*why, *was} if (why[item][0] if item in why else None) is not was.get(item)}

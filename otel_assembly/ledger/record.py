@@ -123,7 +123,7 @@ class Record:
     @property
     def pure(self) -> bool:
         """Whether no step made events: every item in the output stood in the input."""
-        return not any(step.made for step in self.steps)
+        return not any(step.created for step in self.steps)
 
     def broken(self, view: View) -> int:
         """Events of what a step let out that lost the other half of their pair."""
@@ -171,10 +171,10 @@ class Record:
         return Snapshot(
             assembly_id=self.assembly_id,
             policies=tuple(step.policy for step in self.steps),
-            groups=tuple(step.groups for step in self.steps),
-            held=tuple(step.held for step in self.steps),
+            exits=tuple(step.exits for step in self.steps),
+            pinned=tuple(step.pinned for step in self.steps),
             moved=tuple(step.moved for step in self.steps),
-            made=tuple(step.made for step in self.steps),
+            created=tuple(step.created for step in self.steps),
             prompts=self.prompts_out,
             tools=self.context.tools,
             kept=self.view_out,
@@ -191,6 +191,8 @@ class Record:
 
     def _tokens_made(self) -> Iterator[tuple[int, int]]:
         for step in self.steps:
-            if step.made:
+            if step.created:
                 table = step.frame_out.history.table(self.meter)
-                yield from ((made[1], table.known(at)) for made, at in zip(step.made, step.made_at, strict=True))
+                yield from (
+                    (made[1], table.known(at)) for made, at in zip(step.created, step.created_positions, strict=True)
+                )

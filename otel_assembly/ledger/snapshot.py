@@ -88,11 +88,11 @@ class Snapshot:
 
     assembly_id: str
     policies: tuple[str, ...]
-    #: By step: what left, what was held, what was moved, and the events that were made, with their ordinals.
-    groups: tuple[tuple[Group, ...], ...]
-    held: tuple[tuple[Group, ...], ...]
+    #: By step: what left, what was pinned, what was moved, and the events that were created, with their ordinals.
+    exits: tuple[tuple[Group, ...], ...]
+    pinned: tuple[tuple[Group, ...], ...]
     moved: tuple[tuple[int, ...], ...]
-    made: tuple[tuple[tuple[Any, int], ...], ...]
+    created: tuple[tuple[tuple[Any, int], ...], ...]
     prompts: tuple[str, ...]
     tools: tuple[Mapping[str, Any], ...]
     kept: View

@@ -47,13 +47,13 @@ class Step:
     frame_out: NumberedHistory
     view_out: View
     #: What left, and why.
-    groups: tuple[Group, ...] = ()
+    exits: tuple[Group, ...] = ()
     #: What stayed although the rule would have taken it, and why.
-    held: tuple[Group, ...] = ()
+    pinned: tuple[Group, ...] = ()
     #: The events in the output that were not in the input, with their ordinals.
-    made: tuple[tuple[Any, int], ...] = ()
+    created: tuple[tuple[Any, int], ...] = ()
     #: Where those stand in the output's history.
-    made_at: tuple[int, ...] = ()
+    created_positions: tuple[int, ...] = ()
     #: Ordinals of the events that stand in another order than before.
     moved: tuple[int, ...] = ()
     budget: int | None = None
@@ -78,4 +78,4 @@ class Step:
     @property
     def injected(self) -> tuple[int, ...]:
         """Ordinals of the events in the output that were not in the input."""
-        return tuple(ordinal for _, ordinal in self.made)
+        return tuple(ordinal for _, ordinal in self.created)

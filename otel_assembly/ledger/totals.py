@@ -74,8 +74,8 @@ def _method(record: Record, view_out: View) -> str:
 def _flow(record: Record) -> tuple[int, int, int, int, int, int]:
     """Injected, dropped and compacted items and their tokens, from the assembly's input to its output."""
     if record.pure:
-        dropped = [g.view for step in record.steps for g in step.groups if g.outcome is DecisionOutcome.DROPPED]
-        compacted = [g.view for step in record.steps for g in step.groups if g.outcome is DecisionOutcome.COMPACTED]
+        dropped = [g.view for step in record.steps for g in step.exits if g.outcome is DecisionOutcome.DROPPED]
+        compacted = [g.view for step in record.steps for g in step.exits if g.outcome is DecisionOutcome.COMPACTED]
         return (
             0,
             0,
@@ -91,7 +91,7 @@ def _flow(record: Record) -> tuple[int, int, int, int, int, int]:
     )
     left = {outcome: [0, 0] for outcome in (DecisionOutcome.DROPPED, DecisionOutcome.COMPACTED)}
     for step in record.steps:
-        for group in step.groups:
+        for group in step.exits:
             if group.frame is record.opening.frame:
                 left[group.outcome][0] += len(group.view)
                 left[group.outcome][1] += record.items_tokens(group.view)
@@ -208,22 +208,22 @@ def _cause(record: Record, last: Snapshot, at: int) -> str:
     if entrant == item:
         return PrefixBreak.EVENT_CHANGED.value
     for step in record.steps:
-        for group in step.groups:
+        for group in step.exits:
             if _holds(group, kept, old, item):
                 return (
                     PrefixBreak.COMPACTED.value
                     if group.outcome is DecisionOutcome.COMPACTED
                     else PrefixBreak.CUT_MOVED.value
                 )
-        summarises = any(group.outcome is DecisionOutcome.COMPACTED for group in step.groups)
-        before = last.made[step.index] if last.did(step.index, step.policy) else ()
+        summarises = any(group.outcome is DecisionOutcome.COMPACTED for group in step.exits)
+        before = last.created[step.index] if last.did(step.index, step.policy) else ()
         if summarises and (item in {ordinal for _, ordinal in before} or entrant in step.injected):
             return PrefixBreak.COMPACTED.value
     if all(ordinal != item for ordinal in record.frame_out.of(view)):
         return PrefixBreak.EVENT_CHANGED.value
     if any(ordinal == entrant for ordinal in last.frame.of(kept)):
         return PrefixBreak.REORDERED.value
-    out_before = any(_holds(group, view, new, entrant) for groups in last.groups for group in groups)
+    out_before = any(_holds(group, view, new, entrant) for groups in last.exits for group in groups)
     return PrefixBreak.CUT_MOVED.value if out_before else PrefixBreak.EVENT_CHANGED.value
 
 

@@ -141,8 +141,8 @@ class ObservedStep:
             step.alerts, step.halts = tuple(alerts), halts
             step.reported = reported
             if assembly.record.unknown:
-                step.groups = step.held = ()
-            if step.made:
+                step.exits = step.pinned = ()
+            if step.created:
                 step.compactions = tuple(_compactions(step, self._attempts, assembly.record.ledger))
         except Exception as problem:  # noqa: BLE001
             assembly.fail(problem)
@@ -234,14 +234,14 @@ def _sources(step: Step) -> tuple[str, ...]:
 
 def _compactions(step: Step, attempts: Sequence[Attempt], ledger: Ledger) -> Sequence[StepCompaction]:
     """What was made of others: of leaves alone, also where a summary was compacted once more."""
-    gone = [group for group in step.groups if group.outcome is DecisionOutcome.COMPACTED]
-    if not gone or (not attempts and (len(step.made) > 1 or step.made[0][1] in ledger.leaves)):
+    gone = [group for group in step.exits if group.outcome is DecisionOutcome.COMPACTED]
+    if not gone or (not attempts and (len(step.created) > 1 or step.created[0][1] in ledger.leaves)):
         return ()
     runs = sorted(run for group in gone for run in ordinal_runs(group.view, group.frame))
     leaves = tuple(_leaves(runs, ledger))
-    if len(step.made) == 1:
-        ledger.remember_leaves(step.made[0][1], leaves)
-    return [StepCompaction(leaves, step.made[0][1], tuple(attempts))] if attempts else ()
+    if len(step.created) == 1:
+        ledger.remember_leaves(step.created[0][1], leaves)
+    return [StepCompaction(leaves, step.created[0][1], tuple(attempts))] if attempts else ()
 
 
 def _leaves(runs: Sequence[Run], ledger: Ledger) -> list[Run]:

@@ -92,7 +92,7 @@ def step_attributes(record: Record, step: Step, sums: Sums, halts: int) -> Attri
     out = step.error is None or record.error is None
     injected, injected_tokens = sums.injected(step)
     dropped = dropped_tokens = compacted = compacted_tokens = 0
-    for group in step.groups:
+    for group in step.exits:
         if group.outcome is DecisionOutcome.DROPPED:
             dropped += len(group.view)
             dropped_tokens += sums.items(group.view)

@@ -334,7 +334,7 @@ class OpenRecording:
                 names.ALERT_SOURCE: metrics.alert_source(alert.source),
             }
             metrics.add(catalogue.ALERTS_DELIVERED, 1, attributes, context)
-        for group in exits_from_the_prompt(record, step) if step.groups else ():
+        for group in exits_from_the_prompt(record, step) if step.exits else ():
             if group.outcome is DecisionOutcome.DROPPED:
                 attributes = {**policy, names.DECISION_REASON: group.reason.value}
                 metrics.add(catalogue.ITEMS_DROPPED, len(group.view), attributes, context)
