@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from otel_assembly._internal.arguments import OnError, OnHalt, counts, instance, one_of
 from otel_assembly._internal.forks import new_lock
 from otel_assembly.assembly import Assembly, note_on
-from otel_assembly.chain.apply_policy import apply, begin_step
+from otel_assembly.chain.apply_policy import apply, config_of
 from otel_assembly.chain.config import chain_from_config, chain_to_config
-from otel_assembly.chain.finish import failed, numbers, succeeded
+from otel_assembly.chain.open_assembly import OpenAssembly
 from otel_assembly.context import Context, listens
 from otel_assembly.decision import Overflow, OverflowCause
 from otel_assembly.errors import (
@@ -28,9 +28,9 @@ from otel_assembly.errors import (
 from otel_assembly.events import AssemblyCompleted, HaltEvent
 from otel_assembly.history.history import History, unknown_part
 from otel_assembly.ledger.ledger import Ledgers
-from otel_assembly.ledger.record import CALLER, Record
-from otel_assembly.policies.order import checked_chain, validate_order
-from otel_assembly.recorder import default_recorder, observers_span, policy_span
+from otel_assembly.ledger.record import Record
+from otel_assembly.policies.order import checked_chain, policy_kind, validate_order
+from otel_assembly.recorder import NULL_RECORDING, default_recorder
 from otel_assembly.tokens import CalibratedCounter, MessageFraming, TokenMeter, counter_for
 from otel_assembly.tokens.models import is_ready, prepare, ready
 
@@ -194,17 +194,18 @@ class Assembler:
             prompts_in=given,
             guards=guards,
         )
+        assembly = OpenAssembly(record, NULL_RECORDING if recording is None else recording)
         try:
             with record.context.running(guards):
-                await self._run(record, recording)
-                await self._tell(record, recording)
+                await self._run(assembly)
+                await self._note(assembly, assembly.recording)
             self._heed_halt(record)
         except BaseException as error:
-            self._failed(record, recording, error)
+            self._failed(assembly, error)
             if isinstance(error, ContextOverflowError):
-                await self._tell(record, None)
+                await self._note(assembly, NULL_RECORDING)
             raise
-        succeeded(record, recording)
+        assembly.succeeded()
         record.context.done(succeeded=True)
         return Assembly(record)
 
@@ -224,17 +225,13 @@ class Assembler:
     def _new_meter(self, counter: TokenCounter) -> TokenMeter:
         return TokenMeter(counter, self.framing)
 
-    async def _run(self, record: Record, recording: Recording | None) -> None:
-        prompts = record.prompts_in
-        sources: tuple[str, ...] = (CALLER,) * len(prompts)
-        frame, view = record.opening.frame, record.opening.view
-        for index, policy in enumerate(self.policies):
+    async def _run(self, assembly: OpenAssembly) -> None:
+        record = assembly.record
+        for policy in self.policies:
             self._heed_halt(record)
-            step = begin_step(policy, index, prompts, sources, frame, view)
-            record.steps.append(step)
-            with policy_span(recording, policy.name, index):
+            step = assembly.begin_step(policy.name, policy_kind(policy), config_of(policy))
+            with assembly.recording.policy(policy.name, step.index):
                 await self._apply(policy, step, record)
-            prompts, sources, frame, view = step.prompts_out, step.sources, step.frame_out, step.view_out
             if step.overflow is not None and (record.overflow is None or step.overflow.unit == "tokens"):
                 record.overflow = step.overflow
 
@@ -302,24 +299,26 @@ class Assembler:
             counter.observe(counted, billed, generation=generation)
         self._recorded_by().calibrated(model or self.model, counted, billed)
 
-    def _failed(self, record: Record, recording: Recording | None, error: BaseException) -> None:
+    def _failed(self, assembly: OpenAssembly, error: BaseException) -> None:
+        record = assembly.record
         record.context.done(succeeded=False)
         if isinstance(error, HaltedError) and record.halt is None:
             record.halt = HaltEvent(reason=error.reason, source=error.source)
-        failed(record, recording, error)
+        assembly.failed(error)
         if isinstance(error, ContextOverflowError | HaltedError):
             error.assembly = Assembly(record)
 
-    async def _tell(self, record: Record, recording: Recording | None) -> None:
-        """Let observers of budgets know, who may halt; the tokens are counted only where somebody may listen."""
+    async def _note(self, assembly: OpenAssembly, recording: Recording) -> None:
+        """Let observers of budgets know, who may halt; the tokens are counted only where somebody may subscribe."""
+        record = assembly.record
         stream = record.context.stream
         if stream is None or not listens(stream, AssemblyCompleted):
             return
-        totals = numbers(record)
+        totals = assembly.totals()
         if totals is None:
             return
         try:
-            with observers_span(recording):
+            with recording.observers():
                 await stream.send(note_on(record, totals))
         except Exception as error:  # noqa: BLE001  # the assembly is done; a stream that fails must not undo it
             logger.warning("the stream refused the note on an assembly: %s", type(error).__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -146,6 +146,25 @@ class Recorder(Protocol):
         ...
 
 
+class _NullRecording(nullcontext[None]):
+    recorded = measured = False
+    trail = None
+
+    def policy(self, *_: Any, **__: Any) -> Self:
+        return self
+
+    watch = observers = __call__ = policy
+
+    def finish(self, *_: Any) -> None:
+        return None
+
+    signal = abandon = stop = finish
+
+
+#: Stands in for a recording, and for all the times in it, where no provider is configured: nothing is projected.
+NULL_RECORDING: Final[Recording] = _NullRecording()
+
+
 class NullRecorder:
     """Records nothing."""
 
@@ -213,13 +232,3 @@ def using_recorder(recorder: Recorder) -> Iterator[None]:
         yield
     finally:
         _DEFAULT.make, _DEFAULT.recorder = before
-
-
-def policy_span(recording: Recording | None, name: str, index: int) -> AbstractContextManager[Any]:
-    """The recording's time for a policy, if there is a recording."""
-    return nullcontext() if recording is None else recording.policy(name, index)
-
-
-def observers_span(recording: Recording | None) -> AbstractContextManager[Any]:
-    """Around what observers do when they are told of an assembly, if there is a recording: a halt stands on it."""
-    return nullcontext() if recording is None else recording.observers()

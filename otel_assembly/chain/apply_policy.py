@@ -17,8 +17,8 @@ from otel_assembly.history.view import Edited, View
 from otel_assembly.ledger.interval_diff import ordinal_runs
 from otel_assembly.ledger.item_ids import ItemIds
 from otel_assembly.ledger.snapshot import Group, NumberedHistory
-from otel_assembly.ledger.step import Step, StepCompaction
-from otel_assembly.policies import POLICIES, DecidingPolicy, policy_kind
+from otel_assembly.ledger.step import StepCompaction
+from otel_assembly.policies import POLICIES, DecidingPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,36 +26,13 @@ if TYPE_CHECKING:
     from otel_assembly.context import Context
     from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason
     from otel_assembly.ledger.ledger import Ledger
+    from otel_assembly.ledger.step import Step
     from otel_assembly.policies.base import AssemblyPolicy
 
 _OURS: Final = frozenset(POLICIES.values())
 
 
-def begin_step(
-    policy: AssemblyPolicy,
-    index: int,
-    prompts: tuple[str, ...],
-    sources: tuple[str, ...],
-    frame: NumberedHistory,
-    view: View,
-) -> Step:
-    """A step that has changed nothing yet."""
-    return Step(
-        policy=policy.name,
-        index=index,
-        kind=policy_kind(policy),
-        config=_config(policy),
-        prompts_in=prompts,
-        prompts_out=prompts,
-        sources=sources,
-        frame_in=frame,
-        view_in=view,
-        frame_out=frame,
-        view_out=view,
-    )
-
-
-def _config(policy: AssemblyPolicy) -> Mapping[str, Any]:
+def config_of(policy: AssemblyPolicy) -> Mapping[str, Any]:
     """The settings for a span; of a policy that is not ours numbers and enums only: a string could be content."""
     if isinstance(policy, DecidingPolicy) and type(policy) in _OURS:
         return policy.config
@@ -85,8 +62,8 @@ async def apply(policy: AssemblyPolicy, step: Step, context: Context, ledger: Le
         step.halts = context.halts_emitted - halts
     prompts, alerts = _prompts(policy, step, outcome.prompts), tuple(outcome.alerts)
     _events(policy, step, outcome, ledger)
-    step.prompts_out, step.alerts = prompts, alerts
-    step.sources = _sources(step)
+    step.let_out(prompts)
+    step.alerts = alerts
     step.budget, step.fixed, step.overflow = outcome.budget, outcome.fixed, outcome.overflow
     step.sheet = outcome.sheet
     step.framing, step.separators, step.around_in = outcome.framing, outcome.separators, outcome.around_in
@@ -171,14 +148,6 @@ def _prompts(policy: AssemblyPolicy, step: Step, prompts: Any) -> tuple[str, ...
     if not _is_sequence(prompts) or not all(isinstance(prompt, str) for prompt in prompts):
         raise PolicyContractError(policy.name, step.index, "returned prompts that are not a sequence of strings")
     return tuple(prompts)
-
-
-def _sources(step: Step) -> tuple[str, ...]:
-    """A prompt that came in keeps its source; a new one is the policy's."""
-    known: dict[str, list[str]] = {}
-    for prompt, source in zip(reversed(step.prompts_in), reversed(step.sources), strict=True):
-        known.setdefault(prompt, []).append(source)
-    return tuple(held.pop() if (held := known.get(prompt)) else step.policy for prompt in step.prompts_out)
 
 
 def _events(policy: AssemblyPolicy, step: Step, outcome: Outcome, ledger: Ledger) -> None:

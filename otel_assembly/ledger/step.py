@@ -79,3 +79,11 @@ class Step:
     def injected(self) -> tuple[int, ...]:
         """Ordinals of the events in the output that were not in the input."""
         return tuple(ordinal for _, ordinal in self.created)
+
+    def let_out(self, prompts: tuple[str, ...]) -> None:
+        """These are the prompts now: one that came in keeps its source, and a new one is the policy's."""
+        known: dict[str, list[str]] = {}
+        for prompt, source in zip(reversed(self.prompts_in), reversed(self.sources), strict=True):
+            known.setdefault(prompt, []).append(source)
+        self.prompts_out = prompts
+        self.sources = tuple(some.pop() if (some := known.get(prompt)) else self.policy for prompt in prompts)

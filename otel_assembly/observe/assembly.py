@@ -5,9 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.chain.finish import failed, spared, succeeded
-from otel_assembly.ledger.record import CALLER
-from otel_assembly.ledger.step import Step
+from otel_assembly.chain.open_assembly import OpenAssembly
 from otel_assembly.observe.step import ObservedStep
 
 if TYPE_CHECKING:
@@ -19,15 +17,14 @@ if TYPE_CHECKING:
     from otel_assembly.recorder import PolicyTime, Recording
 
 
-class ObservedAssembly:
+class ObservedAssembly(OpenAssembly):
     """One assembly of a framework, while it runs."""
 
-    __slots__ = ("_assembler", "_broken", "events", "record", "recording")
+    __slots__ = ("_assembler", "_broken", "events")
 
     def __init__(self, assembler: ObservedAssembler, record: Record, recording: Recording, events: list[Any]) -> None:
+        super().__init__(record, recording)
         self._assembler = assembler
-        self.record = record
-        self.recording = recording
         #: What the next step takes in: the framework's own list, whose objects need not be those first seen.
         self.events = events
         self._broken = False
@@ -72,26 +69,7 @@ class ObservedAssembly:
         attempts: Sequence[Attempt] = (),
     ) -> ObservedStep:
         """A step whose time, and whose attempts to compact, are told of already."""
-        record = self.record
-        last = record.steps[-1] if record.steps else None
-        prompts = last.prompts_out if last is not None else record.prompts_in
-        frame = last.frame_out if last is not None else record.opening.frame
-        view = last.view_out if last is not None else record.opening.view
-        step = Step(
-            policy=policy,
-            index=len(record.steps),
-            kind=kind,
-            config=config,
-            prompts_in=prompts,
-            prompts_out=prompts,
-            sources=last.sources if last is not None else (CALLER,) * len(prompts),
-            frame_in=frame,
-            view_in=view,
-            frame_out=frame,
-            view_out=view,
-        )
-        record.steps.append(step)
-        return ObservedStep(self, step, time_of, attempts)
+        return ObservedStep(self, self.begin_step(policy, kind, config), time_of, attempts)
 
     def tokens(self) -> int | None:
         """Tokens of the prompt as the last step left it; None where nobody counts."""
@@ -124,12 +102,12 @@ class ObservedAssembly:
                 recording.abandon()
             return
         try:
-            if error is not None and stays:
-                spared(record, recording, error)
-            elif error is not None:
-                failed(record, recording, error)
+            if error is None:
+                self.succeeded()
+            elif stays:
+                self.spared(error)
             else:
-                succeeded(record, recording)
+                self.failed(error)
         except Exception as problem:  # noqa: BLE001
             self._assembler.failed(recording, problem)
 

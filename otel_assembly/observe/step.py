@@ -135,8 +135,7 @@ class ObservedStep:
                     )
                 assembly.events = given
             if prompts is not None:
-                step.prompts_out = tuple(prompts)
-                step.sources = _sources(step)
+                step.let_out(tuple(prompts))
             step.budget, step.fixed = budget, fixed
             step.alerts, step.halts = tuple(alerts), halts
             step.reported = reported
@@ -222,14 +221,6 @@ def _unchanged(inputs: list[Any], events: list[Any]) -> bool:
     if len(inputs) != len(events) or not inputs:
         return False
     return inputs[0] is events[0] and inputs[-1] is events[-1] and equal(inputs, events)
-
-
-def _sources(step: Step) -> tuple[str, ...]:
-    """A prompt that came in keeps its source; a new one is the step's."""
-    known: dict[str, list[str]] = {}
-    for prompt, source in zip(reversed(step.prompts_in), reversed(step.sources), strict=True):
-        known.setdefault(prompt, []).append(source)
-    return tuple(held.pop() if (held := known.get(prompt)) else step.policy for prompt in step.prompts_out)
 
 
 def _compactions(step: Step, attempts: Sequence[Attempt], ledger: Ledger) -> Sequence[StepCompaction]:
