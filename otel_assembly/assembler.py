@@ -249,7 +249,7 @@ class Assembler:
             step.error = error
             step.budget = error.budget
             step.overflow = Overflow(error.budget, error.needed, OverflowCause(error.cause))
-            step.sheet = error.sheet
+            step.report = error.report
             record.overflow = step.overflow
             if error.policy is None:
                 error.policy = policy.name

@@ -146,11 +146,6 @@ class BudgetEntry:
     events: int = 0
     winners: Sequence[tuple[int, tuple[str, int]]] = ()
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether it was simply kept."""
-        return self.outcome is DecisionOutcome.KEPT and self.items_in == self.items_out
-
 
 @dataclass(frozen=True, slots=True)
 class BudgetReport:
@@ -161,7 +156,7 @@ class BudgetReport:
         output_reserve: Tokens kept free for the reply.
         fixed: Tokens of what may not be cut.
         used: Tokens of the whole prompt; 0 where nothing is sent.
-        lines: One for each block.
+        entries: One for each block.
         overflow: The limit that could not hold.
     """
 
@@ -169,13 +164,8 @@ class BudgetReport:
     output_reserve: int
     fixed: int
     used: int
-    lines: Sequence[BudgetEntry]
+    entries: Sequence[BudgetEntry]
     overflow: Overflow | None = None
-
-    @property
-    def budget(self) -> int:
-        """``window − output_reserve``."""
-        return self.window - self.output_reserve
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +213,7 @@ class Outcome:
         fixed: Tokens of what may not be dropped, if it knows.
         overflow: Set when the limit could not hold and no error was raised.
         alerts: Observer alerts that this policy delivered to the model.
-        sheet: How the budget was given out, if the policy is an allocator.
+        report: How the budget was given out, if the policy is an allocator.
         compactions: Events that it made of others, with what it took.
         framing: Tokens of messages that several events are joined to, which belong to no single one.
         separators: Tokens that joining events to messages added.
@@ -237,7 +227,7 @@ class Outcome:
     fixed: int | None = None
     overflow: Overflow | None = None
     alerts: Sequence[Any] = ()
-    sheet: BudgetReport | None = None
+    report: BudgetReport | None = None
     compactions: Sequence[Compaction] = ()
     framing: int = 0
     separators: int = 0

@@ -130,7 +130,7 @@ class ContextOverflowError(AssemblyError):
         cause: ``fixed`` or ``newest_atom``.
         policy: The policy that could not keep its budget; None outside a chain.
         assembly: The `Assembly` that came to nothing, for its numbers; None outside a chain.
-        sheet: How far the budget was given out; None where no allocator held it.
+        report: How far the budget was given out; None where no allocator held it.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class ContextOverflowError(AssemblyError):
         self.cause = cause
         self.policy = policy
         self.assembly: Any = None
-        self.sheet: Any = None
+        self.report: Any = None
         parts = ", ".join(f"{name} {tokens}" for name, tokens in self.costs.items())
         what = (
             "content that may not be dropped"

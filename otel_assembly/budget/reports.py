@@ -1,4 +1,4 @@
-"""An allocation as a sheet: numbers alone, for spans."""
+"""An allocation as a report: numbers alone, for spans."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from otel_assembly.decision import Overflow
 
 
-def sheet_of(allocation: Allocation) -> BudgetReport:
+def report_of(allocation: Allocation) -> BudgetReport:
     """How an allocation gave its budget out."""
     return BudgetReport(
         window=allocation.window,
         output_reserve=allocation.output_reserve,
         fixed=allocation.fixed,
         used=allocation.used,
-        lines=tuple(_line(allocation, decision) for decision in allocation.decisions),
+        entries=tuple(_entry(allocation, decision) for decision in allocation.decisions),
         overflow=allocation.overflow,
     )
 
 
-def overflowing_sheet(
+def overflow_report(
     blocks: Sequence[Block], costs: Sequence[int], window: int, output_reserve: int, overflow: Overflow
 ) -> BudgetReport:
     """A budget that what may not be cut does not fit: nothing is given out, and each block says what it would take."""
-    lines = (
+    entries = (
         BudgetEntry(
             name=block.name,
             kind=block.kind.value,
@@ -50,7 +50,7 @@ def overflowing_sheet(
         )
         for block, cost in zip(blocks, costs, strict=True)
     )
-    return BudgetReport(window, output_reserve, overflow.needed, 0, tuple(lines), overflow)
+    return BudgetReport(window, output_reserve, overflow.needed, 0, tuple(entries), overflow)
 
 
 #: The reasons of items that stay out however much room there is.
@@ -64,7 +64,7 @@ _OUT_FROM_THE_START: Final = frozenset(
 )
 
 
-def _line(allocation: Allocation, decision: BlockDecision) -> BudgetEntry:
+def _entry(allocation: Allocation, decision: BlockDecision) -> BudgetEntry:
     block = decision.block
     made = int(decision.made is not None)
     alive = [item.index for item in decision.items if item.reason not in _OUT_FROM_THE_START]

@@ -21,7 +21,7 @@ from otel_assembly.budget.compaction import CompactedBlock
 from otel_assembly.budget.duplicates import Told, losers
 from otel_assembly.budget.keep_order import pending_of, survivors_of
 from otel_assembly.budget.orphans import orphans
-from otel_assembly.budget.reports import overflowing_sheet
+from otel_assembly.budget.reports import overflow_report
 from otel_assembly.budget.sections import is_text, item_text
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Overflow, OverflowCause
 from otel_assembly.errors import ConfigurationError, ContextOverflowError, TokenizerError
@@ -243,7 +243,7 @@ class _Rule:
         costs.update((name, tokens) for name, tokens in around.items() if tokens)
         error = ContextOverflowError(self._budget, fixed, costs)
         overflow = Overflow(self._budget, fixed, OverflowCause.FIXED)
-        error.sheet = overflowing_sheet(self._blocks, self._costs, self._window, self._reserve, overflow)
+        error.report = overflow_report(self._blocks, self._costs, self._window, self._reserve, overflow)
         return error
 
     def _floors(self, room: int) -> tuple[list[int], int]:

@@ -65,7 +65,7 @@ async def apply(policy: AssemblyPolicy, step: Step, context: Context, ledger: Le
     step.let_out(prompts)
     step.alerts = alerts
     step.budget, step.fixed, step.overflow = outcome.budget, outcome.fixed, outcome.overflow
-    step.sheet = outcome.sheet
+    step.report = outcome.report
     step.framing, step.separators, step.around_in = outcome.framing, outcome.separators, outcome.around_in
     step.compactions = tuple(_compactions(step, outcome.compactions))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from otel_assembly.budget.allocator import finished_async
 from otel_assembly.budget.measure import Measure
 from otel_assembly.budget.ordering import OrderedPrompt, order_for_attention_and_cache, parts_in_order
-from otel_assembly.budget.reports import sheet_of
+from otel_assembly.budget.reports import report_of
 from otel_assembly.budget.rule import plan
 from otel_assembly.budget.sections import is_text, item_text
 from otel_assembly.context_assembler.compaction_cache import KeptCompactions, answered_keeping
@@ -156,7 +156,7 @@ class AllocatorPolicy(DecidingPolicy):
             decisions=list(_verdicts(decisions, known, made)),
             budget=allocation.budget,
             fixed=allocation.fixed,
-            sheet=_sheet(allocation, known) if context.listening else None,
+            report=_report(allocation, known) if context.listening else None,
             compactions=[
                 Compaction(_compacted(decision, known), made.get(decision.block.name), decision.attempts)
                 for decision in decisions
@@ -168,11 +168,11 @@ class AllocatorPolicy(DecidingPolicy):
         )
 
 
-def _sheet(allocation: Allocation, known: Mapping[tuple[str, int], Placed]) -> BudgetReport:
+def _report(allocation: Allocation, known: Mapping[tuple[str, int], Placed]) -> BudgetReport:
     """The allocation in numbers, with the events that each block's items are."""
-    sheet = sheet_of(allocation)
-    lines = (replace(line, items=[known[line.name, place] for place in line.items]) for line in sheet.lines)
-    return replace(sheet, lines=tuple(lines))
+    report = report_of(allocation)
+    entries = (replace(entry, items=[known[entry.name, place] for place in entry.items]) for entry in report.entries)
+    return replace(report, entries=tuple(entries))
 
 
 def _sent(prompt: OrderedPrompt, known: Mapping[int, Placed]) -> tuple[list[Placed], dict[str, Placed]]:

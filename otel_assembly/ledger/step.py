@@ -66,7 +66,7 @@ class Step:
     #: What a framework's reducer says itself that it left out.
     reported: int | None = None
     #: How the policy gave its budget out, if it is an allocator.
-    sheet: BudgetReport | None = None
+    report: BudgetReport | None = None
     compactions: tuple[StepCompaction, ...] = ()
     #: Tokens of messages that several events are joined to, and what joining them added.
     framing: int = 0

@@ -22,7 +22,7 @@ from otel_assembly.messages.describe import describe
 from otel_assembly.messages.replacements import summary_like
 from otel_assembly.policies.base import DecidingPolicy, as_view, at_least
 from otel_assembly.policies.budget_plan import BudgetPlan
-from otel_assembly.policies.budget_report import sheet_of
+from otel_assembly.policies.budget_report import report_of
 from otel_assembly.policies.compaction_cache import Standing, standing_of, takes_summary
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class BudgetPolicy(DecidingPolicy):
         except ContextOverflowError as error:
             if context.listening:
                 found = Overflow(budget, error.needed, OverflowCause(error.cause))
-                error.sheet = sheet_of(self, fill, view, None, found)
+                error.report = report_of(self, fill, view, None, found)
             raise
         fill.place_summaries(budget)
         cut = fill.cut(budget, self.step_tokens)
@@ -143,8 +143,8 @@ class BudgetPolicy(DecidingPolicy):
                 compactions.append(summary)
                 if summary.into is not None:
                     kept, verdicts = self._beside_summary(fill, view)
-        sheet = sheet_of(self, fill, view, kept, overflow, summary) if context.listening else None
-        outcome = Outcome(prompts, kept, verdicts, budget=budget, fixed=fill.fixed, overflow=overflow, sheet=sheet)
+        report = report_of(self, fill, view, kept, overflow, summary) if context.listening else None
+        outcome = Outcome(prompts, kept, verdicts, budget=budget, fixed=fill.fixed, overflow=overflow, report=report)
         return outcome if standing is None else _edited(outcome, fill, kept, standing, compactions)
 
     async def _summary(self, fill: BudgetPlan, view: View, standing: Standing, context: Context) -> Compaction | None:

@@ -26,7 +26,7 @@ _PRIORITIES: Final = {
 }
 
 
-def sheet_of(
+def report_of(
     policy: BudgetPolicy,
     fill: BudgetPlan,
     view: View,
@@ -46,11 +46,11 @@ def sheet_of(
     """
     made = fill.meter.event(describe(summary.into)) if summary is not None and summary.into is not None else 0
     used = 0 if kept is None else fill.around + fill.sum(kept) + made
-    lines = tuple(_lines(policy, fill, view, kept, summary if made else None, made))
-    return BudgetReport(policy.window, policy.output_reserve, fill.fixed, used, lines, overflow)
+    entries = tuple(_entries(policy, fill, view, kept, summary if made else None, made))
+    return BudgetReport(policy.window, policy.output_reserve, fill.fixed, used, entries, overflow)
 
 
-def _lines(
+def _entries(
     policy: BudgetPolicy, fill: BudgetPlan, view: View, kept: View | None, summary: Compaction | None, made: int
 ) -> Iterator[BudgetEntry]:
     costs, sent = fill.costs, kept is not None
@@ -64,13 +64,13 @@ def _lines(
         (EventKind.STATE, costs.get("pending_tool_calls", 0), len(fill.awaiting)),
     ):
         if tokens:
-            yield _line(kind, tokens, items, policy.max_tokens, placed=sent, cuttable=False)
+            yield _entry(kind, tokens, items, policy.max_tokens, placed=sent, cuttable=False)
     room = max(0, policy.max_tokens - fill.fixed)
     newest = [*fill.newest, *fill.left_out]
     if newest:
         placed = sent and not fill.left_out
         short = sum(position in fill.instead for position in newest)
-        yield _line(
+        yield _entry(
             EventKind.RECENT,
             fill.newest_tokens,
             len(newest),
@@ -83,12 +83,12 @@ def _lines(
         room -= fill.newest_tokens if placed else 0
     summaries = fill.sum(view.pick_positions(fill.summaries)) if fill.summaries else 0
     if summaries:
-        yield _line(EventKind.SUMMARY, summaries, len(fill.summaries), room, placed=sent, cuttable=True)
+        yield _entry(EventKind.SUMMARY, summaries, len(fill.summaries), room, placed=sent, cuttable=True)
         room -= summaries
     yield from _older(fill, view, kept, max(0, room), summary, made, policy.reserved(fill, view) if made else 0)
 
 
-def _line(
+def _entry(
     kind: EventKind,
     tokens: int,
     items: int,

@@ -13,7 +13,7 @@ from opentelemetry import trace
 from opentelemetry.trace import INVALID_SPAN
 
 from otel_assembly.budget.allocation import calls_of, texts_of
-from otel_assembly.budget.reports import sheet_of
+from otel_assembly.budget.reports import report_of
 from otel_assembly.decision import BudgetReport, DecisionOutcome, Overflow, OverflowCause, PromptPart
 from otel_assembly.errors import ContextOverflowError
 from otel_assembly.telemetry import conventions as names
@@ -44,68 +44,71 @@ Ordinals: TypeAlias = "Callable[[int], Sequence[int]]"
 ALLOCATOR = "allocator"
 
 
-def put_sheet(
+def put_report(
     start: StartSpan,
     span: Span,
     context: OtelContext,
-    sheet: BudgetReport,
+    report: BudgetReport,
     started_ns: int,
     ledger: _Ledger | None,
     ordinals: Ordinals | None,
 ) -> None:
-    """Write a sheet on its span, and the spans of its blocks under it.
+    """Write a report on its span, and the spans of its blocks under it.
 
     Args:
         start: How a span is started.
         span: The ``allocate_budget`` span.
         context: The context in which it is current.
-        sheet: What was decided.
+        report: What was decided.
         started_ns: When the allocator began.
         ledger: What happened to each item, where no assembly tells it.
-        ordinals: The ordinals of a block's items, in their order there, by the block's place in the sheet.
+        ordinals: The ordinals of a block's items, in their order there, by the block's place in the report.
     """
     if not span.is_recording():
         return
-    lines = list(sheet.lines)
-    order = sorted(range(len(lines)), key=lambda at: (lines[at].is_whole, at))[: names.MAX_BLOCK_SPANS]
-    shown = set(order)
-    rest = [line for at, line in enumerate(lines) if at not in shown]
+    entries = list(report.entries)
+    # What was simply kept comes last: it has the least to say.
+    whole = [entry.outcome is DecisionOutcome.KEPT and entry.items_in == entry.items_out for entry in entries]
+    shown = set(sorted(range(len(entries)), key=lambda at: (whole[at], at))[: names.MAX_BLOCK_SPANS])
+    rest = [entry for at, entry in enumerate(entries) if at not in shown]
     arrays = Arrays()
     if ledger is not None:
         ledger.state(arrays)
     arrays.add(
         [names.BLOCKS_NAMES, names.BLOCKS_OUTCOMES, names.BLOCKS_REASONS, names.BLOCKS_TOKENS],
         [
-            [line.name for line in rest],
-            [line.outcome.value for line in rest],
-            [line.reason.value for line in rest],
-            [line.tokens_out for line in rest],
+            [entry.name for entry in rest],
+            [entry.outcome.value for entry in rest],
+            [entry.reason.value for entry in rest],
+            [entry.tokens_out for entry in rest],
         ],
     )
-    put_arrays(start, span, context, sheet_attributes(sheet), arrays, started_ns)
+    put_arrays(start, span, context, report_attributes(report), arrays, started_ns)
     if ledger is not None:
         # Their blocks have no span to say it.
         unsaid = Arrays()
-        ledger.changes([at for at in range(len(lines)) if at not in shown], unsaid)
+        ledger.changes([at for at in range(len(entries)) if at not in shown], unsaid)
         put_lists(start, context, unsaid, started_ns)
-    places = {line.name: at for at, line in enumerate(lines)}
+    places = {entry.name: at for at, entry in enumerate(entries)}
     for number, at in enumerate(sorted(shown)):
         # Apart by enough that their order survives a backend that keeps microseconds.
         at_ns = started_ns + number * names.APART_NS
-        block = start(f"{names.SPAN_ALLOCATE_BLOCK} {lines[at].kind}", context, at_ns, {})
+        block = start(f"{names.SPAN_ALLOCATE_BLOCK} {entries[at].kind}", context, at_ns, {})
         changes = Arrays()
         if ordinals is not None and (items := ordinals(at)):
             changes.add([names.BLOCK_ITEMS], [runs_of(items)])
-            survivors = [str(items[place]) for place in lines[at].order]
-            changes.add([names.BLOCK_ORDER, names.BLOCK_CHARGES], [survivors, list(lines[at].charges)])
-            if any(size > 1 for size in lines[at].atoms):
-                changes.add([names.BLOCK_ATOMS], [list(lines[at].atoms)])
-            losers = [str(items[place]) for place, _ in lines[at].winners]
-            winners = [str(ordinals(places[block])[place]) for _, (block, place) in lines[at].winners]
+            survivors = [str(items[place]) for place in entries[at].order]
+            changes.add([names.BLOCK_ORDER, names.BLOCK_CHARGES], [survivors, list(entries[at].charges)])
+            if any(size > 1 for size in entries[at].atoms):
+                changes.add([names.BLOCK_ATOMS], [list(entries[at].atoms)])
+            losers = [str(items[place]) for place, _ in entries[at].winners]
+            winners = [str(ordinals(places[block])[place]) for _, (block, place) in entries[at].winners]
             changes.add([names.BLOCK_LOSERS, names.BLOCK_WINNERS], [losers, winners])
         if ledger is not None:
             ledger.changes([at], changes)
-        put_arrays(start, block, trace.set_span_in_context(block, context), line_attributes(lines[at]), changes, at_ns)
+        put_arrays(
+            start, block, trace.set_span_in_context(block, context), entry_attributes(entries[at]), changes, at_ns
+        )
         block.end(at_ns)
 
 
@@ -129,44 +132,45 @@ def put_lists(start: StartSpan, context: OtelContext, arrays: Arrays, at_ns: int
             start(names.SPAN_LIST_ITEMS, context, start_ns, chunk).end(start_ns)
 
 
-def sheet_attributes(sheet: BudgetReport) -> Attributes:
+def report_attributes(report: BudgetReport) -> Attributes:
     """What stands on ``allocate_budget`` beside arrays."""
-    outcomes = Counter(line.outcome for line in sheet.lines)
+    outcomes = Counter(entry.outcome for entry in report.entries)
+    budget = report.window - report.output_reserve
     return {
-        names.BUDGET_WINDOW: sheet.window,
-        names.BUDGET_OUTPUT_RESERVE: sheet.output_reserve,
-        names.BUDGET_TOKENS: sheet.budget,
-        names.BUDGET_FIXED: sheet.fixed,
-        names.BUDGET_USED: sheet.used,
-        names.BUDGET_REMAINING: sheet.budget - sheet.used,
-        names.BUDGET_UTILIZATION: sheet.used / sheet.budget if sheet.budget else 0.0,
+        names.BUDGET_WINDOW: report.window,
+        names.BUDGET_OUTPUT_RESERVE: report.output_reserve,
+        names.BUDGET_TOKENS: budget,
+        names.BUDGET_FIXED: report.fixed,
+        names.BUDGET_USED: report.used,
+        names.BUDGET_REMAINING: budget - report.used,
+        names.BUDGET_UTILIZATION: report.used / budget if budget else 0.0,
         names.BLOCKS_KEPT: outcomes[DecisionOutcome.KEPT],
         names.BLOCKS_COMPACTED: outcomes[DecisionOutcome.COMPACTED],
         names.BLOCKS_DROPPED: outcomes[DecisionOutcome.DROPPED],
-        **overflow_attributes(sheet.overflow),
+        **overflow_attributes(report.overflow),
     }
 
 
-def line_attributes(line: BudgetEntry) -> Attributes:
+def entry_attributes(entry: BudgetEntry) -> Attributes:
     """What stands on ``allocate_block`` beside arrays."""
     return {
-        names.BLOCK_NAME: line.name,
-        names.BLOCK_KIND: line.kind,
-        names.BLOCK_PRIORITY: line.priority,
-        names.BLOCK_CUTTABLE: line.cuttable,
-        **({names.BLOCK_CUT: line.cut} if line.cut else {}),
-        names.BLOCK_MIN_TOKENS: line.min_tokens,
-        **({names.BLOCK_COST: line.cost} if line.cost not in {None, line.tokens_in} else {}),
-        **({names.BLOCK_ENOUGH: line.enough} if line.enough else {}),
-        **({names.BLOCK_EVENTS: line.events} if line.events else {}),
-        names.TOKENS_IN: line.tokens_in,
-        names.TOKENS_OUT: line.tokens_out,
-        names.DECISION_OUTCOME: line.outcome.value,
-        names.DECISION_REASON: line.reason.value,
-        names.BUDGET_REMAINING: line.room,
-        names.ITEMS_IN: line.items_in,
-        names.ITEMS_OUT: line.items_out,
-        names.ITEMS_INJECTED: line.items_injected,
+        names.BLOCK_NAME: entry.name,
+        names.BLOCK_KIND: entry.kind,
+        names.BLOCK_PRIORITY: entry.priority,
+        names.BLOCK_CUTTABLE: entry.cuttable,
+        **({names.BLOCK_CUT: entry.cut} if entry.cut else {}),
+        names.BLOCK_MIN_TOKENS: entry.min_tokens,
+        **({names.BLOCK_COST: entry.cost} if entry.cost not in {None, entry.tokens_in} else {}),
+        **({names.BLOCK_ENOUGH: entry.enough} if entry.enough else {}),
+        **({names.BLOCK_EVENTS: entry.events} if entry.events else {}),
+        names.TOKENS_IN: entry.tokens_in,
+        names.TOKENS_OUT: entry.tokens_out,
+        names.DECISION_OUTCOME: entry.outcome.value,
+        names.DECISION_REASON: entry.reason.value,
+        names.BUDGET_REMAINING: entry.room,
+        names.ITEMS_IN: entry.items_in,
+        names.ITEMS_OUT: entry.items_out,
+        names.ITEMS_INJECTED: entry.items_injected,
     }
 
 
@@ -339,11 +343,11 @@ class OpenAllocation:
                 **_kinds(allocation),
             }
         )
-        put_sheet(
+        put_report(
             recorder.start_span,
             self._span,
             self._context,
-            sheet_of(allocation),
+            report_of(allocation),
             self._started_ns,
             ledger,
             ledger.ordinals,
@@ -357,8 +361,8 @@ class OpenAllocation:
         if isinstance(error, ContextOverflowError):
             overflow = Overflow(error.budget, error.needed, OverflowCause(error.cause))
             self._recorder.signals.overflow([self._span], self._context, overflow, at_ns)
-        sheet = getattr(error, "sheet", None) or self._asked
-        put_sheet(self._recorder.start_span, self._span, self._context, sheet, self._started_ns, None, None)
+        report = getattr(error, "report", None) or self._asked
+        put_report(self._recorder.start_span, self._span, self._context, report, self._started_ns, None, None)
         self._span.set_attributes(overflow_attributes(overflow))
         set_status(self._span, error, overflow=overflow, halted=False)
 

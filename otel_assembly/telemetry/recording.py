@@ -19,7 +19,7 @@ from otel_assembly.ledger.totals import prefix_of, totals_of
 from otel_assembly.recorder import Whose, is_default
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
-from otel_assembly.telemetry.allocation import put_arrays, put_sheet
+from otel_assembly.telemetry.allocation import put_arrays, put_report
 from otel_assembly.telemetry.arrays import run_text
 from otel_assembly.telemetry.attempts import AttemptSpans
 from otel_assembly.telemetry.halts import Trail, tell_halts
@@ -397,16 +397,16 @@ class OpenRecording:
             provenance = [run_text(*run) for run in compaction.provenance]
             if self._attempts is not None:
                 self._attempts.tell(compaction.attempts, provenance, str(compaction.result))
-        if step.sheet is None:
+        if step.report is None:
             return
         start = self._recorder.start_span
         started_ns = timing.ended_ns - int(timing.seconds * 1e9)
         span = start(names.SPAN_ALLOCATE_BUDGET, timing.context, started_ns, {})
         context = trace.set_span_in_context(span, timing.context)
-        put_sheet(start, span, context, step.sheet, started_ns, None, _ordinals(step))
-        if step.sheet.overflow is not None:
-            self._recorder.signals.mark_overflow(span, step.sheet.overflow, timing.ended_ns)
-        set_status(span, step.error, overflow=step.sheet.overflow, halted=False)
+        put_report(start, span, context, step.report, started_ns, None, _ordinals(step))
+        if step.report.overflow is not None:
+            self._recorder.signals.mark_overflow(span, step.report.overflow, timing.ended_ns)
+        set_status(span, step.error, overflow=step.report.overflow, halted=False)
         span.end(timing.ended_ns)
 
     def _put(self, span: Span, context: OtelContext, attributes: dict[str, Any], arrays: Arrays, at_ns: int) -> None:
@@ -428,10 +428,10 @@ class OpenRecording:
 def _ordinals(step: Step) -> Callable[[int], list[int]]:
     """The ordinals of the events that a policy's blocks are made of."""
     known: dict[int, int] = {}
-    lines = step.sheet.lines if step.sheet is not None else ()
-    if any(len(line.items) for line in lines):
+    entries = step.report.entries if step.report is not None else ()
+    if any(len(entry.items) for entry in entries):
         known = {id(event): item for event, item in zip(step.view_in, step.frame_in.of(step.view_in), strict=True)}
-    return lambda at: [known[id(event)] for event in lines[at].items]
+    return lambda at: [known[id(event)] for event in entries[at].items]
 
 
 def _fixed_share(record: Record, totals: Totals) -> float | None:
