@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from otel_assembly import EventFacts, EventKind, describe
-from otel_assembly.instrumentation.instrumentor import Instrumentation
+from otel_assembly.instrumentation.hooks import Instrumentation
 from otel_assembly.telemetry import OpenTelemetryRecorder
 from otel_assembly.telemetry.metrics import Metrics
 from otel_assembly.tokens import CharacterCounter

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import logging
+import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from otel_assembly._internal.forks import new_lock
 from otel_assembly.instrumentation.replacements import replacement
+from otel_assembly.observe.assembler import ObservedAssembler
+from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextvars import ContextVar, Token
     from types import ModuleType
 
-    from otel_assembly.instrumentation.instrumentor import Instrumentation
+    from otel_assembly.observe.assembler import ObservedAssembly
+    from otel_assembly.recorder import Recorder
+    from otel_assembly.telemetry.run import OpenRun
 
 logger = logging.getLogger("otel_assembly")
 
 _NOTHING: Final = object()
+T = TypeVar("T")
 
 
 class HookState(StrEnum):
@@ -138,3 +146,198 @@ def find(module: ModuleType, target: str) -> tuple[Any, str] | None:
         if owner is None:
             return None
     return (owner, name) if name in vars(owner) else None
+
+
+class Following:
+    """One method, followed through all classes that define it.
+
+    Args:
+        method: Its name.
+        wrap: Makes the replacement, from the class's own function, the class and the instrumentation.
+    """
+
+    def __init__(
+        self, method: str, wrap: Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]]
+    ) -> None:
+        self.method = method
+        self.wrap = wrap
+        self._lock = new_lock()
+        self._seen: weakref.WeakSet[type] = weakref.WeakSet()
+        self._instrumentation: weakref.ref[Instrumentation] | None = None
+        self._watched: list[tuple[type, Any]] = []
+
+    def tree(self, base: type, instrumentation: Instrumentation) -> None:
+        """Wrap it in a class and in all its subclasses, those included that are yet to be defined."""
+        self.watch(base, instrumentation)
+        classes = [base]
+        while classes:
+            one = classes.pop()
+            self.follow(one, instrumentation)
+            classes += one.__subclasses__()
+
+    def follow(self, one: type, instrumentation: Instrumentation) -> None:
+        """Wrap it wherever a class has it from."""
+        with instrumentation.contained(), self._lock:
+            if self._instrumentation is None or self._instrumentation() is not instrumentation:
+                self._instrumentation = weakref.ref(instrumentation)
+                self._seen = weakref.WeakSet()
+            if one in self._seen:
+                return
+            for owner in one.__mro__:
+                if owner not in self._seen and instrumentation.open:
+                    self._seen.add(owner)
+                    self._take(owner, instrumentation)
+
+    def _take(self, owner: type, instrumentation: Instrumentation) -> None:
+        # A method that is yet to be defined is left alone.
+        if getattr(vars(owner).get(self.method), "__isabstractmethod__", False):
+            return
+        if not instrumentation.patches.holds(owner, self.method):
+            instrumentation.patches.wrap(owner, self.method, lambda made: self.wrap(made, owner, instrumentation))
+
+    def watch(self, base: Any, instrumentation: Instrumentation) -> None:
+        """Look at each subclass as it is defined."""
+        if "__init_subclass__" in vars(base):
+            return
+
+        def look(cls: type, /, **arguments: Any) -> None:
+            following: Any = super(base, cls)
+            following.__init_subclass__(**arguments)
+            if instrumentation.open:
+                self.follow(cls, instrumentation)
+
+        hook: Any = classmethod(look)
+        base.__init_subclass__ = hook
+        self._watched.append((base, hook))
+
+    def leave(self) -> None:
+        """Take away what was put there to see new subclasses."""
+        while self._watched:
+            base, hook = self._watched.pop()
+            if vars(base).get("__init_subclass__") is hook:
+                del base.__init_subclass__
+
+
+class Instrumentation:
+    """One framework while it is instrumented: what its wrappers ask, and what they tell.
+
+    Attributes:
+        open: False once the framework is not instrumented any more: wrappers that something still holds are then inert.
+        framework: The framework's name.
+        observed: Where assemblies are told.
+        patches: What was replaced.
+    """
+
+    def __init__(self, framework: str, recorder: Recorder | None = None) -> None:
+        self.open = True
+        self.framework = framework
+        self.observed = ObservedAssembler(framework, recorder=recorder)
+        self.patches = Patches()
+
+    @property
+    def recorder(self) -> Recorder:
+        """Where everything is recorded."""
+        return self.observed.recorder
+
+    def listening(self) -> bool:
+        """What a wrapper asks first: whether it has anything to do. It must cost next to nothing."""
+        return self.open and self.observed.recorder.listening()
+
+    def contained(self) -> contained:
+        """A block of ours whose failure is a warning and a count, never the agent's."""
+        return contained(self.failed)
+
+    def failed(self, error: Exception) -> None:
+        """Something of ours went wrong."""
+        self.recorder.failed(f"instrumentation.{self.framework}", error)
+
+    def begin_run(self, agent_name: str, *, conversation_id: str | None = None) -> OpenRun | None:
+        """One ask of an agent: an ``invoke_agent`` span where no span is current; None where nobody listens.
+
+        ``with run.current():`` around what runs in it, and never across a ``yield``; then ``run.end(error)``.
+        """
+        recorder = self.recorder
+        if not isinstance(recorder, OpenTelemetryRecorder):
+            return None
+        return recorder.begin_run(agent_name, framework=self.framework, conversation_id=conversation_id)
+
+
+def argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: str, default: Any = None) -> Any:
+    """One argument of a call, however it was given."""
+    return args[place] if len(args) > place else kwargs.get(name, default)
+
+
+class bound(Generic[T]):  # noqa: N801  # read as a word: with bound(VARIABLE, value)
+    """A context variable has a value in this block; never left open across the ``yield`` of a generator."""
+
+    __slots__ = ("_token", "_value", "_variable")
+
+    def __init__(self, variable: ContextVar[T], value: T) -> None:
+        self._variable = variable
+        self._value = value
+
+    def __enter__(self) -> None:
+        self._token: Token[T] = self._variable.set(self._value)
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ValueError):  # a coroutine that nobody awaited to its end is closed in another context
+            self._variable.reset(self._token)
+
+
+class contained:  # noqa: N801  # as above
+    """A block of ours whose failure goes to `failed`, and no further."""
+
+    __slots__ = ("_failed",)
+
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        self._failed = failed
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._failed(error)
+        return True
+
+
+def told_whole(assembly: ObservedAssembly) -> contained:
+    """What cannot be told of an assembly in this block is not told in part: that assembly is left out."""
+    return contained(assembly.fail)
+
+
+class ByIdentity(Generic[T]):
+    """What is known of objects, whatever they are equal to, for as long as they live.
+
+    Of an object that cannot be weakly referred to nothing is remembered.
+    """
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[weakref.ref[Any], T]] = {}
+
+    def get(self, of: Any) -> T | None:
+        """What is known of an object; None where that is nothing."""
+        held = self._held.get(id(of))
+        return held[1] if held is not None and held[0]() is of else None
+
+    def put(self, of: Any, known: T) -> T:
+        """Remember this of an object; it is returned."""
+        key, all_held = id(of), self._held
+        with suppress(TypeError):
+            all_held[key] = weakref.ref(of, lambda gone: _forget(all_held, key, gone)), known
+        return known
+
+    def pop(self, of: Any) -> T | None:
+        """What is known of an object, which is forgotten."""
+        known = self.get(of)
+        self._held.pop(id(of), None)
+        return known
+
+
+def _forget(held: dict[int, tuple[weakref.ref[Any], Any]], key: int, gone: weakref.ref[Any]) -> None:
+    known = held.get(key)
+    if known is not None and known[0] is gone:
+        del held[key]

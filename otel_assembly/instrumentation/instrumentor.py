@@ -18,9 +18,7 @@ from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-de
 from packaging.requirements import Requirement
 from wrapt import register_post_import_hook
 
-from otel_assembly.instrumentation.hooks import HookState, Patches, find, installed
-from otel_assembly.instrumentation.wrapping import contained
-from otel_assembly.observe.assembler import ObservedAssembler
+from otel_assembly.instrumentation.hooks import HookState, Instrumentation, find, installed
 from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
 
 if TYPE_CHECKING:
@@ -28,54 +26,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from otel_assembly.instrumentation.hooks import Hook
-    from otel_assembly.recorder import Recorder
-    from otel_assembly.telemetry.run import OpenRun
 
 logger = logging.getLogger("otel_assembly")
-
-
-class Instrumentation:
-    """One framework while it is instrumented: what its wrappers ask, and what they tell.
-
-    Attributes:
-        open: False once the framework is not instrumented any more: wrappers that something still holds are then inert.
-        framework: The framework's name.
-        observed: Where assemblies are told.
-        patches: What was replaced.
-    """
-
-    def __init__(self, framework: str, recorder: Recorder | None = None) -> None:
-        self.open = True
-        self.framework = framework
-        self.observed = ObservedAssembler(framework, recorder=recorder)
-        self.patches = Patches()
-
-    @property
-    def recorder(self) -> Recorder:
-        """Where everything is recorded."""
-        return self.observed.recorder
-
-    def listening(self) -> bool:
-        """What a wrapper asks first: whether it has anything to do. It must cost next to nothing."""
-        return self.open and self.observed.recorder.listening()
-
-    def contained(self) -> contained:
-        """A block of ours whose failure is a warning and a count, never the agent's."""
-        return contained(self.failed)
-
-    def failed(self, error: Exception) -> None:
-        """Something of ours went wrong."""
-        self.recorder.failed(f"instrumentation.{self.framework}", error)
-
-    def begin_run(self, agent_name: str, *, conversation_id: str | None = None) -> OpenRun | None:
-        """One ask of an agent: an ``invoke_agent`` span where no span is current; None where nobody listens.
-
-        ``with run.current():`` around what runs in it, and never across a ``yield``; then ``run.end(error)``.
-        """
-        recorder = self.recorder
-        if not isinstance(recorder, OpenTelemetryRecorder):
-            return None
-        return recorder.begin_run(agent_name, framework=self.framework, conversation_id=conversation_id)
 
 
 class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from opentelemetry import trace
 
-from otel_assembly.instrumentation.instrumentor import Instrumentation
+from otel_assembly.instrumentation.hooks import Instrumentation
 from otel_assembly.instrumentation.runs import Steps, awaited, stepping
 
 

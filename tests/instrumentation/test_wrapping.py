@@ -7,8 +7,7 @@ import gc
 
 import pytest
 
-from otel_assembly.instrumentation.hooks import Patches
-from otel_assembly.instrumentation.wrapping import ByIdentity, argument, bound
+from otel_assembly.instrumentation.hooks import ByIdentity, Patches, argument, bound
 
 PLACE = contextvars.ContextVar("place", default="outside")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.instrumentation.ag2.instrumentor import AG2Instrumentor
+from otel_assembly.instrumentation.ag2.hooks import AG2Instrumentor
 
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.ag2.plugin import AssembledPolicy

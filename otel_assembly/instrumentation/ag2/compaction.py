@@ -14,16 +14,16 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
-from otel_assembly.instrumentation.ag2.asks import ASK
-from otel_assembly.instrumentation.ag2.known import agent_name_of, begin
-from otel_assembly.instrumentation.summaries import no_summary
-from otel_assembly.instrumentation.wrapping import argument, bound
+from otel_assembly.instrumentation.ag2.conversation import agent_name_of, begin
+from otel_assembly.instrumentation.ag2.runs import ASK
+from otel_assembly.instrumentation.hooks import argument, bound
+from otel_assembly.instrumentation.reducers import no_summary
 from otel_assembly.observe.assembler import current_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from otel_assembly.instrumentation.instrumentor import Instrumentation
+    from otel_assembly.instrumentation.hooks import Instrumentation
     from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
 
     Wrap = Callable[[Callable[..., Any], Instrumentation], Callable[..., Any]]

@@ -11,11 +11,10 @@ from weakref import WeakKeyDictionary
 from otel_assembly.conversation import alert_facts, conversation_of_id, is_alert
 from otel_assembly.errors import ConfigurationError, HaltedError
 from otel_assembly.events import HaltEvent
-from otel_assembly.instrumentation.ag2.asks import ASK, name_of
-from otel_assembly.instrumentation.ag2.halts import told
-from otel_assembly.instrumentation.ag2.known import agent_of, model_of, tool_of
-from otel_assembly.instrumentation.plugins import Given, Provisions, to_send
-from otel_assembly.instrumentation.watched import PluginStream, Watched
+from otel_assembly.instrumentation.ag2.conversation import agent_of, model_of, told, tool_of
+from otel_assembly.instrumentation.ag2.messages import register
+from otel_assembly.instrumentation.ag2.runs import ASK, name_of
+from otel_assembly.instrumentation.plugin import Given, PluginStream, Provisions, Watched, to_send
 from otel_assembly.knowledge import KnowledgeStore
 from otel_assembly.runtime.stream import MAX_NESTED_SENDS
 
@@ -27,10 +26,8 @@ if TYPE_CHECKING:
     from otel_assembly.policies.base import AssemblyPolicy
     from otel_assembly.runtime import Observer
 
-_ROWS: Final = {
-    "ag2": "otel_assembly.instrumentation.ag2.messages",
-    "autogen.beta": "otel_assembly.instrumentation.ag2.messages_beta",
-}
+#: The packages that AG2's agents live in.
+_PACKAGES: Final = frozenset({"ag2", "autogen.beta"})
 
 
 class AssembledPolicy:
@@ -135,7 +132,7 @@ class AssembledPolicy:
         history = stream.history
         held = self._conversations.get(history)
         if held is None:
-            importlib.import_module(_ROWS[_package(history)])
+            register(_package(history))
             in_memory = type(history.storage).__name__ == "MemoryStorage"
             held = _Conversation(self._given, stream, None if in_memory else str(stream.id))
             self._conversations[history] = held
@@ -222,7 +219,7 @@ def _package(history: Any) -> str:
     """``ag2`` or ``autogen.beta``."""
     for base in type(history).__mro__:
         package = base.__module__.rpartition(".")[0]
-        if package in _ROWS:
+        if package in _PACKAGES:
             return package
     raise ConfigurationError(f"{type(history).__qualname__} is not the history of an AG2 stream")
 

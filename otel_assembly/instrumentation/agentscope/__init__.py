@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.instrumentation.agentscope.instrumentor import AgentScopeInstrumentor
+from otel_assembly.instrumentation.agentscope.hooks import AgentScopeInstrumentor
 
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.agentscope.plugin import AssemblyMiddleware

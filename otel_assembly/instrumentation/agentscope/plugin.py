@@ -12,10 +12,8 @@ from agentscope.tool import ToolResponse
 
 from otel_assembly.errors import AssemblyError, HaltedError
 from otel_assembly.events import ToolCallEvent, Usage, UsageEvent
-from otel_assembly.instrumentation.agentscope.messages import Part, as_summary, messages_of, sent_parts
-from otel_assembly.instrumentation.agentscope.parts import Parts
-from otel_assembly.instrumentation.plugins import Conversations, Given, Provisions, to_send
-from otel_assembly.instrumentation.watched import Watched
+from otel_assembly.instrumentation.agentscope.messages import Part, Parts, as_summary, messages_of, sent_parts
+from otel_assembly.instrumentation.plugin import Conversations, Given, Provisions, Watched, to_send
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence

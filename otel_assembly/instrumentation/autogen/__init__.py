@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from otel_assembly.instrumentation.autogen.instrumentor import AutoGenInstrumentor
+from otel_assembly.instrumentation.autogen.hooks import AutoGenInstrumentor
 
 _PLUGIN = ("AssembledChatCompletionContext", "AssembledContextConfig")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from autogen_core import FunctionCall, Image
 from autogen_core.models import AssistantMessage, FunctionExecutionResultMessage, SystemMessage, UserMessage
 
-from otel_assembly.instrumentation.autogen.contexts import reported_skips
+from otel_assembly.instrumentation.autogen.reducers import reported_skips
 from otel_assembly.messages import MEDIA_TOKENS
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, describe

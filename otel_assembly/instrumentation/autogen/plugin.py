@@ -20,9 +20,8 @@ from otel_assembly.assembler import Assembler
 from otel_assembly.context import Context
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.instrumentation.autogen import messages as _rows  # noqa: F401  # the engine reads by them
-from otel_assembly.instrumentation.autogen.calls import current_call
-from otel_assembly.instrumentation.plugins import Given, Provisions, to_send
-from otel_assembly.instrumentation.watched import AlertStream
+from otel_assembly.instrumentation.autogen.conversation import current_call
+from otel_assembly.instrumentation.plugin import AlertStream, Given, Provisions, to_send
 from otel_assembly.runtime import attach
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.instrumentation.langchain.instrumentor import LangChainInstrumentor
+from otel_assembly.instrumentation.langchain.hooks import LangChainInstrumentor
 
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.langchain.knowledge import GraphKnowledgeStore

@@ -16,13 +16,10 @@ from langgraph.store.base import BaseStore
 
 import otel_assembly.instrumentation.langchain.messages  # noqa: F401  # how the messages are read
 from otel_assembly.errors import HaltedError
-from otel_assembly.instrumentation.langchain.graph_runs import current_config, thread_of
+from otel_assembly.instrumentation.hooks import bound
+from otel_assembly.instrumentation.langchain.conversation import current_config, model_of, schemas_of, thread_of
 from otel_assembly.instrumentation.langchain.knowledge import BLOCKING, GraphKnowledgeStore
-from otel_assembly.instrumentation.langchain.models import model_of
-from otel_assembly.instrumentation.langchain.schemas import schemas_of
-from otel_assembly.instrumentation.plugins import Conversations, Given, Provisions, to_send
-from otel_assembly.instrumentation.watched import Watched
-from otel_assembly.instrumentation.wrapping import bound
+from otel_assembly.instrumentation.plugin import Conversations, Given, Provisions, Watched, to_send
 from otel_assembly.knowledge import KnowledgeStore
 
 if TYPE_CHECKING:

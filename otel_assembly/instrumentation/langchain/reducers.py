@@ -1,15 +1,197 @@
-"""Which middleware is a reducer that we know, and what of its settings is told."""
+"""What one reducer does, told as a step of the assembly that it works for, as late as there is something to tell."""
 
 from __future__ import annotations
 
+import functools
 import sys
+import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import nullcontext
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from otel_assembly.instrumentation.langchain.observation import CONTEXT_EDITING, SUMMARIZATION, ReducerCall
+from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
+from otel_assembly.instrumentation.hooks import argument, bound, contained
+from otel_assembly.instrumentation.langchain.conversation import Place, counting_model, part_of, spliced
+from otel_assembly.instrumentation.langchain.model_calls import begin, continued
+from otel_assembly.instrumentation.reducers import no_summary
+from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
-    from otel_assembly.instrumentation.instrumentor import Instrumentation
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from otel_assembly.budget.compaction import Attempt
+    from otel_assembly.instrumentation.hooks import Instrumentation
+    from otel_assembly.instrumentation.langchain.model_calls import Preparation
+    from otel_assembly.observe.assembler import ObservedStep
+    from otel_assembly.observe.prepared import PreparedStep
+
+
+TRIM_MESSAGES: Final = "trim_messages"
+SUMMARIZATION: Final = "summarization"
+CONTEXT_EDITING: Final = "context_editing"
+WRAP_MODEL_CALL: Final = "wrap_model_call"
+
+
+class ReducerCall:
+    """What one reducer does to messages, while it runs.
+
+    Attributes:
+        messages: What went in.
+        preparation: What it works for, once it, or one that ran inside of it, has done something.
+        verdicts: Why items left, as far as the reducer let it be seen.
+        explained: Whether that is all there is to say.
+        asker: The node that asks the model that it works for, where that is known.
+        calls: Whether a model that is called inside of it may be the one that it works for, as in a node that trims and
+            calls; the call of a summariser is not.
+    """
+
+    def __init__(
+        self,
+        instrumentation: Instrumentation,
+        policy: str,
+        messages: Sequence[Any],
+        *,
+        kind: str | None = None,
+        config: Callable[[], Mapping[str, Any]] = dict,
+        expected: bool = False,
+        calls: bool = False,
+    ) -> None:
+        self.instrumentation = instrumentation
+        self.policy = policy
+        self.messages = messages
+        self.kind = kind
+        self._config = config
+        #: Whether it is known to be a reducer: that it found nothing to do is then worth a count.
+        self.expected = expected
+        self.calls = calls
+        self.asker: str | None = None
+        #: The system prompts that came in, where it was shown any.
+        self.came: tuple[str, ...] = ()
+        #: Whether it has let its model be called, and the system prompts that it was last seen to send.
+        self.sent = False
+        self.prompts: tuple[str, ...] = ()
+        self.verdicts: list[Verdict] = []
+        self.explained = False
+        self.reason = DecisionReason.POLICY
+        self.preparation: Preparation | None = None
+        self.step: PreparedStep | None = None
+        self._started_ns = time.time_ns()
+
+    def running(self) -> AbstractContextManager[None]:
+        """The reducer runs in this block."""
+        return bound(EDIT, self)
+
+    def set_aside(self) -> AbstractContextManager[None]:
+        """What runs in this block is no longer the reducer."""
+        return bound(EDIT, None)
+
+    def open(self) -> PreparedStep | None:
+        """Its step, as of when the reducer began. None where nobody listens."""
+        if self.step is None:
+            with self.instrumentation.contained():
+                preparation = self._prepares()
+                if preparation is not None:
+                    preparation.asker = self.asker or preparation.asker
+                    self.step = preparation.step(self.policy, self._started_ns, kind=self.kind, config=self._config())
+        return self.step
+
+    def _prepares(self) -> Preparation | None:
+        """What it works for: that of a reducer inside of it, or before it, or a new one."""
+        if self.preparation is None or self.preparation.ended:
+            around, place = EDIT.get(), Place.here()
+            if around is self or (around is not None and not part_of(self.messages, around.messages)):
+                around = None  # what it works for is no concern of the reducer that it runs in
+            found = continued(place, self.messages)
+            if found is None:
+                whole = around.messages if around is not None else None
+                found = begin(self.instrumentation, self.messages, place, self._started_ns, whole)
+            if around is not None:
+                self.asker = self.asker or around.asker
+                around.preparation = found
+            self.preparation = found
+        return self.preparation
+
+    @property
+    def before(self) -> Sequence[Any]:
+        """What it began with: what went in, or what a reducer inside of it made of that."""
+        preparation = self.preparation
+        if self.step is not None or preparation is None or preparation.ended:
+            return self.messages
+        if preparation.whole is self.messages:
+            preparation.widen()
+        return preparation.out
+
+    def tell(self, messages: Sequence[Any], *, prompts: Sequence[str] | None = None, **said: Any) -> None:
+        """The reducer returned these messages: tell what it did."""
+        opened, before = self.step is not None, self.before
+        step, preparation = self.open(), self.preparation
+        if step is None or preparation is None:
+            return
+        with contained(preparation.fail):
+            if not opened:
+                with step:
+                    pass
+            verdicts = self.verdicts if self.explained else _left(before, messages, self.reason)
+            out = preparation.out
+            if part_of(before, out) and len(before) < len(out):
+                messages = spliced(out, before, messages)
+            step.out(messages, prompts=prompts, reason=self.reason, verdicts=verdicts, **said)
+            preparation.out = list(messages)
+        self.step = None
+        self.prompts = tuple(prompts or ())
+        if preparation.place.run is None:
+            preparation.end(at=preparation.place)  # nothing else could see the end of it
+
+    def end(self, error: BaseException | None = None) -> None:
+        """The reducer is done; what it left untold is lost, and what it raised stopped what it worked for."""
+        preparation, step, self.step = self.preparation, self.step, None
+        if preparation is not None and step is not None:
+            preparation.end(error)
+
+    def gave_up(self, error: BaseException) -> None:
+        """It raised, and whoever called it may go on with the messages as they were: that shows in what comes next."""
+        preparation, self.step = self.preparation, None
+        if preparation is not None and preparation.place.run is None:
+            preparation.end(error)
+        elif preparation is not None:
+            preparation.problem = error
+
+    def failed(self, error: BaseException) -> None:
+        """It raised, or was cancelled; of what is not known to be a reducer that says nothing, unless it reduced."""
+        if self.step is None and self.expected and not self.sent and (step := self.open()) is not None:
+            with step:
+                pass
+            step.failed(error)
+        self.end(error)
+
+    def declined(self) -> None:
+        """It found nothing to do."""
+        if self.expected:
+            with self.instrumentation.contained():
+                run = Place.here().run
+                self.instrumentation.observed.declined(self.policy, run.name if run is not None else None)
+
+
+#: Whether what is trimmed here is what a summariser reads, and not what the model gets to see.
+FOR_A_SUMMARY: Final[ContextVar[bool]] = ContextVar("otel_assembly_langchain_for_a_summary", default=False)
+EDIT: Final[ContextVar[ReducerCall | None]] = ContextVar("otel_assembly_langchain_edit", default=None)
+
+
+def _left(before: Sequence[Any], after: Sequence[Any], reason: DecisionReason) -> list[Verdict]:
+    """Why messages left, where nothing new stands there that could stand for them."""
+    objects = set(map(id, before))
+    others = [message for message in after if id(message) not in objects]
+    if not others:
+        return []  # the same objects: the reason alone says it
+    known = {message.id for message in before if message.id}
+    if not all(message.id in known for message in others):
+        return []
+    there = {id(message) for message in after} | {message.id for message in after if message.id}
+    gone = [message for message in before if not {id(message), message.id} & there]
+    return [Verdict(gone, DecisionOutcome.DROPPED, reason)] if gone else []
+
 
 _NAMED: Final = {
     ("langchain.agents.middleware.summarization", "SummarizationMiddleware"): SUMMARIZATION,
@@ -56,3 +238,317 @@ def _clause(clause: Any) -> list[tuple[str, Any]]:
     if isinstance(clause, Mapping):
         return list(clause.items())
     return [clause] if isinstance(clause, tuple) else []
+
+
+#: What the two functions are always given, by name.
+_KEYS: Final = frozenset({"max_tokens", "token_counter"})
+_INSIDE: Final[ContextVar[bool]] = ContextVar("otel_assembly_trimming", default=False)
+
+
+class _Counting:
+    """The caller's token counter, whose answers are noted as it is asked; it is never asked more often for it."""
+
+    __slots__ = ("_counter", "_originals", "said")
+
+    def __init__(self, counter: Callable[[Any], int], originals: frozenset[int] | None) -> None:
+        self._counter = counter
+        #: Where messages may be cut, those that are whole.
+        self._originals = originals
+        #: How many messages were counted, the last of them, and the tokens.
+        self.said: list[tuple[int, Any, int]] = []
+
+    def __call__(self, messages: list[Any]) -> int:
+        tokens = self._counter(messages)
+        if messages and (self._originals is None or id(messages[-1]) in self._originals):
+            self.said.append((len(messages), messages[-1], tokens))
+        return tokens
+
+
+class Trim:
+    """What one trim did, read from what went in, what came out, and what was counted on the way.
+
+    Attributes:
+        verdicts: Why each message left.
+        needed: What would have had to fit for the result not to be empty, in what the counter counts; None where it
+            is not empty, or not for want of room.
+    """
+
+    def __init__(
+        self,
+        given: Sequence[Any],
+        result: Sequence[Any],
+        settings: Mapping[str, Any],
+        said: Sequence[tuple[int, Any, int]],
+        *,
+        last: bool,
+    ) -> None:
+        system = given[0] if last and settings.get("include_system") and result and result[0] is given[0] else None
+        if system is not None and system.type != "system":
+            system = None
+        start = 0 if system is None else 1
+        taken = next((tokens for _, message, tokens in said if message is system), 0)
+        counts = [(count, tokens) for count, message, tokens in said if message is not system]
+        limit = max(0, settings["max_tokens"] - taken)
+        whole = start + (counts[0][0] if counts else 0)
+        fits = max((count for count, tokens in counts if tokens <= limit), default=0)
+        within = range(whole - fits, whole) if last else range(start, start + fits)
+        beyond = range(whole - fits - 1, start - 1, -1) if last else range(start + fits, whole)
+        out = {id(message) for message in result}
+        elsewhere = [given[at] for at in (*within, *range(whole, len(given))) if id(given[at]) not in out]
+        self.verdicts = [Verdict(elsewhere, DecisionOutcome.DROPPED, DecisionReason.POLICY)] if elsewhere else []
+        if beyond and _is_cut(settings, out, given):
+            over = [given[at] for at in beyond[1:]]
+            self.verdicts += [
+                Verdict([given[beyond[0]]], DecisionOutcome.COMPACTED, DecisionReason.COMPACTED),
+                Verdict(over, DecisionOutcome.DROPPED, _over(settings)),
+            ]
+        too_much = [tokens for _, tokens in counts if tokens > limit]
+        empty = len(result) <= start and bool(too_much)
+        self.needed = min(too_much) + taken if empty else None
+        self.cause = OverflowCause.FRAMEWORK if fits else OverflowCause.NEWEST_ATOM
+
+
+def _is_cut(settings: Mapping[str, Any], out: set[int], given: Sequence[Any]) -> bool:
+    """Whether a message is in the result of which only a part fitted."""
+    return _cuts(settings) and not out <= set(map(id, given))
+
+
+def _cuts(settings: Mapping[str, Any]) -> bool:
+    return bool(settings.get("allow_partial") or settings.get("partial_strategy"))
+
+
+def _over(settings: Mapping[str, Any]) -> DecisionReason:
+    return DecisionReason.OUTSIDE_WINDOW if _by_count(settings) else DecisionReason.OVER_BUDGET
+
+
+def _by_count(settings: Mapping[str, Any]) -> bool:
+    """Whether the limit is a number of messages."""
+    return settings.get("token_counter") is len
+
+
+def last_max_tokens(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Around what trims from the front."""
+    return _around(original, instrumentation, last=True)
+
+
+def first_max_tokens(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Around what trims from the end, by which the other one works too."""
+    return _around(original, instrumentation, last=False)
+
+
+def _around(original: Callable[..., Any], instrumentation: Instrumentation, *, last: bool) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def trim(messages: Any, *args: Any, **settings: Any) -> Any:
+        if not instrumentation.listening() or args:
+            return original(messages, *args, **settings)
+        if _INSIDE.get() or not messages or not settings.keys() >= _KEYS:
+            return original(messages, **settings)
+        given = messages if isinstance(messages, list) else list(messages)
+        counting = _Counting(settings["token_counter"], frozenset(map(id, given)) if _cuts(settings) else None)
+        summarising = SUMMARISING.get() if FOR_A_SUMMARY.get() else None
+        edit = None if FOR_A_SUMMARY.get() else _edit(instrumentation, given, settings)
+        step = edit.open() if edit is not None else None
+        if edit is not None and edit.preparation is not None:
+            with instrumentation.contained():
+                edit.preparation.supposes(counting_model(settings["token_counter"]))
+        try:
+            with bound(_INSIDE, True), step if step is not None else nullcontext():
+                result = original(given, **{**settings, "token_counter": counting})
+        except BaseException as error:
+            if edit is not None:
+                edit.gave_up(error)
+            raise
+        with instrumentation.contained():
+            trim = Trim(given, result, settings, counting.said, last=last)
+            if summarising is not None:
+                summarising.trimmed = trim.needed, settings["max_tokens"]
+            elif edit is not None and step is not None:
+                _tell(edit, step, trim, result, settings)
+        if edit is not None:
+            edit.end()  # where that could not be told
+        return result
+
+    return trim
+
+
+def _edit(instrumentation: Instrumentation, given: list[Any], settings: Mapping[str, Any]) -> ReducerCall | None:
+    edit: ReducerCall | None = None
+    with instrumentation.contained():
+        edit = ReducerCall(instrumentation, TRIM_MESSAGES, given, kind="reduction", config=lambda: _config(settings))
+        edit.reason = _over(settings)
+    return edit
+
+
+def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    limit = "max_messages" if _by_count(settings) else "max_tokens"
+    told = {name: settings[name] for name in ("include_system", "allow_partial") if name in settings}
+    return {limit: settings["max_tokens"], **told}
+
+
+def _tell(
+    edit: ReducerCall, step: ObservedStep, trim: Trim, result: Sequence[Any], settings: Mapping[str, Any]
+) -> None:
+    budget = settings["max_tokens"]
+    if trim.needed is not None:
+        unit = "items" if _by_count(settings) else "tokens"
+        step.overflow(budget=budget, needed=trim.needed, cause=trim.cause, unit=unit)
+    edit.verdicts, edit.explained = trim.verdicts, True
+    edit.tell(result, budget=None if _by_count(settings) else budget)
+
+
+class Summarising:
+    """One call of ``_create_summary``: the summariser's own call in it, if it comes to one.
+
+    Attributes:
+        given: The messages that are to be summarised.
+        seen: Those that the summariser was given; None until that is known.
+        trimmed: Where trimming left nothing, what would have had to fit, and the limit.
+    """
+
+    def __init__(self, edit: ReducerCall, step: ObservedStep, middleware: Any, given: Sequence[Any]) -> None:
+        self.edit = edit
+        self.step = step
+        self.middleware = middleware
+        self.given = list(given)
+        self.seen: list[Any] | None = None
+        self.trimmed: tuple[int | None, int] | None = None
+        self._attempt: Attempt | None = None
+        self._compacting: AbstractContextManager[Attempt] | None = None
+
+    def begin(self, seen: Sequence[Any]) -> None:
+        """The summariser is called next, with these messages, or not at all if there are none."""
+        self.seen = list(seen)
+        if self.seen and self._compacting is None:
+            model = getattr(self.middleware, "summarizer", None) or self.middleware.model
+            read = (text for message in self.seen for text in describe(message).texts)
+            preparation = self.edit.preparation
+            tokens = sum(map(preparation.count, read)) if preparation is not None else 0
+            compacting = self.step.compacting(type(model).__name__, tokens_in=tokens)
+            self._attempt = compacting.__enter__()
+            self._compacting = compacting
+
+    def end(self, error: BaseException | None) -> None:
+        """The call has come back."""
+        compacting, self._compacting = self._compacting, None
+        if compacting is not None:
+            compacting.__exit__(type(error) if error is not None else None, error, None)
+
+    def returned(self, summary: Any) -> None:
+        """The summary is this: tell what it stands for."""
+        attempt = self._attempt
+        if attempt is None:
+            if self.given and self.seen is not None:
+                self._too_long()
+            return
+        text = summary if isinstance(summary, str) else ""
+        attempt.tokens_out = self.step.count(text)
+        attempt.outcome = no_summary(text, self.seen or ())
+        if attempt.outcome is not None:
+            self._lost(self.given, DecisionReason.POLICY_ERROR)
+        elif self.seen is not None:
+            seen = {id(message) for message in self.seen} | {message.id for message in self.seen if message.id}
+            self._lost([one for one in self.given if not {id(one), one.id} & seen], DecisionReason.OVER_BUDGET)
+            told = [one for one in self.given if {id(one), one.id} & seen]
+            self.edit.explained = True
+            self.edit.verdicts.append(Verdict(told, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED))
+
+    def _too_long(self) -> None:
+        """Nothing was left to summarise: the history is replaced by a sentence that says so, and is gone."""
+        self._lost(self.given, DecisionReason.OVER_BUDGET)
+        if self.trimmed is not None and self.trimmed[0] is not None:
+            needed, budget = self.trimmed
+            self.step.overflow(budget=budget, needed=needed or 0, cause=OverflowCause.FRAMEWORK)
+
+    def _lost(self, messages: Sequence[Any], reason: DecisionReason) -> None:
+        if messages:
+            self.edit.explained = True
+            self.edit.verdicts.append(Verdict(messages, DecisionOutcome.DROPPED, reason))
+
+
+SUMMARISING: Final[ContextVar[Summarising | None]] = ContextVar("otel_assembly_summarising", default=None)
+
+
+def _begin(instrumentation: Instrumentation, middleware: Any, given: Sequence[Any]) -> Summarising | None:
+    """What is going to be told, where the middleware runs inside a step that is."""
+    summarising = None
+    with instrumentation.contained():
+        edit = EDIT.get()
+        step = edit.open() if edit is not None and given else None
+        if edit is not None and step is not None:
+            summarising = Summarising(edit, step, middleware, given)
+    return summarising
+
+
+def create_summary(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Around ``SummarizationMiddleware._create_summary``."""
+
+    @functools.wraps(original)
+    def _create_summary(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not instrumentation.listening():
+            return original(self, *args, **kwargs)
+        summarising = _begin(instrumentation, self, argument(args, kwargs, 0, "messages_to_summarize"))
+        if summarising is None:
+            return original(self, *args, **kwargs)
+        with summarising.step, _Inside(instrumentation, summarising) as inside:
+            return inside.returned(original(self, *args, **kwargs))
+
+    return _create_summary
+
+
+def acreate_summary(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Around ``SummarizationMiddleware._acreate_summary``."""
+
+    @functools.wraps(original)
+    async def _acreate_summary(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not instrumentation.listening():
+            return await original(self, *args, **kwargs)
+        summarising = _begin(instrumentation, self, argument(args, kwargs, 0, "messages_to_summarize"))
+        if summarising is None:
+            return await original(self, *args, **kwargs)
+        with summarising.step, _Inside(instrumentation, summarising) as inside:
+            return inside.returned(await original(self, *args, **kwargs))
+
+    return _acreate_summary
+
+
+def trim_for_summary(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Around ``SummarizationMiddleware._trim_messages_for_summary``, after which the summariser is called."""
+
+    @functools.wraps(original)
+    def _trim_messages_for_summary(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not instrumentation.listening():
+            return original(self, *args, **kwargs)
+        with bound(FOR_A_SUMMARY, True):
+            result = original(self, *args, **kwargs)
+        with instrumentation.contained():
+            summarising = SUMMARISING.get()
+            if summarising is not None and summarising.middleware is self:
+                summarising.begin(result)
+        return result
+
+    return _trim_messages_for_summary
+
+
+class _Inside:
+    """Around what happens in ``_create_summary``; what fails in ours is ours alone."""
+
+    __slots__ = ("_bound", "_instrumentation", "_summarising")
+
+    def __init__(self, instrumentation: Instrumentation, summarising: Summarising) -> None:
+        self._instrumentation = instrumentation
+        self._summarising = summarising
+
+    def __enter__(self) -> Self:
+        self._bound = bound(SUMMARISING, self._summarising)
+        self._bound.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._bound.__exit__()
+        with self._instrumentation.contained():
+            self._summarising.end(error)
+
+    def returned(self, summary: Any) -> Any:
+        with self._instrumentation.contained():
+            self._summarising.returned(summary)
+        return summary

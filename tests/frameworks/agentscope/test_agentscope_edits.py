@@ -207,9 +207,9 @@ async def test_a_model_that_is_given_its_own_methods_after_it_was_instrumented_i
 async def test_nobody_listens_and_nothing_is_read(monkeypatch):
     instrument("agentscope")
     try:
-        from otel_assembly.instrumentation.agentscope import agents
+        from otel_assembly.instrumentation.agentscope import conversation
 
-        monkeypatch.setattr(agents, "remembered", lambda agent: pytest.fail("read, though nobody listens"))
+        monkeypatch.setattr(conversation, "remembered", lambda agent: pytest.fail("read, though nobody listens"))
         await talk(agent(ScriptedModel(), middlewares=[Polite()]), "hello")
     finally:
         uninstrument("agentscope")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from otel_assembly.instrumentation.agentscope import compression, edits, middlewares, prompts
-from otel_assembly.instrumentation.agentscope.agents import over, remembered
+from otel_assembly.instrumentation.agentscope import middleware, reducers
+from otel_assembly.instrumentation.agentscope.conversation import over, remembered
 from otel_assembly.instrumentation.hooks import Hook
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 from otel_assembly.instrumentation.runs import followed
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
-    from otel_assembly.instrumentation.instrumentor import Instrumentation
+    from otel_assembly.instrumentation.hooks import Instrumentation
     from otel_assembly.telemetry.run import OpenRun
 
 _AGENT: Final = "agentscope.agent._agent"
@@ -74,54 +74,54 @@ class AgentScopeInstrumentor(AssemblyInstrumentor):
         Hook(
             _AGENT,
             "Agent._compress_context_impl",
-            compression.compress_context,
+            reducers.compress_context,
             "contexts that are compressed, and checks that find nothing to do",
         ),
         Hook(
             _AGENT,
             "Agent._split_context_for_compression",
-            compression.split_context,
+            reducers.split_context,
             "that a context is about to be compressed",
         ),
         Hook(
             _AGENT,
             "Agent._prepare_model_input",
-            prompts.prepare_model_input,
+            middleware.prepare_model_input,
             "the tools that a prompt is measured with",
         ),
-        Hook(_MODEL, "ChatModelBase.generate_structured_output", compression.summarise, "the summariser's model call"),
+        Hook(_MODEL, "ChatModelBase.generate_structured_output", reducers.summarise, "the summariser's model call"),
         Hook(
             _MODEL,
             "ChatModelBase.count_tokens",
-            compression.estimate,
+            reducers.estimate,
             "what AgentScope takes a prompt for that it cannot compress",
         ),
         Hook(
             _AGENT,
             "Agent._limit_context_images",
-            edits.limit_images,
+            reducers.limit_images,
             "images that are replaced by a hint",
             versions=">= 2.0.7",
         ),
         Hook(
             _AGENT,
             "Agent._split_tool_result_for_compression",
-            edits.split_tool_result,
+            reducers.split_tool_result,
             "tool results that are cut",
         ),
-        Hook(_AGENT, "Agent._save_to_context", edits.save_to_context, "tool results that are cut"),
-        Hook(_AGENT, "Agent._get_system_prompt", prompts.get_system_prompt, "system prompts, and who changes them"),
+        Hook(_AGENT, "Agent._save_to_context", reducers.save_to_context, "tool results that are cut"),
+        Hook(_AGENT, "Agent._get_system_prompt", middleware.get_system_prompt, "system prompts, and who changes them"),
         Hook(
             _AGENT,
             "Agent._call_model",
-            middlewares.call_model,
+            middleware.call_model,
             "which system prompt is sent, and messages that middlewares change on the way to the model",
         ),
-        Hook(_MODEL, "ChatModelBase.__call__", middlewares.model, "messages that middlewares change on the way there"),
+        Hook(_MODEL, "ChatModelBase.__call__", middleware.model, "messages that middlewares change on the way there"),
         Hook(
             _AGENT,
             "Agent.compress_context",
-            middlewares.around_compression,
+            middleware.around_compression,
             "contexts that middlewares compress in a way of their own",
         ),
     )

@@ -5,16 +5,14 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.instrumentation.autogen.calls import ModelCall, current_call, schemas_of
-from otel_assembly.instrumentation.autogen.contexts import is_same
+from otel_assembly.instrumentation.autogen.conversation import ModelCall, current_call, is_same, schemas_of
+from otel_assembly.instrumentation.hooks import told_whole
 from otel_assembly.instrumentation.runs import awaited, followed
-from otel_assembly.instrumentation.wrapping import told_whole
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
-    from otel_assembly.instrumentation.autogen.following import Following
-    from otel_assembly.instrumentation.instrumentor import Instrumentation
+    from otel_assembly.instrumentation.hooks import Following, Instrumentation
     from otel_assembly.observe.assembler import ObservedAssembly
     from otel_assembly.telemetry.run import OpenRun
 

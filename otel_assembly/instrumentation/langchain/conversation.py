@@ -7,24 +7,28 @@ something in it reduces a context, and none otherwise; where a span is current a
 from __future__ import annotations
 
 import functools
+import logging
 import sys
+import weakref
+from collections import OrderedDict
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from operator import is_
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry import trace
 
 from otel_assembly._internal.forks import new_lock
+from otel_assembly.instrumentation.hooks import ByIdentity, argument, bound
 from otel_assembly.instrumentation.runs import followed
-from otel_assembly.instrumentation.wrapping import argument, bound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from otel_assembly.instrumentation.instrumentor import Instrumentation
-    from otel_assembly.instrumentation.langchain.preparing import Preparation
+    from otel_assembly.instrumentation.hooks import Instrumentation
     from otel_assembly.telemetry.run import OpenRun
+
 
 _UNNAMED: Final = "LangGraph"
 #: The functions that call the model in the graphs of LangChain's factories.
@@ -48,7 +52,7 @@ class GraphRun:
         #: The ledgers of the conversation that this run is a part of, by who asks, where it has no thread.
         self.ledgers: dict[str, Any] | None = None
         #: The model calls that reducers prepare here, and whether the run is over.
-        self.preparations: list[Preparation] = []
+        self.preparations: list[Any] = []
         self.lock = new_lock()
         self.ended = False
         #: The step of the graph around this one in which it runs.
@@ -240,3 +244,177 @@ def _run_of(instrumentation: Instrumentation, graph: Any, args: tuple[Any, ...],
     with instrumentation.contained():
         run = GraphRun(instrumentation, graph, argument(args, kwargs, 1, "config"))
     return run  # noqa: RET504  # None, where that failed
+
+
+#: Conversations without a thread that are remembered; beyond it the oldest are forgotten. A ledger holds the messages
+#: of its last assembly, so that who opened a conversation lives as long as it is remembered.
+CONVERSATIONS: Final = 100
+
+
+class _Ledger:
+    """Stands for one asker of one conversation."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Conversations:
+    """Conversations, by their thread, or else by the message object that stands first in them."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._of: OrderedDict[int, tuple[weakref.ref[Any], dict[str, _Ledger]]] = OrderedDict()
+
+    def ledger(self, messages: Sequence[Any], thread: str | None, asker: str, run: GraphRun | None) -> Any:
+        """Whose ledger it is: that of one asker in the conversation that these messages are."""
+        if thread is not None:
+            return f"{thread}\0{asker}"
+        with self._lock:
+            ledgers = self._ledgers(_opening(messages), run)
+            return None if ledgers is None else ledgers.setdefault(asker, _Ledger())
+
+    def meet(self, messages: Sequence[Any], run: GraphRun) -> None:
+        """A run's state holds these messages: middleware may show copies of them alone to the reducers behind it."""
+        if run.thread_id is None and run.opening is None:
+            run.opening = _opening(messages)
+            if run.opening is not None:
+                with self._lock:
+                    run.ledgers = run.ledgers or self._known(run.opening)
+
+    def goes_on(self, messages: Sequence[Any], becomes: Sequence[Any]) -> None:
+        """A conversation's messages are others now; who meets them next is to know whose they are."""
+        first, new = _opening(messages), _opening(becomes)
+        if first is None or new is None or new is first:
+            return
+        with self._lock:
+            known = self._known(first)
+            if known is not None:
+                self._hold(new, known)
+
+    def _ledgers(self, first: Any, run: GraphRun | None) -> dict[str, _Ledger] | None:
+        ledgers = self._known(first) if first is not None else None
+        if ledgers is None:
+            ledgers = run.ledgers if run is not None else None
+            if first is not None:
+                ledgers = {} if ledgers is None else ledgers
+                self._hold(first, ledgers)
+        if run is not None and run.ledgers is None:
+            run.ledgers = ledgers
+            if run.opening is not None and ledgers is not None:
+                self._hold(run.opening, ledgers)
+        return ledgers
+
+    def _known(self, message: Any) -> dict[str, _Ledger] | None:
+        held = self._of.get(id(message))
+        if held is None or held[0]() is not message:
+            return None
+        self._of.move_to_end(id(message))
+        return held[1]
+
+    def _hold(self, message: Any, ledgers: dict[str, _Ledger]) -> None:
+        self._of[id(message)] = weakref.ref(message), ledgers
+        self._of.move_to_end(id(message))
+        while len(self._of) > CONVERSATIONS:
+            self._of.popitem(last=False)
+
+
+def _opening(messages: Sequence[Any]) -> Any:
+    return next((message for message in messages if getattr(message, "type", "system") != "system"), None)
+
+
+CONVERSATIONS_WITHOUT_THREAD: Final = Conversations()
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two messages are the same one, or a copy of it that reads as it does."""
+    return one is other or (
+        type(one) is type(other)
+        and one.content == other.content
+        and getattr(one, "tool_calls", None) == getattr(other, "tool_calls", None)
+        and one.id == other.id
+    )
+
+
+def same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether two lists hold the same messages."""
+    return len(one) == len(other) and (all(map(is_, one, other)) or all(map(alike, one, other)))
+
+
+def changed(before: Sequence[Any], after: Sequence[Any]) -> bool:
+    """Whether messages are not those that they were, or read differently."""
+    return not same(before, after)
+
+
+def part_of(part: Sequence[Any], whole: Sequence[Any]) -> bool:
+    """Whether these very messages, and there are any, all stand in a list."""
+    return bool(part) and set(map(id, part)) <= set(map(id, whole))
+
+
+def holds(messages: Sequence[Any], any_of: Sequence[Any]) -> bool:
+    """Whether one of these very messages stands in a list."""
+    return not set(map(id, any_of)).isdisjoint(map(id, messages))
+
+
+def spliced(whole: Sequence[Any], part: Sequence[Any], instead: Sequence[Any]) -> list[Any]:
+    """A list with others in the place of a part of it."""
+    objects = set(map(id, part))
+    at = next((place for place, one in enumerate(whole) if id(one) in objects), len(whole))
+    return [*whole[:at], *instead, *(one for one in whole[at:] if id(one) not in objects)]
+
+
+#: Where chat models of LangChain keep the name of the model that they call.
+_NAMES: Final = ("model_name", "model", "model_id")
+#: So many runnables stand around a model, at most.
+_AROUND: Final = 8
+
+
+def model_of(model: Any, settings: Mapping[str, Any] | None = None) -> str | None:
+    """The name of the model that a chat model calls, where one is said.
+
+    Args:
+        model: A chat model, or a runnable around one: bound to settings, with fall-backs, or configurable.
+        settings: Those of the call, which may name another model.
+    """
+    for _ in range(_AROUND):
+        held = getattr(model, "__dict__", {})
+        said = _said(settings) or _said(held.get("_default_config"))
+        inner = held.get("bound", held.get("runnable"))
+        if said is not None or inner is None:
+            return said or next((name for key in _NAMES if isinstance(name := getattr(model, key, None), str)), None)
+        model, settings = inner, held.get("kwargs")
+    return None
+
+
+def _said(settings: Mapping[str, Any] | None) -> str | None:
+    name = settings.get("model") if settings else None
+    return name if isinstance(name, str) else None
+
+
+def counting_model(count: Callable[..., Any]) -> str | None:
+    """The model that a reducer counts with, where it counts with a chat model: it is trimmed for that one."""
+    model = getattr(count, "__self__", None)
+    return model_of(model) if hasattr(model, "get_num_tokens_from_messages") else None
+
+
+logger = logging.getLogger("otel_assembly")
+
+_KNOWN: Final[ByIdentity[Mapping[str, Any]]] = ByIdentity()
+
+
+def schemas_of(tools: Iterable[Any]) -> tuple[Mapping[str, Any], ...]:
+    """The schemas of tools; each is worked out once. One that has none takes no tokens."""
+    found = (tool if isinstance(tool, dict) else _schema(tool) for tool in tools)
+    return tuple(schema for schema in found if schema is not None)
+
+
+def _schema(tool: Any) -> Mapping[str, Any] | None:
+    known = _KNOWN.get(tool)
+    if known is not None:
+        return known
+    from langchain_core.utils.function_calling import convert_to_openai_tool  # who has tools has imported it
+
+    try:
+        schema: Mapping[str, Any] = convert_to_openai_tool(tool)
+    except Exception as error:  # noqa: BLE001  # a tool that LangChain itself cannot describe is the model's to refuse
+        logger.debug("a tool has no schema: %s", type(error).__name__)
+        return None
+    return _KNOWN.put(tool, schema)

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from functools import wraps
+from functools import partial, wraps
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+from wrapt import ObjectProxy
+
 from otel_assembly.conversation import alert_facts
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
-from otel_assembly.instrumentation.wrapping import ByIdentity, argument
+from otel_assembly.instrumentation.ag2.conversation import model_call
+from otel_assembly.instrumentation.hooks import ByIdentity, argument, told_whole
 from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from otel_assembly.conversation import AlertFacts
-    from otel_assembly.instrumentation.instrumentor import Instrumentation
+    from otel_assembly.instrumentation.ag2.conversation import ModelCall
+    from otel_assembly.instrumentation.hooks import Instrumentation
     from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
+
+    _Proxy = ObjectProxy[Any]
+    Tell = Callable[[ObservedAssembly, ObservedStep, int, Sequence[Any]], None]
+else:
+    _Proxy = ObjectProxy
+
 
 #: What AG2 takes for the characters of a token where its policy is not told otherwise.
 CHARACTERS_PER_TOKEN: Final = 4
@@ -238,3 +248,208 @@ def _settings(policy: Any, **attributes: str) -> dict[str, Any]:
         (name, getattr(policy, attribute, None)) for name, attribute in attributes.items()
     )
     return {name: value for name, value in held if value is not None}
+
+
+def assembler(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Around `AssemblerMiddleware.on_llm_call`."""
+
+    @wraps(original)
+    async def on_llm_call(self: Any, call_next: Any, events: Any, context: Any) -> Any:
+        if not instrumentation.listening():
+            return await original(self, call_next, events, context)
+        policies = getattr(self, "_policies", None)
+        if policies is None:
+            return await original(self, call_next, events, context)
+        call, first = model_call(instrumentation, context)
+        chain = _Chain(instrumentation, policies, call, call_next)
+        try:
+            result = await original(_Observed(self, chain), chain.call_next, events, context)
+        except BaseException as error:
+            call.end(error)
+            raise
+        if first:
+            call.end()
+        return result
+
+    return on_llm_call
+
+
+class _Observed(_Proxy):
+    """A middleware that looks at its policies one by one; the middleware itself stays as it is."""
+
+    def __init__(self, middleware: Any, policies: Iterable[Any]) -> None:
+        super().__init__(middleware)
+        self._self_policies = policies
+
+    @property
+    def _policies(self) -> Iterable[Any]:
+        return self._self_policies
+
+
+class _Chain:
+    """The policies of one assembler."""
+
+    def __init__(
+        self, instrumentation: Instrumentation, policies: Iterable[Any], call: ModelCall, call_next: Callable[..., Any]
+    ) -> None:
+        self.instrumentation = instrumentation
+        self.call = call
+        self._policies = policies
+        self._call_next = call_next
+
+    def __iter__(self) -> Iterator[Any]:
+        # AG2 hands out a live list: a policy that is added while the chain runs still runs.
+        for policy in self._policies:
+            if getattr(policy, "otel_assembly_plugin", False):
+                yield _Plugin(self, policy)
+            else:
+                yield _Policy(self, policy)
+
+    def assembly(self, prompts: Sequence[str], events: Sequence[Any]) -> ObservedAssembly | None:
+        """The assembly that a policy that takes in these is a step of."""
+        return self.call.goes_on(prompts, events, self._call_next)
+
+    async def call_next(self, events: Any, context: Any) -> Any:
+        """The next middleware, or the model."""
+        return await self.call.call(self._call_next, events, context)
+
+
+class _InAChain:
+    """One policy of a chain, to whoever looks at it the policy itself."""
+
+    def __init__(self, chain: _Chain, policy: Any) -> None:
+        self._chain = chain
+        self._policy = policy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+
+class _Policy(_InAChain):
+    """A policy that is looked at."""
+
+    async def apply(self, prompts: Any, events: Any, context: Any) -> Any:
+        policy, chain = self._policy, self._chain
+        assembly = step = read = None
+        with chain.instrumentation.contained():
+            assembly = chain.assembly(prompts, events)
+        if assembly is not None:
+            with told_whole(assembly):
+                read = reading(policy, assembly)
+                step = assembly.step(read.name, kind=read.kind, config=read.config)
+        if assembly is None or step is None or read is None:
+            return await policy.apply(prompts, events, context)
+        with step:
+            result = await policy.apply(prompts, events, context)
+            with told_whole(assembly):
+                read.tell(step, result)
+        return result
+
+
+class _Plugin(_InAChain):
+    """A plug-in of ours makes an assembly itself."""
+
+    async def apply(self, prompts: Any, events: Any, context: Any) -> Any:
+        self._chain.call.plugin()
+        return await self._policy.apply(prompts, events, context)
+
+
+class _Limiting:
+    """One model call whose history goes through a limiter."""
+
+    def __init__(self, assembly: ObservedAssembly, step: ObservedStep, tell: Callable[[Sequence[Any]], None]) -> None:
+        self._assembly = assembly
+        self._step = step
+        self._tell = tell
+        self._open = True
+        step.__enter__()
+
+    def end(self, events: Sequence[Any]) -> None:
+        if self._open:
+            with told_whole(self._assembly):
+                self._tell(events)
+        self.close()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """It is done; where no model was called, nothing is known to have left."""
+        if self._open:
+            self._open = False
+            self._step.__exit__(None if error is None else type(error), error, None)
+
+
+def _limiter(
+    policy: str,
+    limit_of: Callable[[Any], tuple[str, int]],
+    tell: Tell,
+    original: Callable[..., Any],
+    instrumentation: Instrumentation,
+) -> Callable[..., Any]:
+    @wraps(original)
+    async def on_llm_call(self: Any, call_next: Any, events: Any, context: Any) -> Any:
+        if not instrumentation.listening():
+            return await original(self, call_next, events, context)
+        call, first = model_call(instrumentation, context)
+        limiting: _Limiting | None = None
+        with instrumentation.contained():
+            setting, limit = limit_of(self)
+            assembly = call.goes_on(context.prompt, events, call_next)
+            if assembly is not None:
+                step = assembly.step(policy, kind="reduction", config={setting: limit})
+                limiting = _Limiting(assembly, step, partial(tell, assembly, step, limit))
+        if limiting is None:
+            return await original(self, call_next, events, context)
+
+        async def limited(kept: Any, context: Any) -> Any:
+            with instrumentation.contained():
+                limiting.end(kept)
+            return await call.call(call_next, kept, context)
+
+        try:
+            result = await original(self, limited, events, context)
+        except BaseException as error:
+            with instrumentation.contained():
+                limiting.close(error)
+                call.end(error)
+            raise
+        with instrumentation.contained():
+            limiting.close()
+            if first:
+                call.end()
+        return result
+
+    return on_llm_call
+
+
+def _events(assembly: ObservedAssembly, step: ObservedStep, limit: int, kept: Sequence[Any]) -> None:
+    given = assembly.events
+    leads = 1 if given and kept and kept[0] is given[0] and len(kept) < len(given) else 0
+    verdicts = orphaned(given, max(0, len(given) - limit + leads), kept)
+    step.out(kept, reason=DecisionReason.OUTSIDE_WINDOW, verdicts=verdicts)
+    if len(kept) > limit:
+        step.overflow(budget=limit, needed=len(kept), cause=OverflowCause.FRAMEWORK, unit="items")
+
+
+def _tokens(assembly: ObservedAssembly, step: ObservedStep, limit: int, kept: Sequence[Any]) -> None:
+    step.out(kept, reason=DecisionReason.OVER_BUDGET, budget=limit)
+    told_overflow(assembly, step, limit)
+
+
+def _event_limit(limiter: Any) -> tuple[str, int]:
+    return "max_events", int(limiter._max_events)  # noqa: SLF001  # nothing else says it
+
+
+def _token_limit(limiter: Any) -> tuple[str, int]:
+    tokens = getattr(limiter, "_max_tokens", None)
+    if tokens is None:
+        tokens = limiter._max_chars // CHARACTERS_PER_TOKEN  # noqa: SLF001  # as above
+    return "max_tokens", int(tokens)
+
+
+def history_limiter(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Around `HistoryLimiter`."""
+    return _limiter("history_limiter", _event_limit, _events, original, instrumentation)
+
+
+def token_limiter(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """Around `TokenLimiter`."""
+    return _limiter("token_limiter", _token_limit, _tokens, original, instrumentation)

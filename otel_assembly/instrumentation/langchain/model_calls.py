@@ -11,16 +11,22 @@ from contextlib import nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.instrumentation.langchain.comparing import alike, holds, part_of, same, spliced
-from otel_assembly.instrumentation.langchain.conversations import CONVERSATIONS_WITHOUT_THREAD
-from otel_assembly.instrumentation.langchain.graph_runs import in_the_run
+from otel_assembly.instrumentation.langchain.conversation import (
+    CONVERSATIONS_WITHOUT_THREAD,
+    alike,
+    holds,
+    in_the_run,
+    part_of,
+    same,
+    spliced,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from otel_assembly.instrumentation.instrumentor import Instrumentation
-    from otel_assembly.instrumentation.langchain.graph_runs import Place
+    from otel_assembly.instrumentation.hooks import Instrumentation
+    from otel_assembly.instrumentation.langchain.conversation import Place
     from otel_assembly.observe.prepared import PreparedAssembly, PreparedStep
 
 #: What no hook explains of what a model is sent.

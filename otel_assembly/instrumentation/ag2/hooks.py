@@ -5,12 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from otel_assembly.instrumentation.ag2 import asks, assembling, compaction, halts, limiters, policies, views
+from otel_assembly.instrumentation.ag2 import compaction, conversation, reducers, runs
 from otel_assembly.instrumentation.hooks import Hook
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
+
+    from otel_assembly.instrumentation.hooks import Instrumentation
 
 _RELEASED: Final = ">= 1.0.0a0"
 _BETA: Final = "< 1.0.0a0"
@@ -31,26 +34,26 @@ def _hooks(package: str, versions: str, networks: str, named: str) -> tuple[Hook
     of_summary = "the model call of a summarising compaction"
     of_aggregation = "the model call of an aggregation"
     return (
-        Hook(assembly, "AssemblerMiddleware.on_llm_call", assembling.assembler, "the policies of assemblers", versions),
+        Hook(assembly, "AssemblerMiddleware.on_llm_call", reducers.assembler, "the policies of assemblers", versions),
         Hook(
             f"{package}.policies.token_budget",
             "TokenBudgetPolicy.__init__",
-            policies.limited,
+            reducers.limited,
             "token budgets whose characters per token are not AG2's default",
             versions,
         ),
         Hook(
             f"{middleware}.history_limiter",
             "_HistoryLimiter.on_llm_call",
-            limiters.history_limiter,
+            reducers.history_limiter,
             "HistoryLimiter",
             versions,
         ),
         Hook(
-            f"{middleware}.token_limiter", "_TokenLimiter.on_llm_call", limiters.token_limiter, "TokenLimiter", versions
+            f"{middleware}.token_limiter", "_TokenLimiter.on_llm_call", reducers.token_limiter, "TokenLimiter", versions
         ),
-        Hook(f"{package}.stream", "MemoryStream.send", partial(halts.send, package), "halts", versions),
-        Hook(agent, "_execute_turn", asks.execute_turn, "an ask as one trace", versions),
+        Hook(f"{package}.stream", "MemoryStream.send", partial(conversation.halts, package), "halts", versions),
+        Hook(agent, "_execute_turn", runs.execute_turn, "an ask as one trace", versions),
         Hook(compact, "TailWindowCompact.compact", compaction.compact, "compaction to a tail", versions),
         Hook(compact, "SummarizeCompact.compact", compaction.compact, "compaction to a summary", versions),
         Hook(compact, "SummarizeCompact._summarize", compaction.summarize, of_summary, versions),
@@ -63,7 +66,7 @@ def _hooks(package: str, versions: str, networks: str, named: str) -> tuple[Hook
         Hook(aggregate, "WorkingMemoryAggregate._merge", compaction.summarize, of_aggregation, versions),
         Hook(agent, "_AggregationMiddleware.on_turn", compaction.aggregation_turn, "users' aggregation", versions),
         *(
-            Hook(f"{network}.views.builtin", f"{view}.project", views.project, f"{view} of a channel", since)
+            Hook(f"{network}.views.builtin", f"{view}.project", runs.project, f"{view} of a channel", since)
             for view, since in (
                 ("FullTranscript", networks),
                 ("WindowedSummary", networks),
@@ -71,15 +74,22 @@ def _hooks(package: str, versions: str, networks: str, named: str) -> tuple[Hook
                 ("NamedWindowedSummary", named),
             )
         ),
-        Hook(f"{network}.client.handlers", "resolve_view_policy", views.view_policy, "users' views", networks),
+        Hook(f"{network}.client.handlers", "resolve_view_policy", runs.view_policy, "users' views", networks),
         Hook(
             f"{network}.client.handlers",
             "_render_current_input",
-            views.current_input,
+            runs.current_input,
             "which projections are of a history",
             named,
         ),
     )
+
+
+def _imported(package: str, module: ModuleType, instrumentation: Instrumentation) -> None:
+    """AG2 is there: the engine is told how its events are read."""
+    from otel_assembly.instrumentation.ag2.messages import register
+
+    register(package)
 
 
 class AG2Instrumentor(AssemblyInstrumentor):
@@ -88,14 +98,13 @@ class AG2Instrumentor(AssemblyInstrumentor):
     framework = "ag2"
     requires = ("ag2 >= 0.12.2, < 2",)
     # Not the package itself: any folder of that name is one, and this module is imported with the real one.
-    rows: ClassVar[Mapping[str, str]] = {
-        "ag2.agent": "otel_assembly.instrumentation.ag2.messages",
-        "autogen.beta.agent": "otel_assembly.instrumentation.ag2.messages_beta",
+    on_import: ClassVar[Mapping[str, Callable[[ModuleType, Instrumentation], None]]] = {
+        f"{package}.agent": partial(_imported, package) for package in ("ag2", "autogen.beta")
     }
     hooks: ClassVar[tuple[Hook, ...]] = (
         *_hooks("ag2", _RELEASED, _RELEASED, _RELEASED),
-        Hook("ag2.agent", "Agent._turn_scope", asks.turn_scope, "asks, each as one run", _RELEASED),
+        Hook("ag2.agent", "Agent._turn_scope", runs.turn_scope, "asks, each as one run", _RELEASED),
         *_hooks("autogen.beta", _BETA, f">= 0.13, {_BETA}", f">= 0.14, {_BETA}"),
-        Hook("autogen.beta.agent", "Agent._turn_scope", asks.turn_scope, "asks, each as one run", f">= 0.14, {_BETA}"),
-        Hook("autogen.beta.agent", "Agent._execute", asks.execute, "asks, each as one run", "< 0.14"),
+        Hook("autogen.beta.agent", "Agent._turn_scope", runs.turn_scope, "asks, each as one run", f">= 0.14, {_BETA}"),
+        Hook("autogen.beta.agent", "Agent._execute", runs.execute, "asks, each as one run", "< 0.14"),
     )

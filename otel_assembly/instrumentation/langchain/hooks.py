@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from otel_assembly.instrumentation.hooks import Hook, HookState
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
-from otel_assembly.instrumentation.langchain import graph_runs, model_requests, nodes, summaries, trimming
+from otel_assembly.instrumentation.langchain import conversation, middleware, reducers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import ModuleType
 
-    from otel_assembly.instrumentation.instrumentor import Instrumentation
+    from otel_assembly.instrumentation.hooks import Instrumentation
 
 _SUMMARIZATION: Final = "langchain.agents.middleware.summarization"
 _FACTORY: Final = "langchain.agents.factory"
@@ -38,62 +38,60 @@ class LangChainInstrumentor(AssemblyInstrumentor):
         Hook(
             "langchain_core.messages.utils",
             "_last_max_tokens",
-            trimming.last_max_tokens,
+            reducers.last_max_tokens,
             "trim_messages with strategy 'last'",
         ),
         Hook(
             "langchain_core.messages.utils",
             "_first_max_tokens",
-            trimming.first_max_tokens,
+            reducers.first_max_tokens,
             "trim_messages with strategy 'first'",
         ),
         Hook(
             _RUNNABLE,
             "RunnableCallable.invoke",
-            nodes.invoke,
+            middleware.invoke,
             "middleware before the model, and nodes that remove",
         ),
-        Hook(_RUNNABLE, "RunnableCallable.ainvoke", nodes.ainvoke, "the same, async"),
-        Hook(
-            _FACTORY, "_chain_model_call_handlers", model_requests.chain, "middleware around the model call, one by one"
-        ),
-        Hook(_FACTORY, "_chain_async_model_call_handlers", model_requests.achain, "the same, async"),
+        Hook(_RUNNABLE, "RunnableCallable.ainvoke", middleware.ainvoke, "the same, async"),
+        Hook(_FACTORY, "_chain_model_call_handlers", middleware.chain, "middleware around the model call, one by one"),
+        Hook(_FACTORY, "_chain_async_model_call_handlers", middleware.achain, "the same, async"),
         Hook(
             "langchain.agents.middleware.types",
             "ModelRequest.override",
-            model_requests.override,
+            middleware.override,
             "middleware around the model call, of agents made before they were instrumented",
         ),
         Hook(
             _CHAT_MODELS,
             "BaseChatModel.invoke",
-            model_requests.model_invoke,
+            middleware.model_invoke,
             "the model calls that are prepared: their assembly ends before them",
         ),
-        Hook(_CHAT_MODELS, "BaseChatModel.ainvoke", model_requests.model_ainvoke, "the same, async"),
-        Hook(_CHAT_MODELS, "BaseChatModel.stream", model_requests.model_stream, "the same, of an answer as a stream"),
-        Hook(_CHAT_MODELS, "BaseChatModel.astream", model_requests.model_stream, "the same, async"),
+        Hook(_CHAT_MODELS, "BaseChatModel.ainvoke", middleware.model_ainvoke, "the same, async"),
+        Hook(_CHAT_MODELS, "BaseChatModel.stream", middleware.model_stream, "the same, of an answer as a stream"),
+        Hook(_CHAT_MODELS, "BaseChatModel.astream", middleware.model_stream, "the same, async"),
         Hook(
             _SUMMARIZATION,
             "SummarizationMiddleware._create_summary",
-            summaries.create_summary,
+            reducers.create_summary,
             "the summariser's call, and a history that was too long for it",
         ),
         Hook(
             _SUMMARIZATION,
             "SummarizationMiddleware._acreate_summary",
-            summaries.acreate_summary,
+            reducers.acreate_summary,
             "the same, async",
             versions=">=1.1",
         ),
         Hook(
             _SUMMARIZATION,
             "SummarizationMiddleware._trim_messages_for_summary",
-            summaries.trim_for_summary,
+            reducers.trim_for_summary,
             "what the summariser never saw",
         ),
-        Hook("langgraph.pregel.main", "Pregel.stream", graph_runs.stream, "one run as one trace"),
-        Hook("langgraph.pregel.main", "Pregel.astream", graph_runs.astream, "the same, async"),
+        Hook("langgraph.pregel.main", "Pregel.stream", conversation.stream, "one run as one trace"),
+        Hook("langgraph.pregel.main", "Pregel.astream", conversation.astream, "the same, async"),
     )
 
     def _take(self, hook: Hook, module: ModuleType, instrumentation: Instrumentation, version: Any) -> HookState:

@@ -1,4 +1,4 @@
-"""The hooks of AutoGen."""
+"""Methods that any subclass may define anew: wrapped in every class that does, also in those defined later."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from otel_assembly.instrumentation.autogen.agents import (
+from otel_assembly.instrumentation.autogen.reducers import watched_context, watched_memory
+from otel_assembly.instrumentation.autogen.runs import (
     asked,
     asked_stepwise,
     images_removed,
     model_call,
     speaker_selection,
 )
-from otel_assembly.instrumentation.autogen.assembling import watched_context
-from otel_assembly.instrumentation.autogen.following import Following
-from otel_assembly.instrumentation.autogen.memory import watched_memory
-from otel_assembly.instrumentation.hooks import Hook
+from otel_assembly.instrumentation.hooks import Following, Hook
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import ModuleType
 
-    from otel_assembly.instrumentation.instrumentor import Instrumentation
+    from otel_assembly.instrumentation.hooks import Instrumentation
+
 
 _CONTEXTS: Final = "autogen_core.model_context"
 _MEMORY: Final = "autogen_core.memory"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otel_assembly._internal.forks import new_lock
-from otel_assembly.instrumentation.wrapping import ByIdentity
+from otel_assembly.instrumentation.hooks import ByIdentity
 
 
 class Asked:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_assembly.instrumentation.wrapping import ByIdentity, told_whole
+from otel_assembly.instrumentation.hooks import ByIdentity, told_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from otel_assembly.instrumentation.agentscope.messages import Part
-    from otel_assembly.instrumentation.agentscope.parts import Parts
-    from otel_assembly.instrumentation.agentscope.prompts import Change
-    from otel_assembly.instrumentation.instrumentor import Instrumentation
+    from otel_assembly.instrumentation.agentscope.messages import Part, Parts
+    from otel_assembly.instrumentation.hooks import Instrumentation
     from otel_assembly.observe.assembler import ObservedAssembly
 
 
@@ -22,6 +20,15 @@ if TYPE_CHECKING:
 FRAMEWORK: Final = "framework"
 #: Contexts whose parts are remembered; beyond it the least recently used are read anew when they come back.
 SESSIONS: Final = 100
+
+
+class Change(NamedTuple):
+    """What one middleware made of a prompt, and how long it took."""
+
+    middleware: str
+    prompt_in: str
+    prompt_out: str | None  # None: it raised
+    took_ns: int
 
 
 class Remembered:
@@ -68,8 +75,7 @@ class Remembered:
 @lru_cache(maxsize=2 * SESSIONS)
 def _parts_of(session: str, agent: str, what: str = "context") -> Parts:
     """The parts of an agent's context: an agent that is made anew goes on with the context of its session."""
-    from otel_assembly.instrumentation.agentscope.messages import block_parts
-    from otel_assembly.instrumentation.agentscope.parts import Parts
+    from otel_assembly.instrumentation.agentscope.messages import Parts, block_parts
 
     return Parts(block_parts)
 

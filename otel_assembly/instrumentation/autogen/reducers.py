@@ -1,0 +1,408 @@
+"""What AutoGen's model contexts do to a conversation, read from what went in and what came out.
+
+The four that AutoGen brings leave one contiguous range out, and strip at most one message at each edge of it: that is
+read by arithmetic, whatever the conversation has grown to. Nothing here imports AutoGen.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
+from otel_assembly.instrumentation.autogen.conversation import (
+    WITHIN,
+    Injection,
+    Within,
+    begin,
+    current_call,
+    is_same,
+    remember,
+)
+from otel_assembly.instrumentation.hooks import argument, bound, told_whole
+from otel_assembly.matching.event_index import Matcher
+from otel_assembly.messages.describe import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from otel_assembly.instrumentation.hooks import Instrumentation
+    from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
+
+
+_SKIPPED: Final = re.compile(r"Skipped (\d+) messages\.")
+
+
+def reported_skips(message: Any) -> int | None:
+    """How many messages a placeholder says were skipped; None for any other message."""
+    content = getattr(message, "content", None)
+    if not isinstance(content, str) or getattr(message, "source", None) != "System":
+        return None
+    said = _SKIPPED.fullmatch(content)
+    return int(said[1]) if said is not None else None
+
+
+@dataclass(slots=True)
+class Reading:
+    """What is known of one run of a reducer, beside its input and its output."""
+
+    reason: DecisionReason = DecisionReason.POLICY
+    verdicts: list[Verdict] = field(default_factory=list)
+    budget: int | None = None
+    reported: int | None = None
+    overflowed: bool = False
+
+    def tell(self, step: ObservedStep, inputs: Sequence[Any], result: Sequence[Any]) -> None:
+        """Say it of a step."""
+        if self.overflowed and self.budget is not None:
+            needed = sum(map(step.count, describe(inputs[-1]).texts))
+            # The framework's own count was above the limit, whatever ours is.
+            step.overflow(budget=self.budget, needed=max(needed, self.budget + 1), cause=OverflowCause.NEWEST_ATOM)
+        step.out(result, reason=self.reason, verdicts=self.verdicts, budget=self.budget, reported=self.reported)
+
+
+@dataclass(frozen=True, slots=True)
+class Reducer:
+    """One class's ``get_messages``.
+
+    Attributes:
+        policy: Its name on spans.
+        settings: The settings that are told, by the attribute that holds each.
+        read: How its output is read, from the context, its input and its output; None for a class that is not known.
+    """
+
+    policy: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    read: Callable[[Any, Sequence[Any], Sequence[Any]], Reading] | None = None
+
+    def config(self, context: Any) -> Mapping[str, Any]:
+        """The settings of one context."""
+        return {name: getattr(context, attribute, None) for name, attribute in self.settings.items()}
+
+
+@dataclass(slots=True)
+class Inner:
+    """One run of a context's reducer."""
+
+    context: Any
+    reducer: Reducer
+    inputs: Sequence[Any]
+    result: Sequence[Any]
+
+    def reading(self, within: Sequence[Inner] = ()) -> Reading:
+        """How it is read, where these ran inside it on the same context: the first of them is the innermost base's."""
+        if self.reducer.read is not None:
+            return self.reducer.read(self.context, self.inputs, self.result)
+        base = next((one for one in within if one is not self), None)
+        if base is not None and len(base.result) != len(self.inputs):
+            return combined(base.reading(), base.result, self.result)
+        return Reading()
+
+
+def stored_messages(context: Any) -> list[Any] | None:
+    """What AutoGen's base class holds; None for a class that holds its messages elsewhere."""
+    stored = getattr(context, "_messages", None)
+    return stored if isinstance(stored, list) else None
+
+
+def reducer_of(owner: type) -> Reducer:
+    """The reducer that a class defines: one of AutoGen's own, or a custom one, told by the class's name."""
+    known = _KNOWN.get(owner.__name__) if owner.__module__.startswith("autogen_core.") else None
+    return known or Reducer(owner.__name__, _settings_of(owner))
+
+
+def _settings_of(owner: type) -> Mapping[str, str]:
+    """A custom class has the settings of the one that it extends."""
+    return next((_KNOWN[base.__name__].settings for base in owner.__mro__ if base.__name__ in _KNOWN), {})
+
+
+def combined(reading: Reading, within: Sequence[Any], result: Sequence[Any]) -> Reading:
+    """What a class's reducer did that calls its base's: what left there left for the base's reasons.
+
+    Args:
+        reading: How the base's run is read.
+        within: The base's output.
+        result: The whole output.
+    """
+    kept = set(map(id, result))
+    gone = [event for event in within if id(event) not in kept]
+    verdicts = [*reading.verdicts]
+    if gone:
+        verdicts.append(Verdict(gone, DecisionOutcome.DROPPED, DecisionReason.POLICY))
+    overflowed = reading.overflowed and not result
+    return Reading(reading.reason, verdicts, reading.budget, reading.reported, overflowed)
+
+
+def _orphan(event: Any, reason: DecisionReason) -> Verdict:
+    return Verdict([event], DecisionOutcome.DROPPED, reason)
+
+
+def _unbounded(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> Reading:
+    return Reading()
+
+
+def _buffered(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> Reading:
+    reading = Reading(DecisionReason.OUTSIDE_WINDOW)
+    start = max(0, len(inputs) - _positive(context, "_buffer_size"))
+    if len(result) < len(inputs) - start:
+        reading.verdicts.append(_orphan(inputs[start], DecisionReason.ORPHANED_TOOL_RESULT))
+    return reading
+
+
+def _head_and_tail(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> Reading:
+    reading = Reading(DecisionReason.OUTSIDE_WINDOW)
+    head, tail = _positive(context, "_head_size"), _positive(context, "_tail_size")
+    if len(inputs) <= head + tail:
+        return reading
+    if result[head - 1] is not inputs[head - 1]:
+        head -= 1
+        reading.verdicts.append(_orphan(inputs[head], DecisionReason.ORPHANED_TOOL_CALL))
+    if len(result) < head + 1 + tail:
+        reading.verdicts.append(_orphan(inputs[-tail], DecisionReason.ORPHANED_TOOL_RESULT))
+    # What stands in their place says how many they were, and nothing of what they said: they are dropped.
+    reading.reported = reported_skips(result[head])
+    return reading
+
+
+def _token_limited(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> Reading:
+    """It pops the middle, so that the oldest message is the last to go; then one result is stripped if it leads."""
+    limit = getattr(context, "_token_limit", None)
+    reading = Reading(DecisionReason.OVER_BUDGET, budget=limit)
+    if not inputs or (result and result[0] is inputs[0]):
+        return reading
+    if result or (len(inputs) == 1 and describe(inputs[0]).closes):
+        reading.verdicts.append(_orphan(inputs[0], DecisionReason.ORPHANED_TOOL_RESULT))
+        return reading
+    reading.overflowed = True
+    if limit is None:
+        # Only what the model's client has left is known to it, and only it knows how much that is of nothing at all.
+        client, tools = getattr(context, "_model_client", None), getattr(context, "_tool_schema", [])
+        reading.budget = max(0, int(client.remaining_tokens([], tools=tools))) if client is not None else None
+    return reading
+
+
+def _positive(context: Any, attribute: str) -> int:
+    value = getattr(context, attribute)
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{type(context).__name__}.{attribute} is no positive number")
+    return value
+
+
+_KNOWN: Final[Mapping[str, Reducer]] = {
+    "UnboundedChatCompletionContext": Reducer("unbounded", {}, _unbounded),
+    "BufferedChatCompletionContext": Reducer("buffered", {"buffer_size": "_buffer_size"}, _buffered),
+    "HeadAndTailChatCompletionContext": Reducer(
+        "head_and_tail", {"head_size": "_head_size", "tail_size": "_tail_size"}, _head_and_tail
+    ),
+    "TokenLimitedChatCompletionContext": Reducer("token_limited", {"token_limit": "_token_limit"}, _token_limited),
+}
+
+
+MEMORY: Final = "memory"
+
+
+def watched_memory(
+    original: Callable[..., Awaitable[Any]], owner: type, instrumentation: Instrumentation
+) -> Callable[..., Awaitable[Any]]:
+    """``update_context`` of one class."""
+    policy = MEMORY if owner.__module__.startswith(("autogen_core.", "autogen_ext.")) else owner.__name__
+
+    @functools.wraps(original)
+    async def update_context(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not instrumentation.listening() or WITHIN.get() is not None:
+            return await original(self, *args, **kwargs)
+        asked = _Asked(instrumentation, policy, argument(args, kwargs, 0, "model_context"))
+        try:
+            with bound(WITHIN, Within()):
+                result = await original(self, *args, **kwargs)
+        except BaseException as error:
+            with instrumentation.contained():
+                asked.failed(error)
+            raise
+        with instrumentation.contained():
+            asked.answered()
+        return result
+
+    return update_context
+
+
+class _Asked:
+    """One memory, while it is asked to put what it has into a context."""
+
+    def __init__(self, instrumentation: Instrumentation, policy: str, context: Any) -> None:
+        self._instrumentation = instrumentation
+        self._policy = policy
+        self._context = context
+        self._started_ns = time.time_ns()
+        held = stored_messages(context)
+        self._count = len(held) if held is not None else 0
+        self._last = held[-1] if held else None
+
+    def answered(self) -> None:
+        """What it has put in is told by the next assembly."""
+        added = self._added()
+        if added:
+            remember(self._context, Injection(self._policy, self._started_ns, self._count, added))
+
+    def failed(self, error: BaseException) -> None:
+        """It raised, perhaps when it had put in some of what it has."""
+        held, added = stored_messages(self._context) or [], self._added()
+        before = held[: len(held) - len(added)]
+        assembly = begin(self._instrumentation, self._context, before, started_ns=self._started_ns)
+        if assembly is None:
+            return
+        with assembly.step(self._policy, kind="injection", started_ns=self._started_ns) as step:
+            if added:
+                step.out([*before, *added])
+        step.failed(error)
+        assembly.end(error)
+
+    def _added(self) -> list[Any]:
+        held, count = stored_messages(self._context), self._count
+        if held is None or len(held) <= count or (count and held[count - 1] is not self._last):
+            return []
+        return held[count:]
+
+
+def watched_context(
+    original: Callable[..., Awaitable[Any]], owner: type, instrumentation: Instrumentation
+) -> Callable[..., Awaitable[Any]]:
+    """``get_messages`` of one class."""
+    reducer = reducer_of(owner)
+
+    @functools.wraps(original)
+    async def get_messages(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not instrumentation.listening():
+            return await original(self, *args, **kwargs)
+        if getattr(self, "otel_assembly_plugin", False):
+            return await original(self, *args, **kwargs)
+        work = functools.partial(original, self, *args, **kwargs)
+        within = WITHIN.get()
+        if within is not None:
+            return await _inside(within, self, reducer, work)
+        watched = _Watched(instrumentation, self, reducer)
+        with bound(WITHIN, watched.within):
+            return await watched.run(work)
+
+    return get_messages
+
+
+async def _inside(within: Within, context: Any, reducer: Reducer, work: Callable[[], Awaitable[Any]]) -> Any:
+    inputs = [*(stored_messages(context) or ())]
+    result = await work()
+    within.inner.append(Inner(context, reducer, inputs, result))
+    return result
+
+
+class _Watched:
+    """One run of the outermost ``get_messages``."""
+
+    def __init__(self, instrumentation: Instrumentation, context: Any, reducer: Reducer) -> None:
+        self._instrumentation = instrumentation
+        self._context = context
+        self._reducer = reducer
+        call = current_call()
+        self._call = call if call is not None and call.context is context else None
+        self.within = Within()
+
+    async def run(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        stored = stored_messages(self._context)
+        if self._reducer.read is not None or (stored and not _stores_itself(self._context)):
+            return await self._as_it_runs(work, stored or [])
+        return await self._afterwards(work)
+
+    async def _as_it_runs(self, work: Callable[[], Awaitable[Any]], stored: list[Any]) -> Any:
+        assembly: Any = None
+        config: Mapping[str, Any] = {}
+        with self._instrumentation.contained():
+            config = self._reducer.config(self._context)
+            assembly = self._begin(stored)
+        if assembly is None:
+            return await work()
+        inputs = assembly.events
+        try:
+            with assembly.step(self._reducer.policy, kind="reduction", config=config) as step:
+                result = await work()
+                with told_whole(assembly):
+                    self._reading(inputs, result).tell(step, inputs, result)
+        except BaseException as error:
+            assembly.end(error)
+            raise
+        self._close(assembly)
+        return result
+
+    def _reading(self, inputs: list[Any], result: Sequence[Any]) -> Reading:
+        own = Inner(self._context, self._reducer, inputs, result)
+        try:
+            return own.reading(self.within.of(self._context))
+        except Exception as error:  # noqa: BLE001  # what it did can still be told, if not why
+            self._instrumentation.failed(error)
+            return Reading()
+
+    async def _afterwards(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Where the input may stand elsewhere: what came out, or a context that was asked, says what it was."""
+        started_ns = time.time_ns()
+        stored = [*(stored_messages(self._context) or ())]
+        try:
+            result = await work()
+        except BaseException as error:
+            with self._instrumentation.contained():
+                self._tell_failure(stored, started_ns, error)
+            raise
+        with self._instrumentation.contained():
+            self._tell(stored, result, started_ns)
+        return result
+
+    def _tell_failure(self, stored: list[Any], started_ns: int, error: BaseException) -> None:
+        assembly = self._begin(stored, started_ns, unknown=not stored)
+        if assembly is None:
+            return
+        step = assembly.step(self._reducer.policy, kind="reduction", started_ns=started_ns)
+        step.__enter__()
+        step.__exit__(type(error), error, error.__traceback__)
+        assembly.end(error)
+
+    def _tell(self, stored: list[Any], result: Sequence[Any], started_ns: int) -> None:
+        inputs: Sequence[Any] = stored
+        chain = [Inner(self._context, self._reducer, stored, result)]
+        asked = self.within.other_than(self._context)
+        if not stored and asked is not None:
+            inputs = asked.inputs
+            chain = [asked] if is_same(asked.result, result) else [asked, *chain]
+            unknown = not inputs
+        else:
+            unknown = not inputs or None in Matcher(inputs).match(result)
+        if unknown:
+            inputs, chain = [*result], chain[-1:]
+        assembly = self._begin(inputs, started_ns, unknown=unknown and bool(result))
+        if assembly is None:
+            return
+        for one in chain:
+            step = assembly.step(
+                one.reducer.policy, kind="reduction", config=one.reducer.config(one.context), started_ns=started_ns
+            )
+            with step, told_whole(assembly):
+                one.reading(self.within.of(one.context)).tell(step, assembly.events, one.result)
+        self._close(assembly)
+
+    def _begin(
+        self, events: Sequence[Any], started_ns: int | None = None, *, unknown: bool = False
+    ) -> ObservedAssembly | None:
+        return begin(
+            self._instrumentation, self._context, events, call=self._call, started_ns=started_ns, unknown=unknown
+        )
+
+    def _close(self, assembly: ObservedAssembly) -> None:
+        if self._call is not None:
+            self._call.take(assembly)
+        else:
+            assembly.end()
+
+
+def _stores_itself(context: Any) -> bool:
+    """Whether a class takes messages in by a method of its own, so that nobody else knows where they stand."""
+    owner = next((one for one in type(context).__mro__ if "add_message" in vars(one)), None)
+    return owner is None or not owner.__module__.startswith("autogen_core.")
