@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from otel_assembly import EventFacts, EventKind, describe
 from otel_assembly.instrumentation.hooks import Instrumentation
 from otel_assembly.telemetry import OpenTelemetryRecorder
-from otel_assembly.telemetry.metrics import Metrics
+from otel_assembly.telemetry.emitter import Metrics
 from otel_assembly.tokens import CharacterCounter
 
 if TYPE_CHECKING:
@@ -137,16 +137,16 @@ class Floor:
             looker.turn()
             looker.grow()
         memory.clear()
-        told = recorder.metrics = _Told(recorder.metrics)
+        told = recorder.emitter.metrics = _Told(recorder.emitter.metrics)
         looker.turn()
         by_name = {span.name: dict(span.attributes or {}) for span in memory.get_finished_spans()}
         self.spans = list(by_name.items())
         self.told = told.told
         self.recorder = recording()
-        self.recorder._prepared()
+        self.recorder.emitter.prepare()
 
     def turn(self) -> None:
-        start, instruments = self.recorder.start_span, self.recorder.metrics
+        start, instruments = self.recorder.emitter.start_span, self.recorder.emitter.metrics
         (_, whole), *steps = sorted(self.spans, key=lambda span: span[0] != "assemble_context")
         context = trace.set_span_in_context(trace.INVALID_SPAN)
         parent = start("assemble_context", context, time.time_ns(), {})

@@ -121,8 +121,7 @@ async def test_a_span_says_what_arrived_what_was_kept_and_who_its_family_is(reco
 
 
 async def test_runs_are_expanded_and_list_items_merged(recorder, words, monkeypatch):
-    monkeypatch.setattr("otel_assembly.telemetry.arrays.MAX_ARRAY_BYTES", 100)
-    monkeypatch.setattr("otel_assembly.telemetry.arrays.Arrays.chunks.__defaults__", (100,))
+    monkeypatch.setattr("otel_assembly.telemetry.emitter.Arrays.chunks.__defaults__", (100,))
     events = conversation(*["ask", "answer", "note"] * 20)
     assembly = await Assembler([ConversationPolicy(), SlidingWindowPolicy(30)], counter=words).assemble([], events)
     assert len(recorder.spans_named("list_items")) > 20
@@ -226,8 +225,8 @@ async def test_a_ledger_can_be_read_from_what_was_recorded(recorder):
 
 
 async def test_what_is_told_against_the_contract_is_named(recorder):
-    recorder.recorder._prepared()
-    recorder.recorder.tracer.start_span("assemble_context", attributes={"assembly.surprise": 1}).end()
+    recorder.recorder.emitter.prepare()
+    recorder.recorder.emitter.tracer.start_span("assemble_context", attributes={"assembly.surprise": 1}).end()
     assert "assemble_context: 'assembly.surprise' is not a registered attribute" in recorder.violations()
     recorder.tracer("somebody").start_span("assemble_kontext").end()
     assert not any("kontext" in one for one in recorder.violations())

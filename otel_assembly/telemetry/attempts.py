@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -12,7 +12,7 @@ from opentelemetry.trace import Status, StatusCode
 
 from otel_assembly.budget.compaction import CompactionOutcome
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.arrays import Arrays
+from otel_assembly.telemetry.emitter import Arrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,25 +21,16 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from otel_assembly.budget.compaction import Attempt, Watch
-    from otel_assembly.telemetry.failures import Failures
-
-
-class StartSpan(Protocol):
-    """How a span of ours is started."""
-
-    def __call__(self, name: str, parent: OtelContext, start_ns: int, attributes: dict[str, Any], /) -> Span:
-        """Start it."""
-        ...
+    from otel_assembly.telemetry.emitter import Emitter
 
 
 class AttemptSpans:
     """The ``compact_block`` spans of one recording."""
 
-    __slots__ = ("_failures", "_spans", "_start")
+    __slots__ = ("_emitter", "_spans")
 
-    def __init__(self, start: StartSpan, failures: Failures) -> None:
-        self._start = start
-        self._failures = failures
+    def __init__(self, emitter: Emitter) -> None:
+        self._emitter = emitter
         #: Each attempt, by identity, with its span, the context in it, and when it ended.
         self._spans: dict[int, tuple[Attempt, Span, OtelContext, int]] = {}
 
@@ -50,8 +41,8 @@ class AttemptSpans:
         def around(attempt: Attempt, /) -> Iterator[None]:
             token = span = None
             context = otel_context.get_current()
-            with self._failures.contained("span"):
-                span = self._start(
+            with self._emitter.contained("span"):
+                span = self._emitter.start_span(
                     f"{names.SPAN_COMPACT_BLOCK} {kind}",
                     context,
                     time.time_ns(),
@@ -75,28 +66,27 @@ class AttemptSpans:
 
         return around
 
-    def tell(self, attempts: Iterable[Attempt], provenance: list[str], result: str) -> None:
-        """What the successful one of these attempts stands for, as runs of ordinals, and its own ordinal."""
+    def explain(self, attempts: Iterable[Attempt], provenance: list[str], result: str) -> None:
+        """Put on the span of the successful one of these attempts what it stands for, and the id that it has itself.
+
+        Args:
+            attempts: The attempts to compact one thing.
+            provenance: The ids of the items that the summary stands for, as runs.
+            result: The summary's item id.
+        """
         # Of several that came to something, the last is the one that was taken.
         made = [attempt for attempt in attempts if attempt.outcome is CompactionOutcome.COMPACTED][-1:]
         for held in (self._spans.get(id(attempt)) for attempt in made):
-            if held is None:
-                continue
-            _, span, context, ended_ns = held
-            span.set_attribute(names.COMPACTION_RESULT, result)
-            arrays = Arrays()
-            arrays.add([names.COMPACTION_PROVENANCE], [provenance])
-            for index, chunk in enumerate(arrays.chunks()):
-                if index == 0:
-                    span.set_attributes(chunk)
-                else:
-                    at_ns = ended_ns + index * names.APART_NS
-                    self._start(names.SPAN_LIST_ITEMS, context, at_ns, dict(chunk)).end(at_ns)
+            if held is not None:
+                _, span, context, ended_ns = held
+                arrays = Arrays()
+                arrays.add([names.COMPACTION_PROVENANCE], [provenance])
+                self._emitter.put(span, context, {names.COMPACTION_RESULT: result}, arrays, ended_ns)
 
     def end(self) -> None:
         """End them all, each at the time when it came to its end."""
         for attempt, span, _, ended_ns in self._spans.values():
-            with self._failures.contained("span"):
+            with self._emitter.contained("span"):
                 outcome = attempt.outcome
                 # An attempt that was cancelled, or stopped by a halt, has no outcome of its own.
                 span.set_attribute(names.COMPACTION_OUTCOME, (outcome or CompactionOutcome.RAISED).value)

@@ -1,11 +1,11 @@
-"""One assembly while it runs, and what is told of it at its end."""
+"""One assembly while it runs, and what is emitted at its end."""
 
 from __future__ import annotations
 
 import time
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -16,28 +16,28 @@ from otel_assembly.decision import DecisionOutcome
 from otel_assembly.errors import HaltedError, error_type, is_failure
 from otel_assembly.ledger.ledger_diff import exits_from_the_prompt
 from otel_assembly.ledger.totals import prefix_of, totals_of
-from otel_assembly.recorder import Whose, is_default
+from otel_assembly.recorder import Whose
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
-from otel_assembly.telemetry.allocation import put_arrays, put_report
-from otel_assembly.telemetry.arrays import run_text
 from otel_assembly.telemetry.attempts import AttemptSpans
-from otel_assembly.telemetry.halts import Trail, tell_halts
-from otel_assembly.telemetry.projection import (
+from otel_assembly.telemetry.attributes import (
+    StepItems,
+    Sums,
     assembly_arrays,
     assembly_attributes,
     instructions_json,
+    put_budget,
+    run_text,
     step_arrays,
     step_attributes,
 )
+from otel_assembly.telemetry.emitter import set_status
 from otel_assembly.telemetry.run import RUN
-from otel_assembly.telemetry.signals import severity_of
+from otel_assembly.telemetry.signals import Trail, mark_overflow, put_alert, put_halts, put_overflow, severity_of
 from otel_assembly.telemetry.stamp import Stamp, is_model_call, is_under
-from otel_assembly.telemetry.statuses import set_status
-from otel_assembly.telemetry.sums import Sums
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from contextvars import Token
     from types import TracebackType
 
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from otel_assembly.ledger.numbers import Prefix, Totals
     from otel_assembly.ledger.record import Record
     from otel_assembly.ledger.step import Step
-    from otel_assembly.telemetry.arrays import Arrays
-    from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
+    from otel_assembly.telemetry.emitter import Emitter
 
+#: The assembly in whose policy, or in whose observers, this code runs.
 OPEN: Final[ContextVar[OpenRecording | None]] = ContextVar("otel_assembly_open", default=None)
 
 
@@ -113,21 +113,28 @@ class _PolicyTime:
 
 
 class OpenRecording:
-    """One assembly while it runs."""
+    """One assembly while it runs.
+
+    Args:
+        emitter: What it is recorded with.
+        own: The same where it is not that of the default recorder, which may be another when a halt comes later.
+        name: The assembler's name.
+        model: The model whose prompt is assembled.
+        context: Whose assembly it is.
+        started_ns: When it began.
+    """
 
     __slots__ = (
         "_attempts",
         "_caller",
         "_context",
+        "_emitter",
         "_inside",
         "_policies",
-        "_recorder",
         "_run",
         "_span",
         "_started_ns",
-        "agent_name",
         "finished",
-        "framework",
         "halts",
         "measured",
         "recorded",
@@ -137,24 +144,21 @@ class OpenRecording:
 
     def __init__(
         self,
-        recorder: OpenTelemetryRecorder,
+        emitter: Emitter,
+        own: Emitter | None,
         name: str | None,
         model: str | None,
         context: Context | Whose,
         started_ns: int,
     ) -> None:
-        self._recorder = recorder
+        self._emitter = emitter
         self._started_ns = started_ns
         self._run = run = RUN.get()
-        self.agent_name, self.framework, conversation_id = (
-            context.agent_name,
-            context.framework,
-            context.conversation_id,
-        )
+        self.whose = whose = Whose(context.agent_name, context.framework, context.conversation_id)
         if run is not None:
-            self.agent_name = self.agent_name or run.agent_name
-            self.framework = self.framework or run.framework
-            conversation_id = conversation_id or run.conversation_id
+            whose.agent_name = whose.agent_name or run.whose.agent_name
+            whose.framework = whose.framework or run.whose.framework
+            whose.conversation_id = whose.conversation_id or run.whose.conversation_id
         #: What halted while it was open, and when.
         self.halts: list[tuple[HaltEvent, int]] = []
         self.finished = False
@@ -162,30 +166,24 @@ class OpenRecording:
         self._attempts: AttemptSpans | None = None
         self._context = around = otel_context.get_current()
         self._span: Span = INVALID_SPAN
-        given: dict[str, Any] = {}
-        if name is not None:
-            given[names.NAME] = name
-        if model is not None:
-            given[names.MODEL] = model
-        if conversation_id is not None:
-            given[names.GEN_AI_CONVERSATION_ID] = conversation_id
-        if self.agent_name is not None:
-            given[names.GEN_AI_AGENT_NAME] = self.agent_name
-        if self.framework is not None:
-            given[names.FRAMEWORK] = self.framework
+        attributes = {
+            names.NAME: name,
+            names.MODEL: model,
+            names.GEN_AI_CONVERSATION_ID: whose.conversation_id,
+            names.GEN_AI_AGENT_NAME: whose.agent_name,
+            names.FRAMEWORK: whose.framework,
+        }
         try:
-            self._span = recorder.start_span(names.SPAN_ASSEMBLE_CONTEXT, around, started_ns, given)
+            self._span = emitter.start_span(names.SPAN_ASSEMBLE_CONTEXT, around, started_ns, attributes)
         except Exception as error:  # noqa: BLE001  # nothing of ours reaches the agent
-            recorder.failures.take("span", error)
-        self.whose = Whose(self.agent_name, self.framework, conversation_id)
+            emitter.failed("span", error)
         #: What is remembered of it for a halt that comes when it has ended.
-        own = None if is_default(recorder) else recorder
-        self.trail = Trail(own, self._span.get_span_context(), self.agent_name, self.framework, conversation_id)
+        self.trail = Trail(own, self._span.get_span_context(), whose)
         if isinstance(context, Context):
             context.guard.last = self.trail
         #: Whether a reader of the traces will know of this assembly.
         self.recorded = self._span.is_recording()
-        self.measured = self.recorded or recorder.measures()
+        self.measured = self.recorded or emitter.measures()
         self._inside = False
         if self.measured:
             self._enter()
@@ -201,7 +199,7 @@ class OpenRecording:
     def watch(self, kind: str) -> Watch:
         """What stands around attempts to compact something of this kind, inside a policy."""
         if self._attempts is None:
-            self._attempts = AttemptSpans(self._recorder.start_span, self._recorder.failures)
+            self._attempts = AttemptSpans(self._emitter)
         return self._attempts.watch(kind)
 
     def policy(self, name: str, index: int, started_ns: int | None = None) -> _PolicyTime:
@@ -210,11 +208,13 @@ class OpenRecording:
         ago = 0 if started_ns is None else max(0, time.time_ns() - started_ns)
         self._enter()
         context = self._context
-        with self._recorder.failures.contained("span"):
+        try:
             attributes = {names.POLICY_NAME: name, names.POLICY_INDEX: index}
             verb = f"{names.SPAN_APPLY_POLICY} {name}"
-            span = self._recorder.start_span(verb, self._context, started_ns or time.time_ns(), attributes)
+            span = self._emitter.start_span(verb, self._context, started_ns or time.time_ns(), attributes)
             context = trace.set_span_in_context(span, self._context)
+        except Exception as error:  # noqa: BLE001
+            self._emitter.failed("span", error)
         timing = self._policies[index] = _PolicyTime(self, span, context, ago)
         return timing
 
@@ -231,117 +231,104 @@ class OpenRecording:
                 otel_context.detach(token)
 
     def finish(self, record: Record) -> None:
-        """The assembly came to its end: everything is told now, and the spans end."""
+        """The assembly came to its end: its events, metrics and attributes are emitted, and its spans end."""
         ended_ns = record.ended_ns or time.time_ns()
         self.finished = True
-        contained = self._recorder.failures.contained
-        with contained("events"):
+        try:
             self._signal(record, ended_ns)
-        self._tell_halts(ended_ns)
+        except Exception as error:  # noqa: BLE001
+            self._emitter.failed("events", error)
+        self._put_halts(ended_ns)
         if self.measured:
-            with contained("totals"):
-                self._tell(record, totals_of(record), prefix_of(record), ended_ns)
-        if self._attempts is not None:
-            with contained("span"):
-                self._attempts.end()
-        for timing in self._policies.values():
-            with contained("span"):
-                timing.span.end(timing.ended_ns or ended_ns)
-        with contained("span"):
-            self._span.end(ended_ns)
+            try:
+                totals, prefix = totals_of(record), prefix_of(record)
+            except Exception as error:  # noqa: BLE001
+                self._emitter.failed("totals", error)
+            else:
+                for component, emit in (("metrics", self._measure), ("span", self._describe), ("stamp", self._stamp)):
+                    try:
+                        emit(record, totals, prefix, ended_ns)
+                    except Exception as error:  # noqa: BLE001  # what fails in one costs nothing of the others
+                        self._emitter.failed(component, error)
+        self._end(ended_ns)
 
     def signal(self, alerts: Sequence[AlertFacts], overflow: Overflow | None) -> None:
         """Alerts were delivered or a limit could not hold, in an assembly of which nothing else is told."""
         self._enter()
-        signals, now_ns = self._recorder.signals, time.time_ns()
+        now_ns = time.time_ns()
         for alert in alerts:
-            signals.alert(self._span, self._context, alert, now_ns)
+            put_alert(self._emitter, self._span, self._context, alert, now_ns)
         if overflow is not None:
-            signals.overflow([self._span], self._context, overflow, now_ns)
+            put_overflow(self._emitter, [self._span], self._context, overflow, now_ns)
 
     def abandon(self) -> None:
         """Nothing will be known of this assembly: its spans end as they are."""
         self.finished = True
         now_ns = time.time_ns()
-        self._tell_halts(now_ns)
-        if not self.measured and not self._policies:
-            self._span.end()
-            return
-        for timing in self._policies.values():
-            with self._recorder.failures.contained("span"):
-                timing.span.end(timing.ended_ns or now_ns)
-        with self._recorder.failures.contained("span"):
-            if self._attempts is not None:
-                self._attempts.end()
-            self._span.end(now_ns)
+        self._put_halts(now_ns)
+        self._end(now_ns)
 
-    def _tell(self, record: Record, totals: Totals, prefix: Prefix, ended_ns: int) -> None:
-        contained = self._recorder.failures.contained
-        with contained("metrics"):
-            self._measure(record, totals, prefix, max(0, ended_ns - self._started_ns) / 1e9)
-        if self.recorded:
-            self.recorded = False
-            with contained("span"):
-                sums = Sums(record)
-                self._describe(record, totals, prefix, sums, ended_ns)
-                # What stands on no span is told again by the next assembly of the ledger.
-                self.recorded = True
-                self._describe_steps(record, sums)
-        if record.error is None and record.called:
-            with contained("stamp"):
-                self._stamp(record, reduced=bool(totals.dropped or totals.compacted))
+    def _end(self, at_ns: int) -> None:
+        """End the spans, the inner ones first."""
+        if self._attempts is not None:
+            self._attempts.end()
+        for span, ended_ns in (*((one.span, one.ended_ns) for one in self._policies.values()), (self._span, 0)):
+            try:
+                span.end(ended_ns or at_ns)
+            except Exception as error:  # noqa: BLE001
+                self._emitter.failed("span", error)
 
-    def _measure(self, record: Record, totals: Totals, prefix: Prefix, seconds: float) -> None:
-        metrics = self._recorder.metrics
+    def _measure(self, record: Record, totals: Totals, prefix: Prefix, ended_ns: int) -> None:
+        instruments = self._emitter.metrics
         context = self._context
-        agent, both = metrics.agent(self.agent_name, self.framework)
-        metrics.record(catalogue.DURATION, seconds, both, context)
+        agent, both = instruments.agent(self.whose.agent_name, self.whose.framework)
+        instruments.record(catalogue.DURATION, max(0, ended_ns - self._started_ns) / 1e9, both, context)
         if not record.unknown:
-            metrics.record(catalogue.INPUT_TOKENS, totals.tokens_in, both, context)
+            instruments.record(catalogue.INPUT_TOKENS, totals.tokens_in, both, context)
         if record.error is None:
-            metrics.record(catalogue.OUTPUT_TOKENS, totals.tokens_out, both, context)
+            instruments.record(catalogue.OUTPUT_TOKENS, totals.tokens_out, both, context)
             if totals.utilization is not None:
-                metrics.record(catalogue.BUDGET_UTILIZATION, totals.utilization, agent, context)
+                instruments.record(catalogue.BUDGET_UTILIZATION, totals.utilization, agent, context)
             if prefix.reuse is not None:
-                metrics.record(catalogue.PREFIX_REUSE, prefix.reuse, agent, context)
+                instruments.record(catalogue.PREFIX_REUSE, prefix.reuse, agent, context)
             if prefix.cause is not None and prefix.cause != "first":
-                metrics.add(catalogue.PREFIX_BREAKS, 1, {names.PREFIX_BREAK: prefix.cause}, context)
+                instruments.add(catalogue.PREFIX_BREAKS, 1, {names.PREFIX_BREAK: prefix.cause}, context)
         fixed = _fixed_share(record, totals)
         if fixed is not None:
-            metrics.record(catalogue.BUDGET_FIXED_UTILIZATION, fixed, agent, context)
+            instruments.record(catalogue.BUDGET_FIXED_UTILIZATION, fixed, agent, context)
         if totals.overflowed:
-            metrics.add(catalogue.BUDGET_OVERFLOWS, 1, both, context)
+            instruments.add(catalogue.BUDGET_OVERFLOWS, 1, both, context)
         for step in record.steps:
             timing = self._policies.get(step.index)
             if timing is not None:
                 self._measure_step(record, step, timing)
 
     def _measure_step(self, record: Record, step: Step, timing: _PolicyTime) -> None:
-        metrics = self._recorder.metrics
+        instruments = self._emitter.metrics
         context = timing.context
-        policy = {names.POLICY_NAME: metrics.policy_name(step.policy)}
-        metrics.record(catalogue.POLICY_DURATION, timing.seconds, policy, context)
+        policy = {names.POLICY_NAME: instruments.policy_name(step.policy)}
+        instruments.record(catalogue.POLICY_DURATION, timing.seconds, policy, context)
         if step.error is not None:
             if step.overflow is None and not isinstance(step.error, HaltedError) and is_failure(step.error):
-                attributes = {**policy, names.ERROR_TYPE: metrics.error_type(error_type(step.error))}
-                metrics.add(catalogue.POLICY_ERRORS, 1, attributes, context)
+                attributes = {**policy, names.ERROR_TYPE: instruments.error_type(error_type(step.error))}
+                instruments.add(catalogue.POLICY_ERRORS, 1, attributes, context)
             return
         if record.error is not None:
             return
         for alert in step.alerts:
             attributes = {
                 names.ALERT_SEVERITY: severity_of(alert),
-                names.ALERT_SOURCE: metrics.alert_source(alert.source),
+                names.ALERT_SOURCE: instruments.alert_source(alert.source),
             }
-            metrics.add(catalogue.ALERTS_DELIVERED, 1, attributes, context)
+            instruments.add(catalogue.ALERTS_DELIVERED, 1, attributes, context)
         for group in exits_from_the_prompt(record, step) if step.exits else ():
             if group.outcome is DecisionOutcome.DROPPED:
                 attributes = {**policy, names.DECISION_REASON: group.reason.value}
-                metrics.add(catalogue.ITEMS_DROPPED, len(group.view), attributes, context)
-                metrics.add(catalogue.TOKENS_DROPPED, record.items_tokens(group.view), attributes, context)
+                instruments.add(catalogue.ITEMS_DROPPED, len(group.view), attributes, context)
+                instruments.add(catalogue.TOKENS_DROPPED, record.items_tokens(group.view), attributes, context)
 
-    def _tell_halts(self, ended_ns: int) -> None:
-        """What halted stands on the assembly and on the run."""
+    def _put_halts(self, ended_ns: int) -> None:
+        """Put what halted on the assembly and on the run."""
         if not self.halts:
             return
         self._enter()
@@ -350,69 +337,70 @@ class OpenRecording:
             run.halted = True
             spans.append(run.span)
         halts = [(halt, min(at_ns, ended_ns)) for halt, at_ns in self.halts]
-        tell_halts(self._recorder, halts, spans, self._context, self.whose)
+        put_halts(self._emitter, halts, spans, self._context, self.whose)
 
     def _signal(self, record: Record, ended_ns: int) -> None:
         self._enter()
-        signals = self._recorder.signals
         for step in record.steps:
             timing = self._policies.get(step.index)
             if timing is None:
                 continue
             for alert in step.alerts if record.error is None else ():
-                signals.alert(timing.span, timing.context, alert, timing.ended_ns or ended_ns)
+                put_alert(self._emitter, timing.span, timing.context, alert, timing.ended_ns or ended_ns)
             if step.overflow is not None:
                 at_ns = min(timing.ended_ns or ended_ns, ended_ns)
-                signals.overflow([timing.span, self._span], self._context, step.overflow, at_ns)
+                put_overflow(self._emitter, [timing.span, self._span], self._context, step.overflow, at_ns)
 
-    def _describe_steps(self, record: Record, sums: Sums) -> None:
+    def _describe(self, record: Record, totals: Totals, prefix: Prefix, ended_ns: int) -> None:
+        """Set the attributes and arrays of the assembly's span, and of those of its steps."""
+        if not self.recorded:
+            return
+        # What does not get onto the span arrives with the next assembly of the ledger.
+        self.recorded = False
+        sums = Sums(record)
+        halts = max(totals.halts_emitted, len(self.halts))
+        content = self._emitter.content
+        arrays = assembly_arrays(record, content)
+        attributes = assembly_attributes(record, totals, prefix, halts)
+        if content is not None and record.prompts_out:
+            attributes[names.GEN_AI_SYSTEM_INSTRUCTIONS] = instructions_json(record.prompts_out, content)
+        set_status(self._span, record.error or record.spared, overflow=record.overflow, halted=bool(halts))
+        self._emitter.put(self._span, self._context, attributes, arrays, ended_ns)
+        self.recorded = True
         for step in record.steps:
             timing = self._policies.get(step.index)
             if timing is None or not timing.span.is_recording():
                 continue
-            with self._recorder.failures.contained("span"):
-                halts = max(step.halts, timing.halts)
-                attributes = step_attributes(record, step, sums, halts)
-                self._put(timing.span, timing.context, attributes, step_arrays(record, step), timing.ended_ns)
-                self._describe_allocation(record, step, timing)
-                set_status(timing.span, step.error, overflow=step.overflow, halted=bool(halts))
+            try:
+                self._describe_step(record, step, sums, timing)
+            except Exception as error:  # noqa: BLE001  # what fails in one step costs nothing of the others
+                self._emitter.failed("span", error)
 
-    def _describe(self, record: Record, totals: Totals, prefix: Prefix, sums: Sums, ended_ns: int) -> None:
-        halts = max(totals.halts_emitted, len(self.halts))
-        settings = self._recorder.settings
-        content = self._redacted if settings.content_on_spans else None
-        arrays = assembly_arrays(record, content)
-        attributes = assembly_attributes(record, totals, prefix, sums, halts)
-        if content is not None and record.prompts_out:
-            attributes[names.GEN_AI_SYSTEM_INSTRUCTIONS] = instructions_json(record.prompts_out, content)
-        set_status(self._span, record.error or record.spared, overflow=record.overflow, halted=bool(halts))
-        self._put(self._span, self._context, attributes, arrays, ended_ns)
-
-    def _redacted(self, text: str) -> str:
-        return self._recorder.failures.redacted(self._recorder.settings.redact, text)
-
-    def _describe_allocation(self, record: Record, step: Step, timing: _PolicyTime) -> None:
-        """How an allocator gave its budget out, under the span of its policy."""
+    def _describe_step(self, record: Record, step: Step, sums: Sums, timing: _PolicyTime) -> None:
+        halts = max(step.halts, timing.halts)
+        attributes = step_attributes(record, step, sums, halts)
+        self._emitter.put(timing.span, timing.context, attributes, step_arrays(record, step), timing.ended_ns)
         for compaction in step.compactions if record.error is None else ():
             provenance = [run_text(*run) for run in compaction.provenance]
             if self._attempts is not None:
-                self._attempts.tell(compaction.attempts, provenance, str(compaction.result))
-        if step.report is None:
+                self._attempts.explain(compaction.attempts, provenance, str(compaction.result))
+        report = step.report
+        if report is not None:
+            started_ns = timing.ended_ns - int(timing.seconds * 1e9)
+            span = self._emitter.start_span(names.SPAN_ALLOCATE_BUDGET, timing.context, started_ns, {})
+            context = trace.set_span_in_context(span, timing.context)
+            put_budget(self._emitter, span, context, report, StepItems(step, report), started_ns)
+            if report.overflow is not None:
+                mark_overflow(self._emitter, span, report.overflow, timing.ended_ns)
+            set_status(span, step.error, overflow=report.overflow, halted=False)
+            span.end(timing.ended_ns)
+        set_status(timing.span, step.error, overflow=step.overflow, halted=bool(halts))
+
+    def _stamp(self, record: Record, totals: Totals, prefix: Prefix, ended_ns: int) -> None:
+        """Stamp the model call that this prompt is for, or wait for it."""
+        if record.error is not None or not record.called:
             return
-        start = self._recorder.start_span
-        started_ns = timing.ended_ns - int(timing.seconds * 1e9)
-        span = start(names.SPAN_ALLOCATE_BUDGET, timing.context, started_ns, {})
-        context = trace.set_span_in_context(span, timing.context)
-        put_report(start, span, context, step.report, started_ns, None, _ordinals(step))
-        if step.report.overflow is not None:
-            self._recorder.signals.mark_overflow(span, step.report.overflow, timing.ended_ns)
-        set_status(span, step.error, overflow=step.report.overflow, halted=False)
-        span.end(timing.ended_ns)
-
-    def _put(self, span: Span, context: OtelContext, attributes: dict[str, Any], arrays: Arrays, at_ns: int) -> None:
-        put_arrays(self._recorder.start_span, span, context, attributes, arrays, at_ns)
-
-    def _stamp(self, record: Record, *, reduced: bool) -> None:
+        reduced = bool(totals.dropped or totals.compacted)
         stamp = Stamp(record.assembly_id, self._span.get_span_context(), reduced)
         caller = self._caller
         running = trace.get_current_span()  # the call's own may have opened while it was prepared
@@ -420,18 +408,9 @@ class OpenRecording:
             if span.is_recording() and is_model_call(span) and (span is caller or is_under(span, caller)):
                 stamp.put_on(span)
                 return
-        processor = self._recorder.stamping() if caller.get_span_context().is_valid else None
+        processor = self._emitter.stamping() if caller.get_span_context().is_valid else None
         if processor is not None:
             processor.await_call(caller, running, stamp)
-
-
-def _ordinals(step: Step) -> Callable[[int], list[int]]:
-    """The ordinals of the events that a policy's blocks are made of."""
-    known: dict[int, int] = {}
-    entries = step.report.entries if step.report is not None else ()
-    if any(len(entry.items) for entry in entries):
-        known = {id(event): item for event, item in zip(step.view_in, step.frame_in.of(step.view_in), strict=True)}
-    return lambda at: [known[id(event)] for event in entries[at].items]
 
 
 def _fixed_share(record: Record, totals: Totals) -> float | None:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import context as otel_context
+from opentelemetry import trace
 from opentelemetry.trace import Status, StatusCode
 
 from otel_assembly.errors import HaltedError, error_type
 from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.emitter import HALTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,33 +21,21 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context as OtelContext
     from opentelemetry.trace import Span
 
-    from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
-
-HALTED: Final = Status(StatusCode.ERROR, names.STATUS_ASSEMBLY_HALT)
+    from otel_assembly.recorder import Whose
+    from otel_assembly.telemetry.emitter import Emitter
 
 
 @dataclass(slots=True)
 class Run:
     """One ask of an agent."""
 
-    recorder: OpenTelemetryRecorder
+    emitter: Emitter
     span: Span
-    agent_name: str | None
-    framework: str | None
-    conversation_id: str | None
+    whose: Whose
     halted: bool = False
 
 
 RUN: Final[ContextVar[Run | None]] = ContextVar("otel_assembly_run", default=None)
-
-
-def mark_halted(span: Span, halts: int = 1) -> None:
-    """What a span says that so many halts stand on; one that has ended stays as it is."""
-    if span.is_recording():
-        before = (getattr(span, "attributes", None) or {}).get(names.HALTS_EMITTED)
-        span.set_attribute(names.HALTS_EMITTED, halts + (before if isinstance(before, int) else 0))
-        span.set_attribute(names.ERROR_TYPE, names.ERROR_ASSEMBLY_HALT)
-        span.set_status(HALTED)
 
 
 class OpenRun:
@@ -57,6 +47,23 @@ class OpenRun:
         self.run = run
         #: The context in our own span; None where the caller's span serves.
         self._context = context
+
+    @classmethod
+    def begin(cls, emitter: Emitter, whose: Whose) -> OpenRun:
+        """Begin an ask; a span is opened only where none is current."""
+        emitter.metrics.agent(whose.agent_name, whose.framework)
+        run = Run(emitter, trace.get_current_span(), whose)
+        if run.span.get_span_context().is_valid:
+            return cls(run, None)
+        attributes = {
+            names.GEN_AI_OPERATION_NAME: names.SPAN_INVOKE_AGENT,
+            names.GEN_AI_AGENT_NAME: whose.agent_name,
+            names.FRAMEWORK: whose.framework,
+            names.GEN_AI_CONVERSATION_ID: whose.conversation_id,
+        }
+        name = f"{names.SPAN_INVOKE_AGENT} {whose.agent_name}"
+        run.span = emitter.start_span(name, otel_context.get_current(), None, attributes)
+        return cls(run, trace.set_span_in_context(run.span))
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -81,7 +88,7 @@ class OpenRun:
         if self._context is None:
             return
         span, run = self.run.span, self.run
-        with run.recorder.failures.contained("invoke_agent"):
+        with run.emitter.contained("invoke_agent"):
             if error is not None and not run.halted:
                 span.set_attribute(names.ERROR_TYPE, error_type(error))
                 span.set_status(HALTED if isinstance(error, HaltedError) else Status(StatusCode.ERROR))

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from opentelemetry import trace
 from opentelemetry._logs import SeverityNumber
 
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.projection import overflow_event
+from otel_assembly.telemetry import conventions_metrics as catalogue
+from otel_assembly.telemetry.attributes import overflow_event
+from otel_assembly.telemetry.emitter import HALTED, sendable_values
 from otel_assembly.telemetry.settings import AlertSignal
-from otel_assembly.telemetry.utf8 import sendable_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from opentelemetry._logs import Logger
     from opentelemetry.context import Context as OtelContext
-    from opentelemetry.trace import Span
+    from opentelemetry.trace import Span, SpanContext
 
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.decision import Overflow
     from otel_assembly.events import HaltEvent
-    from otel_assembly.telemetry.failures import Failures
-    from otel_assembly.telemetry.settings import TelemetrySettings
+    from otel_assembly.recorder import Whose
+    from otel_assembly.telemetry.emitter import Attributes, Emitter
 
 _SEVERITIES = {
     "info": SeverityNumber.INFO,
@@ -32,71 +35,133 @@ _SEVERITIES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """What is remembered of a conversation's last assembly, for a halt that comes when none is open.
+
+    `emitter` is what it was recorded with; None: with what the default recorder has, which may be another by then.
+    """
+
+    emitter: Emitter | None
+    span: SpanContext
+    whose: Whose
+
+
 def severity_of(alert: AlertFacts) -> str:
     """One of the closed set; a severity that no framework's alerts have is a warning."""
     return alert.severity if alert.severity in _SEVERITIES else "warning"
 
 
-class Signals:
-    """The one emitter of our events; what goes wrong with one event costs no other."""
+def put_alert(emitter: Emitter, span: Span, context: OtelContext, alert: AlertFacts, at_ns: int) -> None:
+    """Emit that an alert was delivered to the model."""
+    severity = severity_of(alert)
+    attributes = {
+        names.ALERT_SOURCE: alert.source,
+        names.ALERT_SEVERITY: severity,
+        names.ALERT_FINGERPRINT: alert.fingerprint,
+    }
+    if emitter.settings.capture_alert_message:
+        attributes[names.ALERT_MESSAGE] = emitter.redacted(alert.message)[: names.MAX_ALERT_MESSAGE]
+    _emit(emitter, [span], context, names.EVENT_ALERT, attributes, _SEVERITIES[severity], at_ns)
 
-    def __init__(self, logger: Logger, settings: TelemetrySettings, failures: Failures) -> None:
-        self._logger = logger
-        self._settings = settings
-        self._failures = failures
-        self._on_spans = settings.alert_signal is not AlertSignal.LOG_EVENT
-        self._in_logs = settings.alert_signal is not AlertSignal.SPAN_EVENT
 
-    def alert(self, span: Span, context: OtelContext, alert: AlertFacts, at_ns: int) -> None:
-        """An alert was delivered to the model."""
-        severity = severity_of(alert)
-        attributes = {
-            names.ALERT_SOURCE: alert.source,
-            names.ALERT_SEVERITY: severity,
-            names.ALERT_FINGERPRINT: alert.fingerprint,
-        }
-        if self._settings.capture_alert_message:
-            attributes[names.ALERT_MESSAGE] = self._operator_text(alert.message)
-        self._emit([span], context, names.EVENT_ALERT, attributes, _SEVERITIES[severity], at_ns)
+def put_overflow(emitter: Emitter, spans: Sequence[Span], context: OtelContext, overflow: Overflow, at_ns: int) -> None:
+    """Emit that a limit could not hold."""
+    _emit(emitter, spans, context, names.EVENT_OVERFLOW, overflow_event(overflow), SeverityNumber.ERROR, at_ns)
 
-    def overflow(self, spans: Sequence[Span], context: OtelContext, overflow: Overflow, at_ns: int) -> None:
-        """A limit could not hold."""
-        self._emit(spans, context, names.EVENT_OVERFLOW, overflow_event(overflow), SeverityNumber.ERROR, at_ns)
 
-    def mark_overflow(self, span: Span, overflow: Overflow, at_ns: int) -> None:
-        """The same on one more span, of what has been told already."""
-        if self._on_spans:
-            with self._failures.contained("events"):
-                span.add_event(names.EVENT_OVERFLOW, overflow_event(overflow), _since_start(span, at_ns))
+def mark_overflow(emitter: Emitter, span: Span, overflow: Overflow, at_ns: int) -> None:
+    """Put an overflow that was emitted already on one more span."""
+    if emitter.settings.alert_signal is not AlertSignal.LOG_EVENT:
+        with emitter.contained("events"):
+            span.add_event(names.EVENT_OVERFLOW, overflow_event(overflow), _since_start(span, at_ns))
 
-    def halt(self, spans: Sequence[Span], context: OtelContext, halt: HaltEvent, at_ns: int) -> None:
-        """The conversation was halted."""
-        attributes: dict[str, Any] = {names.HALT_SOURCE: halt.source}
-        if self._settings.capture_alert_message:
-            attributes[names.HALT_REASON] = self._operator_text(halt.reason)
-        self._emit(spans, context, names.EVENT_HALT, attributes, SeverityNumber.FATAL, at_ns)
 
-    def _operator_text(self, text: str) -> str:
-        return self._failures.redacted(self._settings.redact, text)[: names.MAX_ALERT_MESSAGE]
+def put_halts(
+    emitter: Emitter,
+    halts: Sequence[tuple[HaltEvent, int]],
+    spans: Sequence[Span],
+    context: OtelContext,
+    whose: Whose,
+    last: SpanContext | None = None,
+) -> None:
+    """Count halts, and put them on those of these spans that are open; on a short one of their own where none is.
 
-    def _emit(
-        self,
-        spans: Sequence[Span],
-        context: OtelContext,
-        name: str,
-        attributes: dict[str, Any],
-        severity: SeverityNumber,
-        at_ns: int,
-    ) -> None:
-        """Put an event where it belongs, at the time at which it came about: a span may be told of after its end."""
-        attributes = sendable_values(attributes)
-        for span in spans if self._on_spans else ():
-            with self._failures.contained("events"):
-                if span.is_recording():
-                    span.add_event(name, attributes, _since_start(span, at_ns))
-        if self._in_logs:
-            with self._failures.contained("events"):
-                self._logger.emit(event_name=name, context=context, attributes=attributes, severity_number=severity)
+    Args:
+        emitter: What they are emitted with.
+        halts: The halts, each with its time.
+        spans: Where they should stand.
+        context: In which they came about.
+        whose: The agent that is halted.
+        last: The span of the conversation's last assembly.
+    """
+    contained = emitter.contained
+    with contained("metrics"):
+        _, both = emitter.metrics.agent(whose.agent_name, whose.framework)
+        emitter.metrics.add(catalogue.HALTS, len(halts), both, context)
+    stands = [span for span in spans if span.is_recording()]
+    own: Span | None = None
+    if not stands:
+        with contained("span"):
+            own = _start_halt_span(emitter, halts[0][1], context, whose, last)
+            context = trace.set_span_in_context(own, context)
+            stands.append(own)
+    for halt, at_ns in halts:
+        with contained("events"):
+            attributes = {names.HALT_SOURCE: halt.source}
+            if emitter.settings.capture_alert_message:
+                attributes[names.HALT_REASON] = emitter.redacted(halt.reason)[: names.MAX_ALERT_MESSAGE]
+            _emit(emitter, stands, context, names.EVENT_HALT, attributes, SeverityNumber.FATAL, at_ns)
+    for span in stands:
+        with contained("halt"):
+            _mark_halted(span, len(halts))
+    if own is not None:
+        with contained("span"):
+            own.end(max(time.time_ns(), *(at_ns for _, at_ns in halts)))
+
+
+def _start_halt_span(
+    emitter: Emitter, at_ns: int, context: OtelContext, whose: Whose, last: SpanContext | None
+) -> Span:
+    attributes = {
+        names.GEN_AI_AGENT_NAME: whose.agent_name,
+        names.FRAMEWORK: whose.framework,
+        names.GEN_AI_CONVERSATION_ID: whose.conversation_id,
+    }
+    span = emitter.start_span(names.SPAN_HALT, context, at_ns, attributes)
+    if last is not None and last.is_valid and last.trace_flags.sampled:
+        span.add_link(last)
+    return span
+
+
+def _mark_halted(span: Span, halts: int) -> None:
+    """Add to a span how many halts stand on it, and set its status; a span that has ended stays as it is."""
+    if span.is_recording():
+        before = (getattr(span, "attributes", None) or {}).get(names.HALTS_EMITTED)
+        span.set_attribute(names.HALTS_EMITTED, halts + (before if isinstance(before, int) else 0))
+        span.set_attribute(names.ERROR_TYPE, names.ERROR_ASSEMBLY_HALT)
+        span.set_status(HALTED)
+
+
+def _emit(
+    emitter: Emitter,
+    spans: Sequence[Span],
+    context: OtelContext,
+    name: str,
+    attributes: Attributes,
+    severity: SeverityNumber,
+    at_ns: int,
+) -> None:
+    """Put an event where it belongs, with the time at which it came about; an event that fails costs no other."""
+    attributes = sendable_values(attributes)
+    carrier = emitter.settings.alert_signal
+    for span in spans if carrier is not AlertSignal.LOG_EVENT else ():
+        with emitter.contained("events"):
+            if span.is_recording():
+                span.add_event(name, attributes, _since_start(span, at_ns))
+    if carrier is not AlertSignal.SPAN_EVENT:
+        with emitter.contained("events"):
+            emitter.logger.emit(event_name=name, context=context, attributes=attributes, severity_number=severity)
 
 
 def _since_start(span: Span, at_ns: int) -> int:

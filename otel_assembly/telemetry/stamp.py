@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import Span, SpanContext
 
-    from otel_assembly.telemetry.failures import Failures
-
 MODEL_CALLS: Final = frozenset({"chat", "generate_content", "text_completion"})
 #: OpenInference's name for what a span is, and its word for a model call.
 _OPENINFERENCE_KIND: Final = "openinference.span.kind"
@@ -175,8 +173,8 @@ def is_under(span: Any, parent: Span) -> bool:
 class StampingProcessor:
     """A span processor of the SDK, by its shape: it looks at spans as they start, and where one may be waited for."""
 
-    def __init__(self, failures: Failures) -> None:
-        self._failures = failures
+    def __init__(self, failed: Callable[[str, BaseException], None]) -> None:
+        self._failed = failed
         self._lock = new_lock()
         self._waiting: OrderedDict[tuple[int, int], Stamp] = OrderedDict()
 
@@ -213,21 +211,25 @@ class StampingProcessor:
             if called is None or called not in self._waiting or called[0] != key[0]:
                 return
             key = called
-        with self._failures.contained("stamp"):
+        try:
             if _is_model_call(span) is not None:
                 self._said(key, span)
             elif span.instrumentation_scope.name != names.SCOPE:
                 _Looking(span, partial(self._said, key))
+        except Exception as error:  # noqa: BLE001  # nothing of ours reaches the agent
+            self._failed("stamp", error)
 
     def _said(self, key: tuple[int, int], span: Any) -> None:
         """A span has said what it is."""
-        with self._failures.contained("stamp"):
+        try:
             _leave(span)
             if is_model_call(span):
                 with self._lock:
                     stamp = self._waiting.pop(key, None)
                 if stamp is not None:
                     stamp.put_on(span)
+        except Exception as error:  # noqa: BLE001
+            self._failed("stamp", error)
 
     def _on_ending(self, span: Any) -> None:
         """A span that never said what it is, or has now, is not looked at any more."""

@@ -173,8 +173,8 @@ async def test_a_raising_meter_costs_no_prompt_and_no_span(point, warnings):
 
 async def test_one_raising_instrument_costs_no_other(warnings):
     telemetry = RecordedTelemetry()
-    telemetry.recorder._prepared()
-    telemetry.recorder.metrics._histograms["assembly.duration"].record = fail
+    telemetry.recorder.emitter.prepare()
+    telemetry.recorder.emitter.metrics._histograms["assembly.duration"].record = fail
     await prompts_of(telemetry.recorder)
     assert telemetry.metric("assembly.input.tokens").count == 4
     assert telemetry.metric("assembly.telemetry.errors", component="metrics") == 4
@@ -183,8 +183,8 @@ async def test_one_raising_instrument_costs_no_other(warnings):
 
 async def test_a_raising_logger_costs_no_prompt_and_no_span_event(warnings):
     telemetry = RecordedTelemetry(settings=BOTH)
-    telemetry.recorder._prepared()
-    telemetry.recorder.signals._logger.emit = fail
+    telemetry.recorder.emitter.prepare()
+    telemetry.recorder.emitter.logger.emit = fail
     assert await prompts_of(telemetry.recorder) == await prompts_of(NullRecorder())
     assert telemetry.metric("assembly.telemetry.errors", component="events") == 4
     assert len(telemetry.spans_named("apply_policy alert")[2].events_named("assembly.alert")) == 1

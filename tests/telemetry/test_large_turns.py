@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from otel_assembly import Assembler, Context, History, ModelRequest, SlidingWindowPolicy
 from otel_assembly.telemetry import OpenTelemetryRecorder, TelemetrySettings, conventions
-from otel_assembly.telemetry.arrays import Arrays
+from otel_assembly.telemetry.emitter import Arrays
 from otel_assembly.telemetry.ledger_reader import read_ledgers
 from otel_assembly.telemetry.otlp_json import StoredSpan
 from otel_assembly.telemetry.store import SpanFileExporter

@@ -23,7 +23,7 @@ from otel_assembly import (
     invoke_agent,
 )
 from otel_assembly.telemetry.conventions_metrics import METRICS
-from otel_assembly.telemetry.metrics import Bounded
+from otel_assembly.telemetry.emitter import Bounded
 from otel_assembly.testing import RecordedTelemetry, conversation
 
 pytestmark = pytest.mark.usefixtures("quiet_sdk")
@@ -63,7 +63,7 @@ async def everything(telemetry):
 
 async def test_every_metric_of_the_contract_is_emitted_with_the_buckets_it_advises(recorder):
     await everything(recorder)
-    recorder.recorder.failures.take("test", RuntimeError())
+    recorder.recorder.failed("test", RuntimeError())
     recorder.recorder.declined("compress_context", "desk", "peer")
     metrics = recorder.metrics
     assert set(metrics) == {metric.name for metric in METRICS}

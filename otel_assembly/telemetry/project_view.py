@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from opentelemetry import context as otel_context
 
 from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.emitter import set_status
 from otel_assembly.telemetry.run import RUN
-from otel_assembly.telemetry.statuses import set_status
 
 if TYPE_CHECKING:
     from otel_assembly.recorder import Projection
-    from otel_assembly.telemetry.attempts import StartSpan
+    from otel_assembly.telemetry.emitter import Emitter
 
 
-def put_projection(start: StartSpan, projection: Projection) -> None:
-    """Write the span of a view, from when it began until now; nothing of what is in it is told but numbers."""
+def put_projection(emitter: Emitter, projection: Projection) -> None:
+    """Write the span of a view, from when it began until now; it holds numbers alone, and nothing of any envelope."""
     whose, run = projection.whose, RUN.get()
-    attributes: dict[str, Any] = {
+    of_run = run.whose if run is not None else whose
+    attributes = {
         names.VIEW_NAME: projection.view,
-        names.FRAMEWORK: whose.framework or (run.framework if run is not None else None),
-        names.GEN_AI_AGENT_NAME: whose.agent_name or (run.agent_name if run is not None else None),
-        names.GEN_AI_CONVERSATION_ID: whose.conversation_id or (run.conversation_id if run is not None else None),
+        names.FRAMEWORK: whose.framework or of_run.framework,
+        names.GEN_AI_AGENT_NAME: whose.agent_name or of_run.agent_name,
+        names.GEN_AI_CONVERSATION_ID: whose.conversation_id or of_run.conversation_id,
         names.MODEL: projection.model,
         names.ENVELOPES_IN: projection.envelopes_in,
         names.ENVELOPES_OUT: projection.envelopes_out,
     }
-    span = start(
-        f"{names.SPAN_PROJECT_VIEW} {projection.view}",
-        otel_context.get_current(),
-        projection.started_ns,
-        {name: value for name, value in attributes.items() if value is not None},
-    )
+    name = f"{names.SPAN_PROJECT_VIEW} {projection.view}"
+    span = emitter.start_span(name, otel_context.get_current(), projection.started_ns, attributes)
     try:
         if span.is_recording():
             if projection.error is None:

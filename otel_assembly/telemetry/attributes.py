@@ -1,41 +1,44 @@
-"""From the record of an assembly to the attributes of its spans."""
+"""From the record of an assembly, and from a budget report, to the attributes of their spans."""
 
 from __future__ import annotations
 
 import json
 import math
-import traceback
+from collections import Counter
 from enum import Enum
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
+from opentelemetry import trace
+
+from otel_assembly._internal.intervals import to_runs
 from otel_assembly.decision import DecisionOutcome
-from otel_assembly.errors import PolicyFailedError, class_name, error_type
 from otel_assembly.ledger.interval_diff import ordinal_runs
 from otel_assembly.ledger.ledger_diff import arrivals, counted, step_delta
 from otel_assembly.ledger.totals import prefix_hash, tokens_by_kind
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.arrays import Arrays, run_text, runs_of
 from otel_assembly.telemetry.conventions_model import DiffQuality
 from otel_assembly.telemetry.conventions_spans import ASSEMBLE_CONTEXT
-from otel_assembly.telemetry.utf8 import sendable
+from otel_assembly.telemetry.emitter import Arrays, sendable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from otel_assembly.decision import DecisionReason, Overflow
+    from opentelemetry.context import Context as OtelContext
+    from opentelemetry.trace import Span
+
+    from otel_assembly.decision import BudgetEntry, BudgetReport, DecisionReason, Overflow
+    from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.history.view import View
     from otel_assembly.ledger.numbers import Prefix, Totals
     from otel_assembly.ledger.record import Record
     from otel_assembly.ledger.snapshot import Departure
     from otel_assembly.ledger.step import Step
-    from otel_assembly.telemetry.sums import Sums
-
-Attributes = dict[str, Any]
+    from otel_assembly.telemetry.emitter import Attributes, Emitter
 
 
-def assembly_attributes(record: Record, totals: Totals, prefix: Prefix, sums: Sums, halts: int) -> Attributes:
+def assembly_attributes(record: Record, totals: Totals, prefix: Prefix, halts: int) -> Attributes:
     """What stands on ``assemble_context`` beside the arrays of the ledger."""
     attributes: Attributes = {
         names.ID: record.assembly_id,
@@ -260,12 +263,198 @@ def instructions_json(prompts: Iterable[str], content: Callable[[str], str]) -> 
     return json.dumps([{"type": "text", "content": content(prompt)} for prompt in prompts], ensure_ascii=False)
 
 
-def error_attributes(error: BaseException) -> Attributes:
-    """What a span says of an exception: never its message, which can quote what the policy was given."""
-    cause = error.__cause__ if isinstance(error, PolicyFailedError) and error.__cause__ is not None else error
-    frames = traceback.extract_tb(cause.__traceback__, limit=-32)
+class Sums:
+    """Sums over one record, by the identity of what is summed: what one step lets out, the next one takes in."""
+
+    __slots__ = ("_around", "_injected", "_items", "_meter", "_prompts", "_tables")
+
+    def __init__(self, record: Record) -> None:
+        self._meter = record.meter
+        self._around = record.meter.priming + record.meter.tools(record.context.tools)
+        self._tables: dict[int, TokenTable] = {}
+        self._items: dict[int, int] = {}
+        self._prompts: dict[int, int] = {}
+        self._injected = {step.index: self._made(step) for step in record.steps if step.injected}
+
+    def _made(self, step: Step) -> View:
+        """What a step made, counted: a later step may have taken it out again before anything counted it."""
+        made = set(step.injected)
+        view = step.view_out
+        here = [position for position in view.positions() if step.frame_out.ordinals.of(position) in made]
+        table = self.table(view)
+        for position in here:
+            table.tokens(position)
+        return view.pick_positions(here)
+
+    def table(self, view: View) -> TokenTable:
+        """The token table of a view's history."""
+        table = self._tables.get(id(view.history))
+        if table is None:
+            table = self._tables[id(view.history)] = view.history.table(self._meter)
+        return table
+
+    def items(self, view: View) -> int:
+        """Tokens of a view's items, as far as they are counted."""
+        tokens = self._items.get(id(view))
+        if tokens is None:
+            tokens = self._items[id(view)] = self.table(view).sum(view)
+        return tokens
+
+    def rendered(self, prompts: tuple[str, ...], view: View) -> int:
+        """Tokens of a rendered prompt, as far as its items are counted."""
+        tokens = self._prompts.get(id(prompts))
+        if tokens is None:
+            tokens = self._prompts[id(prompts)] = sum(map(self._meter.prompt, prompts))
+        return self._around + tokens + self.items(view)
+
+    def injected(self, step: Step) -> tuple[int, int]:
+        """How many of its output's items a step made, and their tokens."""
+        view = self._injected.get(step.index)
+        return (0, 0) if view is None else (len(view), self.items(view))
+
+
+def run_text(first: int, last: int) -> str:
+    """A run of item ids as it is written: ``7``, or ``7-9``."""
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def runs_of(items: Iterable[int]) -> list[str]:
+    """Item ids as runs, ascending."""
+    return runs_in_order(sorted(set(items)))
+
+
+def runs_in_order(items: Iterable[int]) -> list[str]:
+    """Item ids as runs, in their own order."""
+    return [run_text(start, stop - 1) for start, stop in to_runs(items)]
+
+
+class BlockItems:
+    """The items of a budget report's blocks, each block by its place in the report.
+
+    This one knows of none: what happened to them stands on the assembly's spans, or nowhere.
+    """
+
+    def ids(self, place: int) -> Sequence[int]:
+        """The item ids of a block, in the order in which the block holds them."""
+        return ()
+
+    def put_state(self, arrays: Arrays) -> None:
+        """Add what stands in the prompt, and what was seen for the first time."""
+
+    def put_changes(self, places: Iterable[int], arrays: Arrays) -> None:
+        """Add what happened to the items of these blocks."""
+
+
+class StepItems(BlockItems):
+    """The events that the blocks of a policy's budget report are made of."""
+
+    def __init__(self, step: Step, report: BudgetReport) -> None:
+        self._entries = report.entries
+        self._ids: dict[int, int] = {}
+        if any(len(entry.items) for entry in report.entries):
+            ids = step.frame_in.of(step.view_in)
+            self._ids = {id(event): item for event, item in zip(step.view_in, ids, strict=True)}
+
+    def ids(self, place: int) -> Sequence[int]:
+        """The item ids of a block, in the order in which the block holds them."""
+        return [self._ids[id(event)] for event in self._entries[place].items]
+
+
+def put_budget(
+    emitter: Emitter, span: Span, context: OtelContext, report: BudgetReport, items: BlockItems, started_ns: int
+) -> None:
+    """Write a budget report on its span, and the spans of its blocks under it.
+
+    Args:
+        emitter: What the spans are started with.
+        span: The ``allocate_budget`` span.
+        context: The context in which it is current.
+        report: What was decided.
+        items: The items of its blocks.
+        started_ns: When the allocator began.
+    """
+    if not span.is_recording():
+        return
+    entries = list(report.entries)
+    # What was simply kept comes last: it has the least to say.
+    whole = [entry.outcome is DecisionOutcome.KEPT and entry.items_in == entry.items_out for entry in entries]
+    shown = set(sorted(range(len(entries)), key=lambda at: (whole[at], at))[: names.MAX_BLOCK_SPANS])
+    rest = [entry for at, entry in enumerate(entries) if at not in shown]
+    arrays = Arrays()
+    items.put_state(arrays)
+    arrays.add(
+        [names.BLOCKS_NAMES, names.BLOCKS_OUTCOMES, names.BLOCKS_REASONS, names.BLOCKS_TOKENS],
+        [
+            [entry.name for entry in rest],
+            [entry.outcome.value for entry in rest],
+            [entry.reason.value for entry in rest],
+            [entry.tokens_out for entry in rest],
+        ],
+    )
+    emitter.put(span, context, report_attributes(report), arrays, started_ns)
+    if rest:
+        # These blocks have no span on which their changes could stand.
+        changes = Arrays()
+        items.put_changes([at for at in range(len(entries)) if at not in shown], changes)
+        emitter.put(span, context, None, changes, started_ns)
+    places = {entry.name: at for at, entry in enumerate(entries)}
+    for number, at in enumerate(sorted(shown)):
+        # Apart by enough that their order survives a backend that keeps microseconds.
+        at_ns = started_ns + number * names.APART_NS
+        entry = entries[at]
+        block = emitter.start_span(f"{names.SPAN_ALLOCATE_BLOCK} {entry.kind}", context, at_ns, {})
+        arrays = Arrays()
+        if ids := items.ids(at):
+            arrays.add([names.BLOCK_ITEMS], [runs_of(ids)])
+            survivors = [str(ids[place]) for place in entry.order]
+            arrays.add([names.BLOCK_ORDER, names.BLOCK_CHARGES], [survivors, list(entry.charges)])
+            if any(size > 1 for size in entry.atoms):
+                arrays.add([names.BLOCK_ATOMS], [list(entry.atoms)])
+            losers = [str(ids[place]) for place, _ in entry.winners]
+            winners = [str(items.ids(places[name])[place]) for _, (name, place) in entry.winners]
+            arrays.add([names.BLOCK_LOSERS, names.BLOCK_WINNERS], [losers, winners])
+        items.put_changes([at], arrays)
+        emitter.put(block, trace.set_span_in_context(block, context), entry_attributes(entry), arrays, at_ns)
+        block.end(at_ns)
+
+
+def report_attributes(report: BudgetReport) -> Attributes:
+    """What stands on ``allocate_budget`` beside arrays."""
+    outcomes = Counter(entry.outcome for entry in report.entries)
+    budget = report.window - report.output_reserve
     return {
-        names.ERROR_TYPE: error_type(error),
-        names.EXCEPTION_TYPE: class_name(cause),
-        names.EXCEPTION_STACKTRACE: "\n".join(f'File "{f.filename}", line {f.lineno}, in {f.name}' for f in frames),
+        names.BUDGET_WINDOW: report.window,
+        names.BUDGET_OUTPUT_RESERVE: report.output_reserve,
+        names.BUDGET_TOKENS: budget,
+        names.BUDGET_FIXED: report.fixed,
+        names.BUDGET_USED: report.used,
+        names.BUDGET_REMAINING: budget - report.used,
+        names.BUDGET_UTILIZATION: report.used / budget if budget else 0.0,
+        names.BLOCKS_KEPT: outcomes[DecisionOutcome.KEPT],
+        names.BLOCKS_COMPACTED: outcomes[DecisionOutcome.COMPACTED],
+        names.BLOCKS_DROPPED: outcomes[DecisionOutcome.DROPPED],
+        **overflow_attributes(report.overflow),
+    }
+
+
+def entry_attributes(entry: BudgetEntry) -> Attributes:
+    """What stands on ``allocate_block`` beside arrays."""
+    return {
+        names.BLOCK_NAME: entry.name,
+        names.BLOCK_KIND: entry.kind,
+        names.BLOCK_PRIORITY: entry.priority,
+        names.BLOCK_CUTTABLE: entry.cuttable,
+        **({names.BLOCK_CUT: entry.cut} if entry.cut else {}),
+        names.BLOCK_MIN_TOKENS: entry.min_tokens,
+        **({names.BLOCK_COST: entry.cost} if entry.cost not in {None, entry.tokens_in} else {}),
+        **({names.BLOCK_ENOUGH: entry.enough} if entry.enough else {}),
+        **({names.BLOCK_EVENTS: entry.events} if entry.events else {}),
+        names.TOKENS_IN: entry.tokens_in,
+        names.TOKENS_OUT: entry.tokens_out,
+        names.DECISION_OUTCOME: entry.outcome.value,
+        names.DECISION_REASON: entry.reason.value,
+        names.BUDGET_REMAINING: entry.room,
+        names.ITEMS_IN: entry.items_in,
+        names.ITEMS_OUT: entry.items_out,
+        names.ITEMS_INJECTED: entry.items_injected,
     }
