@@ -7,8 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from otel_assembly._internal.arguments import instance, objects
-from otel_assembly.conversation import RUNNING, Conversation, HaltGuard, Running, conversation_of_id
-from otel_assembly.recorder import Whose
+from otel_assembly.conversation import RUNNING, Conversation, HaltGuard, Running, Whose, conversation_of_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+from otel_assembly._internal import current_recorder
+from otel_assembly.budget.allocator import AllocationRecording
+from otel_assembly.conversation import Whose
 
-    from otel_assembly.budget.allocation import Allocation
-    from otel_assembly.budget.block import Block
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from otel_assembly.budget.compaction import Watch
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.decision import Overflow
     from otel_assembly.ledger.record import Record
 
-
-@dataclass(slots=True)
-class Whose:
-    """Whose assembly something is, as far as that is known; a `Context` says the same of an assembler's."""
-
-    agent_name: str | None = None
-    framework: str | None = None
-    conversation_id: str | None = None
+__all__ = [
+    "NULL_RECORDING",
+    "AllocationRecording",
+    "NullRecorder",
+    "PolicyTime",
+    "Projection",
+    "Recorder",
+    "Recording",
+    "Whose",
+    "default_recorder",
+    "is_default",
+    "set_default_recorder",
+    "using_recorder",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +99,6 @@ class Recording(Protocol):
 
     def abandon(self) -> None:
         """Nothing will be known of this assembly: what was opened for it is closed."""
-        ...
-
-
-class AllocationRecording(AbstractContextManager[Any], Protocol):
-    """One run of the allocator outside of any chain, while it runs; left with an error, it tells of that."""
-
-    def asks(self, window: int, output_reserve: int) -> None:
-        """What is to be given out."""
-        ...
-
-    def watch(self, block: Block) -> Watch:
-        """What stands around each attempt to compact a block."""
-        ...
-
-    def finish(self, allocation: Allocation) -> None:
-        """The allocator came to its end."""
         ...
 
 
@@ -196,39 +188,13 @@ class NullRecorder:
         """Nobody listens."""
 
 
-class _Default:
-    def __init__(self) -> None:
-        self.make: Callable[[], Recorder] = NullRecorder
-        self.recorder: Recorder | None = None
+#: What makes the recorder of assemblers that are given none: called when the first one needs it.
+set_default_recorder: Callable[[Callable[[], Recorder]], None] = current_recorder.set_default_recorder
+#: The recorder of assemblers that are given none.
+default_recorder: Callable[[], Recorder] = current_recorder.default_recorder
+#: Whether it is the recorder of assemblers that are given none.
+is_default: Callable[[Recorder], bool] = current_recorder.is_default
+#: Until the block ends, this is the recorder of assemblers that are given none; then it is again what it was.
+using_recorder: Callable[[Recorder], AbstractContextManager[None]] = current_recorder.using_recorder
 
-
-_DEFAULT = _Default()
-
-
-def set_default_recorder(make: Callable[[], Recorder]) -> None:
-    """What makes the recorder of assemblers that are given none; it is made when the first one needs it."""
-    _DEFAULT.make = make
-    _DEFAULT.recorder = None
-
-
-def default_recorder() -> Recorder:
-    """The recorder of assemblers that are given none."""
-    if _DEFAULT.recorder is None:
-        _DEFAULT.recorder = _DEFAULT.make()
-    return _DEFAULT.recorder
-
-
-def is_default(recorder: Recorder) -> bool:
-    """Whether it is the recorder of assemblers that are given none."""
-    return recorder is _DEFAULT.recorder
-
-
-@contextmanager
-def using_recorder(recorder: Recorder) -> Iterator[None]:
-    """Until the block ends, this is the recorder of assemblers that are given none; then it is again what it was."""
-    before = _DEFAULT.make, _DEFAULT.recorder
-    set_default_recorder(lambda: recorder)
-    try:
-        yield
-    finally:
-        _DEFAULT.make, _DEFAULT.recorder = before
+set_default_recorder(NullRecorder)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
 
+from otel_assembly._internal.current_recorder import default_recorder
 from otel_assembly.budget.compaction import Compactors, compactors_of
 from otel_assembly.budget.measure import measure_for
 from otel_assembly.budget.rule import plan
-from otel_assembly.recorder import default_recorder
 from otel_assembly.tokens.models import ready
 
 if TYPE_CHECKING:
@@ -17,9 +18,24 @@ if TYPE_CHECKING:
     from otel_assembly.budget.block import Block
     from otel_assembly.budget.compaction import Compact, Compacted, Watch
     from otel_assembly.budget.rule import CompactionRequest, Plan
-    from otel_assembly.recorder import AllocationRecording
 
 _EXTRACTIVE = Compactors()
+
+
+class AllocationRecording(AbstractContextManager[Any], Protocol):
+    """One run of the allocator outside of any chain, while it runs; left with an error, it tells of that."""
+
+    def asks(self, window: int, output_reserve: int) -> None:
+        """What is to be given out."""
+        ...
+
+    def watch(self, block: Block) -> Watch:
+        """What stands around each attempt to compact a block."""
+        ...
+
+    def finish(self, allocation: Allocation) -> None:
+        """The allocator came to its end."""
+        ...
 
 
 def allocate(
@@ -58,7 +74,7 @@ def allocate(
     compactors = _compactors(compact)
     measure = measure_for(count, model)
     steps = plan(blocks, window, output_reserve, measure)
-    recording = default_recorder().begin_allocation()
+    recording: AllocationRecording | None = default_recorder().begin_allocation()
     if recording is None:
         return _finished(steps, compactors, None)
     with recording:
@@ -82,7 +98,7 @@ async def allocate_async(
     measure = measure_for(count, model)
     await ready(measure.counter)
     steps = plan(blocks, window, output_reserve, measure)
-    recording = default_recorder().begin_allocation()
+    recording: AllocationRecording | None = default_recorder().begin_allocation()
     if recording is None:
         return await finished_async(steps, answered_by(compactors, None))
     with recording:
