@@ -1,11 +1,11 @@
-"""What the plug-ins of all frameworks share: what their policies work with, and the conversations they remember."""
+"""The base of the plug-ins: what their policies work with, their conversations, and one assembly of a conversation."""
 
 from __future__ import annotations
 
 import inspect
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 from otel_assembly._internal.arguments import instance, objects
 from otel_assembly._internal.forks import new_lock
@@ -34,31 +34,32 @@ C = TypeVar("C")
 Given: TypeAlias = Mapping[Any, Any] | Callable[[Any], Any] | None
 
 
-class Provisions:
-    """What the policies and observers of a plug-in get to work with.
+class Plugin(Generic[C]):
+    """The base of a plug-in: it has an assembler, and gives its policies what they ask for.
 
     Args:
-        plugin: The plug-in's name, for messages.
         policies: The chain, or an `Assembler`.
         name: Tells assemblers apart, as `Assembler` takes it.
         model: The model whose tokenizer counts, as `Assembler` takes it.
         dependencies: Objects by type, such as a `KnowledgeStore`; or a function, async or not, that returns them. It is
             called before each assembly, with what the framework hands a turn.
         variables: Free values of the application, likewise.
-        observers: Watch the conversation.
+        observers: Watch the conversations.
 
     Raises:
         ConfigurationError: A name or a model is given beside an `Assembler`, which has its own; or one of the others is
             not what it should be.
     """
 
+    #: By this the instrumentation knows that its assemblies are told of already.
+    otel_assembly_plugin: ClassVar[bool] = True
+
     def __init__(
         self,
-        plugin: str,
         policies: Sequence[AssemblyPolicy] | Assembler,
         *,
-        name: str | None,
-        model: str | None,
+        name: str | None = None,
+        model: str | None = None,
         dependencies: Given = None,
         variables: Given = None,
         observers: Sequence[Observer] = (),
@@ -68,42 +69,16 @@ class Provisions:
         if not isinstance(policies, Assembler):
             policies = Assembler(policies, name=name, model=model)
         elif name is not None or model is not None:
-            raise ConfigurationError(f"{plugin} takes its name and model from the Assembler it is given")
+            raise ConfigurationError(f"{type(self).__name__} takes its name and model from the Assembler it is given")
         self.assembler = policies
-        self.observers = checked_observers(observers)
-        self.dependencies = _checked("dependencies", dependencies)
-        self.variables = _checked("variables", variables)
+        self._observers = checked_observers(observers)
+        self._dependencies = _checked("dependencies", dependencies)
+        self._variables = _checked("variables", variables)
+        self._conversations: Conversations[C] = Conversations(self._conversation)
 
-    @property
-    def delivers(self) -> bool:
-        """Whether alerts are delivered to the model."""
-        return any(isinstance(policy, AlertPolicy) for policy in self.assembler.policies)
-
-    async def put_into(
-        self,
-        context: Context,
-        turn: Any,
-        *,
-        dependencies: Mapping[Any, Any] | None = None,
-        variables: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Give a context what its policies may ask for on this turn.
-
-        Args:
-            context: The conversation's.
-            turn: What the framework hands a turn.
-            dependencies: What the framework itself has; what the user has given for the same type is taken instead.
-            variables: Likewise.
-
-        Raises:
-            ConfigurationError: A function of the user's returned no mapping.
-        """
-        found = objects(await _of_this_turn("dependencies", self.dependencies, turn))
-        values = await _of_this_turn("variables", self.variables, turn)
-        # New ones: an assembly of another turn of this conversation, which runs meanwhile, keeps its own.
-        context.dependencies = {**(dependencies or {}), **found}
-        # A policy may have put something there for a later turn.
-        context.variables = {**context.variables, **(variables or {}), **values}
+    def _conversation(self, conversation_id: str | None) -> C:
+        """One conversation, when it is first met; without an id it is remembered nowhere."""
+        raise NotImplementedError
 
 
 def _checked(setting: str, given: Given) -> Given:
@@ -125,20 +100,6 @@ async def _of_this_turn(setting: str, given: Given, turn: Any) -> Mapping[Any, A
     if not isinstance(found, Mapping):
         raise ConfigurationError(f"the function given as {setting} returned {type(found).__name__}, and no mapping")
     return found
-
-
-async def to_send(assembler: Assembler, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Assembly:
-    """The assembly of what is to be sent to a model.
-
-    Raises:
-        HaltedError: Nothing is to be sent, whatever the assembler does with a halt: the conversation is halted.
-    """
-    assembly = await assembler.assemble(prompts, events, context)
-    if assembly.halt is not None:
-        halted = HaltedError(assembly.halt.reason, assembly.halt.source)
-        halted.assembly = assembly
-        raise halted
-    return assembly
 
 
 class Conversations(Generic[C]):
@@ -206,11 +167,11 @@ class AlertStream(PluginStream):
         return found
 
 
-class Watched:
+class PluginConversation:
     """One conversation under one plug-in.
 
     Args:
-        provisions: What the plug-in was given.
+        plugin: The plug-in.
         framework: The framework's name, for telemetry.
         conversation_id: The conversation's real id, if it has one.
         stream: Where alerts and halts go; by default they are kept here, for the model.
@@ -219,29 +180,63 @@ class Watched:
 
     def __init__(
         self,
-        provisions: Provisions,
+        plugin: Plugin[Any],
         framework: str,
         conversation_id: str | None,
         *,
         stream: PluginStream | None = None,
         same: Callable[[Any, Any], bool] | None = None,
     ) -> None:
+        self._plugin = plugin
         self.stream: PluginStream = AlertStream() if stream is None else stream
         self.context = Context(conversation_id=conversation_id, framework=framework, stream=self.stream)
-        attach(self.stream, provisions.observers, self.context)
-        self._observed = bool(provisions.observers)
-        self._delivers = provisions.delivers
+        attach(self.stream, plugin._observers, self.context)  # noqa: SLF001  # a plug-in and its conversation
+        #: Whether alerts are delivered to the model.
+        self.delivers = any(isinstance(policy, AlertPolicy) for policy in plugin.assembler.policies)
         self._same = same
         self._shown: deque[Any] = deque(maxlen=_KNOWN)
 
-    def events(self, events: Sequence[Any]) -> list[Any]:
-        """What the policies get: the events, and the alerts among them where somebody delivers those."""
-        stream = self.stream
-        return stream.among(events) if self._delivers and isinstance(stream, AlertStream) else list(events)
+    async def assemble(
+        self,
+        turn: Any,
+        prompts: Sequence[str],
+        events: Sequence[Any],
+        *,
+        dependencies: Mapping[Any, Any] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> Assembly:
+        """What is to be sent to the model on this turn.
+
+        Args:
+            turn: What the framework hands a turn; a function of the user's is called with it.
+            prompts: The system prompts.
+            events: The framework's messages. Alerts stand among them where a policy delivers those.
+            dependencies: What the framework itself has; what the user has given for the same type is taken instead.
+            variables: Likewise.
+
+        Raises:
+            HaltedError: Nothing is to be sent, whatever the assembler does with a halt: the conversation is halted.
+            ConfigurationError: A function of the user's returned no mapping.
+        """
+        plugin, context = self._plugin, self.context
+        found = objects(await _of_this_turn("dependencies", plugin._dependencies, turn))  # noqa: SLF001  # as above
+        values = await _of_this_turn("variables", plugin._variables, turn)  # noqa: SLF001  # as above
+        # New ones: an assembly of another turn of this conversation, which runs meanwhile, keeps its own.
+        context.dependencies = {**(dependencies or {}), **found}
+        # A policy may have put something there for a later turn.
+        context.variables = {**context.variables, **(variables or {}), **values}
+        if self.delivers and isinstance(self.stream, AlertStream):
+            events = self.stream.among(events)
+        assembly = await plugin.assembler.assemble(prompts, list(events), context)
+        if assembly.halt is not None:
+            halted = HaltedError(assembly.halt.reason, assembly.halt.source)
+            halted.assembly = assembly
+            raise halted
+        return assembly
 
     async def show(self, events: Sequence[Any]) -> None:
         """Show the observers what is new among these events, the last of which are the newest."""
-        if not self._observed:
+        if not self._plugin._observers:  # noqa: SLF001  # as above
             return
         start = len(events)
         while start and not self._is_known(events[start - 1]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from otel_assembly.conversation import alert_facts, conversation_of_id, is_alert
@@ -14,7 +14,7 @@ from otel_assembly.events import HaltEvent
 from otel_assembly.instrumentation.ag2.conversation import agent_of, model_of, told, tool_of
 from otel_assembly.instrumentation.ag2.messages import register
 from otel_assembly.instrumentation.ag2.runs import ASK, name_of
-from otel_assembly.instrumentation.plugin import Given, PluginStream, Provisions, Watched, to_send
+from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, PluginStream
 from otel_assembly.knowledge import KnowledgeStore
 from otel_assembly.runtime.stream import MAX_NESTED_SENDS
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _PACKAGES: Final = frozenset({"ag2", "autogen.beta"})
 
 
-class AssembledPolicy:
+class AssembledPolicy(Plugin[PluginConversation]):
     """Our policies in an agent's ``assembly=[…]``: AG2's events go in and come out, the very objects.
 
     One object may serve any number of agents and conversations. A FATAL alert, from an observer of AG2's or sent with
@@ -61,9 +61,6 @@ class AssembledPolicy:
         ConfigurationError: A name or a model is given beside an `Assembler`, which has its own.
     """
 
-    #: By this the instrumentation knows that its assemblies are told of already.
-    otel_assembly_plugin: ClassVar[bool] = True
-
     def __init__(
         self,
         policies: Sequence[AssemblyPolicy] | Assembler,
@@ -76,21 +73,13 @@ class AssembledPolicy:
         variables: Given = None,
         observers: Sequence[Observer] = (),
     ) -> None:
-        self._given = Provisions(
-            "AssembledPolicy",
-            policies,
-            name=name,
-            model=model,
-            dependencies=dependencies,
-            variables=variables,
-            observers=observers,
+        super().__init__(
+            policies, name=name, model=model, dependencies=dependencies, variables=variables, observers=observers
         )
-        self.assembler = self._given.assembler
         self.name = self.assembler.name or "assembled"
-        self._looks = self._given.delivers
         self._agent_name = agent_name
         self._tools = None if tools is None else tuple(tools)
-        self._conversations: WeakKeyDictionary[Any, _Conversation] = WeakKeyDictionary()
+        self._of_histories: WeakKeyDictionary[Any, _Conversation] = WeakKeyDictionary()
 
     def context_of(self, conversation: Any) -> Context:
         """The context of a conversation, whose guard ends it and through which alerts can be sent.
@@ -98,7 +87,7 @@ class AssembledPolicy:
         Args:
             conversation: Its AG2 stream.
         """
-        return self._conversation(conversation).context
+        return self._of(conversation).context
 
     async def apply(self, prompts: list[str], events: list[Any], context: Any) -> tuple[list[str], list[Any]]:
         """What AG2 calls before each model call.
@@ -107,7 +96,7 @@ class AssembledPolicy:
             ContextOverflowError: What may not be dropped does not fit a policy's budget.
             PolicyFailedError: A policy raised. A halt is no error here: AG2's `HaltEvent` is put on its stream.
         """
-        conversation = self._conversation(context.stream)
+        conversation = self._of(context.stream)
         ours = conversation.context
         agent = agent_of(context)
         ours.agent_name = self._agent_name or (None if agent is None else name_of(agent))
@@ -115,11 +104,12 @@ class AssembledPolicy:
         ours.tools = self._tools if self._tools is not None else await _tools(agent, context)
         sent = conversation.sink.halts
         events = await conversation.shown(events)
-        await self._given.put_into(ours, context, dependencies=_dependencies(context), variables=context.variables)
-        if not self._looks:
+        if not conversation.delivers:
             await conversation.heed(events)
         try:
-            assembly = await to_send(self.assembler, prompts, events, ours)
+            assembly = await conversation.assemble(
+                context, prompts, events, dependencies=_dependencies(context), variables=context.variables
+            )
         except HaltedError as halted:
             if sent == conversation.sink.halts:
                 await conversation.sink.send(HaltEvent(reason=halted.reason, source=halted.source))
@@ -128,23 +118,23 @@ class AssembledPolicy:
         await conversation.heed(events)
         return list(assembly.prompts), _as_sent(events, list(assembly.events))
 
-    def _conversation(self, stream: Any) -> _Conversation:
+    def _of(self, stream: Any) -> _Conversation:
         history = stream.history
-        held = self._conversations.get(history)
+        held = self._of_histories.get(history)
         if held is None:
             register(_package(history))
             in_memory = type(history.storage).__name__ == "MemoryStorage"
-            held = _Conversation(self._given, stream, None if in_memory else str(stream.id))
-            self._conversations[history] = held
+            held = _Conversation(self, stream, None if in_memory else str(stream.id))
+            self._of_histories[history] = held
         return held
 
 
-class _Conversation(Watched):
+class _Conversation(PluginConversation):
     """One conversation under one policy; it goes with AG2's history, which it does not keep."""
 
-    def __init__(self, given: Provisions, stream: Any, conversation_id: str | None) -> None:
+    def __init__(self, plugin: Plugin[Any], stream: Any, conversation_id: str | None) -> None:
         self.sink = _Sink(stream, conversation_id)
-        super().__init__(given, "ag2", conversation_id, stream=self.sink, same=_same)
+        super().__init__(plugin, "ag2", conversation_id, stream=self.sink, same=_same)
         self._seen = 0
 
     async def shown(self, events: Sequence[Any]) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from agentscope.event import ModelCallEndEvent
 from agentscope.message import Msg, SystemMsg, TextBlock, ToolResultState
@@ -13,19 +13,16 @@ from agentscope.tool import ToolResponse
 from otel_assembly.errors import AssemblyError, HaltedError
 from otel_assembly.events import ToolCallEvent, Usage, UsageEvent
 from otel_assembly.instrumentation.agentscope.messages import Part, Parts, as_summary, messages_of, sent_parts
-from otel_assembly.instrumentation.plugin import Conversations, Given, Provisions, Watched, to_send
+from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from otel_assembly.assembler import Assembler
     from otel_assembly.assembly import Assembly
     from otel_assembly.context import Context
-    from otel_assembly.policies.base import AssemblyPolicy
-    from otel_assembly.runtime import Observer
 
 
-class AssemblyMiddleware(MiddlewareBase):
+class AssemblyMiddleware(Plugin["_Conversation"], MiddlewareBase):
     """Lets a chain of our policies decide what of an agent's context its model is sent.
 
     It works on messages as a provider is sent them, so that a long reply, which AgentScope keeps in one `Msg`, can be
@@ -52,31 +49,6 @@ class AssemblyMiddleware(MiddlewareBase):
             not what it should be.
     """
 
-    #: By this the instrumentation knows that its assemblies are told of already.
-    otel_assembly_plugin: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        policies: Sequence[AssemblyPolicy] | Assembler,
-        *,
-        name: str | None = None,
-        model: str | None = None,
-        dependencies: Given = None,
-        variables: Given = None,
-        observers: Sequence[Observer] = (),
-    ) -> None:
-        self._given = Provisions(
-            "AssemblyMiddleware",
-            policies,
-            name=name,
-            model=model,
-            dependencies=dependencies,
-            variables=variables,
-            observers=observers,
-        )
-        self.assembler = self._given.assembler
-        self._conversations = Conversations(lambda session_id: _Conversation(self._given, session_id))
-
     def context_of(self, conversation: Any) -> Context:
         """The context of a conversation, whose guard ends it and through which alerts can be sent.
 
@@ -85,6 +57,9 @@ class AssemblyMiddleware(MiddlewareBase):
         """
         state = getattr(conversation, "state", conversation)
         return self._conversations.of(str(getattr(state, "session_id", state))).context
+
+    def _conversation(self, conversation_id: str | None) -> _Conversation:
+        return _Conversation(self, str(conversation_id))
 
     async def on_model_call(
         self, agent: Any, input_kwargs: dict[str, Any], next_handler: Callable[..., Awaitable[Any]]
@@ -118,7 +93,7 @@ class AssemblyMiddleware(MiddlewareBase):
     ) -> AsyncGenerator[Any, None]:
         """What AgentScope calls around each tool call: none starts once the conversation is halted."""
         context, call = self._conversations.of(agent.state.session_id).context, input_kwargs["tool_call"]
-        if not context.guard.halted and self._given.observers:
+        if not context.guard.halted and self._observers:
             await context.send(ToolCallEvent(id=call.id, name=call.name, arguments=call.input))
         if context.guard.halt is not None:
             text = TextBlock(text=f"Not called: {context.guard.halt.reason}")
@@ -128,12 +103,11 @@ class AssemblyMiddleware(MiddlewareBase):
             yield item
 
 
-class _Conversation(Watched):
+class _Conversation(PluginConversation):
     """One session under one middleware."""
 
-    def __init__(self, given: Provisions, session_id: str) -> None:
-        super().__init__(given, "agentscope", session_id)
-        self._given = given
+    def __init__(self, plugin: Plugin[Any], session_id: str) -> None:
+        super().__init__(plugin, "agentscope", session_id)
         self._parts = Parts(sent_parts)
         #: The messages of the last model call, and what it was sent: an attempt that follows is sent the same, or fails
         #: alike.
@@ -161,11 +135,10 @@ class _Conversation(Watched):
         if events and agent.state.summary and _says(events[0], agent.state.summary):
             events[0] = as_summary(events[0])
         context = self.context
-        await self._given.put_into(context, agent)
         context.agent_name, context.model = agent.name, call["current_model"].model
         context.tools = tuple(call.get("tools") or ())
         prompts = [text for message in leading if (text := message.get_text_content())]
-        assembly = await to_send(self._given.assembler, prompts, self.events(events), context)
+        assembly = await self.assemble(agent, prompts, events)
         return [*_system(leading, prompts, assembly), *messages_of(e for e in assembly.events if isinstance(e, Part))]
 
 

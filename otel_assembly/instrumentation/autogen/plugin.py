@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from autogen_core import Component
 from autogen_core.model_context import ChatCompletionContext
@@ -17,16 +17,15 @@ from autogen_core.models import (
 from pydantic import BaseModel, Field
 
 from otel_assembly.assembler import Assembler
-from otel_assembly.context import Context
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.instrumentation.autogen import messages as _rows  # noqa: F401  # the engine reads by them
 from otel_assembly.instrumentation.autogen.conversation import current_call
-from otel_assembly.instrumentation.plugin import AlertStream, Given, Provisions, to_send
-from otel_assembly.runtime import attach
+from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from otel_assembly.context import Context
     from otel_assembly.policies.base import AssemblyPolicy
     from otel_assembly.runtime import Observer
 
@@ -44,7 +43,9 @@ class AssembledContextConfig(BaseModel):
     agent_name: str | None = None
 
 
-class AssembledChatCompletionContext(ChatCompletionContext, Component[AssembledContextConfig]):
+class AssembledChatCompletionContext(
+    Plugin[PluginConversation], ChatCompletionContext, Component[AssembledContextConfig]
+):
     """A model context of AutoGen that an `Assembler` reduces.
 
     The messages it gives are the very objects that were added, in their order; what policies put in front of the
@@ -73,7 +74,6 @@ class AssembledChatCompletionContext(ChatCompletionContext, Component[AssembledC
 
     component_config_schema = AssembledContextConfig
     component_type = "chat_completion_context"
-    otel_assembly_plugin: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -89,26 +89,21 @@ class AssembledChatCompletionContext(ChatCompletionContext, Component[AssembledC
         variables: Given = None,
         observers: Sequence[Observer] = (),
     ) -> None:
-        super().__init__(initial_messages)
-        self._given = Provisions(
-            "AssembledChatCompletionContext",
-            policies,
-            name=name,
-            model=model,
-            dependencies=dependencies,
-            variables=variables,
-            observers=observers,
+        ChatCompletionContext.__init__(self, initial_messages)
+        Plugin.__init__(
+            self, policies, name=name, model=model, dependencies=dependencies, variables=variables, observers=observers
         )
         self._prompts = [prompts] if isinstance(prompts, str) else list(prompts)
-        self._stream = AlertStream()
-        self._context = Context(framework="autogen", agent_name=agent_name, tools=tools, stream=self._stream)
-        attach(self._stream, self._given.observers, self._context)
+        self._talk = PluginConversation(self, "autogen", None)
+        self._talk.delivers = True  # its policies see every alert, whoever delivers them
+        context = self._talk.context
+        context.agent_name, context.tools = agent_name, tuple(tools)
 
     def context_of(self, conversation: Any = None) -> Context:
         """The context of the conversation, which is this object's one: ``await ….send(ObserverAlert(…))`` warns the
         model where an `AlertPolicy` is in the chain, and a FATAL one halts.
         """
-        return self._context
+        return self._talk.context
 
     async def add_message(self, message: LLMMessage) -> None:
         """Add a message, and show it to the observers.
@@ -118,9 +113,9 @@ class AssembledChatCompletionContext(ChatCompletionContext, Component[AssembledC
                 other way of being stopped.
         """
         await super().add_message(message)
-        await self._stream.show(message)
+        await self._talk.stream.show(message)
         if isinstance(message, AssistantMessage) and not isinstance(message.content, str):
-            self._context.guard.check()
+            self._talk.context.guard.check()
 
     async def get_messages(self) -> list[LLMMessage]:
         """What the model gets to see.
@@ -132,10 +127,8 @@ class AssembledChatCompletionContext(ChatCompletionContext, Component[AssembledC
         """
         call = current_call()
         if call is not None and call.context is self:
-            self._context.model = call.model
-        await self._given.put_into(self._context, self)
-        events = self._stream.among(self._messages)
-        assembly = await to_send(self._given.assembler, self._prompts, events, self._context)
+            self._talk.context.model = call.model
+        assembly = await self._talk.assemble(self, self._prompts, self._messages)
         given = Counter(self._prompts)
         given.subtract(assembly.prompts)
         added = [prompt for prompt in assembly.prompts if _taken(given, prompt)]
@@ -143,19 +136,17 @@ class AssembledChatCompletionContext(ChatCompletionContext, Component[AssembledC
         return [*(SystemMessage(content=prompt) for prompt in added), *sent]
 
     def _to_config(self) -> AssembledContextConfig:
-        given = self._given
-        if given.observers or given.dependencies or callable(given.variables):
-            what = (
-                "observers" if given.observers else "dependencies" if given.dependencies else "variables of a function"
-            )
+        what = "observers" if self._observers else "dependencies" if self._dependencies else ""
+        if what or callable(self._variables):
+            what = what or "variables of a function"
             raise ConfigurationError(f"{what} cannot be written into a component's configuration")
         return AssembledContextConfig(
-            assembler=given.assembler.to_config(),
+            assembler=self.assembler.to_config(),
             initial_messages=self._initial_messages,
             prompts=self._prompts,
-            tools=[dict(tool) for tool in self._context.tools],
-            agent_name=self._context.agent_name,
-            variables=dict(given.variables or {}),
+            tools=[dict(tool) for tool in self._talk.context.tools],
+            agent_name=self._talk.context.agent_name,
+            variables=dict(self._variables or {}),
         )
 
     @classmethod

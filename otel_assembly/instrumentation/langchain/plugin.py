@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from langchain.agents.middleware import AgentMiddleware, hook_config
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
@@ -19,21 +19,18 @@ from otel_assembly.errors import HaltedError
 from otel_assembly.instrumentation.hooks import bound
 from otel_assembly.instrumentation.langchain.conversation import current_config, model_of, schemas_of, thread_of
 from otel_assembly.instrumentation.langchain.knowledge import BLOCKING, GraphKnowledgeStore
-from otel_assembly.instrumentation.plugin import Conversations, Given, Provisions, Watched, to_send
+from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
 from otel_assembly.knowledge import KnowledgeStore
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from otel_assembly.assembler import Assembler
     from otel_assembly.assembly import Assembly
     from otel_assembly.context import Context
     from otel_assembly.events import HaltEvent
-    from otel_assembly.policies.base import AssemblyPolicy
-    from otel_assembly.runtime import Observer
 
 
-class AssemblyMiddleware(AgentMiddleware):
+class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
     """Our policies around an agent's model call: LangChain's messages go in and come out, the very objects.
 
     The agent's state is left alone: what a policy drops is out of this call's prompt, and still in the state. One
@@ -59,32 +56,6 @@ class AssemblyMiddleware(AgentMiddleware):
         ConfigurationError: A name or a model is given beside an `Assembler`, which has its own; or something given is
             not what it should be.
     """
-
-    #: By this the instrumentation knows that its assemblies are told of already.
-    otel_assembly_plugin: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        policies: Sequence[AssemblyPolicy] | Assembler,
-        *,
-        name: str | None = None,
-        model: str | None = None,
-        dependencies: Given = None,
-        variables: Given = None,
-        observers: Sequence[Observer] = (),
-    ) -> None:
-        super().__init__()
-        self._given = Provisions(
-            "AssemblyMiddleware",
-            policies,
-            name=name,
-            model=model,
-            dependencies=dependencies,
-            variables=variables,
-            observers=observers,
-        )
-        self.assembler = self._given.assembler
-        self._conversations: Conversations[Watched] = Conversations(self._conversation)
 
     @property
     def name(self) -> str:
@@ -123,7 +94,7 @@ class AssemblyMiddleware(AgentMiddleware):
         if isinstance(changed, AIMessage):
             return changed
         response = handler(changed)
-        if self._given.observers:
+        if self._observers:
             _finished(conversation.show(_answered(response)))
         return response
 
@@ -154,7 +125,7 @@ class AssemblyMiddleware(AgentMiddleware):
         call = request.tool_call
         return ToolMessage(f"Not called: {halt.reason}", tool_call_id=call["id"], name=call["name"], status="error")
 
-    async def _assembled(self, conversation: Watched, request: Any) -> Any:
+    async def _assembled(self, conversation: PluginConversation, request: Any) -> Any:
         """The request with what is to be sent; or the agent's last words, where the conversation was halted."""
         context = conversation.context
         context.model = model_of(request.model)
@@ -165,17 +136,18 @@ class AssemblyMiddleware(AgentMiddleware):
         # Middleware in front of this one may have made others of these messages, which no id tells from new ones.
         await conversation.show(_messages(request.state) or request.messages)
         dependencies, variables = _runtime_of(request)
-        await self._given.put_into(context, request.runtime, dependencies=dependencies, variables=variables)
         try:
-            assembly = await to_send(self.assembler, prompts, conversation.events(request.messages), context)
+            assembly = await conversation.assemble(
+                request.runtime, prompts, request.messages, dependencies=dependencies, variables=variables
+            )
         except HaltedError as halted:
             return _last_words(halted)
         return _sent(request, prompts, assembly)
 
-    def _conversation(self, conversation_id: str | None) -> Watched:
-        return Watched(self._given, "langchain", conversation_id, same=_same)
+    def _conversation(self, conversation_id: str | None) -> PluginConversation:
+        return PluginConversation(self, "langchain", conversation_id, same=_same)
 
-    def _of(self, messages: Sequence[Any]) -> Watched | None:
+    def _of(self, messages: Sequence[Any]) -> PluginConversation | None:
         conversation = thread_of(current_config()) or next((one.id for one in messages if one.id), None)
         return None if conversation is None else self._conversations.of(conversation)
 
