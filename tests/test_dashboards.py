@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_assembly.telemetry.conventions_metrics import METRICS
+from otel_assembly.telemetry import conventions_registry as registry
 
 ROOT = Path(__file__).parents[1]
 DASHBOARDS = {file.stem: json.loads(file.read_text()) for file in sorted((ROOT / "dashboards").glob("*.json"))}
@@ -250,7 +250,7 @@ def test_target_job_and_target_instance(dashboard):
 @each_dashboard
 def test_every_metric_is_in_the_registry_or_is_known_as_another_ones(dashboard):
     ours = set()
-    for metric in METRICS:
+    for metric in registry.metrics():
         parts = ("_bucket", "_sum", "_count") if metric.instrument == "histogram" else ("",)
         ours |= {metric.prometheus_name + part for part in parts}
     for where, target in _targets(dashboard):
@@ -264,7 +264,7 @@ def test_every_label_is_one_that_its_metric_has(dashboard):
         known = {"job", "instance", "le"}
         if any(name.startswith(PIPELINE) for name in _names(target)):
             known |= {"component", "exporter", "data_type", "__name__"}
-        for metric in METRICS:
+        for metric in registry.metrics():
             if any(name.startswith(metric.prometheus_name) for name in _names(target)):
                 known |= {use.name.replace(".", "_") for use in metric.attributes}
         for labels in re.findall(r"(?:by|on) \(([^()]*)\)", target["expr"]):
@@ -274,7 +274,11 @@ def test_every_label_is_one_that_its_metric_has(dashboard):
 
 def test_every_metric_of_the_registry_is_in_a_panel():
     shown = {name for dashboard in DASHBOARDS.values() for _, target in _targets(dashboard) for name in _names(target)}
-    missing = [metric.name for metric in METRICS if not any(name.startswith(metric.prometheus_name) for name in shown)]
+    missing = [
+        metric.name
+        for metric in registry.metrics()
+        if not any(name.startswith(metric.prometheus_name) for name in shown)
+    ]
     assert missing == []
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["CONTENT", "Fact", "event_line", "integer", "kind_tokens", "span_facts"]
 
 CONTENT = (
-    *(attribute.name for attribute in names.ATTRIBUTES.values() if attribute.opt_in),
+    names.ARRIVED_CONTENTS,
+    names.GEN_AI_SYSTEM_INSTRUCTIONS,
     "gen_ai.input.messages",
     "gen_ai.output.messages",
     "gen_ai.tool.definitions",

@@ -18,8 +18,6 @@ from otel_assembly.ledger.interval_diff import ordinal_runs
 from otel_assembly.ledger.ledger_diff import arrivals, counted, step_delta
 from otel_assembly.ledger.totals import prefix_hash, tokens_by_kind
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.conventions_model import DiffQuality
-from otel_assembly.telemetry.conventions_spans import ASSEMBLE_CONTEXT
 from otel_assembly.telemetry.emitter import Arrays, sendable
 
 if TYPE_CHECKING:
@@ -135,7 +133,10 @@ def step_attributes(record: Record, step: Step, sums: Sums, halts: int) -> Attri
 
 
 #: What nobody knows where the input could not be known.
-_OF_THE_INPUT: Final = frozenset(use.name for use in ASSEMBLE_CONTEXT.attributes if use.unless == names.DIFF)
+_OF_THE_INPUT: Final = (
+    *(names.TOKENS_IN, names.EVENTS_IN, names.EVENTS_INJECTED, names.PROMPTS_IN),
+    *(names.DROPPED_COUNT, names.DROPPED_TOKENS, names.COMPACTED_COUNT, names.COMPACTED_TOKENS, names.INJECTED_TOKENS),
+)
 
 
 def _of_others(attributes: Attributes, record: Record, view_out: View) -> None:
@@ -144,7 +145,7 @@ def _of_others(attributes: Attributes, record: Record, view_out: View) -> None:
     if broken:
         attributes[names.PAIRS_BROKEN] = broken
     if record.unknown:
-        attributes[names.DIFF] = DiffQuality.UNKNOWN.value
+        attributes[names.DIFF] = names.DIFF_UNKNOWN
         attributes.pop(names.TOKENS_IN_ESTIMATED, None)
         for name in _OF_THE_INPUT:
             attributes.pop(name, None)

@@ -5,26 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.conventions import ATTRIBUTES
-from otel_assembly.telemetry.conventions_metrics import METRICS
-from otel_assembly.telemetry.conventions_model import Level
-from otel_assembly.telemetry.conventions_spans import EVENTS, SPANS
+from otel_assembly.telemetry import conventions_registry as registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from otel_assembly.telemetry.conventions_model import Attribute, EventType, Metric, SpanType, Use
-
-_SPANS: Final[Mapping[str, SpanType]] = {span.verb: span for span in SPANS}
-_EVENTS: Final[Mapping[str, EventType]] = {event.name: event for event in EVENTS}
-_METRICS: Final[Mapping[str, Metric]] = {metric.name: metric for metric in METRICS}
+    from otel_assembly.telemetry.conventions_registry import Attribute, SpanType, Use
 
 _SCALARS: Final[Mapping[str, type]] = {"string": str, "int": int, "double": float, "boolean": bool}
 
 
 def span_type(span_name: str) -> SpanType | None:
     """The registered type of a span of this name, if it is one of ours."""
-    return _SPANS.get(span_name.split(" ", 1)[0])
+    verb = span_name.split(" ", 1)[0]
+    return next((span for span in registry.spans() if span.verb == verb), None)
 
 
 def violations(
@@ -51,7 +45,7 @@ def violations(
 
 def event_violations(event_name: str, attributes: Mapping[str, Any]) -> list[str]:
     """Everything about one event, on a span or as a log record, that the contract does not allow."""
-    event = _EVENTS.get(event_name)
+    event = next((event for event in registry.events() if event.name == event_name), None)
     if event is None:
         return [f"{event_name!r} is not a registered event"]
     return [f"{event_name}: {problem}" for problem in _uses(event.attributes, attributes)]
@@ -59,7 +53,7 @@ def event_violations(event_name: str, attributes: Mapping[str, Any]) -> list[str
 
 def metric_violations(name: str, kind: str, attributes: Mapping[str, Any]) -> list[str]:
     """Everything about one data point that the contract does not allow; `kind` is ``histogram`` or ``counter``."""
-    metric = _METRICS.get(name)
+    metric = next((metric for metric in registry.metrics() if metric.name == name), None)
     if metric is None:
         return [f"{name!r} is not a registered metric"]
     problems = list(_uses(metric.attributes, attributes))
@@ -76,13 +70,14 @@ def _named(span: SpanType, span_name: str, attributes: Mapping[str, Any]) -> Ite
 
 def _uses(uses: Iterable[Use], attributes: Mapping[str, Any]) -> Iterator[str]:
     known = {use.name: use for use in uses}
+    registered = registry.attributes()
     for name, value in attributes.items():
-        if name not in ATTRIBUTES:
+        if name not in registered:
             yield f"{name!r} is not a registered attribute"
         elif name not in known:
             yield f"{name!r} is registered, but not for it"
         else:
-            yield from _value(ATTRIBUTES[name], value, attributes)
+            yield from _value(registered[name], value, attributes)
     for use in known.values():
         if use.name not in attributes and _due(use, attributes):
             yield f"{use.name!r} is missing" + (f", which goes with {use.given!r}" if use.given else "")
@@ -91,7 +86,7 @@ def _uses(uses: Iterable[Use], attributes: Mapping[str, Any]) -> Iterator[str]:
 def _due(use: Use, attributes: Mapping[str, Any]) -> bool:
     if use.given:
         return attributes.get(use.given, False) is not False
-    return use.level is Level.REQUIRED and not (use.unless and use.unless in attributes)
+    return use.level is registry.Level.REQUIRED and not (use.unless and use.unless in attributes)
 
 
 def _value(attribute: Attribute, value: Any, attributes: Mapping[str, Any]) -> Iterator[str]:
@@ -99,9 +94,9 @@ def _value(attribute: Attribute, value: Any, attributes: Mapping[str, Any]) -> I
         yield f"{attribute.name!r} should be {attribute.type}, is {_shown(value)}"
         return
     array = attribute.type.endswith("[]")
-    if attribute.values:
+    if attribute.members:
         for one in dict.fromkeys(value if array else (value,)):
-            if one not in attribute.values:
+            if one not in attribute.members:
                 yield f"{attribute.name!r} has no value {one!r}"
     beside = attributes.get(attribute.parallel_to)
     if isinstance(beside, (list, tuple)) and len(beside) != len(value):
@@ -130,7 +125,7 @@ def _sums(attributes: Mapping[str, Any]) -> Iterator[str]:
     if len(before) == 2 and len(after) == 3 and sum(before) != sum(after):
         yield f"events in + injected = {sum(before)}, out + dropped + compacted = {sum(after)}"
     kinds, out = attributes.get(names.KIND_TOKENS, ()), _ints(attributes, names.TOKENS_OUT)
-    if kinds and out and _typed(ATTRIBUTES[names.KIND_TOKENS], kinds) and sum(kinds) != out[0]:
+    if kinds and out and _typed(registry.attributes()[names.KIND_TOKENS], kinds) and sum(kinds) != out[0]:
         yield f"{names.KIND_TOKENS!r} sums to {sum(kinds)}, {names.TOKENS_OUT!r} is {out[0]}"
 
 

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.conventions_model import EnvironmentVariable
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentVariable:
+    """A variable that changes what is exported; `standard` ones are OpenTelemetry's own."""
+
+    name: str
+    values: tuple[str, ...]
+    default: str
+    brief: str
+    standard: bool = False
+
 
 ALERT_SIGNAL: Final = EnvironmentVariable(
     "OTEL_ASSEMBLY_ALERT_SIGNAL",

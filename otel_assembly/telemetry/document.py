@@ -13,16 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_assembly.telemetry import conventions
-from otel_assembly.telemetry.conventions import ATTRIBUTES
+from otel_assembly.telemetry import conventions_registry as registry
 from otel_assembly.telemetry.conventions_environment import ENVIRONMENT
-from otel_assembly.telemetry.conventions_metrics import METRICS
-from otel_assembly.telemetry.conventions_model import Level
-from otel_assembly.telemetry.conventions_spans import EVENTS, MODEL_CALL_STAMP, SPANS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from otel_assembly.telemetry.conventions_model import Attribute, SpanType, Use
+    from otel_assembly.telemetry.conventions_registry import Attribute, SpanType, Use
 
 _TEMPLATE: Final = Path(__file__).with_name("document.md")
 _PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
@@ -30,23 +27,27 @@ _PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
 
 def render() -> str:
     """The whole page, as Markdown."""
+    uses = (use for span in registry.spans() for use in span.attributes)
     parts = {
         **{name: value for name, value in vars(conventions).items() if name.isupper() and isinstance(value, str)},
         "scope": conventions.SCOPE,
-        "shared": _list(metric.name for metric in METRICS if metric.name in ATTRIBUTES),
-        "spans": "\n\n".join(_span(span) for span in SPANS),
-        "stamp": _uses(MODEL_CALL_STAMP),
+        "shared": _list(metric.name for metric in registry.metrics() if metric.name in registry.attributes()),
+        "spans": "\n\n".join(_span(span) for span in registry.spans()),
+        "stamp": _uses(registry.model_call_stamp()),
         "array_limit": f"{conventions.MAX_ARRAY_BYTES // 1024} KiB",
         "alert_limit": str(conventions.MAX_ALERT_MESSAGE),
         "span_events": next(v.default for v in ENVIRONMENT if v.name == "OTEL_SPAN_EVENT_COUNT_LIMIT"),
-        "events": "\n\n".join(f"### `{event.name}`\n\n{event.brief}\n\n{_uses(event.attributes)}" for event in EVENTS),
+        "events": "\n\n".join(
+            f"### `{event.name}`\n\n{event.brief}\n\n{_uses(event.attributes)}" for event in registry.events()
+        ),
         "statuses": _list((f'"{phrase}"' for phrase in conventions.STATUS_DESCRIPTIONS), code=False),
         "attributes": _details(),
+        "meanings": _meanings(),
         "metrics": _metrics(),
         "buckets": _buckets(),
         "labels": _labels(),
         "environment": _environment(),
-        "content": _list(attribute.name for attribute in ATTRIBUTES.values() if attribute.opt_in),
+        "content": _list(dict.fromkeys(use.name for use in uses if use.level is registry.Level.OPT_IN)),
     }
     return _PLACEHOLDER.sub(lambda match: parts[match[1]], _TEMPLATE.read_text(encoding="utf-8"))
 
@@ -60,18 +61,19 @@ def _span(span: SpanType) -> str:
 
 
 def _uses(uses: Iterable[Use]) -> str:
+    known = registry.attributes()
     return _table(
         ("attribute", "type", "when", "meaning"),
-        ((f"`{use.name}`", ATTRIBUTES[use.name].type, _when(use), ATTRIBUTES[use.name].brief) for use in uses),
+        ((f"`{use.name}`", known[use.name].type, _when(use), known[use.name].brief) for use in uses),
     )
 
 
 def _when(use: Use) -> str:
-    if use.level is Level.OPT_IN:
+    if use.level is registry.Level.OPT_IN:
         return "opt-in"
     if use.given:
-        return f"where `{use.given}` is" + (" true" if ATTRIBUTES[use.given].type == "boolean" else " there")
-    if use.level is Level.REQUIRED:
+        return f"where `{use.given}` is" + (" true" if registry.attributes()[use.given].type == "boolean" else " there")
+    if use.level is registry.Level.REQUIRED:
         return f"always, unless `{use.unless}`" if use.unless else "always"
     return use.when
 
@@ -81,7 +83,7 @@ def _details() -> str:
         ("attribute", "values", "note"),
         (
             (f"`{attribute.name}`", _values(attribute), _note(attribute))
-            for attribute in ATTRIBUTES.values()
+            for attribute in registry.attributes().values()
             if attribute.values or attribute.note or attribute.parallel_to
         ),
     )
@@ -96,6 +98,19 @@ def _note(attribute: Attribute) -> str:
     return " ".join(filter(None, (attribute.note, beside)))
 
 
+def _meanings() -> str:
+    scalar = (one for one in registry.attributes().values() if not one.type.endswith("[]"))
+    return _table(
+        ("attribute", "value", "meaning"),
+        (
+            (f"`{one.name}`", f"`{value}`", meaning)
+            for one in scalar
+            for value, meaning in one.members.items()
+            if meaning
+        ),
+    )
+
+
 def _metrics() -> str:
     return _table(
         ("metric", "instrument", "unit", "attributes", "in Prometheus", "meaning"),
@@ -108,14 +123,14 @@ def _metrics() -> str:
                 f"`{metric.prometheus_name}`",
                 metric.brief,
             )
-            for metric in METRICS
+            for metric in registry.metrics()
         ),
     )
 
 
 def _buckets() -> str:
     sharing: dict[tuple[float, ...], list[str]] = {}
-    for metric in METRICS:
+    for metric in registry.metrics():
         if metric.buckets:
             sharing.setdefault(metric.buckets, []).append(metric.name)
     return _table(
@@ -125,12 +140,12 @@ def _buckets() -> str:
 
 
 def _labels() -> str:
-    used = dict.fromkeys(use.name for metric in METRICS for use in metric.attributes)
+    used = dict.fromkeys(use.name for metric in registry.metrics() for use in metric.attributes)
     open_bound = f"the first {conventions.MAX_METRIC_NAMES} in a process; every other is `{conventions.OTHER}`"
     return _table(
         ("attribute", "bound"),
         (
-            (f"`{name}`", f"{len(values)} values" if (values := ATTRIBUTES[name].values) else open_bound)
+            (f"`{name}`", f"{len(values)} values" if (values := registry.attributes()[name].values) else open_bound)
             for name in used
         ),
     )

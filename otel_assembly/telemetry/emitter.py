@@ -23,6 +23,7 @@ from otel_assembly._version import __version__
 from otel_assembly.errors import HaltedError, PolicyFailedError, class_name, error_type, is_failure
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
+from otel_assembly.telemetry import conventions_registry as registry
 from otel_assembly.telemetry import providers
 from otel_assembly.telemetry.stamp import StampingProcessor
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
     from otel_assembly.decision import Overflow
-    from otel_assembly.telemetry.conventions_model import Metric
     from otel_assembly.telemetry.settings import TelemetrySettings
 
 _logger = logging.getLogger("otel_assembly")
@@ -360,7 +360,12 @@ class Metrics:
         self._failed = failed
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
-        for metric in catalogue.METRICS:
+        known: tuple[registry.Metric, ...] = ()
+        try:
+            known = registry.metrics()
+        except Exception as error:  # noqa: BLE001  # a program may be packed without files that are no code
+            failed("metrics", error)
+        for metric in known:
             if metric.instrument == "counter":
                 self._counters[metric.name] = meter.create_counter(metric.name, metric.unit, metric.brief)
             else:
@@ -378,25 +383,23 @@ class Metrics:
         self.alert_source = Bounded()
         self.error_type = Bounded()
 
-    def add(self, metric: Metric, amount: int, attributes: dict[str, Any], context: OtelContext | None = None) -> None:
+    def add(self, metric: str, amount: int, attributes: dict[str, Any], context: OtelContext | None = None) -> None:
         """Count."""
         try:
-            self._counters[metric.name].add(amount, attributes, context)
+            self._counters[metric].add(amount, attributes, context)
         except Exception as error:  # noqa: BLE001  # one broken instrument costs no other
             self._failed("metrics", error)
 
-    def record(
-        self, metric: Metric, value: float, attributes: dict[str, Any], context: OtelContext | None = None
-    ) -> None:
+    def record(self, metric: str, value: float, attributes: dict[str, Any], context: OtelContext | None = None) -> None:
         """Record a value of a distribution."""
         try:
-            self._histograms[metric.name].record(value, attributes, context)
+            self._histograms[metric].record(value, attributes, context)
         except Exception as error:  # noqa: BLE001
             self._failed("metrics", error)
 
     def count_failure(self, component: str) -> None:
         """Count a failure of telemetry; where even that fails, it raises."""
-        self._counters[catalogue.TELEMETRY_ERRORS.name].add(1, {names.COMPONENT: component})
+        self._counters[catalogue.TELEMETRY_ERRORS].add(1, {names.COMPONENT: component})
 
     def agent(self, agent_name: str | None, framework: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
         """The attributes of an agent: without and with its framework.

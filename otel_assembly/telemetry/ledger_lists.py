@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry import conventions_registry as registry
 from otel_assembly.telemetry.store_reader import as_list
 
 if TYPE_CHECKING:
@@ -33,8 +35,6 @@ class SpanLike(Protocol):
 
 S = TypeVar("S", bound=SpanLike)
 
-_ARRAYS: Final = tuple(name for name, attribute in names.ATTRIBUTES.items() if attribute.type.endswith("[]"))
-
 
 def children_of(spans: Iterable[S]) -> dict[tuple[str, str | None], list[S]]:
     """Spans by their trace and parent, by start; of spans that were delivered twice only one."""
@@ -48,13 +48,18 @@ def whole(span: SpanLike, children: Iterable[SpanLike]) -> dict[str, Any]:
     """A span's attributes, each array with what stands of it on the `list_items` spans among its children."""
     attributes = dict(span.attributes)
     rest = [child for child in children if child.name == names.SPAN_LIST_ITEMS]
-    for name in _ARRAYS:
+    for name in _arrays():
         entries = as_list(attributes.get(name))
         for child in rest:
             entries += as_list(child.attributes.get(name))
         if entries:
             attributes[name] = entries
     return attributes
+
+
+@cache
+def _arrays() -> tuple[str, ...]:
+    return tuple(name for name, attribute in registry.attributes().items() if attribute.type.endswith("[]"))
 
 
 def ordinals(runs: Any) -> list[int]:

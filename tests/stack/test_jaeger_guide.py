@@ -11,7 +11,7 @@ import pytest
 from jaeger_api import ROOT, SEARCHES, STORAGE_SEARCHES, Trace, search, tags
 from local_stack import wait_until
 
-from otel_assembly.telemetry.conventions_check import ATTRIBUTES
+from otel_assembly.telemetry import conventions_registry as registry
 
 GUIDE = (ROOT / "docs" / "jaeger.md").read_text(encoding="utf-8")
 COMMANDS = [
@@ -141,4 +141,4 @@ def test_every_attribute_of_the_guide_is_one_of_the_conventions():
     shown = set(re.findall(r"`((?:assembly|gen_ai)\.[a-z_.]*[a-z])(?:=[^`]*)?`", GUIDE))
     events = {"assembly.alert", "assembly.overflow", "assembly.halt"}
     assert len(shown) >= 30
-    assert shown - events <= {attribute if isinstance(attribute, str) else attribute.name for attribute in ATTRIBUTES}
+    assert shown - events <= set(registry.attributes())

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from local_stack import RULES, Collector, wait_until
 
-from otel_assembly.telemetry.conventions_metrics import METRICS
+from otel_assembly.telemetry import conventions_registry as registry
 
 SECONDS = 60
 #: Of the next generation of GenAI's conventions: no released instrumentation emits it yet.
@@ -61,7 +61,7 @@ def test_the_names_of_metrics_are_found_in_an_expression():
 
 def _ours():
     ends = {"counter": ("",), "histogram": ("_bucket", "_count", "_sum")}
-    return {metric.prometheus_name + end for metric in METRICS for end in ends[metric.instrument]}
+    return {metric.prometheus_name + end for metric in registry.metrics() for end in ends[metric.instrument]}
 
 
 LOSSES = {name for name in _used() if re.match(r"otelcol_(exporter_(send|enqueue)_failed|receiver_refused)_", name)}

@@ -24,7 +24,7 @@ from otel_assembly import (
     invoke_agent,
 )
 from otel_assembly.recorder import NullRecorder, using_recorder
-from otel_assembly.telemetry import AlertSignal, OpenTelemetryRecorder, TelemetrySettings
+from otel_assembly.telemetry import AlertSignal, OpenTelemetryRecorder, TelemetrySettings, conventions_registry
 from otel_assembly.testing import RecordedTelemetry, conversation
 
 TURNS = [
@@ -128,6 +128,16 @@ async def test_a_raising_exporter_costs_no_prompt(caplog):
     provider.add_span_processor(SimpleSpanProcessor(RaisingExporter()))
     recorder = OpenTelemetryRecorder(tracer_provider=provider, settings=BOTH)
     assert await prompts_of(recorder) == await prompts_of(NullRecorder())
+
+
+async def test_a_program_that_was_packed_without_the_registry_has_its_spans(monkeypatch, warnings):
+    monkeypatch.setattr(conventions_registry, "metrics", fail)
+    telemetry = RecordedTelemetry(settings=BOTH)
+    assert await prompts_of(telemetry.recorder) == await prompts_of(NullRecorder())
+    (warning,) = warnings()
+    assert warning.startswith("telemetry of context assembly failed in metrics (BrokenError); the agent goes on")
+    assert [span.name for span in telemetry.spans].count("assemble_context") == 4
+    assert len(telemetry.logs) == 4
 
 
 class BrokenMeterProvider(MeterProvider):

@@ -8,21 +8,36 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from otel_assembly import DecisionReason, EventKind, OverflowCause, Severity
+from otel_assembly import (
+    Cut,
+    DecisionOutcome,
+    DecisionReason,
+    EventKind,
+    OverflowCause,
+    Severity,
+)
+from otel_assembly.budget.compaction import CompactionOutcome
+from otel_assembly.cli import tree_facts
+from otel_assembly.decision import PrefixBreak, PromptPart
+from otel_assembly.explain.wording import RULES
+from otel_assembly.policies.base import INJECTION, REDUCTION
+from otel_assembly.telemetry import attributes, conventions_metrics, document
 from otel_assembly.telemetry import conventions as c
-from otel_assembly.telemetry import document
+from otel_assembly.telemetry import conventions_registry as registry
 from otel_assembly.telemetry.conventions_check import event_violations, metric_violations, span_type, violations
 from otel_assembly.telemetry.conventions_environment import ENVIRONMENT
-from otel_assembly.telemetry.conventions_metrics import METRICS
-from otel_assembly.telemetry.conventions_model import Level
-from otel_assembly.telemetry.conventions_spans import EVENTS, MODEL_CALL_STAMP, SPANS
+from otel_assembly.telemetry.conventions_registry import Level
+from otel_assembly.tokens.counters import CountMethod
 
+ATTRIBUTES, SPANS, EVENTS, METRICS = registry.attributes(), registry.spans(), registry.events(), registry.metrics()
+MODEL_CALL_STAMP = registry.model_call_stamp()
 PAGE = Path(__file__).parents[2] / "docs" / "semantic-conventions.md"
 TYPES = {"string", "int", "double", "boolean", "string[]", "int[]"}
 NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*(\.[a-z][a-z0-9]*(_[a-z0-9]+)*)+")
@@ -37,6 +52,7 @@ STANDARD = {
     "exception.type",
     "exception.stacktrace",
 }
+CONTENT = {c.ARRIVED_CONTENTS, c.GEN_AI_SYSTEM_INSTRUCTIONS}
 IDENTITIES = {c.ID, c.LEDGER_ID, c.PREVIOUS_ID, c.GEN_AI_CONVERSATION_ID, c.ALERT_FINGERPRINT, c.PREFIX_HASH}
 
 CONSTANTS = {name: value for name, value in vars(c).items() if name.isupper() and isinstance(value, str)}
@@ -107,7 +123,7 @@ def without(attributes, *names):
 
 
 def test_every_constant_is_registered_and_every_registration_has_its_constant():
-    assert Counter(ATTRIBUTE_CONSTANTS.values()) == Counter(list(c.ATTRIBUTES))
+    assert Counter(ATTRIBUTE_CONSTANTS.values()) == Counter(list(ATTRIBUTES))
     assert all(type(value) is str for value in CONSTANTS.values())
 
 
@@ -116,12 +132,29 @@ def test_a_constant_is_called_as_its_attribute_is(constant, name):
     assert constant == name.removeprefix(OURS).replace(".", "_").upper()
 
 
-def test_a_name_cannot_be_registered_twice():
-    with pytest.raises(AssertionError, match=re.escape("assembly.id is registered twice")):
-        c._attribute("assembly.id", "string", "Again.")
+def test_metrics_have_their_constants_too():
+    constants = {name: value for name, value in vars(conventions_metrics).items() if name.isupper()}
+    assert constants == {name.removeprefix(OURS).replace(".", "_").upper(): name for name in (m.name for m in METRICS)}
 
 
-@pytest.mark.parametrize("names", [c.ATTRIBUTES, [e.name for e in EVENTS], [m.name for m in METRICS]])
+def test_spans_and_events_have_their_constants_too():
+    said = {name: value for name, value in CONSTANTS.items() if name.startswith("SPAN_")}
+    assert said == {f"SPAN_{span.verb.upper()}": span.verb for span in SPANS}
+    assert {c.EVENT_OVERFLOW, c.EVENT_ALERT, c.EVENT_HALT} == {event.name for event in EVENTS}
+
+
+def test_bounds_that_the_registry_names_are_those_of_the_code():
+    assert f"past {c.MAX_BLOCK_SPANS}," in ATTRIBUTES[c.BLOCKS_NAMES].brief
+    assert f"more than {c.MAX_BLOCK_SPANS} blocks" in {use.name: use.when for _, use in all_uses()}[c.BLOCKS_NAMES]
+    for name in (c.ALERT_MESSAGE, c.HALT_REASON):
+        assert f"cut at {c.MAX_ALERT_MESSAGE} characters" in ATTRIBUTES[name].brief
+
+
+def test_what_is_taken_off_a_span_of_an_unknown_input_is_what_the_registry_excuses():
+    assert set(attributes._OF_THE_INPUT) == {use.name for use in SPANS[0].attributes if use.unless == c.DIFF}
+
+
+@pytest.mark.parametrize("names", [ATTRIBUTES, [e.name for e in EVENTS], [m.name for m in METRICS]])
 def test_names_are_lower_case_dotted_snake_and_ours_but_for_the_standard_ones(names):
     assert len(set(names)) == len(list(names))
     for name in names:
@@ -130,17 +163,17 @@ def test_names_are_lower_case_dotted_snake_and_ours_but_for_the_standard_ones(na
 
 
 def test_no_attribute_is_the_namespace_of_another():
-    names = set(c.ATTRIBUTES)
+    names = set(ATTRIBUTES)
     assert [(a, b) for a in names for b in names if b.startswith(a + ".")] == []
 
 
 def test_no_two_attributes_are_one_in_prometheus():
-    flat = Counter(name.replace(".", "_") for name in c.ATTRIBUTES)
+    flat = Counter(name.replace(".", "_") for name in ATTRIBUTES)
     assert [name for name, count in flat.items() if count > 1] == []
 
 
 def test_types_are_of_the_six():
-    for attribute in c.ATTRIBUTES.values():
+    for attribute in ATTRIBUTES.values():
         assert attribute.type in TYPES, attribute.name
         assert attribute.brief.endswith("."), attribute.name
         assert not attribute.values or attribute.type in {"string", "string[]"}, attribute.name
@@ -152,27 +185,51 @@ def test_types_are_of_the_six():
     [
         (c.DROPPED_REASONS, DecisionReason),
         (c.DECISION_REASON, DecisionReason),
+        (c.BLOCKS_REASONS, DecisionReason),
+        (c.DECISION_OUTCOME, DecisionOutcome),
+        (c.BLOCKS_OUTCOMES, DecisionOutcome),
+        (c.BLOCK_KIND, EventKind),
         (c.ARRIVED_KINDS, EventKind),
+        (c.KIND_NAMES, [*EventKind, *PromptPart]),
+        (c.BLOCK_CUT, Cut),
+        (c.COMPACTION_OUTCOME, CompactionOutcome),
         (c.OVERFLOW_CAUSE, OverflowCause),
+        (c.PREFIX_BREAK, PrefixBreak),
         (c.ALERT_SEVERITY, Severity),
+        (c.POLICY_KIND, [INJECTION, REDUCTION]),
+        (c.TOKENS_METHOD, get_args(CountMethod)),
+        (c.DIFF, [c.DIFF_UNKNOWN]),
+        (c.GEN_AI_OPERATION_NAME, ["invoke_agent"]),
     ],
 )
 def test_closed_values_are_those_of_the_code(name, closed):
-    assert set(c.ATTRIBUTES[name].values) == {one.value for one in closed}
+    assert list(ATTRIBUTES[name].values) == [str(one) for one in closed]
+
+
+def test_no_other_set_of_values_is_closed():
+    (closed,) = [
+        mark.args[1] for mark in test_closed_values_are_those_of_the_code.pytestmark if mark.name == "parametrize"
+    ]
+    assert {name for name, _ in closed} == {name for name, attribute in ATTRIBUTES.items() if attribute.values}
+
+
+def test_every_reason_is_explained_as_explain_does():
+    said = {reason: f"{rule[0].upper()}{rule[1:]}." for reason, rule in RULES.items()}
+    assert ATTRIBUTES[c.DECISION_REASON].members == said
 
 
 def test_what_fills_a_prompt_has_a_name_for_every_kind_of_event():
-    assert set(c.ATTRIBUTES[c.KIND_NAMES].values) > {kind.value for kind in EventKind}
+    assert set(ATTRIBUTES[c.KIND_NAMES].values) > {kind.value for kind in EventKind}
 
 
 def test_nothing_of_ours_looks_like_a_model_call():
-    for name in c.ATTRIBUTES:
+    for name in ATTRIBUTES:
         assert not name.startswith(("gen_ai.usage", "gen_ai.request", "gen_ai.response")), name
-    assert c.ATTRIBUTES[c.GEN_AI_OPERATION_NAME].values == ("invoke_agent",)
+    assert ATTRIBUTES[c.GEN_AI_OPERATION_NAME].values == ("invoke_agent",)
 
 
 def test_no_exception_message_is_registered():
-    assert "exception.message" not in c.ATTRIBUTES
+    assert "exception.message" not in ATTRIBUTES
 
 
 # Spans, events, metrics
@@ -187,7 +244,7 @@ def all_uses():
 
 
 def test_what_is_used_is_registered_and_what_is_registered_is_used():
-    assert {use.name for _, use in all_uses()} == set(c.ATTRIBUTES)
+    assert {use.name for _, use in all_uses()} == set(ATTRIBUTES)
 
 
 def test_no_signal_has_an_attribute_twice():
@@ -205,15 +262,15 @@ def test_every_condition_is_said_and_names_an_attribute_of_the_same_signal():
 
 def test_content_is_opt_in_wherever_it_stands():
     for signal, use in all_uses():
-        assert (use.level is Level.OPT_IN) == c.ATTRIBUTES[use.name].opt_in, (signal, use.name)
-    assert {a.name for a in c.ATTRIBUTES.values() if a.opt_in} == {c.ARRIVED_CONTENTS, c.GEN_AI_SYSTEM_INSTRUCTIONS}
+        assert (use.level is Level.OPT_IN) == (use.name in CONTENT), (signal, use.name)
+    assert {use.name for _, use in all_uses()} & set(tree_facts.CONTENT) >= CONTENT
 
 
 def test_a_parallel_array_stands_wherever_the_array_beside_it_does():
     for span in SPANS:
         held = {use.name for use in span.attributes}
-        for attribute in c.ATTRIBUTES.values():
-            if attribute.parallel_to in held and not attribute.opt_in:
+        for attribute in ATTRIBUTES.values():
+            if attribute.parallel_to in held and attribute.name not in CONTENT:
                 assert attribute.name in held, (span.verb, attribute.name)
 
 
@@ -231,11 +288,11 @@ def test_spans_are_internal_and_told_apart_by_their_first_word():
 def test_no_metric_is_split_by_a_conversation_or_an_item():
     for metric in METRICS:
         for use in metric.attributes:
-            attribute = c.ATTRIBUTES[use.name]
+            attribute = ATTRIBUTES[use.name]
             assert attribute.name not in IDENTITIES
             assert not attribute.name.endswith(".id")
             assert attribute.type == "string", (metric.name, attribute.name)
-            assert not attribute.opt_in
+            assert attribute.name not in CONTENT
 
 
 def test_histograms_have_rising_buckets_and_counters_none():
@@ -251,7 +308,7 @@ def test_token_buckets_are_those_of_genai():
 
 
 def test_an_attribute_and_a_metric_of_one_name_mean_the_same():
-    assert {metric.name for metric in METRICS} & set(c.ATTRIBUTES) == {c.ALERTS_DELIVERED, c.BUDGET_UTILIZATION}
+    assert {metric.name for metric in METRICS} & set(ATTRIBUTES) == {c.ALERTS_DELIVERED, c.BUDGET_UTILIZATION}
 
 
 def test_our_variables_have_our_prefix_and_a_default_among_their_values():
@@ -417,12 +474,19 @@ def test_a_page_that_was_written_is_up_to_date(tmp_path):
 def test_the_page_names_everything():
     page = PAGE.read_text(encoding="utf-8")
     assert "{{" not in page
-    for name in (*c.ATTRIBUTES, *(m.name for m in METRICS), *(e.name for e in EVENTS), *(v.name for v in ENVIRONMENT)):
+    for name in (*ATTRIBUTES, *(m.name for m in METRICS), *(e.name for e in EVENTS), *(v.name for v in ENVIRONMENT)):
         assert f"`{name}`" in page, name
     for span in SPANS:
         assert f"### `{span.name_pattern}`" in page
     for row in (line for line in page.splitlines() if line.startswith("|")):
         assert row.endswith("|"), row
+
+
+def test_the_page_s_weaver_commands_take_the_folder_that_is_printed():
+    """They are not run: Weaver is no Python package, and it fetches what the registry builds on from GitHub."""
+    commands = re.findall(r"^weaver registry ([a-z-]+) (.*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [command for command, _ in commands] == ["check", "generate", "live-check"]
+    assert all('-r "$(otel-assembly conventions)"' in arguments for _, arguments in commands)
 
 
 def test_the_example_on_the_page_adds_up():

@@ -22,7 +22,7 @@ from otel_assembly import (
     Usage,
     invoke_agent,
 )
-from otel_assembly.telemetry.conventions_metrics import METRICS
+from otel_assembly.telemetry import conventions_registry as registry
 from otel_assembly.telemetry.emitter import Bounded
 from otel_assembly.testing import RecordedTelemetry, conversation
 
@@ -66,8 +66,8 @@ async def test_every_metric_of_the_contract_is_emitted_with_the_buckets_it_advis
     recorder.recorder.failed("test", RuntimeError())
     recorder.recorder.declined("compress_context", "desk", "peer")
     metrics = recorder.metrics
-    assert set(metrics) == {metric.name for metric in METRICS}
-    for metric in METRICS:
+    assert set(metrics) == {metric.name for metric in registry.metrics()}
+    for metric in registry.metrics():
         for point in metrics[metric.name]:
             if metric.instrument == "histogram":
                 assert point.value.bounds == metric.buckets, metric.name

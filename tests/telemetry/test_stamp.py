@@ -6,8 +6,7 @@ import pytest
 
 from otel_assembly import AlertPolicy, Assembler, Context, SlidingWindowPolicy
 from otel_assembly.observe.assembler import ObservedAssembler
-from otel_assembly.telemetry.conventions_check import ATTRIBUTES
-from otel_assembly.telemetry.conventions_spans import MODEL_CALL_STAMP
+from otel_assembly.telemetry import conventions_registry as registry
 from otel_assembly.testing import RecordedTelemetry, conversation
 
 pytestmark = pytest.mark.usefixtures("quiet_sdk")
@@ -35,8 +34,8 @@ def ids(recorder):
 
 
 def test_the_registry_knows_what_is_put_there():
-    assert {use.name for use in MODEL_CALL_STAMP} == {"assembly.id", "gen_ai.conversation.compacted"}
-    assert all(use.name in ATTRIBUTES for use in MODEL_CALL_STAMP)
+    assert {use.name for use in registry.model_call_stamp()} == {"assembly.id", "gen_ai.conversation.compacted"}
+    assert all(use.name in registry.attributes() for use in registry.model_call_stamp())
 
 
 @pytest.mark.parametrize("operation", ["chat", "generate_content", "text_completion"])

@@ -1,0 +1,242 @@
+"""The registry's files are what OpenTelemetry's definition language (``definition/2``) asks for, without its checker.
+
+What holds between the registry and the code is in ``test_conventions``.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+import yaml
+
+from otel_assembly import __version__
+from otel_assembly.telemetry.conventions_registry import FOLDER
+
+FILES = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*"))}
+MANIFEST = FILES.pop("manifest")
+
+#: Names that are defined elsewhere, with the type that they have there, by the registry that defines them: as read in
+#: open-telemetry/semantic-conventions at v1.44.0 and in open-telemetry/semantic-conventions-genai at e07f4eb.
+ELSEWHERE = {
+    "https://opentelemetry.io/schemas/1.44.0": {
+        "error.type": "enum",
+        "exception.type": "string",
+        "exception.stacktrace": "string",
+    },
+    "https://opentelemetry.io/schemas/gen-ai-dev/1.42.0-dev": {
+        "gen_ai.agent.name": "string",
+        "gen_ai.conversation.compacted": "boolean",
+        "gen_ai.conversation.id": "string",
+        "gen_ai.operation.name": "enum",
+        "gen_ai.system_instructions": "any",
+    },
+}
+FOREIGN = {name: kind for names in ELSEWHERE.values() for name, kind in names.items()}
+
+#: By kind of definition, what it is called by, and which keys it must and may have.
+SAID = {"brief", "stability"}
+DEFINITIONS = {
+    "attributes": ("key", {"type", *SAID}, {"note", "annotations"}),
+    "spans": ("type", {"kind", "name", "requirement_level", "attributes", *SAID}, {"note", "annotations"}),
+    "events": ("name", {"requirement_level", "attributes", *SAID}, {"note", "annotations"}),
+    "metrics": ("name", {"instrument", "unit", "requirement_level", "attributes", *SAID}, {"note", "annotations"}),
+}
+GROUPS = {"internal": {"id", "visibility", "attributes"}, "public": {"id", "visibility", "attributes", *SAID}}
+SIGNALS = ("spans", "events", "metrics")
+TYPES = {"string", "int", "double", "boolean", "string[]", "int[]", "double[]", "boolean[]"}
+STABILITIES = {"development", "alpha", "beta", "release_candidate", "stable"}
+OWN = {
+    "attributes": {"parallel_to", "values_of", "values"},
+    "references": {"type", "values"},
+    "spans": {"parent", "events"},
+    "events": set(),
+    "metrics": {"buckets"},
+}
+NAME = re.compile(r"[a-z][a-z0-9]*([._][a-z0-9]+)*")
+
+
+def every(kind):
+    return [one for file in FILES.values() for one in file.get(kind, ())]
+
+
+ATTRIBUTES = {one["key"]: one for one in every("attributes")}
+GROUPED = {one["id"]: one for one in every("attribute_groups")}
+
+
+def signals():
+    return [(f"{kind}: {one[DEFINITIONS[kind][0]]}", one) for kind in SIGNALS for one in every(kind)]
+
+
+def listed():
+    """Every list of references, with what it is the list of."""
+    return [*signals(), *GROUPED.items()]
+
+
+def referenced(one):
+    for ref in one["attributes"]:
+        if "ref_group" in ref:
+            yield from referenced(GROUPED[ref["ref_group"]])
+        else:
+            yield ref["ref"]
+
+
+def test_the_manifest_names_the_version_and_what_the_registry_builds_on():
+    assert set(MANIFEST) == {"schema_url", "description", "stability", "dependencies"}
+    assert MANIFEST["stability"] in STABILITIES
+    assert MANIFEST["schema_url"] == f"https://pypi.org/project/otel-assembly/{__version__}"
+    assert {one["schema_url"] for one in MANIFEST["dependencies"]} == set(ELSEWHERE)
+    for one in MANIFEST["dependencies"]:
+        assert set(one) == {"schema_url", "registry_path"}
+        assert re.fullmatch(r"https://github\.com/.+\.git@(v[0-9.]+|[0-9a-f]{40})\[model\]", one["registry_path"]), one
+
+
+def test_every_file_is_of_the_language_and_holds_nothing_else():
+    known = {"file_format", "attributes", "attribute_groups", "imports", *SIGNALS}
+    for name, file in FILES.items():
+        assert file["file_format"] == "definition/2", name
+        assert set(file) <= known, name
+    assert {path.suffix for path in FOLDER.iterdir()} == {".yaml"}
+
+
+@pytest.mark.parametrize("kind", DEFINITIONS)
+def test_definitions_have_what_they_must_and_nothing_unknown(kind):
+    called, must, may = DEFINITIONS[kind]
+    assert every(kind)
+    for one in every(kind):
+        assert {called, *must} <= set(one) <= {called, *must, *may}, one
+        assert NAME.fullmatch(one[called]), one
+        assert one[called].startswith("assembly."), one
+        assert one["brief"].endswith("."), one
+        assert one["stability"] in STABILITIES, one
+        assert set(one.get("annotations", {})) <= {"otel_assembly"}, one
+        assert set(one.get("annotations", {}).get("otel_assembly", {})) <= OWN[kind], one
+
+
+def test_attributes_are_of_a_type_or_have_members():
+    for key, one in ATTRIBUTES.items():
+        if isinstance(one["type"], str):
+            assert one["type"] in TYPES, key
+            continue
+        members = one["type"]["members"]
+        assert set(one["type"]) == {"members"}, key
+        assert members, key
+        for member in members:
+            assert set(member) == {"id", "brief", "stability"}, member
+            assert NAME.fullmatch(member["id"]), member
+            assert member["brief"].endswith("."), member
+            assert member["stability"] in STABILITIES, member
+        assert len({member["id"] for member in members}) == len(members), key
+
+
+def test_names_are_unique():
+    assert max(Counter(one["key"] for one in every("attributes")).values()) == 1
+    assert max(Counter(one["id"] for one in every("attribute_groups")).values()) == 1
+    assert max(Counter(one[DEFINITIONS[kind][0]] for kind in SIGNALS for one in every(kind)).values()) == 1
+
+
+@pytest.mark.parametrize("flat", [str, lambda name: name.replace(".", "_")], ids=["dotted", "as a constant"])
+def test_no_name_is_another_one_or_its_namespace(flat):
+    names = [*ATTRIBUTES, *FOREIGN]
+    assert len({flat(name) for name in names}) == len(names)
+    assert [(a, b) for a in names for b in names if b.startswith(f"{a}.")] == []
+    metrics = [one["name"] for one in every("metrics")]
+    assert [(a, b) for a in metrics for b in metrics if b.startswith(f"{a}.")] == []
+
+
+def test_groups_are_internal_or_say_what_they_are():
+    for name, group in GROUPED.items():
+        assert set(group) == GROUPS[group["visibility"]], name
+        assert name.startswith("attributes.assembly."), name
+
+
+@pytest.mark.parametrize(("name", "one"), listed(), ids=lambda given: given if isinstance(given, str) else "")
+def test_references_lead_somewhere_and_say_when_the_attribute_is_there(name, one):
+    for ref in one["attributes"]:
+        if "ref_group" in ref:
+            assert set(ref) == {"ref_group"}
+            assert GROUPED[ref["ref_group"]]["visibility"] == "internal"
+            continue
+        assert ref["ref"] in ATTRIBUTES or ref["ref"] in FOREIGN, ref
+        if name == "attributes.assembly.referenced":
+            continue
+        assert set(ref) == {"ref", "requirement_level"}, ref
+        level = ref["requirement_level"]
+        assert level in ("required", "opt_in") or list(level) == ["conditionally_required"], ref
+        if isinstance(level, dict):
+            assert level["conditionally_required"], ref
+    assert max(Counter(referenced(one)).values()) == 1
+
+
+def test_every_group_is_used_but_those_that_are_for_readers():
+    used = {ref.get("ref_group") for _, one in listed() for ref in one["attributes"]}
+    assert set(GROUPED) - used == {"attributes.assembly.referenced", "attributes.assembly.model_call"}
+
+
+def test_a_condition_that_names_an_attribute_is_one_that_is_read():
+    """Of the two forms that programs read there is no third that only looks like them."""
+    read = re.compile(r"always, unless `[a-z_.]+`|where `[a-z_.]+` is (there|true)")
+    said = [ref["requirement_level"] for _, one in listed() for ref in one["attributes"] if "requirement_level" in ref]
+    for text in {one["conditionally_required"] for one in said if isinstance(one, dict)}:
+        assert read.fullmatch(text) or not ("`" in text or text.startswith(("always", "where"))), text
+
+
+def test_what_is_defined_elsewhere_is_referenced_once_with_how_it_is_used():
+    refs = GROUPED["attributes.assembly.referenced"]["attributes"]
+    assert Counter(ref["ref"] for ref in refs) == Counter(list(FOREIGN))
+    for ref in refs:
+        assert {"ref", "brief", "annotations"} <= set(ref) <= {"ref", "brief", "note", "annotations"}, ref
+        ours = ref["annotations"]["otel_assembly"]
+        assert set(ours) <= OWN["references"], ref
+        assert ours["type"] == {"enum": "string", "any": "string"}.get(FOREIGN[ref["ref"]], FOREIGN[ref["ref"]]), ref
+
+
+@pytest.mark.parametrize(("name", "one"), signals(), ids=lambda given: given if isinstance(given, str) else "")
+def test_signals_are_of_the_kinds_that_there_are(name, one):
+    assert one["requirement_level"] in {"recommended", "opt_in"}
+    if name.startswith("spans"):
+        assert one["kind"] in {"internal", "client", "server", "producer", "consumer"}
+        assert set(one["name"]) == {"note"}
+        assert set(re.findall(r"\{(.+?)\}", one["name"]["note"])) <= set(referenced(one))
+        assert set(one["annotations"]["otel_assembly"].get("events", ())) <= {each["name"] for each in every("events")}
+    if name.startswith("metrics"):
+        assert one["instrument"] in {"counter", "histogram", "updowncounter", "gauge"}
+        assert one["unit"] in {"s", "1"} or re.fullmatch(r"\{[a-z]+\}", one["unit"])
+
+
+def test_annotations_name_attributes_that_there_are():
+    for key, one in ATTRIBUTES.items():
+        ours = one.get("annotations", {}).get("otel_assembly", {})
+        if "parallel_to" in ours:
+            assert ATTRIBUTES[ours["parallel_to"]]["type"].endswith("[]"), key
+        if "values_of" in ours:
+            assert "members" in ATTRIBUTES[ours["values_of"]]["type"], key
+            assert one["type"] == "string[]", key
+
+
+EXPORTS = """
+import asyncio
+from otel_assembly import Assembler, Context, ConversationPolicy
+from otel_assembly.testing import RecordedTelemetry
+telemetry = RecordedTelemetry()
+asyncio.run(Assembler([ConversationPolicy()], recorder=telemetry.recorder).assemble([], [], Context()))
+assert telemetry.metrics and telemetry.spans
+"""
+
+
+@pytest.mark.parametrize(("work", "read"), [("", []), (EXPORTS, ["metrics.yaml"])], ids=["none", "exports"])
+def test_a_process_reads_no_file_that_it_does_not_need(work, read):
+    program = f"""
+import pathlib, sys
+opened = []
+sys.addaudithook(lambda event, given: event == "open" and opened.append(pathlib.Path(str(given[0]))))
+import otel_assembly.telemetry
+{work}
+folder = pathlib.Path(otel_assembly.telemetry.__file__).parent / "registry"
+print(*(path.name for path in opened if path.parent == folder))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout.split(), done.stderr) == (read, "")
