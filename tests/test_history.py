@@ -20,7 +20,7 @@ from otel_assembly import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from otel_assembly._internal.intervals import to_runs, without
+from otel_assembly._internal.intervals import complement, to_runs
 from otel_assembly.tokens import TiktokenCounter, TokenMeter
 
 QUICK = settings(
@@ -69,7 +69,7 @@ def test_a_pick_is_what_its_runs_name(length, data):
             break
         indexes = sorted(data.draw(st.sets(st.integers(0, len(view) - 1))))
         listed = list(view)
-        picked, rest = view.pick(to_runs(indexes)), view.pick(without(len(view), to_runs(indexes)))
+        picked, rest = view.pick(to_runs(indexes)), view.pick(complement(len(view), to_runs(indexes)))
         assert list(picked) == [listed[index] for index in indexes]
         assert sorted([*picked.positions(), *rest.positions()]) == list(view.positions())
         positions = list(picked.positions())

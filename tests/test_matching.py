@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_assembly import CompactionSummary, ModelRequest, ModelResponse
-from otel_assembly.matching.event_index import Matcher, moved, replaced
+from otel_assembly.matching.event_index import EventMatcher, moved
+from otel_assembly.matching.sequence_diff import diff_sequences
 
 
 def match(inputs, outputs):
-    return Matcher(inputs).match(outputs)
+    return EventMatcher(inputs).match(outputs)
 
 
 def user(text, **more):
@@ -83,6 +84,15 @@ def test_what_nobody_can_read_or_compare_is_matched_by_identity_alone():
     one = Odd()
     assert match([one, user("a")], [one]) == [0]
     assert match([one, user("a")], [Odd(), user("a")]) == [None, 1]
+
+
+def replaced(length, outputs):
+    """The inputs in whose place something new stands, where these came out, and a new one for each None."""
+    inputs = [user(f"input {at}") for at in range(length)]
+    diff = diff_sequences(inputs, [user("new") if at is None else inputs[at] for at in outputs])
+    return {at for start, stop in diff.replaced() for at in range(start, stop)} - {
+        at for start, stop in diff.kept for at in range(start, stop)
+    }
 
 
 def test_a_replacement_stands_for_what_stood_in_its_place():

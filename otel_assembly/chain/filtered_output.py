@@ -11,7 +11,7 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.history.view import PositionColumn, View
-from otel_assembly.matching.sequence_diff import align
+from otel_assembly.matching.sequence_diff import diff_sequences
 from otel_assembly.messages.tool_pairs import ECHO, ORPHAN, Pairing
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ class FilteredOutput:
         if not all(map(is_, map(inputs.__getitem__, self._places), events)):
             return False
         out = events[length:]
-        alignment = align(inputs[known:], out)
-        if not alignment.in_order:
+        diff = diff_sequences(inputs[known:], out)
+        if not diff.in_order:
             return False
-        kept = alignment.kept
+        kept = diff.kept
         picked = [inputs[known + at] for start, stop in kept for at in range(start, stop)]
         if not all(map(is_, picked, out)):
             return False

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from itertools import chain
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly._internal.intervals import to_runs, without
+from otel_assembly._internal.intervals import complement, difference, intersection, is_in, merged, to_runs
 from otel_assembly.chain.filtered_output import FilteredOutput
 from otel_assembly.decision import DecisionOutcome, DecisionReason
 from otel_assembly.history.broken_pairs import echoes_stand, runs_of
@@ -16,8 +15,8 @@ from otel_assembly.history.view import View
 from otel_assembly.ledger.interval_diff import ordinal_runs
 from otel_assembly.ledger.item_ids import ItemIds
 from otel_assembly.ledger.snapshot import Group, NumberedHistory
-from otel_assembly.matching.event_index import Matcher, moved
-from otel_assembly.matching.sequence_diff import align
+from otel_assembly.matching.event_index import EventMatcher, moved
+from otel_assembly.matching.sequence_diff import diff_sequences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from otel_assembly.decision import Verdict
     from otel_assembly.ledger.ledger import Ledger
     from otel_assembly.ledger.step import Step
-    from otel_assembly.matching.event_index import Index
+    from otel_assembly.matching.event_index import EventIndex
     from otel_assembly.matching.sequence_diff import SequenceDiff
     from otel_assembly.messages.describe import EventFacts
 
@@ -46,7 +45,7 @@ def match(
     otherwise: DecisionReason = DecisionReason.POLICY,
     rereads: bool = False,
     stands_in: bool = True,
-    index: Callable[[], Index] | None = None,
+    index: Callable[[], EventIndex] | None = None,
 ) -> None:
     """Find out what was done by whoever returned events of any making, and write it down in `step`.
 
@@ -67,10 +66,10 @@ def match(
     if scattered is not None and scattered.goes_on(view, inputs, events):
         _take_scattered(step, scattered, otherwise)
         return
-    alignment = align(inputs, events, index, read=ledger.facts_of, rereads=rereads)
-    kept = alignment.kept
-    part = _part(view, kept) if alignment.in_order else None
-    if part is not None and _the_very(inputs, events, alignment) and (ledger.observed or all(map(is_, events, part))):
+    diff = diff_sequences(inputs, events, index, read=ledger.facts_of, rereads=rereads)
+    kept = diff.kept
+    part = _part(view, kept) if diff.in_order else None
+    if part is not None and _the_very(inputs, events, diff) and (ledger.observed or all(map(is_, events, part))):
         scattered = FilteredOutput.of(view, kept) if grows else None
         if scattered is not None:
             ledger.scattered[step.index] = scattered
@@ -78,11 +77,11 @@ def match(
             return
         step.view_out = part
     else:
-        _reframe(step, inputs, events, alignment, ledger)
-        indexes = [at for at in alignment.middle if at is not None]
+        _reframe(step, inputs, events, diff, ledger)
+        indexes = [at for at in diff.middle if at is not None]
         step.moved = tuple(sorted(step.frame_in.ordinals.of(view.position(at)) for at in moved(indexes)))
-    replaced = alignment.replaced() if stands_in and None in alignment.middle else []
-    tags = _tags(inputs, without(alignment.length, kept), replaced, verdicts, otherwise, index)
+    replaced = diff.replaced() if stands_in and None in diff.middle else []
+    tags = _tags(inputs, complement(diff.length, kept), replaced, verdicts, otherwise, index)
     groups = [Group(view.pick(runs), step.frame_in, *tag) for tag, runs in tags]
     step.exits = tuple(group for group in groups if group.outcome in EXITS)
     step.pinned = tuple(group for group in groups if group.outcome not in EXITS)
@@ -94,13 +93,13 @@ def _take_scattered(step: Step, scattered: FilteredOutput, reason: DecisionReaso
     step.broken = scattered.broken
 
 
-def _the_very(inputs: Sequence[Any], events: Sequence[Any], alignment: SequenceDiff) -> bool:
+def _the_very(inputs: Sequence[Any], events: Sequence[Any], diff: SequenceDiff) -> bool:
     """Whether the outputs between front and back are the very objects that went in; all of them are inputs.
 
     In front and behind, some may be equal ones: that is enough where we only look on, and do not send them.
     """
-    out = events[alignment.front : len(events) - alignment.back]
-    return all(map(is_, out, map(inputs.__getitem__, alignment.middle)))  # type: ignore[arg-type]  # none is None
+    out = events[diff.front : len(events) - diff.back]
+    return all(map(is_, out, map(inputs.__getitem__, diff.middle)))  # type: ignore[arg-type]  # none is None
 
 
 def _part(view: View, kept: Sequence[Run]) -> View | None:
@@ -123,14 +122,14 @@ def _tags(
     replaced: Sequence[Run],
     verdicts: Sequence[Verdict],
     otherwise: DecisionReason,
-    index: Callable[[], Index] | None,
+    index: Callable[[], EventIndex] | None,
 ) -> list[tuple[Tag, list[Run]]]:
     """Runs of what left, and of what a verdict says was kept, by outcome and reason."""
     said = _said(inputs, verdicts, gone, index) if verdicts else {}
-    loose = [run for run in (_less(gone, to_runs(sorted(said))) if said else gone) if run[0] < run[1]]
+    loose = difference(gone, to_runs(sorted(said)))
     found = {
-        _COMPACTED: _common(loose, replaced),
-        (DecisionOutcome.DROPPED, otherwise): _less(loose, replaced),
+        _COMPACTED: intersection(loose, replaced),
+        (DecisionOutcome.DROPPED, otherwise): difference(loose, replaced),
     }
     tags: dict[Tag, list[Run]] = {tag: runs for tag, runs in found.items() if runs}
     if said:
@@ -138,12 +137,12 @@ def _tags(
         for at in sorted(said):
             spoken.setdefault(said[at], []).append(at)
         for tag, indexes in spoken.items():
-            tags[tag] = _merged([*tags.get(tag, ()), *to_runs(indexes)])
+            tags[tag] = merged([*tags.get(tag, ()), *to_runs(indexes)])
     return sorted(tags.items(), key=lambda item: item[1][0])
 
 
 def _said(
-    inputs: Sequence[Any], verdicts: Sequence[Verdict], gone: Sequence[Run], index: Callable[[], Index] | None
+    inputs: Sequence[Any], verdicts: Sequence[Verdict], gone: Sequence[Run], index: Callable[[], EventIndex] | None
 ) -> dict[int, Tag]:
     """The true verdict on each input of which one speaks: the first."""
     wanted = {id(event) for verdict in verdicts for event in verdict.events}
@@ -155,83 +154,25 @@ def _said(
         for at, event in enumerate(inputs):
             if id(event) in wanted:
                 places.setdefault(id(event), []).append(at)
-    out = _Runs(gone)
     said: dict[int, Tag] = {}
     for verdict in verdicts:
         exits = verdict.outcome in EXITS
         for event in verdict.events:
             for at in places.get(id(event), ()):
-                if at not in said and at < len(inputs) and (at in out) is exits:
+                if at not in said and at < len(inputs) and is_in(gone, at) is exits:
                     said[at] = verdict.outcome, verdict.reason
     return said
 
 
-class _Runs:
-    """Whether an index is in ascending runs."""
-
-    __slots__ = ("_runs", "_starts")
-
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self._runs = runs
-        self._starts = [start for start, _ in runs]
-
-    def __contains__(self, index: int) -> bool:
-        place = bisect_right(self._starts, index) - 1
-        return place >= 0 and index < self._runs[place][1]
-
-
-def _common(runs: Sequence[Run], other: Sequence[Run]) -> list[Run]:
-    """What ascending runs have in common."""
-    found: list[Run] = []
-    place = 0
-    for start, stop in runs:
-        while place < len(other) and other[place][1] <= start:
-            place += 1
-        at = place
-        while at < len(other) and other[at][0] < stop:
-            found.append((max(start, other[at][0]), min(stop, other[at][1])))
-            at += 1
-    return found
-
-
-def _less(runs: Sequence[Run], other: Sequence[Run]) -> list[Run]:
-    """What ascending runs leave of ascending runs."""
-    if not other:
-        return list(runs)
-    left: list[Run] = []
-    common = iter([*_common(runs, other), None])
-    out = next(common)
-    for start, stop in runs:
-        at = start
-        while out is not None and out[0] < stop:
-            if at < out[0]:
-                left.append((at, out[0]))
-            at = out[1]
-            out = next(common)
-        if at < stop:
-            left.append((at, stop))
-    return left
-
-
-def _merged(runs: Sequence[Run]) -> list[Run]:
-    merged: list[Run] = []
-    for start, stop in sorted(runs):
-        if merged and merged[-1][1] >= start:
-            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
-        else:
-            merged.append((start, stop))
-    return merged
-
-
-def _reframe(step: Step, inputs: Sequence[Any], events: Sequence[Any], alignment: SequenceDiff, ledger: Ledger) -> None:
+def _reframe(step: Step, inputs: Sequence[Any], events: Sequence[Any], diff: SequenceDiff, ledger: Ledger) -> None:
     """The output as a history of its own, in which what came in, or was made before, keeps its ordinal."""
-    made, ordinals = _made(step, events, alignment, ledger)
+    made, ordinals = _made(step, events, diff, ledger)
     frame = ledger.frames.get(step.index) if ledger.observed else None
     known = len(frame.history) if frame is not None else 0
     if frame is None or not _goes_on(frame, step, events, ordinals):
         frame, known = NumberedHistory(ListHistory(), ItemIds(), made_of=step.frame_in), 0
     frame.listed.renew(events[:known])
-    frame.listed.take(events[known:], _facts(step, inputs, events, alignment, ledger, known))
+    frame.listed.take(events[known:], _facts(step, inputs, events, diff, ledger, known))
     for start, (first, last) in ordinals:
         if (skip := max(0, known - start)) <= last - first:
             frame.ordinals.extend(last - first + 1 - skip, first + skip)
@@ -258,11 +199,11 @@ def _goes_on(frame: NumberedHistory, step: Step, events: Sequence[Any], ordinals
 
 
 def _facts(
-    step: Step, inputs: Sequence[Any], events: Sequence[Any], alignment: SequenceDiff, ledger: Ledger, start: int
+    step: Step, inputs: Sequence[Any], events: Sequence[Any], diff: SequenceDiff, ledger: Ledger, start: int
 ) -> Iterator[EventFacts]:
     """What was read of the output's events from `start` on: of those that came in, already then."""
     history, position = step.view_in.history, step.view_in.position
-    found = alignment.found()
+    found = diff.found()
     for place in range(start, len(events)):
         event, at = events[place], found[place]
         if at is not None and inputs[at] is event:
@@ -282,17 +223,17 @@ def _begins_with(ordinals: Sequence[tuple[int, Run]], known: ItemIds) -> bool:
 
 
 def _made(
-    step: Step, events: Sequence[Any], alignment: SequenceDiff, ledger: Ledger
+    step: Step, events: Sequence[Any], diff: SequenceDiff, ledger: Ledger
 ) -> tuple[list[tuple[int, int]], list[tuple[int, Run]]]:
     """The places of the new events with their ordinals, and all ordinals: runs, each with the place it begins at."""
     view, frame = step.view_in, step.frame_in
-    new = [events[alignment.front + n] for n, at in enumerate(alignment.middle) if at is None]
+    new = [events[diff.front + n] for n, at in enumerate(diff.middle) if at is None]
     known = ledger.made_by(step)
-    earlier = Matcher([event for event, _ in known], read=ledger.facts_of, by_id=False)
+    earlier = EventMatcher([event for event, _ in known], read=ledger.facts_of, by_id=False)
     again = iter(earlier.match(new) if known else [None] * len(new))
     made: list[tuple[int, int]] = []
     middle: list[Run] = []
-    for place, at in enumerate(alignment.middle, alignment.front):
+    for place, at in enumerate(diff.middle, diff.front):
         if at is None:
             before = next(again)
             ordinal = known[before][1] if before is not None else ledger.take(1)
@@ -300,8 +241,8 @@ def _made(
         else:
             ordinal = frame.ordinals.of(view.position(at))
         middle.append((ordinal, ordinal))
-    front = ordinal_runs(view.pick([(0, alignment.front)]), frame)
-    back = ordinal_runs(view.pick([(alignment.length - alignment.back, alignment.length)]), frame)
+    front = ordinal_runs(view.pick([(0, diff.front)]), frame)
+    back = ordinal_runs(view.pick([(diff.length - diff.back, diff.length)]), frame)
     runs: list[tuple[int, Run]] = []
     place = 0
     for run in chain(front, middle, back):

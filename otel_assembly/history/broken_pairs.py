@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from otel_assembly._internal.intervals import to_runs
+from otel_assembly._internal.intervals import is_in, to_runs
 from otel_assembly.history.view import Column
 from otel_assembly.messages.describe import EventFacts, EventKind
 from otel_assembly.messages.tool_pairs import ECHO, RESPONSE, Pairing, broken_pairs
@@ -32,7 +32,7 @@ def broken_in(view: View) -> int:
     if len(orphans):
         broken = sum(orphans.index(stop) - orphans.index(start) for start, stop in runs)
     for ask in history.pairing.given_up(last):
-        broken += history.atom(ask) not in parted and _holds(runs, ask)
+        broken += history.atom(ask) not in parted and is_in(runs, ask)
     for atom in parted:
         broken += _broken_of(history, runs, atom, last)
     return broken
@@ -62,7 +62,7 @@ def echoes_stand(history: History, runs: Sequence[Run]) -> bool:
 
 def _restates_still(history: History, runs: Sequence[Run], atom: int) -> bool:
     whole = list(members(history, atom))
-    kept = [position for position in whole if _holds(runs, position)]
+    kept = [position for position in whole if is_in(runs, position)]
     if len(kept) == len(whole) or not any(history.flags(position) & ECHO for position in kept):
         return True
     pairing = Pairing()
@@ -77,20 +77,15 @@ def members(history: History, atom: int) -> Iterable[int]:
 
 
 def _broken_of(history: History, runs: Sequence[Run], atom: int, last: int) -> int:
-    kept = [position for position in members(history, atom) if _holds(runs, position)]
+    kept = [position for position in members(history, atom) if is_in(runs, position)]
     facts = list(map(history.facts, kept))
     if last >= 0 and last not in kept:
         facts.insert(bisect_left(kept, last), EventFacts(EventKind.RESPONSE))
     return len(broken_pairs(facts))
 
 
-def _holds(runs: Sequence[Run], position: int) -> bool:
-    place = bisect_right(runs, position, key=lambda run: run[0]) - 1
-    return place >= 0 and position < runs[place][1]
-
-
 def _newest_response(history: History, runs: Sequence[Run]) -> int:
-    if _holds(runs, history.pairing.last_response):
+    if is_in(runs, history.pairing.last_response):
         return history.pairing.last_response
     if history.pairing.last_response < runs[0][0]:
         return -1

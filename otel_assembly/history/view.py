@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, overload
 
-from otel_assembly._internal.intervals import to_runs, without
+from otel_assembly._internal.intervals import difference, merged, to_runs
 
 if TYPE_CHECKING:
     from otel_assembly._internal.intervals import Run
@@ -219,14 +219,11 @@ class View(Sequence[Any]):
         held: dict[int, list[Run]] = {}
         for column, start, stop in other.segments:
             held.setdefault(id(column), []).append((start, stop))
+        held = {column: merged(runs) for column, runs in held.items()}
         segments: list[Segment] = []
         for column, start, stop in self.segments:
-            inside = sorted(
-                (max(low, start) - start, min(high, stop) - start)
-                for low, high in held.get(id(column), ())
-                if low < stop and high > start
-            )
-            segments += ((column, start + low, start + high) for low, high in without(stop - start, inside))
+            left = difference([(start, stop)], held.get(id(column), ()))
+            segments += ((column, low, high) for low, high in left)
         return View(self.history, segments, is_slice=self.is_slice)
 
     def pick_positions(self, positions: Iterable[int]) -> View:

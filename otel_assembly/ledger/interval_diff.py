@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
-from otel_assembly._internal.intervals import Run, to_runs, without
+from otel_assembly._internal.intervals import Run, difference, merged, to_runs
 from otel_assembly.history.view import Column, View
 from otel_assembly.ledger.snapshot import Group
 from otel_assembly.messages.tool_pairs import ECHO
@@ -34,28 +32,18 @@ def entered(new: Sequence[Group], old: Sequence[Group], *, tagged: bool = True) 
     for group in old:
         for column, start, stop in group.view.segments:
             held.setdefault((id(column), group.tag if tagged else None), []).append((start, stop))
-    for runs in held.values():
-        runs.sort()
+    held = {key: merged(runs) for key, runs in held.items()}
     found: list[Group] = []
     for group in new:
         segments = [
             (column, low, high)
             for column, start, stop in group.view.segments
-            for low, high in _outside((start, stop), held.get((id(column), group.tag if tagged else None), ()))
+            for low, high in difference([(start, stop)], held.get((id(column), group.tag if tagged else None), ()))
         ]
         if segments:
             view = View(group.view.history, segments)
             found.append(Group(view, group.frame, group.outcome, group.reason))
     return found
-
-
-def _outside(run: Run, held: Sequence[Run]) -> list[Run]:
-    """What ascending, disjoint runs leave of one run; only those that touch it are looked at."""
-    start, stop = run
-    first = bisect_right(held, start, key=itemgetter(1))
-    after = bisect_left(held, stop, key=itemgetter(0))
-    inside = ((max(low, start) - start, min(high, stop) - start) for low, high in held[first:after])
-    return [(start + low, start + high) for low, high in without(stop - start, inside)]
 
 
 def _comparable(new: Sequence[Group], old: Sequence[Group]) -> bool:

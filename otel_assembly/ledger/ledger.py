@@ -18,8 +18,8 @@ from otel_assembly.errors import DescribeError
 from otel_assembly.history.history import History, ListHistory
 from otel_assembly.ledger.item_ids import ItemIds
 from otel_assembly.ledger.snapshot import Departure, LedgerInput, NumberedHistory, PendingUsage, Snapshot
-from otel_assembly.matching.event_index import Matcher
-from otel_assembly.matching.sequence_diff import align
+from otel_assembly.matching.event_index import EventMatcher
+from otel_assembly.matching.sequence_diff import diff_sequences
 from otel_assembly.messages.content_snapshot import Reading, Readings, changed, contents, equal, readable, says_the_same
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ class Ledger:
         last = self.last
         if self.observed and last is not None and last.frame is not old:
             sent = list(last.frame.of(last.kept))
-            found = align(list(last.kept), events, read=self.facts_of).found()
+            found = diff_sequences(list(last.kept), events, read=self.facts_of).found()
             ordinals = [None if at is None else sent[at] for at in found]
         for known in (lambda new: self._came_before(old, new), self._made_before):
             if None in ordinals:
@@ -229,7 +229,7 @@ class Ledger:
         return ordinals
 
     def _came_before(self, old: NumberedHistory, events: list[Any]) -> list[int | None]:
-        found = align(old.history.events, events, old.places, read=self.facts_of).found()
+        found = diff_sequences(old.history.events, events, old.places, read=self.facts_of).found()
         return [None if at is None else old.ordinals.of(at) for at in found]
 
     def _made_before(self, events: Sequence[Any]) -> list[int | None]:
@@ -237,7 +237,7 @@ class Ledger:
         made = [one for step in self.last.created for one in step] if self.observed and self.last is not None else []
         if not made:
             return [None] * len(events)
-        found = Matcher([event for event, _ in made], read=self.facts_of).match(events)
+        found = EventMatcher([event for event, _ in made], read=self.facts_of).match(events)
         return [None if at is None else made[at][1] for at in found]
 
     def facts(self, event: Any) -> EventFacts:

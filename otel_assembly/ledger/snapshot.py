@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from otel_assembly.matching.event_index import Index
+from otel_assembly.matching.event_index import EventIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,17 +28,17 @@ class NumberedHistory:
     told: dict[int, int] = field(default_factory=dict)
     #: Of a step's output: the frame that came into the step.
     made_of: NumberedHistory | None = None
-    _places: Index | None = None
+    _places: EventIndex | None = None
 
     @property
     def listed(self) -> ListHistory:
         """Its history, where that is of a list: what came in as one, or what a step made."""
         return cast("ListHistory", self.history)
 
-    def places(self) -> Index:
+    def places(self) -> EventIndex:
         """Where its events stand."""
         if self._places is None:
-            self._places = Index(self.history.events, self.history.facts)
+            self._places = EventIndex(self.history.events, self.history.facts)
         return self._places
 
     def renew(self, events: Sequence[Any], reread: Mapping[int, EventFacts]) -> None:

@@ -8,7 +8,9 @@ Two events that were given different ids are two, whatever they say.
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import DescribeError
 from otel_assembly.messages.content_snapshot import equal, reading_of, told_apart
@@ -29,7 +31,35 @@ def facts_of(event: Any) -> EventFacts | None:
         return None
 
 
-class Index:
+_ID: Final = attrgetter("id")
+
+
+def _reading_hash(facts: EventFacts) -> int:
+    return hash(reading_of(facts))
+
+
+class _Places:
+    """Where events of a sequence stand, by a key that is read from their facts; it is read on as the sequence grows."""
+
+    __slots__ = ("_by_key", "_key_of", "_upto")
+
+    def __init__(self, key_of: Callable[[EventFacts], Any]) -> None:
+        self._key_of = key_of
+        self._by_key: dict[Any, list[int]] = {}
+        self._upto = 0
+
+    def of(self, key: Any, index: EventIndex) -> Sequence[int]:
+        """The places of a key in the sequence of an index, ascending."""
+        for place in range(self._upto, len(index.events)):
+            facts = index.facts(place)
+            found = None if facts is None else self._key_of(facts)
+            if found is not None:
+                self._by_key.setdefault(found, []).append(place)
+        self._upto = len(index.events)
+        return self._by_key.get(key, ())
+
+
+class EventIndex:
     """Where the events of a sequence stand, by what they are found by; it is read on as the sequence grows.
 
     Each kind of key is read only once somebody asks for it.
@@ -39,17 +69,7 @@ class Index:
         facts: What is known of the event at a place.
     """
 
-    __slots__ = (
-        "_alike",
-        "_alike_upto",
-        "_by_id",
-        "_by_id_upto",
-        "_by_identity",
-        "_by_identity_upto",
-        "_repeated",
-        "events",
-        "facts",
-    )
+    __slots__ = ("_by_id", "_by_identity", "_by_identity_upto", "_by_reading", "_repeated", "events", "facts")
 
     def __init__(self, events: Sequence[Any], facts: Callable[[int], EventFacts | None]) -> None:
         self.events = events
@@ -57,9 +77,9 @@ class Index:
         self._by_identity: dict[int, int] = {}
         #: Every place of an object that stands in several.
         self._repeated: dict[int, list[int]] = {}
-        self._by_id: dict[str, list[int]] = {}
-        self._alike: dict[int, list[int]] = {}
-        self._by_identity_upto = self._by_id_upto = self._alike_upto = 0
+        self._by_identity_upto = 0
+        self._by_id = _Places(_ID)
+        self._by_reading = _Places(_reading_hash)
 
     def renewed(self) -> None:
         """The sequence holds other objects of the same events."""
@@ -86,24 +106,14 @@ class Index:
 
     def of_id(self, name: str) -> Sequence[int]:
         """Where events stand that the framework gave this id."""
-        for place in range(self._by_id_upto, len(self.events)):
-            facts = self.facts(place)
-            if facts is not None and facts.id is not None:
-                self._by_id.setdefault(facts.id, []).append(place)
-        self._by_id_upto = len(self.events)
-        return self._by_id.get(name, ())
+        return self._by_id.of(name, self)
 
     def like(self, facts: EventFacts) -> Sequence[int]:
         """Where events stand that read as this one does, and perhaps some others."""
-        for place in range(self._alike_upto, len(self.events)):
-            known = self.facts(place)
-            if known is not None:
-                self._alike.setdefault(hash(reading_of(known)), []).append(place)
-        self._alike_upto = len(self.events)
-        return self._alike.get(hash(reading_of(facts)), ())
+        return self._by_reading.of(_reading_hash(facts), self)
 
 
-class Matcher:
+class EventMatcher:
     """Finds events of one sequence in another; each is found at most once.
 
     Args:
@@ -123,13 +133,13 @@ class Matcher:
         events: Sequence[Any],
         start: int = 0,
         stop: int | None = None,
-        index: Index | None = None,
+        index: EventIndex | None = None,
         *,
         read: Read = facts_of,
         by_id: bool = True,
         rereads: bool = False,
     ) -> None:
-        self._index = Index(events, lambda place: read(events[place])) if index is None else index
+        self._index = EventIndex(events, lambda place: read(events[place])) if index is None else index
         self._events = self._index.events
         self._start, self._stop = start, len(events) if stop is None else stop
         self._read = read
@@ -139,7 +149,7 @@ class Matcher:
     def match(self, events: Sequence[Any]) -> list[int | None]:
         """For each event, the index of the event that it is or stands for; None where there is none."""
         taken: set[int] = set()
-        found = [self._first(self._index.of_object(event), taken) for event in events]
+        found = [self._take(self._index.of_object(event), self._start, taken) for event in events]
         unknown = {place: self._read(events[place]) for place, at in enumerate(found) if at is None}
         if unknown and self._by_id:
             self._match_ids(events, unknown, found, taken)
@@ -147,12 +157,15 @@ class Matcher:
             self._match_equals(events, unknown, found, taken)
         return found
 
-    def _first(self, indexes: Sequence[int], taken: set[int]) -> int | None:
-        for place in range(bisect_left(indexes, self._start), len(indexes)):
+    def _take(
+        self, indexes: Sequence[int], start: int, taken: set[int], is_it: Callable[[int], bool] = lambda _: True
+    ) -> int | None:
+        """The first of ascending indexes, from `start` on, that nobody has taken and that is the one; now it is."""
+        for place in range(bisect_left(indexes, start), len(indexes)):
             index = indexes[place]
             if index >= self._stop:
                 break
-            if index not in taken:
+            if index not in taken and is_it(index):
                 taken.add(index)
                 return index
         return None
@@ -167,15 +180,14 @@ class Matcher:
         for place, facts in list(unknown.items()):
             if facts is None or facts.id is None:
                 continue
-            indexes = self._index.of_id(facts.id)
-            free = next((i for i in indexes if self._start <= i < self._stop and i not in taken), None)
-            if free is None or type(self._events[free]) is not type(events[place]):
+            is_of_type = partial(self._is_of_type, type(events[place]))
+            index = self._take(self._index.of_id(facts.id), self._start, taken, is_of_type)
+            if index is None:
                 continue
-            taken.add(free)
             del unknown[place]
-            known = self._index.facts(free)
+            known = self._index.facts(index)
             if not self._rereads or (known is not None and reading_of(known) == reading_of(facts)):
-                found[place] = free
+                found[place] = index
 
     def _match_equals(
         self,
@@ -187,26 +199,20 @@ class Matcher:
         """In order: between two matched neighbours, only what stood between them is compared."""
         at = self._start
         for place, event in enumerate(events):
-            matched = found[place]
-            if matched is not None:
-                at = max(at, matched + 1)
-                continue
-            facts = unknown.get(place)
-            if facts is None:
-                continue
-            candidates = self._index.like(facts)
-            for candidate in candidates[bisect_left(candidates, at) :]:
-                if candidate >= self._stop:
-                    break
-                if candidate not in taken and self._same(candidate, event, facts):
-                    taken.add(candidate)
-                    found[place] = candidate
-                    at = candidate + 1
-                    break
+            index, facts = found[place], unknown.get(place)
+            if index is None and facts is not None:
+                index = found[place] = self._take(
+                    self._index.like(facts), at, taken, partial(self._is_same, event, facts)
+                )
+            if index is not None:
+                at = max(at, index + 1)
 
-    def _same(self, candidate: int, event: Any, facts: EventFacts) -> bool:
+    def _is_of_type(self, event_type: type, index: int) -> bool:
+        return type(self._events[index]) is event_type
+
+    def _is_same(self, event: Any, facts: EventFacts, index: int) -> bool:
         """Whether two events that read alike are one."""
-        known, other = self._index.facts(candidate), self._events[candidate]
+        known, other = self._index.facts(index), self._events[index]
         if known is None or type(other) is not type(event) or (self._by_id and told_apart(known, facts)):
             return False
         return reading_of(known) == reading_of(facts) and (not facts.media_tokens or equal(other, event))
@@ -228,19 +234,3 @@ def moved(indexes: Sequence[int]) -> set[int]:
         stays.add(indexes[place])
         place = before[place]
     return set(indexes) - stays
-
-
-def replaced(length: int, found: Sequence[int | None]) -> set[int]:
-    """Of `length` inputs, the unmatched ones in whose place an unmatched output stands."""
-    taken = {index for index in found if index is not None}
-    gone: set[int] = set()
-    low = 0
-    invention = False
-    for index in (*found, length):
-        if index is None:
-            invention = True
-            continue
-        if invention:
-            gone.update(i for i in range(low, index) if i not in taken)
-        low, invention = max(low, index + 1), False
-    return gone

@@ -7,11 +7,12 @@ at single events. Only what is left in the middle is matched one by one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import compress, pairwise
+from operator import is_not
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly._internal.intervals import to_runs, without
-from otel_assembly.matching.event_index import Index, Matcher, facts_of
+from otel_assembly._internal.intervals import merged, to_runs
+from otel_assembly.matching.event_index import EventIndex, EventMatcher, facts_of
 from otel_assembly.messages.content_snapshot import equal
 
 if TYPE_CHECKING:
@@ -20,9 +21,8 @@ if TYPE_CHECKING:
     from otel_assembly._internal.intervals import Run
     from otel_assembly.matching.event_index import Read
 
-#: So many are compared at first, and so many times as many next.
-_FIRST: Final = 16
-_GROWTH: Final = 8
+#: So many are compared at once.
+_AT_ONCE: Final = 512
 
 
 @dataclass(slots=True)
@@ -45,20 +45,7 @@ class SequenceDiff:
     def kept(self) -> list[Run]:
         """The inputs that are still there, as ascending runs."""
         found = sorted(index for index in self.middle if index is not None)
-        runs = [(0, self.front), *to_runs(found), (self.length - self.back, self.length)]
-        merged: list[Run] = []
-        for start, stop in runs:
-            if start < stop:
-                if merged and merged[-1][1] == start:
-                    merged[-1] = (merged[-1][0], stop)
-                else:
-                    merged.append((start, stop))
-        return merged
-
-    @property
-    def gone(self) -> list[Run]:
-        """The inputs that are not there any more."""
-        return without(self.length, self.kept)
+        return merged([(0, self.front), *to_runs(found), (self.length - self.back, self.length)])
 
     @property
     def in_order(self) -> bool:
@@ -74,7 +61,7 @@ class SequenceDiff:
         return [*range(self.front), *self.middle, *back]
 
     def replaced(self) -> list[Run]:
-        """Runs in which what is gone was replaced: something new stands where they stood."""
+        """Runs in whose place something new stands."""
         low, invention = self.front, False
         runs: list[Run] = []
         for index in (*self.middle, self.length - self.back):
@@ -87,10 +74,10 @@ class SequenceDiff:
         return runs
 
 
-def align(
+def diff_sequences(
     inputs: Sequence[Any],
     events: Sequence[Any],
-    index: Callable[[], Index] | None = None,
+    index: Callable[[], EventIndex] | None = None,
     *,
     read: Read = facts_of,
     rereads: bool = False,
@@ -105,8 +92,11 @@ def align(
         rereads: Whether one that is found by its id, but says something else, is a new one in its place.
     """
     length = len(inputs)
-    front = _front(inputs, events)
-    back = _back(inputs, events, front)
+    front = length if inputs is events else _shared(inputs, events)
+    most = min(length, len(events)) - front
+    back = 0
+    if most and inputs[-1] is events[-1]:
+        back = _shared(inputs[length - most :][::-1], events[len(events) - most :][::-1])
     out = events[front : len(events) - back]
     if not out:
         return SequenceDiff(length, front, back, ())
@@ -114,60 +104,23 @@ def align(
         return SequenceDiff(length, front, back, (None,) * len(out))
     low, high = front, length - back
     if index is not None:
-        middle = Matcher(inputs, low, high, index(), read=read, rereads=rereads).match(out)
+        middle = EventMatcher(inputs, low, high, index(), read=read, rereads=rereads).match(out)
     else:
-        found = Matcher(inputs[low:high], read=read, rereads=rereads).match(out)
+        found = EventMatcher(inputs[low:high], read=read, rereads=rereads).match(out)
         middle = [one if one is None else one + low for one in found]
     return SequenceDiff(length, front, back, middle)
 
 
-def _front(inputs: Sequence[Any], events: Sequence[Any]) -> int:
-    """How many both begin with: the very objects at both ends of it, and equal ones between."""
-    most = min(len(inputs), len(events))
-    if inputs is events:
+def _shared(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How many items two sequences begin with alike: the first and the last are the very objects, all between equal."""
+    most = min(len(one), len(other))
+    if not most or one[0] is not other[0]:
+        return 0
+    alike = 0
+    while alike < most and equal(one[alike : alike + _AT_ONCE], other[alike : alike + _AT_ONCE]):
+        alike += _AT_ONCE
+    if alike >= most and one[most - 1] is other[most - 1]:
         return most
-    if not most or inputs[0] is not events[0]:
-        return 0
-    if len(inputs) == len(events) and equal(inputs, events):
-        return most if inputs[-1] is events[-1] else _exactly(inputs, events, most)
-    done, step = 0, _FIRST
-    while done < most:
-        upto = min(most, done + step)
-        if not equal(inputs[done:upto], events[done:upto]):
-            while upto - done > 1:
-                middle = (done + upto) // 2
-                if equal(inputs[done:middle], events[done:middle]):
-                    done = middle
-                else:
-                    upto = middle
-            break
-        done, step = upto, step * _GROWTH
-    return done if done and inputs[done - 1] is events[done - 1] else _exactly(inputs, events, done)
-
-
-def _exactly(inputs: Sequence[Any], events: Sequence[Any], upto: int) -> int:
-    """How many of so many are the very objects: among equal ones, another may have taken the first one's place."""
-    return next((at for at in range(upto) if inputs[at] is not events[at]), upto)
-
-
-def _back(inputs: Sequence[Any], events: Sequence[Any], front: int) -> int:
-    """The same, from the end."""
-    most = min(len(inputs), len(events)) - front
-    if not most or inputs[-1] is not events[-1]:
-        return 0
-    high, top = len(inputs), len(events)
-    done, step = 0, _FIRST
-    while done < most:
-        upto = min(most, done + step)
-        if not equal(inputs[high - upto : high - done], events[top - upto : top - done]):
-            while upto - done > 1:
-                middle = (done + upto) // 2
-                if equal(inputs[high - middle : high - done], events[top - middle : top - done]):
-                    done = middle
-                else:
-                    upto = middle
-            break
-        done, step = upto, step * _GROWTH
-    if done and inputs[high - done] is events[top - done]:
-        return done
-    return next((at for at in range(done) if inputs[high - at - 1] is not events[top - at - 1]), done)
+    # Where an equal object stands at the end of what is alike, another may have taken the first one's place.
+    start = alike if alike < most and one[alike - 1] is other[alike - 1] else 0
+    return next(compress(range(start, most), map(is_not, one[start:most], other[start:most])), most)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from otel_assembly._internal.intervals import Run, without
+from otel_assembly._internal.intervals import Run, complement
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.history.history import History, ListHistory
@@ -200,14 +200,14 @@ def keep(view: View, runs: Sequence[Run], reason: DecisionReason) -> tuple[View,
     """
     kept = view.pick(runs)
     verdicts: list[Verdict] = []
-    outside = view.pick(without(len(view), runs)) if len(kept) < len(view) else None
+    outside = view.pick(complement(len(view), runs)) if len(kept) < len(view) else None
     if outside:
         verdicts.append(Verdict(outside, DecisionOutcome.DROPPED, reason))
     lost = unpaired(view.history.pairing, kept.backward(), newest_response(view))
     if lost:
         verdicts += orphan_verdicts(kept, lost)
         indexes = sorted(kept.index_of(position) for position in lost)
-        kept = kept.pick(without(len(kept), ((index, index + 1) for index in indexes)))
+        kept = kept.pick(complement(len(kept), [(index, index + 1) for index in indexes]))
     return kept, verdicts
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly._internal.intervals import to_runs, without
+from otel_assembly._internal.intervals import complement, to_runs
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.history.history import CONVERSATION_KINDS
 from otel_assembly.history.view import View
@@ -54,5 +54,5 @@ class ConversationPolicy(DecidingPolicy):
         if lost:
             verdicts += orphan_verdicts(kept, lost)
             indexes = sorted(index for position in lost if (index := kept.index_of(position)) >= 0)
-            kept = kept.pick(without(len(kept), ((index, index + 1) for index in indexes)))
+            kept = kept.pick(complement(len(kept), [(index, index + 1) for index in indexes]))
         return Outcome(prompts, kept, verdicts)

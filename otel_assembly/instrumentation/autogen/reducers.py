@@ -23,7 +23,7 @@ from otel_assembly.instrumentation.autogen.conversation import (
     remember,
 )
 from otel_assembly.instrumentation.hooks import argument, bound, told_whole
-from otel_assembly.matching.event_index import Matcher
+from otel_assembly.matching.event_index import EventMatcher
 from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
@@ -374,7 +374,7 @@ class _Watched:
             chain = [asked] if is_same(asked.result, result) else [asked, *chain]
             unknown = not inputs
         else:
-            unknown = not inputs or None in Matcher(inputs).match(result)
+            unknown = not inputs or None in EventMatcher(inputs).match(result)
         if unknown:
             inputs, chain = [*result], chain[-1:]
         assembly = self._begin(inputs, started_ns, unknown=unknown and bool(result))

@@ -1,0 +1,86 @@
+"""Interval arithmetic says of runs what sets say of the numbers in them."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_assembly._internal.intervals import complement, difference, intersection, is_in, merged, to_runs
+
+MOST = 40
+NUMBERS = st.sets(st.integers(0, MOST))
+LOOSE_RUNS = st.lists(st.tuples(st.integers(0, MOST), st.integers(0, MOST)), max_size=8)
+
+
+@st.composite
+def runs(draw):
+    """Ascending, disjoint runs, of which some touch: two neighbours need not be one."""
+    found, cuts = [], draw(NUMBERS)
+    for start, stop in to_runs(sorted(draw(NUMBERS))):
+        edges = [start, *sorted(cut for cut in cuts if start < cut < stop), stop]
+        found += itertools.pairwise(edges)
+    return found
+
+
+def numbers(some):
+    return {number for start, stop in some for number in range(start, stop)}
+
+
+def are_runs(some):
+    """Whether they are ascending, disjoint, and none is empty."""
+    return all(start < stop for start, stop in some) and all(
+        stop <= start for (_, stop), (start, _) in itertools.pairwise(some)
+    )
+
+
+@given(NUMBERS)
+def test_numbers_become_the_fewest_runs_that_hold_them(some):
+    made = to_runs(sorted(some))
+    assert numbers(made) == some
+    assert are_runs(made)
+    assert all(stop < start for (_, stop), (start, _) in itertools.pairwise(made))
+
+
+@given(st.lists(st.integers(0, MOST)))
+def test_numbers_in_any_order_are_read_back_from_their_runs_in_that_order(some):
+    assert [number for start, stop in to_runs(some) for number in range(start, stop)] == some
+
+
+@given(LOOSE_RUNS)
+def test_merged_runs_hold_what_the_loose_ones_held(some):
+    made = merged(some)
+    assert numbers(made) == numbers(some)
+    assert made == to_runs(sorted(numbers(some)))
+
+
+@given(runs(), st.integers(-1, MOST + 1))
+def test_a_number_is_in_the_runs_that_hold_it(some, number):
+    assert is_in(some, number) is (number in numbers(some))
+
+
+@given(runs(), runs())
+def test_two_lists_of_runs_have_in_common_what_their_numbers_have(one, other):
+    made = intersection(one, other)
+    assert numbers(made) == numbers(one) & numbers(other)
+    assert are_runs(made)
+
+
+@given(runs(), runs())
+def test_what_runs_leave_of_others_is_what_their_numbers_leave(one, other):
+    made = difference(one, other)
+    assert numbers(made) == numbers(one) - numbers(other)
+    assert are_runs(made)
+
+
+@given(st.integers(0, MOST), runs())
+def test_what_runs_leave_of_a_length_is_what_their_numbers_leave(length, some):
+    made = complement(length, some)
+    assert numbers(made) == set(range(length)) - numbers(some)
+    assert are_runs(made)
+
+
+@given(runs(), runs(), runs())
+def test_what_is_taken_away_in_two_steps_is_taken_away_in_one(one, other, third):
+    assert numbers(difference(difference(one, other), third)) == numbers(difference(one, merged([*other, *third])))
