@@ -291,10 +291,10 @@ class History(Sequence[Any]):
                 found += self._digests[start:stop]
             else:
                 found.extend(map(self._digests.__getitem__, column.positions(start, stop)))
-        if 0 in found:
-            for index, position in enumerate(view.positions()):
-                if not found[index]:
-                    found[index] = self.digest(position)
+        missing = -1
+        for _ in range(found.count(0)):
+            missing = found.index(0, missing + 1)
+            found[missing] = self.digest(view.position(missing))
         if sys.byteorder == "big":
             found.byteswap()
         return found.tobytes()

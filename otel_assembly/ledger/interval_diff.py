@@ -110,7 +110,7 @@ def _spans(column: Column, start: int, stop: int, frame: NumberedHistory) -> Ite
 
 def shared_prefix(new: View, old: View) -> int:
     """How many items two views begin with that read the same: by interval as far as that goes, then by their text."""
-    count = _shared_positions(new, old) if new.history is old.history else 0
+    count = shared_positions(new, old)
     if count == min(len(new), len(old)):
         return count
     rest = zip(*(view.pick([(count, len(view))]).positions() for view in (new, old)), strict=False)
@@ -121,7 +121,8 @@ def shared_prefix(new: View, old: View) -> int:
     return count
 
 
-def _shared_positions(new: View, old: View) -> int:
+def shared_positions(new: View, old: View) -> int:
+    """How many items two views of one history begin with at the same positions, as far as their intervals tell."""
     count = 0
     for (column, start, stop), (other, low, high) in zip(new.segments, old.segments, strict=False):
         if column is not other or start != low:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.chain.filtered_output import FilteredOutput
     from otel_assembly.context import Context
-    from otel_assembly.ledger.prefix_hash import PrefixHash
+    from otel_assembly.history.view import View
     from otel_assembly.ledger.step import Step
     from otel_assembly.messages.describe import EventFacts
 
@@ -64,8 +64,8 @@ class Ledger:
         self.readings = Readings()
         #: What each event of the last list said when it was read.
         self._said: list[Any] = []
-        #: The digest of the last stable prefix, so that one that only grew is not read again.
-        self.prefix: PrefixHash | None = None
+        #: The last stable prefix that was hashed: its prompts, its events and the state of the hash.
+        self.hashed_prefix: tuple[tuple[str, ...], View, Any] | None = None
         #: What left by a step since the last recorded assembly, and is not offered any more.
         self.departed: dict[int, Departure] = {}
         #: What a step made of others, by its ordinal: theirs, of those that nobody made.

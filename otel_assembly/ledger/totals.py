@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from operator import add, sub
+import hashlib
 from typing import TYPE_CHECKING, Final
 
 from otel_assembly.decision import DecisionOutcome, PrefixBreak, PromptPart
-from otel_assembly.history.history import KINDS
-from otel_assembly.ledger.interval_diff import shared_prefix
+from otel_assembly.history.history import KINDS, text_digest
+from otel_assembly.ledger.interval_diff import shared_positions, shared_prefix
 from otel_assembly.ledger.numbers import Breakpoints, Prefix, Totals
-from otel_assembly.ledger.prefix_hash import PrefixHash
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,13 +146,11 @@ def _tokens_of_kinds(record: Record, view: View) -> Sequence[int]:
     if last is not None and last.kinds is not None and last.kept.history is history and last.kept_table is table:
         came, went = view.minus(last.kept), last.kept.minus(view)
         if len(came) + len(went) < len(view):
-            sums = last.kinds
-            if came:
-                sums = list(map(add, sums, history.tokens_by_kind(came, table)))
-            if went:
-                sums = list(map(sub, sums, history.tokens_by_kind(went, table)))
-            record.kinds = sums
-            return sums
+            changes = zip(
+                last.kinds, history.tokens_by_kind(came, table), history.tokens_by_kind(went, table), strict=True
+            )
+            record.kinds = [tokens + more - less for tokens, more, less in changes]
+            return record.kinds
     record.kinds = history.tokens_by_kind(view, table)
     return record.kinds
 
@@ -235,14 +232,20 @@ def _holds(group: Group, view: View, position: int, item: int) -> bool:
 
 
 def prefix_hash(record: Record, prefix: Prefix) -> str:
-    """16 hex digits that stand for the text of a prefix, equal in every process."""
-    shared = record.view_out.pick([(0, prefix.events)])
-    held = record.ledger.prefix
+    """16 hex digits that stand for the text of a prefix, equal in every process; one that only grew is read on."""
     prompts = record.prompts_out[: prefix.prompts]
-    if held is None or not held.begins(prompts, shared):
-        held = PrefixHash(prompts)
-    held = record.ledger.prefix = held.upto(shared)
-    return held.digest
+    view = record.view_out.pick([(0, prefix.events)])
+    hashed = record.ledger.hashed_prefix
+    if hashed is not None and hashed[0] == prompts and shared_positions(view, hashed[1]) == len(hashed[1]):
+        state, known = hashed[2].copy(), len(hashed[1])
+    else:
+        state, known = hashlib.blake2b(digest_size=8), 0
+        for prompt in prompts:
+            state.update(text_digest((prompt,)).to_bytes(8, "little"))
+    state.update(view.history.digests(view.pick([(known, len(view))])))
+    record.ledger.hashed_prefix = prompts, view, state
+    digest: str = state.hexdigest()
+    return digest
 
 
 def _common_beginning(one: str, other: str) -> str:
