@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from otel_assembly._internal.arguments import OnError, OnHalt, counts, instance, one_of
-from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.registry import Registry
 from otel_assembly.assembly import Assembly, note_on
 from otel_assembly.chain.apply_policy import apply, config_of
 from otel_assembly.chain.config import chain_from_config, chain_to_config
@@ -106,8 +106,7 @@ class Assembler:
         self._counter = counter
         self._recorder = recorder
         self._ledgers = Ledgers()
-        self._meters: dict[str | None, TokenMeter] = {}
-        self._lock = new_lock()
+        self._meters: Registry[str | None, TokenMeter] = Registry(_METERS)
         for warning in validate_order(self.policies):
             logger.warning("assembly policy ordering: %s", warning)
         with suppress(TokenizerError):  # raised where something is to be counted
@@ -214,13 +213,7 @@ class Assembler:
 
     def _meter(self, model: str | None) -> TokenMeter:
         key = None if self._counter is not None else model
-        meter = self._meters.get(key)
-        if meter is None:
-            with self._lock:
-                meter = self._meters.setdefault(key, self._new_meter(self._counter or counter_for(model)))
-                while len(self._meters) > _METERS:
-                    del self._meters[next(iter(self._meters))]
-        return meter
+        return self._meters.of(key, lambda: self._new_meter(self._counter or counter_for(model)))
 
     def _new_meter(self, counter: TokenCounter) -> TokenMeter:
         return TokenMeter(counter, self.framing)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections import Counter, OrderedDict
+from collections import Counter
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.registry import Registry
 from otel_assembly.errors import HaltedError
 from otel_assembly.events import HaltEvent, ObserverAlert, Severity, severity_name
 from otel_assembly.messages.describe import EventKind
@@ -355,27 +356,9 @@ class Conversation:
                 self.alerts_read = max(self.alerts_read, alerts)
 
 
-class _KnownById:
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._known: OrderedDict[str, Conversation] = OrderedDict()
-        self._lock = new_lock()
-
-    def get(self, conversation_id: str) -> Conversation:
-        with self._lock:
-            known = self._known.get(conversation_id)
-            if known is None:
-                known = self._known[conversation_id] = Conversation()
-                if len(self._known) > self._limit:
-                    self._known.popitem(last=False)
-            else:
-                self._known.move_to_end(conversation_id)
-            return known
-
-
-_BY_ID = _KnownById(REMEMBERED_CONVERSATIONS)
+_BY_ID: Final[Registry[str, Conversation]] = Registry(REMEMBERED_CONVERSATIONS)
 
 
 def conversation_of_id(conversation_id: str) -> Conversation:
     """The conversation of this id in this process; the least recently used ones are forgotten past 10,000."""
-    return _BY_ID.get(conversation_id)
+    return _BY_ID.of(conversation_id, Conversation)

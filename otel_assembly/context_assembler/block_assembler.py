@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from otel_assembly._internal.forks import new_lock
 from otel_assembly.assembler import Assembler
 from otel_assembly.budget.measure import meter_of_blocks
 from otel_assembly.context_assembler.compaction_cache import KeptCompactions
@@ -24,6 +25,7 @@ class DeskAssembler(Assembler):
 
     def __init__(self, *given: Any, **settings: Any) -> None:
         super().__init__(*given, **settings)
+        self._lock = new_lock()
         self._kept: WeakKeyDictionary[Ledger, KeptCompactions] = WeakKeyDictionary()
 
     def kept(self, context: Context) -> KeptCompactions:

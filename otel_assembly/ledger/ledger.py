@@ -8,12 +8,12 @@ changed, and not what the conversation has grown to.
 from __future__ import annotations
 
 import uuid
-from collections import OrderedDict
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from otel_assembly._internal.forks import in_child, new_lock
+from otel_assembly._internal.registry import Registry
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.history import History, ListHistory
 from otel_assembly.ledger.item_ids import ItemIds
@@ -304,13 +304,13 @@ class Ledgers:
 
     def __init__(self) -> None:
         self._lock = new_lock()
+        self._by_id: Registry[str, Ledger] = Registry(LEDGERS_BY_ID, anew_in_child=True)
         self._begin()
         in_child(self._begin)
 
     def _begin(self) -> None:
         self._keeper = _Keeper()
         self._by_context: WeakKeyDictionary[Context, Ledger] = WeakKeyDictionary()
-        self._by_id: OrderedDict[str, Ledger] = OrderedDict()
 
     def of(self, events: Sequence[Any], context: Context) -> Ledger:
         """The ledger of the conversation that these events belong to."""
@@ -321,18 +321,8 @@ class Ledgers:
                 held: WeakKeyDictionary[_Keeper, Ledger] = events.kept_for
                 return _at(held, self._keeper)
             if context.conversation_id is not None:
-                return self._of_id(context.conversation_id)
+                return self._by_id.of(context.conversation_id, Ledger)
             return _at(self._by_context, context)
-
-    def _of_id(self, conversation_id: str) -> Ledger:
-        ledger = self._by_id.get(conversation_id)
-        if ledger is None:
-            ledger = self._by_id[conversation_id] = Ledger()
-            if len(self._by_id) > LEDGERS_BY_ID:
-                self._by_id.popitem(last=False)
-        else:
-            self._by_id.move_to_end(conversation_id)
-        return ledger
 
 
 def _at(ledgers: WeakKeyDictionary[Key, Ledger], key: Key) -> Ledger:

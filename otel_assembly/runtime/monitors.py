@@ -9,8 +9,9 @@ import hashlib
 import json
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly._internal.registry import Registry
 from otel_assembly.conversation import REMEMBERED_CONVERSATIONS
 from otel_assembly.errors import ConfigurationError, UnknownNameError
 from otel_assembly.events import (
@@ -24,13 +25,11 @@ from otel_assembly.events import (
 from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Hashable
 
     from otel_assembly.context import Context
     from otel_assembly.conversation import Conversation
     from otel_assembly.events import SeverityName
-
-S = TypeVar("S")
 
 #: Something told in one way is awaited in others for so many others.
 _AWAITED: Final = 64
@@ -98,14 +97,14 @@ class TokenMonitor:
             raise ConfigurationError(
                 f"warn_severity {self.warn_severity.value} is graver than alert_severity {self.alert_severity.value}"
             )
-        self._states = _PerConversation(_Spent)
+        self._states: Registry[Conversation, _Spent] = Registry(REMEMBERED_CONVERSATIONS)
 
     async def process(self, event: Any, context: Context) -> ObserverAlert | None:
         """Add what the event was billed for."""
         billed = _billed(event)
         if billed is None:
             return None
-        spent = self._states[context.conversation]
+        spent = self._states.of(context.conversation, _Spent)
         if not spent.calls.first(type(event), billed):
             return None
         before = spent.tokens
@@ -159,14 +158,14 @@ class LoopDetector:
         self.window_size = window_size
         self.repeat_threshold = repeat_threshold
         self.severity = _severity(severity)
-        self._states = _PerConversation(_Calls)
+        self._states: Registry[Conversation, _Calls] = Registry(REMEMBERED_CONVERSATIONS)
 
     async def process(self, event: Any, context: Context) -> ObserverAlert | None:
         """Put the event's tool calls into the window and look for new loops."""
         facts = describe(event)
         if not facts.calls:
             return None
-        state = self._states[context.conversation]
+        state = self._states.of(context.conversation, _Calls)
         begun: dict[tuple[str, bytes], int] = {}
         for call in facts.calls:
             key = (call.name, _arguments_hash(call.arguments))
@@ -228,11 +227,11 @@ class BudgetMonitor:
         self.utilization_threshold = utilization_threshold
         self.utilization_severity = _severity(utilization_severity)
         self.overflow_severity = _severity(overflow_severity)
-        self._states = _PerConversation(_Fill)
+        self._states: Registry[Conversation, _Fill] = Registry(REMEMBERED_CONVERSATIONS)
 
     async def process(self, event: Any, context: Context) -> ObserverAlert | None:
         """Compare the assembly with its budget."""
-        state = self._states[context.conversation]
+        state = self._states.of(context.conversation, _Fill)
         if event.overflow_tokens > 0:
             # What was sent says nothing of the fill here: it may be nothing.
             return self._overflow(event)
@@ -296,26 +295,6 @@ class _Calls:
 @dataclass(slots=True)
 class _Fill:
     above: bool = False
-
-
-class _PerConversation(Generic[S]):
-    """A state for each conversation; that of the least recently watched one is forgotten past 10,000."""
-
-    __slots__ = ("_new", "_states")
-
-    def __init__(self, new: Callable[[], S]) -> None:
-        self._new = new
-        self._states: OrderedDict[Conversation, S] = OrderedDict()
-
-    def __getitem__(self, conversation: Conversation) -> S:
-        state = self._states.get(conversation)
-        if state is None:
-            state = self._states[conversation] = self._new()
-            if len(self._states) > REMEMBERED_CONVERSATIONS:
-                self._states.popitem(last=False)
-        else:
-            self._states.move_to_end(conversation)
-        return state
 
 
 def _billed(event: Any) -> tuple[int, int] | None:
