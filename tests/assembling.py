@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from itertools import count
+
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
+from opentelemetry.trace import get_current_span
 
 from otel_assembly import ModelRequest, ObserverAlert, Severity
+from otel_assembly.testing import RecordedTelemetry
 
 
 class SpyCounter:
@@ -20,37 +24,48 @@ class SpyCounter:
         return len(text.split())
 
 
-class Recorder:
-    """Keeps the records; `sampled` says whether a turn's span records."""
+class Coin(Sampler):
+    """Samples assemblies as it is told, one after the other, and the rest as its parent was."""
 
-    def __init__(self, sampled=lambda turn: True):
-        self.sampled = sampled
-        self.records = []
-        self.observed = []
+    def __init__(self, sampled):
+        self._sampled = iter(sampled)
 
-    def begin(self, name, model, context, started_ns):
-        return Recording(self)
+    def should_sample(self, parent_context, trace_id, name, kind=None, attributes=None, links=None, trace_state=None):
+        if name == "assemble_context":
+            yes = next(self._sampled)
+        else:
+            yes = get_current_span(parent_context).get_span_context().trace_flags.sampled
+        return SamplingResult(Decision.RECORD_AND_SAMPLE if yes else Decision.DROP, attributes)
 
-    def calibrated(self, model, counted, billed):
-        self.observed.append((model, counted, billed))
+    def get_description(self):
+        return "coin"
 
 
-class Recording:
-    recorded = True
-    measured = True
+class Turn:
+    """What the exported spans of one assembly tell of its ledger."""
 
-    def __init__(self, recorder):
-        self.recorder = recorder
+    def __init__(self, span):
+        self.span = span
+        self.id, self.number = span.attributes["assembly.id"], span.attributes["assembly.turn"]
+        self.previous = span.attributes.get("assembly.previous.id")
+        self.steps = [child for child in span.children if child.name.startswith("apply_policy")]
+        self.arrived = {item: one.tokens for item, one in span.arrived.items()}
+        self.counted, self.kept = span.counted, span.kept
+        self.exits = [(item, reason) for step in self.steps for item, reason in step.dropped_reasons.items()]
+        self.compacted = [item for step in self.steps for item in step.compacted]
+        self.returned = [item for step in self.steps for item in step.returned]
+        self.injected = [item for step in self.steps for item in step.injected]
+        self.withdrawn = [*span.withdrawn, *(item for step in self.steps for item in step.withdrawn)]
 
-    def watch(self, kind):
-        return lambda attempt: nullcontext()
 
-    def policy(self, name, index):
-        return nullcontext()
+def turns(telemetry):
+    """The recorded assemblies, in the order in which they ended."""
+    return [Turn(span) for span in telemetry.spans_named("assemble_context")]
 
-    def finish(self, record):
-        self.recorded = record.error is None and self.recorder.sampled(record.turn)
-        self.recorder.records.append(record)
+
+def recording(*numbers):
+    """Telemetry in which only the assemblies with these numbers are sampled."""
+    return RecordedTelemetry(sampler=Coin(number in numbers for number in count()))
 
 
 class Stream:

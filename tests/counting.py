@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from contextlib import contextmanager
 from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 
 import otel_assembly
 from otel_assembly import TiktokenCounter, describe
@@ -36,6 +38,35 @@ class Calls:
 
     def _seen(self, frame, what, argument):
         self.made += what == "call" and _LIBRARY in frame.f_code.co_filename
+
+
+class Rounds(Calls):
+    """Calls of the library's functions, and rounds of its loops, counted: nothing that is done for each of many shows
+    as nothing, however it is written and on however many lines.
+    """
+
+    def __enter__(self):
+        self.made, self._before = 0, sys.gettrace()
+        sys.settrace(self._called)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(self._before)
+
+    def _called(self, frame, what, argument):
+        if _LIBRARY not in frame.f_code.co_filename:
+            return None
+        self.made += 1
+        last = frame.f_lasti
+
+        def ran(frame, what, argument):
+            nonlocal last
+            if what == "line":
+                self.made += frame.f_lasti < last  # backwards, and so in a loop
+                last = frame.f_lasti
+            return ran
+
+        return ran
 
 
 class Reads:
@@ -97,3 +128,20 @@ def counted_texts():
         yield texts
     finally:
         TiktokenCounter.count = count
+
+
+def ours_alive():
+    """How many objects of the library's classes there are."""
+    gc.collect()
+    return sum(str(type(one).__module__).startswith("otel_assembly") for one in gc.get_objects())
+
+
+def held_by(*owners):
+    """How many objects these hold on to, themselves and through others; code and classes aside."""
+    seen, found = {id(one): one for one in owners}, list(owners)
+    while found:
+        for one in gc.get_referents(found.pop()):
+            if id(one) not in seen and not isinstance(one, type | ModuleType | FunctionType | CodeType):
+                seen[id(one)] = one
+                found.append(one)
+    return len(seen)

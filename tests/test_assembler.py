@@ -6,7 +6,7 @@ import asyncio
 import copy
 
 import pytest
-from assembling import Custom, Recorder, SpyCounter, Stream, requests, said, told, user, warning
+from assembling import Custom, SpyCounter, Stream, requests, said, told, user, warning
 
 from otel_assembly import (
     AlertPolicy,
@@ -277,10 +277,10 @@ async def test_what_a_failed_turn_made_is_forgotten_and_what_was_made_before_is_
 
 
 @pytest.mark.parametrize("events", [list, History])
-async def test_an_overflow_sends_nothing_and_says_so_on_the_stream(events):
-    stream, recorder = Stream(), Recorder()
+async def test_an_overflow_sends_nothing_and_says_so_on_the_stream(events, recorder):
+    stream = Stream()
     context = Context(stream=stream)
-    assembler = Assembler([SlidingWindowPolicy(2), TokenBudgetPolicy(20)], recorder=recorder)
+    assembler = Assembler([SlidingWindowPolicy(2), TokenBudgetPolicy(20)], recorder=recorder.recorder)
     came = events([ModelRequest(content="a"), ModelRequest(content="word " * 50)])
     with pytest.raises(ContextOverflowError) as raised:
         await assembler.assemble(["p"], came, context)
@@ -293,7 +293,7 @@ async def test_an_overflow_sends_nothing_and_says_so_on_the_stream(events):
     assert isinstance(note, AssemblyCompleted)
     assert (note.turn, note.tokens, note.budget, note.overflow_cause) == (0, 0, 20, "fixed")
     assert note.overflow_tokens == raised.value.needed - 20
-    assert isinstance(recorder.records[0].error, ContextOverflowError)
+    assert recorder.span("assemble_context").attributes["error.type"] == "context_overflow"
 
 
 async def test_every_assembly_is_told_on_the_stream_and_other_failures_are_not():

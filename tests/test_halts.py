@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from assembling import Recorder, SpyCounter
+from assembling import SpyCounter
 
 from otel_assembly import (
     AlertPolicy,
@@ -264,10 +264,10 @@ def test_a_configuration_knows_on_halt():
 # --- What the next turn is compared with ------------------------------------------------------------------------------
 
 
-async def test_a_halted_turn_is_not_what_the_next_is_compared_with_and_no_bill_is_awaited_for_it():
-    recorder, history, context = Recorder(), History(conversation("ask", "answer", "ask")), Context()
+async def test_a_halted_turn_is_not_what_the_next_is_compared_with_and_no_bill_is_awaited_for_it(recorder):
+    history, context = History(conversation("ask", "answer", "ask")), Context()
     chain = [AlertPolicy(), ConversationPolicy(), SlidingWindowPolicy(2)]
-    assembler = Assembler(chain, model="some-lab/unheard-of-3", recorder=recorder)
+    assembler = Assembler(chain, model="some-lab/unheard-of-3", recorder=recorder.recorder)
     sent = await assembler.assemble(["p"], history, context)
     history.extend([ModelRequest(content="a much longer question than all before"), fatal()])
     with pytest.raises(HaltedError):
@@ -278,7 +278,8 @@ async def test_a_halted_turn_is_not_what_the_next_is_compared_with_and_no_bill_i
     assert (sent.turn, after.turn) == (0, 2)
     assert after.prefix.previous_bytes == len("p") + sum(len(event.content) for event in sent.events)
     assert after.prefix.prompts == 1
-    assert recorder.observed == [("some-lab/unheard-of-3", sent.totals.tokens_out, 40)]
+    calibrated = recorder.metric("assembly.tokens.calibration", model="some-lab/unheard-of-3")
+    assert (calibrated.count, calibrated.sum) == (1, sent.totals.tokens_out / 40)
 
 
 # --- Model calls inside an assembly -----------------------------------------------------------------------------------

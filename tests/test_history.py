@@ -20,7 +20,6 @@ from otel_assembly import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from otel_assembly._internal.intervals import complement, to_runs
 from otel_assembly.tokens import TiktokenCounter, TokenMeter
 
 QUICK = settings(
@@ -30,6 +29,15 @@ QUICK = settings(
 
 def requests(count):
     return [ModelRequest(content=f"text {n}") for n in range(count)]
+
+
+def runs(indexes):
+    """Indexes as the fewest ranges, each from its first to behind its last."""
+    found = []
+    for index in sorted(indexes):
+        start = found.pop()[0] if found and found[-1][1] == index else index
+        found.append((start, index + 1))
+    return found
 
 
 # a sequence
@@ -69,7 +77,7 @@ def test_a_pick_is_what_its_runs_name(length, data):
             break
         indexes = sorted(data.draw(st.sets(st.integers(0, len(view) - 1))))
         listed = list(view)
-        picked, rest = view.pick(to_runs(indexes)), view.pick(complement(len(view), to_runs(indexes)))
+        picked, rest = (view.pick(runs(some)) for some in (indexes, set(range(len(view))).difference(indexes)))
         assert list(picked) == [listed[index] for index in indexes]
         assert sorted([*picked.positions(), *rest.positions()]) == list(view.positions())
         positions = list(picked.positions())

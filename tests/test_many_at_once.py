@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import subprocess
 import sys
 import threading
 import weakref
+from itertools import count
 
 import pytest
-from assembling import Recorder, requests, user
+from assembling import Coin, requests, turns, user
+from counting import held_by, ours_alive
 
 from otel_assembly import (
     Assembler,
@@ -22,7 +23,7 @@ from otel_assembly import (
     SlidingWindowPolicy,
     TokenBudgetPolicy,
 )
-from otel_assembly.ledger.ledger_diff import arrivals
+from otel_assembly.testing import RecordedTelemetry
 from otel_assembly.tokens import CharacterCounter
 
 
@@ -40,34 +41,33 @@ class Yields:
         return prompts, events
 
 
-@pytest.mark.parametrize("sampled", [lambda turn: True, lambda turn: turn % 3 == 0])
+@pytest.mark.parametrize("sampled", [lambda number: True, lambda number: number % 3 == 0])
 async def test_fifty_assemblies_at_once_tell_each_arrival_once_and_the_last_one_knows_the_truth(sampled):
     history = History(requests("a", "b"))
-    recorder = Recorder(sampled)
-    assembler = Assembler([SlidingWindowPolicy(6), Yields()], recorder=recorder)
-    inside, turns = set(), set()
+    telemetry = RecordedTelemetry(sampler=Coin(map(sampled, count())))
+    assembler = Assembler([SlidingWindowPolicy(6), Yields()], recorder=telemetry.recorder)
 
     async def turn(number):
         for _ in range(number % 4):
             await asyncio.sleep(0)
         history.append(ModelRequest(content=f"turn {number}"))
-        return await assembler.assemble([], history)
+        ended.append(await assembler.assemble([], history))
 
-    assemblies = await asyncio.gather(*(turn(number) for number in range(50)))
-    assert {assembly.turn for assembly in assemblies} == set(range(50))
-    assert all(len(assembly.events) == 6 or assembly.totals.events_in < 6 for assembly in assemblies)
+    ended, inside = [], set()
+    await asyncio.gather(*(turn(number) for number in range(50)))
+    assert {assembly.turn for assembly in ended} == set(range(50))
+    assert all(len(assembly.events) == 6 or assembly.totals.events_in < 6 for assembly in ended)
     last = await assembler.assemble([], history)
     assert last.items == list(range(46, 52))
-    by_id = {assembly.id: assembly for assembly in (*assemblies, last)}
-    for record in recorder.records:
-        for one in by_id[record.assembly_id].decisions:
-            (inside.discard if one.outcome in {DecisionOutcome.DROPPED} else inside.add)(one.item)
-        assert inside == set(by_id[record.assembly_id].items)
-    recorded = [record for record in recorder.records if sampled(record.turn)]
-    arrived = [one.item for record in recorded for one in arrivals(record, record.baseline)]
+    for assembly in (*ended, last):
+        for one in assembly.decisions:
+            (inside.discard if one.outcome is DecisionOutcome.DROPPED else inside.add)(one.item)
+        assert inside == set(assembly.items)
+    told = turns(telemetry)
+    assert len(told) == sum(sampled(number) for number in range(51))
+    arrived = [item for turn in told for item in turn.arrived]
     assert len(arrived) == len(set(arrived))
-    assert set(arrived) == set(range(max(len(record.opening.view) for record in recorded)))
-    assert turns == set()
+    assert set(arrived) == set(range(max(turn.span.attributes["assembly.events.in"] for turn in told)))
 
 
 async def test_two_assemblers_on_one_history_have_ledgers_of_their_own():
@@ -79,10 +79,9 @@ async def test_two_assemblers_on_one_history_have_ledgers_of_their_own():
     assert (await small.assemble([], history)).turn == 1
 
 
-def test_threads_share_an_assembler_and_a_history():
-    history, assembler = History(requests("a")), Assembler([ConversationPolicy(), SlidingWindowPolicy(5)])
-    recorder = Recorder()
-    assembler = Assembler([ConversationPolicy(), TokenBudgetPolicy(60)], recorder=recorder, counter=CharacterCounter(4))
+def test_threads_share_an_assembler_and_a_history(recorder):
+    history, chain = History(requests("a")), [ConversationPolicy(), TokenBudgetPolicy(60)]
+    assembler = Assembler(chain, recorder=recorder.recorder, counter=CharacterCounter(4))
     errors = []
 
     def work(number):
@@ -102,9 +101,9 @@ def test_threads_share_an_assembler_and_a_history():
     for thread in threads:
         thread.join()
     assert errors == []
-    arrived = [one.item for record in recorder.records for one in arrivals(record, record.baseline)]
-    assert sorted(arrived) == list(range(121))
-    assert sorted(record.turn for record in recorder.records) == list(range(120))
+    told = turns(recorder)
+    assert sorted(item for turn in told for item in turn.arrived) == list(range(121))
+    assert sorted(turn.number for turn in told) == list(range(120))
 
 
 def test_one_assembler_serves_many_event_loops_and_conversations_and_forgets_those_that_are_gone():
@@ -117,21 +116,24 @@ def test_one_assembler_serves_many_event_loops_and_conversations_and_forgets_tho
         assert assembly.turn == 1
         context = Context()
         await assembler.assemble([], requests("x"), context)
-        return weakref.ref(history), weakref.ref(context), weakref.ref(assembly._record.ledger)
+        return weakref.ref(history), weakref.ref(context), weakref.ref(assembly)
 
+    asyncio.run(run())
+    before = ours_alive()
     dead = [ref for _ in range(5) for ref in asyncio.run(run())]
-    gc.collect()
+    assert ours_alive() <= before
     assert [ref() for ref in dead] == [None] * 15
 
 
 async def test_a_history_that_lives_on_does_not_keep_assemblers_alive():
     history = History(requests("a"))
+    await Assembler([]).assemble([], history)
+    before = ours_alive()
     assembler = Assembler([])
-    ledger = weakref.ref((await assembler.assemble([], history))._record.ledger)
-    assert ledger() is not None
+    await assembler.assemble([], history)
+    assert ours_alive() > before
     del assembler
-    gc.collect()
-    assert ledger() is None
+    assert ours_alive() <= before + 2  # what the history's tokens were counted with
 
 
 async def test_lists_are_one_conversation_by_their_id_and_the_least_recently_used_of_many_is_forgotten():
@@ -149,16 +151,17 @@ async def test_lists_are_one_conversation_by_their_id_and_the_least_recently_use
     assert await turn("second") == 0
 
 
-async def test_a_list_that_slides_on_for_ever_is_remembered_no_further_than_it_is_long():
-    assembler, context = Assembler([TokenBudgetPolicy(500)], recorder=Recorder()), Context()
-    events = [user(str(number)) for number in range(5)]
-    for number in range(200):
-        events[2]["content"] += "!"
-        events = [*events[1:], user(f"next {number}")]
-        record = (await assembler.assemble([], events, context))._record
-    frame = record.opening.frame
-    assert [len(kept) <= 5 for kept in (frame.told, frame.history, frame.ordinals)] == [True] * 3
-    assert len(record.ledger._said) == 5
+async def test_a_list_that_slides_on_for_ever_is_remembered_no_further_than_it_is_long(recorder):
+    assembler, context = Assembler([TokenBudgetPolicy(500)], recorder=recorder.recorder), Context()
+    events, held = requests(*map(str, range(5))), []
+    for number in range(160):
+        events[2] = events[2].model_copy(update={"content": f"{events[2].content}!"})
+        events = [*events[1:], ModelRequest(content=f"next {number % 7}")]
+        await assembler.assemble([], events, context)
+        recorder.clear()
+        if number in {39, 159}:
+            held.append(held_by(assembler, context))
+    assert held[1] < held[0] + 40
 
 
 async def test_a_list_with_a_fresh_context_is_a_conversation_of_one_assembly():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from assembling import Coin
 from counting import WordCounter
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from telemetry.random_runs import Coin
 
 from otel_assembly import DecisionReason, ModelRequest
 from otel_assembly.observe.assembler import ObservedAssembler

@@ -21,7 +21,6 @@ from otel_assembly import (
     TurnStarted,
     describe,
 )
-from otel_assembly.ledger.totals import prefix_hash, prefix_of
 
 
 def rendered(assembly):
@@ -135,16 +134,17 @@ async def test_the_prefix_counts_its_own_tokens_though_nobody_asked_for_the_tota
 HASH_SCRIPT = """
 import asyncio
 from otel_assembly import Assembler, Context, History, ModelRequest, SlidingWindowPolicy
-from otel_assembly.ledger.totals import prefix_hash
+from otel_assembly.testing import RecordedTelemetry
 
 async def main():
     history = History(ModelRequest(content=f"{n} \\u00e9") for n in range(5))
     history.append({"role": "user", "content": "x", "name": "y"})
-    assembler = Assembler([SlidingWindowPolicy(9)])
+    telemetry = RecordedTelemetry()
+    assembler = Assembler([SlidingWindowPolicy(9)], recorder=telemetry.recorder)
     await assembler.assemble(["a", "b"], history)
     history.append(ModelRequest(content="more"))
-    assembly = await assembler.assemble(["a", "b"], history)
-    print(prefix_hash(assembly._record, assembly.prefix), len({1, 2}), hash("x"))
+    await assembler.assemble(["a", "b"], history)
+    print(telemetry.span("assemble_context").attributes["assembly.prefix.hash"], hash("x"))
 
 asyncio.run(main())
 """
@@ -164,13 +164,13 @@ def test_the_hash_of_a_prefix_is_equal_in_every_process():
     assert len(one[0]) == 16
 
 
-async def test_the_hash_changes_with_the_prefix_and_with_nothing_else():
+async def test_the_hash_changes_with_the_prefix_and_with_nothing_else(recorder):
     async def hash_of(prompts, texts, more):
-        assembler, history = Assembler([]), History(requests(*texts))
+        assembler, history = Assembler([], recorder=recorder.recorder), History(requests(*texts))
         await assembler.assemble(prompts, history)
         history.append(ModelRequest(content=more))
-        record = (await assembler.assemble(prompts, history))._record
-        return prefix_hash(record, prefix_of(record))
+        await assembler.assemble(prompts, history)
+        return recorder.span("assemble_context").attributes["assembly.prefix.hash"]
 
     base = await hash_of(["p"], ["a", "b"], "c")
     assert await hash_of(["p"], ["a", "b"], "d") == base

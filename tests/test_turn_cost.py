@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-import sys
+from functools import cache
 
 import pytest
-from assembling import Custom, Recorder, SpyCounter, requests, warning
+from assembling import Custom, SpyCounter, requests, warning
+from counting import Rounds, held_by
 
 from otel_assembly import (
     AlertPolicy,
@@ -23,8 +24,7 @@ from otel_assembly import (
     TurnStarted,
     event_to_json,
 )
-from otel_assembly.ledger.ledger_diff import arrivals, counted, exits_from_the_prompt, step_delta
-from otel_assembly.ledger.totals import prefix_hash
+from otel_assembly.recorder import NullRecorder
 from otel_assembly.tokens import CharacterCounter
 
 
@@ -41,35 +41,16 @@ async def test_where_nobody_listens_a_window_counts_no_token():
     assert len(spy.asked) == 6
 
 
-async def test_each_event_is_counted_once_and_only_those_near_the_window_are():
+async def test_each_event_is_counted_once_and_only_those_near_the_window_are(recorder):
     spy = SpyCounter()
     history = History(requests(*(f"event {number}" for number in range(500))))
-    assembler = Assembler([TokenBudgetPolicy(100)], counter=spy, recorder=Recorder())
+    assembler = Assembler([TokenBudgetPolicy(100)], counter=spy, recorder=recorder.recorder)
     for number in range(500, 520):
         history.append(ModelRequest(content=f"event {number}"))
         await assembler.assemble([], history)
     events = [text for text in spy.asked if text.startswith("event")]
     assert len(events) == len(set(events))
     assert len(events) < 60
-
-
-class Steps:
-    """Lines that the engine runs, counted."""
-
-    def __enter__(self):
-        self.lines, self.before = 0, sys.gettrace()
-        sys.settrace(self._call)
-        return self
-
-    def __exit__(self, *_):
-        sys.settrace(self.before)
-
-    def _call(self, frame, what, argument):
-        return self._line if "otel_assembly" in frame.f_code.co_filename else None
-
-    def _line(self, frame, what, argument):
-        self.lines += 1
-        return self._line
 
 
 def mixed(number):
@@ -86,33 +67,31 @@ def mixed(number):
     }[number % 4]
 
 
-@pytest.fixture(scope="module")
-def histories():
-    """A short one and a long one: some 1,000 events and 100,000."""
-    return [History(event for number in range(length) for event in mixed(number)) for length in (666, 66_666)]
+@cache
+def history_of(length):
+    """Conversations are built once: only the turns are of interest."""
+    return History(event for number in range(length) for event in mixed(number))
 
 
-async def steps_of_a_turn(chain, history, *, read):
-    assembler = Assembler(chain(), recorder=Recorder(), counter=CharacterCounter(4))
+async def most_of_a_turn(chain, history, telemetry):
+    """The most that the library does in one of 20 turns, whose numbers are read where somebody looks on."""
+    recorder = NullRecorder() if telemetry is None else telemetry.recorder
+    assembler = Assembler(chain(), recorder=recorder, counter=CharacterCounter(4))
     await assembler.assemble(["p"], history)
     most = 0
     for number in range(24):
         for event in mixed(number):
             history.append(event)
-        with Steps() as steps:
+        with Rounds() as rounds:
             assembly = await assembler.assemble(["p"], history)
-            record = assembly._record
-            if read:
+            if telemetry is not None:
                 assembly.decisions, assembly.totals, assembly.prefix, assembly.events  # noqa: B018
-                prefix_hash(record, assembly.prefix)
-                counted(record, record.baseline, arrivals(record, record.baseline))
-                for step in record.steps:
-                    step_delta(record, step, record.baseline)
-                    exits_from_the_prompt(record, step)
-        most = max(most, steps.lines)
+        if number > 3:  # then every alert has been shown, and answered
+            most = max(most, rounds.made)
     return most
 
 
+@pytest.mark.parametrize("length", [6_666, pytest.param(66_666, marks=pytest.mark.slow)])  # 100,000 events
 @pytest.mark.parametrize(
     "chain",
     [
@@ -122,33 +101,36 @@ async def steps_of_a_turn(chain, history, *, read):
         lambda: [TokenBudgetPolicy(200, step_tokens=20)],
     ],
 )
-@pytest.mark.parametrize("read", [False, True])
-async def test_a_turn_at_a_hundred_thousand_events_takes_the_steps_of_a_turn_at_a_thousand(chain, read, histories):
-    short, long = [await steps_of_a_turn(chain, history, read=read) for history in histories]
-    assert 100 < long <= short * 1.1 + 50
+@pytest.mark.parametrize("observed", [False, True])
+async def test_a_turn_of_a_long_conversation_takes_what_a_turn_of_a_short_one_takes(chain, observed, length, recorder):
+    telemetry = recorder if observed else None
+    short, long = [await most_of_a_turn(chain, history_of(one), telemetry) for one in (666, length)]
+    assert 50 < long <= short * 1.1 + 50
 
 
 async def test_a_foreign_filter_that_parts_thousands_of_pieces_takes_steps_in_proportion():
     chain = [Custom(lambda p, e: (p, [one for n, one in enumerate(e) if n % 2]))]
-    steps = []
+    taken = []
     for length in (500, 2_000):
         history = History(requests(*map(str, range(length))))
         assembler = Assembler(chain)
         await assembler.assemble([], history)
         history.append(ModelRequest(content="new"))
-        with Steps() as counted_steps:
+        with Rounds() as rounds:
             assembly = await assembler.assemble([], history)
             assert len(assembly.decisions) == 1
             assembly.prefix  # noqa: B018
-        steps.append(counted_steps.lines)
-    assert steps[1] < steps[0] * 6
+        taken.append(rounds.made)
+    assert taken[1] < taken[0] * 6
 
 
 async def test_an_assembler_with_ever_new_models_remembers_a_bounded_number_of_them():
-    assembler = Assembler([])
-    for number in range(100):
+    assembler, held = Assembler([]), []
+    for number in range(150):
         await assembler.assemble([], [], Context(model=f"tune-{number}"))
-    assert len(assembler._meters) <= 32
+        if number % 50 == 49:
+            held.append(held_by(assembler))
+    assert held[2] <= held[1] + 9
 
 
 async def test_events_are_ours_in_json_after_a_turn_as_before():

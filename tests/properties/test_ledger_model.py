@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import count
 
+from assembling import Coin, Turn
 from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 from recount import pair
@@ -35,8 +36,8 @@ from otel_assembly import (
     Verdict,
     describe,
 )
-from otel_assembly.ledger.interval_diff import ordinal_runs
-from otel_assembly.ledger.ledger_diff import arrivals, counted, exits_from_the_prompt, step_delta
+from otel_assembly.recorder import NullRecorder
+from otel_assembly.testing import RecordedTelemetry
 from otel_assembly.tokens import CharacterCounter, TokenMeter
 
 OUT = {DecisionOutcome.DROPPED, DecisionOutcome.COMPACTED}
@@ -345,86 +346,70 @@ class Model:
         assert inside == sorted(assembly.items)
 
 
-@dataclass
-class Recorded:
-    """What stands in the traces of the turns that were sampled; and who reads only that."""
-
-    sampled: bool
-    reader: Reader
-    measured: bool = True
-
-    @property
-    def recorded(self):
-        return self.sampled
-
-    def watch(self, kind):
-        return lambda attempt: nullcontext()
-
-    def policy(self, name, index):
-        return nullcontext()
-
-    def finish(self, record):
-        for step in record.steps:
-            # Work that must never raise, on a turn that failed or is not sampled either.
-            exits_from_the_prompt(record, step)
-        if self.sampled and record.error is None:
-            self.reader.read(record)
+#: What takes tokens in a prompt and is no item.
+NO_ITEMS = {"prompt", "tool_schemas", "framing", "separators"}
 
 
 @dataclass
 class Reader:
-    """A recorder for some of the turns, and a reader of its traces."""
+    """Reads the spans of those turns that were sampled, and knows nothing else."""
 
-    pattern: int
-    turns: int = 0
+    telemetry: RecordedTelemetry
+    #: Whether a policy puts shorter copies in the place of events, which take fewer tokens than what arrived.
+    reshapes: bool
     inside: set[int] = field(default_factory=set)
     arrived: set[int] = field(default_factory=set)
     tokens: dict[int, int] = field(default_factory=dict)
     reasons: dict[int, tuple] = field(default_factory=dict)
     last: str | None = None
 
-    def begin(self, name, model, context, started_ns):
-        self.turns += 1
-        return Recorded(bool(self.pattern >> (self.turns % 6) & 1), self)
+    def turn(self):
+        """Read what the last turn has left, if anything."""
+        spans = self.telemetry.spans_named("assemble_context")
+        self.telemetry.clear()
+        for turn in map(Turn, spans):
+            if "error.type" not in turn.span.attributes:
+                self.read(turn)
 
-    def calibrated(self, model, counted, billed):
-        pass
-
-    def read(self, record):
-        assert (record.baseline.assembly_id if record.baseline else None) == self.last
-        self.last = record.assembly_id
-        new = arrivals(record, record.baseline)
-        for one in new:
-            assert one.item not in self.arrived, f"item {one.item} arrived twice"
-            self.arrived.add(one.item)
-            self.inside.add(one.item)
-            self.tokens[one.item] = one.tokens
-        for item, tokens in counted(record, record.baseline, new):
+    def read(self, turn):
+        assert turn.previous == self.last
+        self.last = turn.id
+        for item, tokens in turn.arrived.items():
+            assert item not in self.arrived, f"item {item} arrived twice"
+            self.arrived.add(item)
+            self.inside.add(item)
+            self.tokens[item] = tokens
+        for item, tokens in turn.counted.items():
             assert item in self.arrived
             assert self.tokens[item] != tokens, "a count was told again"
             self.tokens[item] = tokens
-        for step in record.steps:
-            delta = step_delta(record, step, record.baseline)
-            for item in (*delta.returned, *delta.injected):
+        for step in turn.steps:
+            for item in (*step.returned, *step.injected):
                 self.inside.add(item)
                 self.reasons.pop(item, None)
-            for item in delta.withdrawn:
+            for item in step.withdrawn:
                 assert item in self.arrived
                 self.inside.discard(item)
-            for group in delta.exits:
-                for first, last in ordinal_runs(group.view, group.frame):
-                    for item in range(first, last + 1):
-                        why = (step.index, group.outcome, group.reason)
-                        assert self.reasons.get(item) != why, f"item {item} left twice, by {why}"
-                        self.reasons[item] = why
-                        self.inside.discard(item)
-        assert set(record.withdrawn) <= self.arrived
-        self.inside -= set(record.withdrawn)
-        kept = [i for first, last in ordinal_runs(record.view_out, record.frame_out) for i in range(first, last + 1)]
-        assert sorted(kept) == sorted(self.inside)
-        table = record.opening.view.history.table(record.meter)
-        for position in record.opening.view.positions():
-            assert table.known(position) in {-1, self.tokens[record.opening.frame.ordinals.of(position)]}
+            left = [*step.dropped_reasons.items(), *((item, "compacted") for item in step.compacted)]
+            for item, reason in left:
+                why = (step.name, step.attributes["assembly.policy.index"], reason)
+                assert self.reasons.get(item) != why, f"item {item} left twice, by {why}"
+                self.reasons[item] = why
+                self.inside.discard(item)
+        withdrawn = set(turn.span.withdrawn)
+        assert withdrawn <= self.arrived
+        self.inside -= withdrawn
+        assert sorted(turn.kept) == sorted(self.inside)
+        tokens = [self.tokens[item] for item in turn.kept]
+        assert None not in tokens
+        if not self.reshapes:
+            told = turn.span.whole
+            kinds = zip(told.get("assembly.kind.names", ()), told.get("assembly.kind.tokens", ()), strict=True)
+            assert sum(tokens) == sum(n for kind, n in kinds if kind not in NO_ITEMS)
+
+    def close(self):
+        assert "assembly.telemetry.errors" not in self.telemetry.metrics
+        self.telemetry.shutdown()
 
 
 # --- The truth --------------------------------------------------------------------------------------------------------
@@ -482,7 +467,7 @@ def check_prefix(assembly, before, *, exact):
     return now
 
 
-def check(assembly, came, expected, model):
+def check(assembly, came, items, expected, model):
     totals = assembly.totals
     assert totals.events_in == len(came)
     assert totals.events_out == len(assembly.events) == len(assembly.items)
@@ -491,9 +476,8 @@ def check(assembly, came, expected, model):
     if expected is None:
         return
     event("reasons checked against the truth")
-    frame = assembly._record.opening.frame
-    for position, one in enumerate(came):
-        state = model.items[frame.ordinals.of(position)]
+    for item, one in zip(items, came, strict=True):
+        state = model.items[item]
         if id(one) in expected:
             assert (state.inside, state.index, state.reason) == (False, *expected[id(one)])
         else:
@@ -514,8 +498,20 @@ RELAXED = settings(
 )
 
 
-async def replay(data, assembler, chain, turns, *, chat, grow, rearrange=None):
-    model, context = Model(), Context()
+def reader_of(chain, pattern):
+    """Telemetry of some of the turns, and who reads it; None where nobody looks on."""
+    if not pattern:
+        return None
+    telemetry = RecordedTelemetry(sampler=Coin(bool(pattern >> (turn % 6) & 1) for turn in count(1)))
+    return Reader(telemetry, any(isinstance(policy, Shortener) for policy in chain))
+
+
+async def replay(data, chain, pattern, turns, *, chat, grow, rearrange=None):
+    reader, model, context = reader_of(chain, pattern), Model(), Context()
+    recorder = NullRecorder() if reader is None else reader.telemetry.recorder
+    assembler = Assembler(chain, on_policy_error="skip", counter=COUNTER, recorder=recorder)
+    # One that does nothing says which item each event is.
+    plain, beside = Assembler([], counter=COUNTER, recorder=NullRecorder()), Context()
     events, before_it = grow, None
     number = 0
     for turn in range(turns):
@@ -527,6 +523,7 @@ async def replay(data, assembler, chain, turns, *, chat, grow, rearrange=None):
             events = rearrange(data.draw, events, number)
         came = list(events)
         before = copy.deepcopy(came) if chat else None
+        items = (await plain.assemble(["prompt"], events, beside)).items
         try:
             expected = await truth(chain, ["prompt"], came, Context().for_assembly(METER))
             assembly = await assembler.assemble(["prompt"], events, context)
@@ -541,26 +538,26 @@ async def replay(data, assembler, chain, turns, *, chat, grow, rearrange=None):
         if data.draw(st.booleans()):
             assembly.totals  # noqa: B018  # counting, or not counting yet, must make no difference
         model.turn(assembly)
-        check(assembly, came, expected, model)
+        check(assembly, came, items, expected, model)
         fresh = await Assembler([], counter=COUNTER).assemble(assembly.prompts, assembly.events)
         assert assembly.totals.tokens_out == fresh.totals.tokens_out
         before_it = check_prefix(assembly, before_it, exact=not (chat and rearrange))
-
-
-def assembler_of(chain, pattern):
-    return Assembler(chain, on_policy_error="skip", counter=COUNTER, recorder=Reader(pattern) if pattern else None)
+        if reader is not None:
+            reader.turn()
+    if reader is not None:
+        reader.close()
 
 
 @RELAXED
 @given(st.data(), chains, st.booleans(), st.integers(0, 63))
 async def test_a_history_is_explained_by_its_decisions(data, chain, chat, pattern):
-    await replay(data, assembler_of(chain, pattern), chain, 6, chat=chat, grow=History())
+    await replay(data, chain, pattern, 6, chat=chat, grow=History())
 
 
 @RELAXED
 @given(st.data(), chains, st.booleans(), st.integers(0, 63))
 async def test_a_growing_list_is_explained_by_its_decisions(data, chain, chat, pattern):
-    await replay(data, assembler_of(chain, pattern), chain, 6, chat=chat, grow=[])
+    await replay(data, chain, pattern, 6, chat=chat, grow=[])
 
 
 def _rebuilt(draw, events, number):
@@ -593,5 +590,4 @@ def _rebuilt(draw, events, number):
 @RELAXED
 @given(st.data(), chains, st.booleans(), st.integers(0, 63))
 async def test_a_list_that_is_rebuilt_is_explained_by_its_decisions(data, chain, chat, pattern):
-    assembler = assembler_of(chain, pattern)
-    await replay(data, assembler, chain, 7, chat=chat, grow=[], rearrange=_rebuilt)
+    await replay(data, chain, pattern, 7, chat=chat, grow=[], rearrange=_rebuilt)

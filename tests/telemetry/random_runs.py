@@ -6,9 +6,6 @@ from dataclasses import dataclass, field
 
 from counting import WordCounter
 from hypothesis import strategies as st
-from opentelemetry.sdk.trace.sampling import Decision as Sampled
-from opentelemetry.sdk.trace.sampling import Sampler, SamplingResult
-from opentelemetry.trace import get_current_span
 from strategies import as_events, scripts
 
 from otel_assembly import (
@@ -173,20 +170,3 @@ async def played(run, recorder):
         except AssemblyError:
             continue
     return truth
-
-
-class Coin(Sampler):
-    """Samples assemblies as it was told, and the rest as its parent was."""
-
-    def __init__(self, sampled):
-        self._sampled = list(sampled)
-
-    def should_sample(self, parent_context, trace_id, name, kind=None, attributes=None, links=None, trace_state=None):
-        if name == "assemble_context":
-            yes = self._sampled.pop(0)
-        else:
-            yes = get_current_span(parent_context).get_span_context().trace_flags.sampled
-        return SamplingResult(Sampled.RECORD_AND_SAMPLE if yes else Sampled.DROP, attributes)
-
-    def get_description(self):
-        return "coin"

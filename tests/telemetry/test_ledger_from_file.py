@@ -8,12 +8,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from assembling import Coin
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-from random_runs import REFRAMING, Coin, Run, played, runs
+from random_runs import REFRAMING, Run, played, runs
 
 from otel_assembly.telemetry import AlertSignal, OpenTelemetryRecorder, TelemetrySettings
 from otel_assembly.telemetry.conventions_check import violations

@@ -137,7 +137,7 @@ async def test_no_more_calls_are_awaited_than_fit_the_memory(recorder, tracer):
 
 
 async def test_a_span_that_was_not_sampled_is_not_linked_to():
-    from random_runs import Coin
+    from assembling import Coin
 
     class OnlyAssembliesAreNot(Coin):
         def should_sample(self, parent_context, trace_id, name, kind=None, attributes=None, *rest, **more):

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import opentelemetry.trace
 import pytest
+from assembling import Coin
 from counting import WordCounter
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from random_runs import Coin
 
 from otel_assembly import AlertPolicy, Assembler, Context, ConversationPolicy, History, SlidingWindowPolicy
 from otel_assembly.telemetry import AlertSignal, OpenTelemetryRecorder, TelemetrySettings, recording
