@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from otel_assembly.explain import Absence, Explainer, Explanation
-    from otel_assembly.telemetry.ledger_model import Ledger
+    from otel_assembly.telemetry.ledger_history import LedgerHistory
     from otel_assembly.telemetry.store_reader import StoredSpan
 
 _EXCERPT = 48
@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
 # Whose turn
 
 
-def _ledger(arguments: argparse.Namespace) -> Ledger:
+def _ledger(arguments: argparse.Namespace) -> LedgerHistory:
     from otel_assembly.telemetry.ledger_reader import read_ledgers
 
     ledgers = list(read_ledgers(_spans(arguments), allocations=True).values())
@@ -151,14 +151,14 @@ def _spans(arguments: argparse.Namespace) -> Iterable[StoredSpan]:
     )
 
 
-def _conversation(ledger: Ledger) -> str | None:
+def _conversation(ledger: LedgerHistory) -> str | None:
     return next(
         (str(one) for turn in ledger.turns if (one := turn.attributes.get(names.GEN_AI_CONVERSATION_ID)) is not None),
         None,
     )
 
 
-def _told(ledger: Ledger) -> str:
+def _told(ledger: LedgerHistory) -> str:
     conversation = _conversation(ledger)
     name = next((turn.attributes.get(names.NAME) for turn in ledger.turns), None)
     parts = [f"--ledger {ledger.id[:12]}"]
@@ -174,7 +174,7 @@ def _told(ledger: Ledger) -> str:
 # Which item
 
 
-def _find(arguments: argparse.Namespace, ledger: Ledger) -> int:
+def _find(arguments: argparse.Namespace, ledger: LedgerHistory) -> int:
     texts = _texts(arguments, ledger)
     wanted = arguments.find.casefold()
     if not wanted:
@@ -193,8 +193,8 @@ def _find(arguments: argparse.Namespace, ledger: Ledger) -> int:
     return found[0]
 
 
-def _texts(arguments: argparse.Namespace, ledger: Ledger) -> dict[int, str]:
-    """What the items say, by ordinal."""
+def _texts(arguments: argparse.Namespace, ledger: LedgerHistory) -> dict[int, str]:
+    """What the items say, by item id."""
     if arguments.transcript is not None:
         return _of_transcript(arguments.transcript, ledger)
     texts: dict[int, str] = {}
@@ -207,7 +207,7 @@ def _texts(arguments: argparse.Namespace, ledger: Ledger) -> dict[int, str]:
     return texts
 
 
-def _of_transcript(path: str, ledger: Ledger) -> dict[int, str]:
+def _of_transcript(path: str, ledger: LedgerHistory) -> dict[int, str]:
     from otel_assembly.cli.transcripts import read_transcripts
     from otel_assembly.errors import TranscriptError
     from otel_assembly.messages.describe import EventKind, describe

@@ -14,7 +14,7 @@ from otel_assembly.chain.config import chain_from_config, chain_from_spec
 from otel_assembly.cli.export import Export, file_exporter, otlp_exporter
 from otel_assembly.cli.replay_page import ReplayPage
 from otel_assembly.cli.report import make_report
-from otel_assembly.cli.tally import Exit, Tally, Turn, Variant
+from otel_assembly.cli.tally import ReplayedExit, ReplayedTurn, Tally, Variant
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.context import Context
 from otel_assembly.errors import AssemblyError, ContextOverflowError, TranscriptError
@@ -213,7 +213,7 @@ def _transcripts(arguments: argparse.Namespace, bad: list[TranscriptError]) -> I
             yield transcript
 
 
-async def _replay(transcript: Transcript, variant: Variant, recorder: Recorder) -> list[Turn]:
+async def _replay(transcript: Transcript, variant: Variant, recorder: Recorder) -> list[ReplayedTurn]:
     """Assemble before every response; one ask is one trace."""
     prompts, messages = _split(transcript.messages)
     history = History()
@@ -221,7 +221,7 @@ async def _replay(transcript: Transcript, variant: Variant, recorder: Recorder) 
         conversation_id=transcript.id if transcript.named else None, agent_name="replay", tools=transcript.tools
     )
     table = history.table(TokenMeter(variant.counter, variant.assembler.framing))
-    turns: list[Turn] = []
+    turns: list[ReplayedTurn] = []
     for ask in _asks(messages):
         span = (
             recorder.invoke_agent("replay", conversation_id=context.conversation_id)
@@ -265,7 +265,9 @@ def _is_the_models(message: dict[str, Any]) -> bool:
     return describe(message).kind in (EventKind.RESPONSE, EventKind.TOOL_CALL)
 
 
-async def _turn(assembler: Assembler, prompts: list[str], history: History, context: Context, number: int) -> Turn:
+async def _turn(
+    assembler: Assembler, prompts: list[str], history: History, context: Context, number: int
+) -> ReplayedTurn:
     overflow: ContextOverflowError | None = None
     try:
         assembly = await assembler.assemble(prompts, history, context)
@@ -277,10 +279,10 @@ async def _turn(assembler: Assembler, prompts: list[str], history: History, cont
         count = exits.setdefault(alike, [0, 0])
         count[0] += 1
         count[1] += decision.tokens or 0
-    return Turn(
+    return ReplayedTurn(
         number=number,
         assembly=assembly,
         sent=overflow is None,
-        exits=[Exit(*alike, items, tokens) for alike, (items, tokens) in exits.items()],
+        exits=[ReplayedExit(*alike, items, tokens) for alike, (items, tokens) in exits.items()],
         orphans=len(broken_pairs([describe(event) for event in assembly.events])),
     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from otel_assembly.cli.tally import Tally, Turn, Variant
+    from otel_assembly.cli.tally import ReplayedTurn, Tally, Variant
     from otel_assembly.cli.transcripts import Transcript
 
 
@@ -41,7 +41,9 @@ _CACHE_NOTE = (
 class Report(AbstractContextManager["Report"], Protocol):
     """Told of each conversation as it was replayed, and of all at the end."""
 
-    def conversation(self, transcript: Transcript, variant: Variant, tally: Tally, turns: Sequence[Turn]) -> None:
+    def conversation(
+        self, transcript: Transcript, variant: Variant, tally: Tally, turns: Sequence[ReplayedTurn]
+    ) -> None:
         """One conversation was replayed with one chain."""
         ...
 
@@ -66,7 +68,9 @@ class JsonReport:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """Nothing is left to do."""
 
-    def conversation(self, transcript: Transcript, variant: Variant, tally: Tally, turns: Sequence[Turn]) -> None:
+    def conversation(
+        self, transcript: Transcript, variant: Variant, tally: Tally, turns: Sequence[ReplayedTurn]
+    ) -> None:
         """Only the totals are printed."""
 
     def totals(self, variants: Sequence[Variant]) -> None:
@@ -95,7 +99,7 @@ class TextReport:
         self._kinds: set[str] = set()
         self._several = len(variants) > 1
         self._turns = turns
-        self._held: list[tuple[Transcript, Variant, Tally, Sequence[Turn]]] = []
+        self._held: list[tuple[Transcript, Variant, Tally, Sequence[ReplayedTurn]]] = []
         self._conversations = 0
         self._table: Table | None = None
         self._progress = Progress(
@@ -116,7 +120,9 @@ class TextReport:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._progress.stop()
 
-    def conversation(self, transcript: Transcript, variant: Variant, tally: Tally, turns: Sequence[Turn]) -> None:
+    def conversation(
+        self, transcript: Transcript, variant: Variant, tally: Tally, turns: Sequence[ReplayedTurn]
+    ) -> None:
         """Take a conversation down."""
         if not self._held or self._held[-1][0] is not transcript:
             self._conversations += 1
@@ -142,7 +148,7 @@ class TextReport:
                 "Each turn by itself: --turns, or --conversation ID for one of them.", style="dim", markup=False
             )
 
-    def _print_turns(self, transcript: Transcript, variant: Variant, turns: Sequence[Turn]) -> None:
+    def _print_turns(self, transcript: Transcript, variant: Variant, turns: Sequence[ReplayedTurn]) -> None:
         from rich.text import Text
 
         name = self._printable(transcript.id)
@@ -180,14 +186,14 @@ class TextReport:
     def _printable(self, name: str) -> str:
         return self._glyphs.printable(name, _LONGEST)
 
-    def _what_fills(self, turn: Turn) -> Text:
+    def _what_fills(self, turn: ReplayedTurn) -> Text:
         from rich.text import Text
 
         kinds = turn.assembly.kinds
         self._kinds.update(kinds)
         return fill_bar(kinds, turn.assembly.totals.budget or 0, _BAR, self._glyphs) if kinds else Text()
 
-    def _what_left(self, turn: Turn) -> Text:
+    def _what_left(self, turn: ReplayedTurn) -> Text:
         from rich.text import Text
 
         text = Text()

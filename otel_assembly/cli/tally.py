@@ -19,7 +19,7 @@ STEADY = 0.9
 _SUMS = ("conversations", "turns", "tokens_in", "tokens_out", "dropped", "overflows", "orphans")
 
 
-class Exit(NamedTuple):
+class ReplayedExit(NamedTuple):
     """Items that left the prompt in one turn, alike in all of this."""
 
     policy: str
@@ -31,14 +31,14 @@ class Exit(NamedTuple):
 
 
 @dataclass(slots=True)
-class Turn:
+class ReplayedTurn:
     """One assembly of a replayed conversation."""
 
     number: int
     assembly: Assembly
     #: False where what may not be dropped does not fit, so that nothing could have been sent.
     sent: bool
-    exits: list[Exit]
+    exits: list[ReplayedExit]
     #: Messages that have lost the other half of their pair.
     orphans: int
 
@@ -68,7 +68,7 @@ class Tally:
     #: The same of turns where more came in than fits.
     _used_full: list[float] = field(default_factory=list)
 
-    def add_turn(self, turn: Turn) -> None:
+    def add_turn(self, turn: ReplayedTurn) -> None:
         """Take in a turn."""
         totals = turn.assembly.totals
         self.turns += 1

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly.cli.bars import fill_bar, legend
 from otel_assembly.cli.terminal import ASCII, UNICODE, Glyphs
-from otel_assembly.cli.tree_facts import CONTENT, event_line, integer, kind_tokens, span_facts
+from otel_assembly.cli.tree_facts import CONTENT, event_line, kind_tokens, span_facts
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.store_reader import SpanNode, as_list
+from otel_assembly.telemetry.span_values import as_list, integer
+from otel_assembly.telemetry.store_reader import SpanNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from otel_assembly.budget.compaction import CompactionOutcome
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.store_reader import as_list
+from otel_assembly.telemetry.span_values import as_list, integer, pairs, whole_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from otel_assembly.cli.terminal import Glyphs
     from otel_assembly.telemetry.store_reader import SpanNode, StoredEvent, StoredSpan
 
-__all__ = ["CONTENT", "Fact", "event_line", "integer", "kind_tokens", "span_facts"]
+__all__ = ["CONTENT", "Fact", "event_line", "kind_tokens", "span_facts"]
 
 CONTENT = (
     names.ARRIVED_CONTENTS,
@@ -68,19 +68,10 @@ def event_line(span: StoredSpan, event: StoredEvent, glyphs: Glyphs) -> tuple[Fa
 def kind_tokens(attributes: Mapping[str, Any]) -> Counter[str]:
     """Tokens of each kind that fills the prompt, in prompt order, those of none left out."""
     tokens: Counter[str] = Counter()
-    counts = as_list(attributes.get(names.KIND_TOKENS))
-    for name, count in zip(as_list(attributes.get(names.KIND_NAMES)), counts, strict=False):
-        if (known := integer(count) or 0) > 0:
-            tokens[str(name)] += known
+    for name, count in pairs(attributes.get(names.KIND_NAMES), attributes.get(names.KIND_TOKENS)):
+        if count > 0:
+            tokens[name] += count
     return tokens
-
-
-def integer(value: Any) -> int | None:
-    """A count as an int, also where a backend made a text or a float of it; None where it is none."""
-    try:
-        return None if value is None or isinstance(value, bool) else int(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
 
 
 def _assembly(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
@@ -175,14 +166,13 @@ def _counts(attributes: Mapping[str, Any]) -> list[Fact]:
 def _reasons(node: SpanNode) -> Counter[str]:
     """Items that left, by reason; arrays that a span could not hold go on in its ``list_items``."""
     reasons: Counter[str] = Counter()
-    for part in (node, *(child for child in node.children if child.span.name == names.SPAN_LIST_ITEMS)):
-        attributes = part.span.attributes
-        items, whys = (as_list(attributes.get(key)) for key in (names.DROPPED_ITEMS, names.DROPPED_REASONS))
-        for item, reason in zip(items, whys, strict=False):
-            first, _, last = str(item).partition("-")
-            start, end = integer(first), integer(last or first)
-            if start is not None and end is not None and start <= end:
-                reasons[str(reason)] += end - start + 1
+    held = whole_attributes(node.span, (child.span for child in node.children))
+    items, whys = (as_list(held.get(key)) for key in (names.DROPPED_ITEMS, names.DROPPED_REASONS))
+    for item, reason in zip(items, whys, strict=False):
+        first, _, last = str(item).partition("-")
+        start, end = integer(first), integer(last or first)
+        if start is not None and end is not None and start <= end:
+            reasons[str(reason)] += end - start + 1
     return reasons
 
 

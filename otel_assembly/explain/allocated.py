@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_assembly.explain.blocks import Answer, BlocksRun
-    from otel_assembly.telemetry.ledger_model import Ledger, StepReading, Turn
+    from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedStep, ReportedTurn
 
 __all__ = ["AllocatorRun"]
 
@@ -40,7 +40,7 @@ class AllocatorRun:
         problem: Why a run with the window as it was does not give what the spans state; None where it does.
     """
 
-    def __init__(self, ledger: Ledger, turn: Turn, step: StepReading) -> None:
+    def __init__(self, ledger: LedgerHistory, turn: ReportedTurn, step: ReportedStep) -> None:
         self.problem: str | None = None
         self._runs: dict[int, list[BlocksRun]] = {}
         try:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from otel_assembly.budget.allocation import Allocation
-    from otel_assembly.telemetry.ledger_model import BlockReading, Ledger, StepReading, Turn
+    from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedBlock, ReportedStep, ReportedTurn
 
 __all__ = ["OUT_FROM_THE_START", "BlockNumbers", "BlocksOfTurn", "BlocksRun"]
 
@@ -167,7 +167,7 @@ class BlocksOfTurn:
         UnknownError: Something that the rule goes by is not in the traces, or the rule decides otherwise on it.
     """
 
-    def __init__(self, ledger: Ledger, turn: Turn, step: StepReading) -> None:
+    def __init__(self, ledger: LedgerHistory, turn: ReportedTurn, step: ReportedStep) -> None:
         self._ledger, self._turn = ledger, turn
         self._exits = ledger.exits(turn.number)
         self._in_prompt = set(turn.kept)
@@ -191,7 +191,7 @@ class BlocksOfTurn:
         self.base = self.run(0, None)
         self._check()
 
-    def _limits(self, step: StepReading) -> tuple[int, int, int]:
+    def _limits(self, step: ReportedStep) -> tuple[int, int, int]:
         held = step.allocation
         if held is None:
             raise UnknownError("the allocator's span is missing")
@@ -209,7 +209,7 @@ class BlocksOfTurn:
         window, reserve, fixed = map(int, numbers)  # type: ignore[arg-type]  # ints, just checked
         return window, reserve, fixed
 
-    def _read(self, block: BlockReading) -> BlockNumbers:
+    def _read(self, block: ReportedBlock) -> BlockNumbers:
         held = block.attributes
         if not all(type(held.get(key)) is int for key in _INTS):
             raise UnknownError(f"the span of block {block.name!r} does not state all that the rule goes by")
@@ -244,7 +244,7 @@ class BlocksOfTurn:
             instructed=False,
         )
 
-    def _texts(self, block: BlockReading, order: Sequence[int]) -> tuple[bool, ...]:
+    def _texts(self, block: ReportedBlock, order: Sequence[int]) -> tuple[bool, ...]:
         """Which items are texts: all, none, or those that have their block's kind and none of an event's own."""
         events = block.attributes.get(names.BLOCK_EVENTS, 0)
         if events in {0, len(order)}:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.decision import Outcome
     from otel_assembly.explain.skeleton import StandIn
-    from otel_assembly.telemetry.ledger_model import Ledger, StepReading, Turn
+    from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedStep, ReportedTurn
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class ChainRun:
         uncounted: Items whose tokens nobody counted: what is worked out without them is a lower bound.
     """
 
-    def __init__(self, ledger: Ledger, turn: Turn) -> None:
+    def __init__(self, ledger: LedgerHistory, turn: ReportedTurn) -> None:
         self._ledger = ledger
         self._turn = turn
         self._exits = ledger.exits(turn.number)
@@ -149,14 +149,14 @@ class ChainRun:
         out = {item for item, exit_ in self._exits.items() if exit_.index is not None and exit_.index <= index}
         return (set(self._items) | made) - out
 
-    def _made(self, step: StepReading) -> set[int]:
+    def _made(self, step: ReportedStep) -> set[int]:
         return {
             item
             for item in (*self._turn.kept, *self._exits)
             if self._ledger.maker_of(item) == step.index and not self._is_withdrawn(item)
         }
 
-    def is_ours(self, step: StepReading) -> bool:
+    def is_ours(self, step: ReportedStep) -> bool:
         """Whether a policy can be run again."""
         return step.policy in _INJECTIONS or self._policy(step, 0) is not None
 
@@ -217,13 +217,13 @@ class ChainRun:
             runs.append(StepRun(_ordinals(view), outcome))
         return runs
 
-    def _policy(self, step: StepReading, more: int) -> DecidingPolicy | None:
+    def _policy(self, step: ReportedStep, more: int) -> DecidingPolicy | None:
         key = step.index, more
         if key not in self._policies:
             self._policies[key] = self._summarised(step, more) or _made_again(step, more)
         return self._policies[key]
 
-    def _summarised(self, step: StepReading, more: int) -> DecidingPolicy | None:
+    def _summarised(self, step: ReportedStep, more: int) -> DecidingPolicy | None:
         """A budget that put a summary in the place of what it cut."""
         settings = _settings(step)
         if step.policy != BUDGET or "summary_tokens" not in settings:
@@ -237,7 +237,7 @@ class ChainRun:
         settings["window"] += more
         return SummarisedBudget({**settings, "compact": None}, reserve, summary)
 
-    def _as_stated(self, step: StepReading, view: Sequence[Any]) -> Sequence[Any]:
+    def _as_stated(self, step: ReportedStep, view: Sequence[Any]) -> Sequence[Any]:
         """What a policy that is not ours did, as the ledger states it, on events that it may never have seen."""
         out = {item for item, exit_ in self._exits.items() if exit_.index == step.index}
         made = self._made(step)
@@ -269,7 +269,7 @@ def _ordinals(view: Sequence[Any]) -> tuple[int, ...]:
     return tuple(event.item for event in view)
 
 
-def _made_again(step: StepReading, more: int) -> DecidingPolicy | None:
+def _made_again(step: ReportedStep, more: int) -> DecidingPolicy | None:
     """The policy with its settings; None where it is not one of ours, or was counted by what no ledger states."""
     if step.policy not in POLICIES or step.policy in _INJECTIONS:
         return None
@@ -285,7 +285,7 @@ def _made_again(step: StepReading, more: int) -> DecidingPolicy | None:
     return None if "chars_per_token" in config or not isinstance(policy, DecidingPolicy) else policy
 
 
-def _settings(step: StepReading) -> dict[str, Any]:
+def _settings(step: ReportedStep) -> dict[str, Any]:
     """A policy's settings, as its span states them."""
     try:
         read = dict(json.loads(step.attributes.get(names.POLICY_CONFIG) or "{}"))
@@ -294,7 +294,7 @@ def _settings(step: StepReading) -> dict[str, Any]:
     return {name: value for name, value in read.items() if value is not None}
 
 
-def _consecutive(steps: Sequence[StepReading]) -> bool:
+def _consecutive(steps: Sequence[ReportedStep]) -> bool:
     return [step.index for step in steps] == list(range(len(steps)))
 
 

@@ -21,13 +21,13 @@ from otel_assembly.explain.explanation import (
 )
 from otel_assembly.explain.remedy import Remedy
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.ledger_model import ALLOCATOR
+from otel_assembly.telemetry.ledger_history import ALLOCATOR
 
 if TYPE_CHECKING:
-    from otel_assembly.telemetry.ledger_model import BlockReading, Exit, Ledger, Turn
+    from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedBlock, ReportedExit, ReportedTurn
 
 
-def explain(ledger: Ledger, turn: int, item: int) -> Explanation:
+def explain(ledger: LedgerHistory, turn: int, item: int) -> Explanation:
     """What happened to an item at a turn.
 
     Args:
@@ -52,7 +52,7 @@ class Explainer:
         AssemblyError: The ledger has no such turn.
     """
 
-    def __init__(self, ledger: Ledger, turn: int) -> None:
+    def __init__(self, ledger: LedgerHistory, turn: int) -> None:
         self.ledger = ledger
         numbers = [one.number for one in ledger.turns]
         if not numbers or not 0 <= turn <= max(numbers):
@@ -119,7 +119,7 @@ class Explainer:
 class _OfTurn:
     """The answers of a turn that is in the traces."""
 
-    def __init__(self, ledger: Ledger, turn: Turn) -> None:
+    def __init__(self, ledger: LedgerHistory, turn: ReportedTurn) -> None:
         self.ledger = ledger
         self.turn = turn
 
@@ -141,7 +141,7 @@ class _OfTurn:
             return self._kept(answer)
         return self._out(answer, self.ledger.exit(self.turn.number, answer.item))
 
-    def _block(self, answer: Explanation) -> BlockReading | None:
+    def _block(self, answer: Explanation) -> ReportedBlock | None:
         """The block that holds the item: the one that lists it, else the only one of its kind."""
         blocks = [block for step in self.turn.steps if step.policy == ALLOCATOR for block in step.blocks]
         for block in blocks:
@@ -150,7 +150,7 @@ class _OfTurn:
         found = [block for block in blocks if block.kind == answer.kind and not block.items]
         return found[0] if len(found) == 1 else None
 
-    def _place(self, block: BlockReading) -> BlockPlace:
+    def _place(self, block: ReportedBlock) -> BlockPlace:
         blocks = next(step.blocks for step in self.turn.steps if any(one is block for one in step.blocks))
         before = blocks[: next(at for at, one in enumerate(blocks) if one is block)]
         shares = [
@@ -253,7 +253,7 @@ class _OfTurn:
 
     # Out of it
 
-    def _out(self, answer: Explanation, exit_: Exit | None) -> Explanation:
+    def _out(self, answer: Explanation, exit_: ReportedExit | None) -> Explanation:
         if exit_ is None:
             return unsure(answer, "why it is not in the prompt: no span says so")
         answer = replace(
@@ -270,7 +270,7 @@ class _OfTurn:
             return unsure(answer, f"how much room there was: the span of {exit_.policy} on this turn is missing")
         return self.remedy.with_raises(self.remedy.with_room(answer, step), step)
 
-    def _compacted(self, answer: Explanation, exit_: Exit) -> Explanation:
+    def _compacted(self, answer: Explanation, exit_: ReportedExit) -> Explanation:
         """Follow the item into the summary that stands for it, and that one into the next."""
         holders: list[Holder] = []
         seen = {answer.item}
@@ -290,7 +290,7 @@ class _OfTurn:
             return unsure(answer, "where that summary went: it is not in this turn's prompt")
         return answer
 
-    def _as_it_is(self, answer: Explanation, exit_: Exit) -> Explanation:
+    def _as_it_is(self, answer: Explanation, exit_: ReportedExit) -> Explanation:
         """What would have kept a compacted item as it is, where an allocator compacted it on this turn."""
         step = next((step for step in self.turn.steps if step.index == exit_.index), None)
         if step is None or step.policy not in {ALLOCATOR, BUDGET}:

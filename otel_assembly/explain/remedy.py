@@ -13,12 +13,12 @@ from otel_assembly.explain.chain import LIMITS, ChainRun
 from otel_assembly.explain.explanation import Competitor, Explanation, Limit, Raise, unsure
 from otel_assembly.explain.skeleton import UnknownError
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.ledger_model import ALLOCATOR
+from otel_assembly.telemetry.ledger_history import ALLOCATOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from otel_assembly.telemetry.ledger_model import Ledger, StepReading, Turn
+    from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedStep, ReportedTurn
 
 __all__ = ["Remedy"]
 
@@ -51,7 +51,7 @@ _LIMITED: Final = frozenset(
 class Remedy:
     """The limits of one turn's policies, and what a larger one would do."""
 
-    def __init__(self, ledger: Ledger, turn: Turn) -> None:
+    def __init__(self, ledger: LedgerHistory, turn: ReportedTurn) -> None:
         self.ledger = ledger
         self.turn = turn
         self.chain = ChainRun(ledger, turn)
@@ -62,7 +62,7 @@ class Remedy:
         (step,) = self.turn.steps
         return AllocatorRun(self.ledger, self.turn, step)
 
-    def limit(self, step: StepReading) -> Limit | None:
+    def limit(self, step: ReportedStep) -> Limit | None:
         """The limit of a policy; None where it has none, or where its settings are not in the traces."""
         if step.policy not in LIMITS:
             return self._allocated(step)
@@ -84,7 +84,7 @@ class Remedy:
             self._setting(step, "step_tokens") or 0,
         )
 
-    def _allocated(self, step: StepReading) -> Limit | None:
+    def _allocated(self, step: ReportedStep) -> Limit | None:
         """The limit of the allocator, as its own span states it."""
         held = step.allocation or {}
         keys = (names.BUDGET_WINDOW, names.BUDGET_TOKENS, names.BUDGET_FIXED, names.BUDGET_USED)
@@ -93,17 +93,17 @@ class Remedy:
             return None
         return Limit("tokens", "window", window, tokens, fixed, used)
 
-    def _config(self, step: StepReading) -> dict[str, Any]:
+    def _config(self, step: ReportedStep) -> dict[str, Any]:
         try:
             return dict(json.loads(step.attributes.get(names.POLICY_CONFIG) or "{}"))
         except (ValueError, TypeError):
             return {}
 
-    def _setting(self, step: StepReading, parameter: str) -> int | None:
+    def _setting(self, step: ReportedStep, parameter: str) -> int | None:
         setting = self._config(step).get(parameter)
         return setting if type(setting) is int else None
 
-    def _fixed(self, step: StepReading) -> int | None:
+    def _fixed(self, step: ReportedStep) -> int | None:
         if self.turn.sent and self.chain.problem is None:
             outcome = self.chain.base[step.index].outcome
             if outcome is not None and outcome.fixed is not None:
@@ -112,7 +112,7 @@ class Remedy:
         fixed = self.turn.attributes.get(names.BUDGET_FIXED)
         return int(fixed) if isinstance(fixed, int) and len(holders) == 1 else None
 
-    def with_room(self, answer: Explanation, step: StepReading) -> Explanation:
+    def with_room(self, answer: Explanation, step: ReportedStep) -> Explanation:
         """The limit, and the items that have the room."""
         limit = self.limit(step)
         if limit is None or answer.reason not in _LIMITED:
@@ -142,7 +142,7 @@ class Remedy:
             also_out_tokens=None if in_blocks else self.tokens_of(also_out),
         )
 
-    def _before(self, item: int, step: StepReading) -> frozenset[int]:
+    def _before(self, item: int, step: ReportedStep) -> frozenset[int]:
         """The items of the blocks that come before an item's own, and those of its own that are cut after it."""
         before: set[int] = set()
         for block in step.blocks:
@@ -160,7 +160,7 @@ class Remedy:
         tokens = [self.ledger.tokens_known(self.turn.number, item) for item in items]
         return None if None in tokens else sum(filter(None, tokens))
 
-    def with_raises(self, answer: Explanation, step: StepReading) -> Explanation:
+    def with_raises(self, answer: Explanation, step: ReportedStep) -> Explanation:
         """The smallest larger limits that would have kept it, or why there are none."""
         if step.policy not in LIMITS:
             if answer.reason in _NEVER:
@@ -179,7 +179,7 @@ class Remedy:
         except UnknownError as error:
             return unsure(answer, f"what would have kept it: {error}")
 
-    def _allocated_more(self, answer: Explanation, step: StepReading) -> Explanation:
+    def _allocated_more(self, answer: Explanation, step: ReportedStep) -> Explanation:
         """The smallest larger window by which the allocator keeps it."""
         limit = self.limit(step)
         if limit is None:
@@ -230,7 +230,7 @@ class Remedy:
                 answer = unsure(answer, f"whether {policy} would then have had room: some items were never counted")
         return answer
 
-    def _needs_uncounted(self, item: int, step: StepReading) -> bool:
+    def _needs_uncounted(self, item: int, step: ReportedStep) -> bool:
         """Whether nobody counted something that has to fit with the item: what is newer, or of its atom.
 
         Where the cut moves in steps, or a note says that something was left out, what is older counts as well.
@@ -254,7 +254,7 @@ class Remedy:
             return unsure(answer, f"whether that is exact: {which} may hold a tool call that never got its result")
         return answer
 
-    def _smallest(self, item: int, step: StepReading, more: dict[int, int]) -> int | None:
+    def _smallest(self, item: int, step: ReportedStep, more: dict[int, int]) -> int | None:
         """The smallest raise of a policy's limit by which it keeps the item; one less does not, for that is tried.
 
         A larger limit never keeps less, with exceptions: what did not fit and comes before older items (the newest
@@ -262,7 +262,7 @@ class Remedy:
         """
         return self._between(item, step, more, self._turning_points(item, step, more))
 
-    def _between(self, item: int, step: StepReading, more: dict[int, int], points: Iterable[int]) -> int | None:
+    def _between(self, item: int, step: ReportedStep, more: dict[int, int], points: Iterable[int]) -> int | None:
         def keeps(extra: int) -> bool:
             return item in self.chain.run({**more, step.index: extra}, upto=step.index)[-1].kept
 
@@ -279,7 +279,7 @@ class Remedy:
             reach *= 2
         return _first(keeps, low, low + reach)
 
-    def _turning_points(self, item: int, step: StepReading, more: dict[int, int]) -> list[int]:
+    def _turning_points(self, item: int, step: ReportedStep, more: dict[int, int]) -> list[int]:
         """The raises at which something else than older items comes in, ascending."""
         excess = step.attributes.get(names.OVERFLOW_TOKENS)
         points = [excess] if isinstance(excess, int) and LIMITS[step.policy][1] == "tokens" else []

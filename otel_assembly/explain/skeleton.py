@@ -19,7 +19,7 @@ from otel_assembly.tokens import MessageFraming, TiktokenCounter, TokenMeter
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from otel_assembly.telemetry.ledger_model import Item, Ledger, Turn
+    from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedItem, ReportedTurn
     from otel_assembly.tokens.counters import CountMethod
 
 __all__ = ["PromptsOfTurn", "SkeletonMeter", "StandIn", "UnknownError", "stand_ins"]
@@ -67,7 +67,9 @@ def _(event: StandIn) -> EventFacts:
     )
 
 
-def stand_ins(ledger: Ledger, turn: Turn, items: Iterable[int], awaiting: frozenset[int]) -> dict[int, StandIn]:
+def stand_ins(
+    ledger: LedgerHistory, turn: ReportedTurn, items: Iterable[int], awaiting: frozenset[int]
+) -> dict[int, StandIn]:
     """The events of an assembly's input, by ordinal.
 
     Args:
@@ -77,44 +79,43 @@ def stand_ins(ledger: Ledger, turn: Turn, items: Iterable[int], awaiting: frozen
         awaiting: Calls that are held to await an approval.
     """
     known = [ledger.items[item] for item in sorted(items)]
-    bare = {
-        one.ordinal: StandIn(one.ordinal, one.kind, ledger.tokens_known(turn.number, one.ordinal), one.bytes)
-        for one in known
-    }
+    bare = {one.id: StandIn(one.id, one.kind, ledger.tokens_known(turn.number, one.id), one.bytes) for one in known}
     if all(one.calls is not None for one in known):
         return _paired_by_count(known, bare, awaiting)
     atoms: dict[int, list[StandIn]] = {}
     for one in known:
-        atoms.setdefault(one.atom, []).append(bare[one.ordinal])
+        atoms.setdefault(one.atom, []).append(bare[one.id])
     return {
         event.item: event for members in atoms.values() for event in _paired_by_atom(members, ledger, turn, awaiting)
     }
 
 
-def _paired_by_count(known: Sequence[Item], bare: dict[int, StandIn], awaiting: frozenset[int]) -> dict[int, StandIn]:
+def _paired_by_count(
+    known: Sequence[ReportedItem], bare: dict[int, StandIn], awaiting: frozenset[int]
+) -> dict[int, StandIn]:
     """Events with ids for as many calls as each of them asks for or answers."""
     #: By atom and by event that asked, the ids that wait; and by atom, those that do not wait any more.
     waiting: dict[int, list[list[str]]] = {}
     answered: dict[int, list[str]] = {}
     for one in known:
-        event, calls = bare[one.ordinal], one.calls or 0
+        event, calls = bare[one.id], one.calls or 0
         own = waiting.setdefault(one.atom, [])
         if calls > 0:
-            ids = [f"{one.ordinal}.{number}" for number in range(calls)]
+            ids = [f"{one.id}.{number}" for number in range(calls)]
             own.append(ids)
-            awaits = tuple(ids) if one.ordinal in awaiting else ()
-            bare[one.ordinal] = replace(event, opens=tuple(ids), awaiting=awaits)
+            awaits = tuple(ids) if one.id in awaiting else ()
+            bare[one.id] = replace(event, opens=tuple(ids), awaiting=awaits)
         elif calls < 0:
             taken = _take(-calls, own)
             if len(taken) < -calls:
-                raise UnknownError(f"the traces do not say which call each result answers: item {one.ordinal}")
+                raise UnknownError(f"the traces do not say which call each result answers: item {one.id}")
             answered.setdefault(one.atom, []).extend(taken)
-            bare[one.ordinal] = replace(event, closes=tuple(taken))
-        elif one.atom != one.ordinal and one.kind == EventKind.TOOL_RESULT:
-            bare[one.ordinal] = replace(event, closes=tuple(answered.get(one.atom, ())[:1]), restates=True)
-        elif one.atom != one.ordinal:
+            bare[one.id] = replace(event, closes=tuple(taken))
+        elif one.atom != one.id and one.kind == EventKind.TOOL_RESULT:
+            bare[one.id] = replace(event, closes=tuple(answered.get(one.atom, ())[:1]), restates=True)
+        elif one.atom != one.id:
             asked = next((ids[:1] for ids in own if ids), [])
-            bare[one.ordinal] = replace(event, opens=tuple(asked), restates=True)
+            bare[one.id] = replace(event, opens=tuple(asked), restates=True)
     return bare
 
 
@@ -128,7 +129,9 @@ def _take(count: int, waiting: list[list[str]]) -> list[str]:
     return taken
 
 
-def _paired_by_atom(members: list[StandIn], ledger: Ledger, turn: Turn, awaiting: frozenset[int]) -> list[StandIn]:
+def _paired_by_atom(
+    members: list[StandIn], ledger: LedgerHistory, turn: ReportedTurn, awaiting: frozenset[int]
+) -> list[StandIn]:
     """The members of one atom, with ids that make them one again, where the ledger does not count calls."""
     ask, rest = members[0], members[1:]
     if ask.kind == EventKind.TOOL_RESULT and not rest:
@@ -158,7 +161,7 @@ def _is_echo(event: StandIn) -> bool:
     return not event.tokens and event.bytes == 0 and event.tokens is not None
 
 
-def _is_unanswered(ask: StandIn, opens: tuple[str, ...], ledger: Ledger, turn: Turn) -> bool:
+def _is_unanswered(ask: StandIn, opens: tuple[str, ...], ledger: LedgerHistory, turn: ReportedTurn) -> bool:
     if ask.kind == EventKind.TOOL_CALL and not opens:
         return True
     exit_ = ledger.exit(turn.number, ask.item)
@@ -172,7 +175,7 @@ class PromptsOfTurn:
     rows: Sequence[tuple[str, str, int]]
 
     @classmethod
-    def of(cls, turn: Turn) -> PromptsOfTurn:
+    def of(cls, turn: ReportedTurn) -> PromptsOfTurn:
         """Read them from the span."""
         sources = turn.attributes.get(names.PROMPT_SOURCES, ())
         tokens = turn.attributes.get(names.PROMPT_TOKENS, ())
@@ -199,7 +202,7 @@ class SkeletonMeter(TokenMeter):
 
     __slots__ = ("_tool_tokens",)
 
-    def __init__(self, turn: Turn, prompts: PromptsOfTurn, notes: Mapping[str, int]) -> None:
+    def __init__(self, turn: ReportedTurn, prompts: PromptsOfTurn, notes: Mapping[str, int]) -> None:
         kinds: dict[str, int] = dict(
             zip(turn.attributes.get(names.KIND_NAMES, ()), turn.attributes.get(names.KIND_TOKENS, ()), strict=False)
         )
@@ -242,7 +245,7 @@ class _Counter:
             return self._notes[policy]
 
 
-def note_tokens(ledger: Ledger) -> dict[str, int]:
+def note_tokens(ledger: LedgerHistory) -> dict[str, int]:
     """What a policy's own prompts cost on the last turn that has one, by policy."""
     found: dict[str, int] = {}
     for turn in ledger.turns:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otel_assembly.decision import DecisionReason
-from otel_assembly.telemetry.ledger_model import ALLOCATOR
+from otel_assembly.telemetry.ledger_history import ALLOCATOR
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

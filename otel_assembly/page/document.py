@@ -21,7 +21,7 @@ from otel_assembly.page.model import page_model
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from otel_assembly.telemetry.ledger_lists import SpanLike
+    from otel_assembly.telemetry.span_values import SpanLike
 
 _SCRIPTS: Final = (
     "dom.js",

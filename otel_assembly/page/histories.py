@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.page.numbers import integer, known, runs
+from otel_assembly.page.fields import known
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.store_reader import as_list
+from otel_assembly.telemetry.attributes import runs_in_order
+from otel_assembly.telemetry.span_values import as_list, integer
 
 if TYPE_CHECKING:
-    from otel_assembly.page.texts import Texts
-    from otel_assembly.telemetry.ledger_reader import Exit, Ledger, Turn
+    from otel_assembly.page.fields import Texts
+    from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedExit, ReportedTurn
 
 IN_PROMPT = -1
 """Stands in an item's history where others have the number of the cause of its absence."""
@@ -27,7 +28,7 @@ class Histories:
         changes: By the turn's place in the ledger: which items came, left, and so on, as runs.
     """
 
-    ledger: Ledger
+    ledger: LedgerHistory
     texts: Texts
     causes: list[list[Any]] = field(default_factory=list)
     changes: list[dict[str, list[str]]] = field(default_factory=list)
@@ -37,7 +38,7 @@ class Histories:
     _kept: set[int] = field(default_factory=set)
     _absent: set[int] = field(default_factory=set)
 
-    def read(self, place: int, turn: Turn) -> None:
+    def read(self, place: int, turn: ReportedTurn) -> None:
         """Go on by one turn."""
         if not turn.sent:
             self.changes.append({})
@@ -70,13 +71,13 @@ class Histories:
         self.changes.append(
             known(
                 {
-                    "arrived": runs(sorted((set(turn.arrived) & kept) - injected)),
-                    "left": runs(item for item in left if item not in gone),
-                    "refused": runs(item for item in refused if item not in gone),
-                    "replaced": runs(sorted(compacted.intersection((*left, *refused)))),
-                    "returned": runs(sorted(came_back)),
-                    "injected": runs(sorted(injected - self._kept)),
-                    "withdrawn": runs(sorted(withdrawn - compacted)),
+                    "arrived": runs_in_order(sorted((set(turn.arrived) & kept) - injected)),
+                    "left": runs_in_order(item for item in left if item not in gone),
+                    "refused": runs_in_order(item for item in refused if item not in gone),
+                    "replaced": runs_in_order(sorted(compacted.intersection((*left, *refused)))),
+                    "returned": runs_in_order(sorted(came_back)),
+                    "injected": runs_in_order(sorted(injected - self._kept)),
+                    "withdrawn": runs_in_order(sorted(withdrawn - compacted)),
                 }
             )
         )
@@ -84,10 +85,10 @@ class Histories:
         self._kept = kept
 
     def rows(self) -> list[dict[str, Any]]:
-        """An object for each item, by ordinal."""
+        """An object for each item, by its id."""
         return [self._items[item] | {"h": self._history.get(item, [])} for item in sorted(self._items)]
 
-    def _meet(self, place: int, turn: Turn) -> None:
+    def _meet(self, place: int, turn: ReportedTurn) -> None:
         contents = as_list(turn.attributes.get(names.ARRIVED_CONTENTS))
         for item in turn.arrived:
             first = self.ledger.items.get(item)
@@ -116,7 +117,7 @@ class Histories:
         if not history or history[-1][1] != cause:
             history.append([place, cause])
 
-    def _cause(self, exit_: Exit) -> int:
+    def _cause(self, exit_: ReportedExit) -> int:
         cause = (exit_.reason, exit_.policy, exit_.index, exit_.outcome)
         if cause not in self._numbers:
             self._numbers[cause] = len(self.causes)

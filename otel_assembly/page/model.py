@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.page.fields import Texts, known
 from otel_assembly.page.histories import Histories
-from otel_assembly.page.numbers import known, text
-from otel_assembly.page.signals import halts_of
-from otel_assembly.page.texts import Texts
-from otel_assembly.page.turns import turn_row
+from otel_assembly.page.turns import halts_of, turn_row
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.ledger_lists import children_of
 from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.telemetry.span_values import children_of, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from otel_assembly.telemetry.ledger_lists import SpanLike
-    from otel_assembly.telemetry.ledger_reader import Ledger
+    from otel_assembly.telemetry.ledger_history import LedgerHistory
+    from otel_assembly.telemetry.span_values import SpanLike
 
     _Children = Mapping[tuple[str, str | None], Sequence[SpanLike]]
 
@@ -54,7 +52,7 @@ class _Row:
     """A ledger, and what says whose it is."""
 
     def __init__(
-        self, ledger: Ledger, spans: Mapping[tuple[str, str], SpanLike], children: _Children, texts: Texts
+        self, ledger: LedgerHistory, spans: Mapping[tuple[str, str], SpanLike], children: _Children, texts: Texts
     ) -> None:
         problems = list(ledger.problems)
         histories = Histories(ledger, texts)
@@ -72,7 +70,7 @@ class _Row:
         self.name = text(first.get(names.NAME))
         self.items = histories.rows()
         made = ledger.made_by_policies
-        self.given = tuple((item.kind, item.bytes) for item in ledger.items.values() if item.ordinal not in made)
+        self.given = tuple((item.kind, item.bytes) for item in ledger.items.values() if item.id not in made)
         self.shown = known(
             {
                 "id": ledger.id,

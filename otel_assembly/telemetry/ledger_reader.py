@@ -1,7 +1,7 @@
 """Reads ledgers back: what became of every item, turn by turn, from exported spans alone; no SDK is needed.
 
 Spans may be missing: not sampled, lost on the way, not yet exported. What is stated is read, what is not is said to be
-unknown, and nothing is guessed: `Exit.reason` is None where the span that gave it is not there.
+unknown, and nothing is guessed: `ReportedExit.reason` is None where the span that gave it is not there.
 """
 
 from __future__ import annotations
@@ -12,27 +12,26 @@ from typing import TYPE_CHECKING
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.ledger_lists import SpanLike, by_ordinal, children_of, ordinals, whole
-from otel_assembly.telemetry.ledger_model import (
+from otel_assembly.telemetry.ledger_history import (
     ALLOCATOR,
-    BlockReading,
-    Compaction,
-    Exit,
-    Item,
-    Ledger,
-    StepReading,
-    Turn,
+    LedgerHistory,
+    ReportedBlock,
+    ReportedCompaction,
+    ReportedExit,
+    ReportedStep,
+    ReportedTurn,
 )
+from otel_assembly.telemetry.span_values import SpanLike, by_item_id, children_of, item_ids, whole_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     _Children = Mapping[tuple[str, str | None], Sequence[SpanLike]]
 
-__all__ = ["ALLOCATOR", "BlockReading", "Compaction", "Exit", "Item", "Ledger", "StepReading", "Turn", "read_ledgers"]
+__all__ = ["read_ledgers"]
 
 
-def read_ledgers(spans: Iterable[SpanLike], *, allocations: bool = False) -> dict[str, Ledger]:
+def read_ledgers(spans: Iterable[SpanLike], *, allocations: bool = False) -> dict[str, LedgerHistory]:
     """Every ledger that the spans tell of, by its id; spans of others are passed over, and so is a second copy.
 
     Args:
@@ -47,9 +46,9 @@ def read_ledgers(spans: Iterable[SpanLike], *, allocations: bool = False) -> dic
             ledger_id = str(span.attributes[names.LEDGER_ID])
             assembly_id = str(span.attributes.get(names.ID, span.span_id))
             held.setdefault(ledger_id, {}).setdefault(assembly_id, span)
-    ledgers: dict[str, Ledger] = {}
+    ledgers: dict[str, LedgerHistory] = {}
     for ledger_id, assemblies in held.items():
-        ledger = ledgers[ledger_id] = Ledger(ledger_id)
+        ledger = ledgers[ledger_id] = LedgerHistory(ledger_id)
         policies = _policies(assemblies.values(), children)
         for span in _in_order(assemblies):
             alone = span.name == names.SPAN_ALLOCATE_BUDGET
@@ -84,15 +83,15 @@ def _policies(assemblies: Iterable[SpanLike], children: _Children) -> set[int]:
     }
 
 
-def _turn(span: SpanLike, children: _Children, read: Mapping[str, SpanLike], policies: set[int]) -> Turn:
+def _turn(span: SpanLike, children: _Children, read: Mapping[str, SpanLike], policies: set[int]) -> ReportedTurn:
     below = children.get((span.trace_id, span.span_id), ())
-    held = whole(span, below)
+    held = whole_attributes(span, below)
     number = int(held[names.TURN]) if names.TURN in held else 0
     previous = held.get(names.PREVIOUS_ID)
     sent = names.PREFIX_HASH in held
     steps = [_step(child, children, number) for child in below if child.name.startswith(names.SPAN_APPLY_POLICY)]
     expected = set(range(int(held[names.STEPS]))) if names.STEPS in held else policies
-    return Turn(
+    return ReportedTurn(
         number=number,
         assembly_id=str(held.get(names.ID)),
         previous_id=previous,
@@ -100,22 +99,22 @@ def _turn(span: SpanLike, children: _Children, read: Mapping[str, SpanLike], pol
         follows=(previous is None or previous in read) and (not sent or {step.index for step in steps} == expected),
         attributes=held,
         steps=sorted(steps, key=attrgetter("index")),
-        kept=ordinals(held.get(names.KEPT_ITEMS)),
-        arrived=ordinals(held.get(names.ARRIVED_ITEMS)),
-        counted=by_ordinal(held.get(names.COUNTED_ITEMS), held.get(names.COUNTED_TOKENS)),
-        withdrawn=ordinals(held.get(names.WITHDRAWN_ITEMS)),
+        kept=item_ids(held.get(names.KEPT_ITEMS)),
+        arrived=item_ids(held.get(names.ARRIVED_ITEMS)),
+        counted=by_item_id(held.get(names.COUNTED_ITEMS), held.get(names.COUNTED_TOKENS)),
+        withdrawn=item_ids(held.get(names.WITHDRAWN_ITEMS)),
         trace_id=span.trace_id,
         span_id=span.span_id,
         compactions=list(_compactions(span, children, number)),
     )
 
 
-def _allocation(span: SpanLike, children: _Children) -> Turn:
+def _allocation(span: SpanLike, children: _Children) -> ReportedTurn:
     """An allocation that stands alone: one turn, whose only step is the allocator."""
     below = children.get((span.trace_id, span.span_id), ())
-    held = whole(span, below)
+    held = whole_attributes(span, below)
     number = int(held.get(names.TURN, 0))
-    blocks: list[BlockReading] = []
+    blocks: list[ReportedBlock] = []
     # What happened to items of blocks without a span stands on this one.
     unsaid = _step(span, children, number)
     exits = {item: replace(exit_, policy=ALLOCATOR, index=0) for item, exit_ in unsaid.exits.items()}
@@ -126,16 +125,16 @@ def _allocation(span: SpanLike, children: _Children) -> Turn:
         exits.update({item: replace(exit_, policy=ALLOCATOR, index=0) for item, exit_ in step.exits.items()})
         injected += step.injected
         blocks.append(_block(child, rest))
-    return Turn(
+    return ReportedTurn(
         number=number,
         assembly_id=str(held.get(names.ID, span.span_id)),
         previous_id=None,
         sent=names.EXCEPTION_TYPE not in held,
         follows=True,
         attributes=held,
-        steps=[StepReading(ALLOCATOR, 0, held, exits, injected, (), (), held, blocks)],
-        kept=ordinals(held.get(names.KEPT_ITEMS)),
-        arrived=ordinals(held.get(names.ARRIVED_ITEMS)),
+        steps=[ReportedStep(ALLOCATOR, 0, held, exits, injected, (), (), held, blocks)],
+        kept=item_ids(held.get(names.KEPT_ITEMS)),
+        arrived=item_ids(held.get(names.ARRIVED_ITEMS)),
         counted={},
         withdrawn=(),
         trace_id=span.trace_id,
@@ -145,22 +144,22 @@ def _allocation(span: SpanLike, children: _Children) -> Turn:
     )
 
 
-def _block(span: SpanLike, children: Sequence[SpanLike]) -> BlockReading:
-    held = whole(span, children)
-    losers, winners = ordinals(held.get(names.BLOCK_LOSERS)), ordinals(held.get(names.BLOCK_WINNERS))
-    return BlockReading(
+def _block(span: SpanLike, children: Sequence[SpanLike]) -> ReportedBlock:
+    held = whole_attributes(span, children)
+    losers, winners = item_ids(held.get(names.BLOCK_LOSERS)), item_ids(held.get(names.BLOCK_WINNERS))
+    return ReportedBlock(
         name=str(held.get(names.BLOCK_NAME)),
         kind=str(held.get(names.BLOCK_KIND)),
         priority=held.get(names.BLOCK_PRIORITY),
         remaining=held.get(names.BUDGET_REMAINING),
-        items=frozenset(ordinals(held.get(names.BLOCK_ITEMS))),
+        items=frozenset(item_ids(held.get(names.BLOCK_ITEMS))),
         attributes=held,
-        order=ordinals(held.get(names.BLOCK_ORDER)),
+        order=item_ids(held.get(names.BLOCK_ORDER)),
         winners=dict(zip(losers, winners, strict=False)),
     )
 
 
-def _compactions(span: SpanLike, children: _Children, turn: int) -> Iterator[Compaction]:
+def _compactions(span: SpanLike, children: _Children, turn: int) -> Iterator[ReportedCompaction]:
     """The summaries that were made anywhere under an assembly's span."""
     waiting, seen = [span], {span.span_id}
     while waiting:
@@ -170,32 +169,32 @@ def _compactions(span: SpanLike, children: _Children, turn: int) -> Iterator[Com
                 continue
             seen.add(child.span_id)
             waiting.append(child)
-            held = whole(child, children.get((child.trace_id, child.span_id), ()))
-            provenance = ordinals(held.get(names.COMPACTION_PROVENANCE))
+            held = whole_attributes(child, children.get((child.trace_id, child.span_id), ()))
+            provenance = item_ids(held.get(names.COMPACTION_PROVENANCE))
             if provenance:
                 result = held.get(names.COMPACTION_RESULT)
-                yield Compaction(int(result) if result is not None else None, frozenset(provenance), turn)
+                yield ReportedCompaction(int(result) if result is not None else None, frozenset(provenance), turn)
 
 
-def _step(span: SpanLike, children: _Children, turn: int) -> StepReading:
+def _step(span: SpanLike, children: _Children, turn: int) -> ReportedStep:
     below = children.get((span.trace_id, span.span_id), ())
-    held = whole(span, below)
+    held = whole_attributes(span, below)
     allocation = next((child for child in below if child.name == names.SPAN_ALLOCATE_BUDGET), None)
     under = children.get((allocation.trace_id, allocation.span_id), ()) if allocation is not None else ()
     policy, index = str(held.get(names.POLICY_NAME, span.name)), int(held.get(names.POLICY_INDEX, 0))
-    dropped = by_ordinal(held.get(names.DROPPED_ITEMS), held.get(names.DROPPED_REASONS))
-    exits = {item: Exit(str(reason), policy, index, turn=turn) for item, reason in dropped.items()}
-    compacted = Exit(DecisionReason.COMPACTED.value, policy, index, DecisionOutcome.COMPACTED.value, turn)
-    exits.update(dict.fromkeys(ordinals(held.get(names.COMPACTED_ITEMS)), compacted))
-    return StepReading(
+    dropped = by_item_id(held.get(names.DROPPED_ITEMS), held.get(names.DROPPED_REASONS))
+    exits = {item: ReportedExit(str(reason), policy, index, turn=turn) for item, reason in dropped.items()}
+    compacted = ReportedExit(DecisionReason.COMPACTED.value, policy, index, DecisionOutcome.COMPACTED.value, turn)
+    exits.update(dict.fromkeys(item_ids(held.get(names.COMPACTED_ITEMS)), compacted))
+    return ReportedStep(
         policy=policy,
         index=index,
         attributes=held,
         exits=exits,
-        injected=ordinals(held.get(names.INJECTED_ITEMS)),
-        returned=ordinals(held.get(names.RETURNED_ITEMS)),
-        withdrawn=ordinals(held.get(names.WITHDRAWN_ITEMS)),
-        allocation=whole(allocation, under) if allocation is not None else None,
+        injected=item_ids(held.get(names.INJECTED_ITEMS)),
+        returned=item_ids(held.get(names.RETURNED_ITEMS)),
+        withdrawn=item_ids(held.get(names.WITHDRAWN_ITEMS)),
+        allocation=whole_attributes(allocation, under) if allocation is not None else None,
         blocks=[
             _block(child, children.get((child.trace_id, child.span_id), ()))
             for child in under

@@ -5,14 +5,13 @@ Nothing here needs the OpenTelemetry SDK.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from otel_assembly.errors import TranscriptError
 from otel_assembly.telemetry.otlp_json import StatusName, StoredEvent, StoredLink, StoredSpan, read_line
@@ -20,7 +19,7 @@ from otel_assembly.telemetry.otlp_json import StatusName, StoredEvent, StoredLin
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["SpanNode", "StatusName", "StoredEvent", "StoredLink", "StoredSpan", "as_list", "read_spans", "span_tree"]
+__all__ = ["SpanNode", "StatusName", "StoredEvent", "StoredLink", "StoredSpan", "read_spans", "span_tree"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +80,6 @@ def span_tree(spans: Iterable[StoredSpan]) -> list[SpanNode]:
             traces[trace].append(node)
             _reach([node], reached)
     return [root for roots in traces.values() for root in sorted(roots, key=lambda root: root.span.start_ns)]
-
-
-def as_list(value: Any) -> list[Any]:
-    """An array attribute as a list, whether it came as an array (OTLP) or as its JSON text (Jaeger's ``/api/traces``).
-
-    None is an empty list, and any other single value a list of it.
-    """
-    if value is None:
-        return []
-    if isinstance(value, list | tuple):
-        return list(value)
-    if isinstance(value, str) and value.startswith("["):
-        try:
-            parsed = json.loads(value)
-        except (ValueError, RecursionError):
-            return [value]
-        return parsed if isinstance(parsed, list) else [value]
-    return [value]
 
 
 def _reach(nodes: Iterable[SpanNode], reached: set[int]) -> None:

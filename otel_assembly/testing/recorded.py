@@ -12,10 +12,10 @@ from otel_assembly.errors import ConfigurationError
 from otel_assembly.recorder import using_recorder
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.conventions_check import event_violations, metric_violations, violations
-from otel_assembly.telemetry.ledger_lists import by_ordinal, children_of, ordinals, whole
 from otel_assembly.telemetry.otlp_json import StatusName, StoredEvent, StoredLink, StoredSpan
 from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
 from otel_assembly.telemetry.settings import TelemetrySettings
+from otel_assembly.telemetry.span_values import by_item_id, children_of, item_ids, whole_attributes
 from otel_assembly.telemetry.store_reader import SpanNode, span_tree
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class RecordedSpan(StoredSpan):
     @property
     def whole(self) -> dict[str, Any]:
         """Its attributes; each array with the rest of it, where that stands on `list_items` spans."""
-        return whole(self, self.children)
+        return whole_attributes(self, self.children)
 
     def events_named(self, name: str) -> list[StoredEvent]:
         """Its events of this name, in order."""
@@ -63,8 +63,8 @@ class RecordedSpan(StoredSpan):
 
     @property
     def kept(self) -> list[int]:
-        """The ordinals of the whole output, in prompt order."""
-        return ordinals(self.whole.get(names.KEPT_ITEMS))
+        """The item ids of the whole output, in prompt order."""
+        return item_ids(self.whole.get(names.KEPT_ITEMS))
 
     @property
     def arrived(self) -> dict[int, Arrived]:
@@ -81,39 +81,39 @@ class RecordedSpan(StoredSpan):
     def contents(self) -> dict[int, str]:
         """The captured text of each item that arrived; empty where content is not captured."""
         held = self.whole
-        return by_ordinal(held.get(names.ARRIVED_ITEMS), held.get(names.ARRIVED_CONTENTS))
+        return by_item_id(held.get(names.ARRIVED_ITEMS), held.get(names.ARRIVED_CONTENTS))
 
     @property
     def counted(self) -> dict[int, int]:
         """Tokens of earlier items that were counted now."""
         held = self.whole
-        return by_ordinal(held.get(names.COUNTED_ITEMS), held.get(names.COUNTED_TOKENS))
+        return by_item_id(held.get(names.COUNTED_ITEMS), held.get(names.COUNTED_TOKENS))
 
     @property
     def dropped_reasons(self) -> dict[int, str]:
         """The reason of each item whose exit, or the cause of it, is new."""
         held = self.whole
-        return by_ordinal(held.get(names.DROPPED_ITEMS), held.get(names.DROPPED_REASONS))
+        return by_item_id(held.get(names.DROPPED_ITEMS), held.get(names.DROPPED_REASONS))
 
     @property
     def compacted(self) -> list[int]:
         """The items that were newly compacted."""
-        return ordinals(self.whole.get(names.COMPACTED_ITEMS))
+        return item_ids(self.whole.get(names.COMPACTED_ITEMS))
 
     @property
     def returned(self) -> list[int]:
         """The items that are in the output again."""
-        return ordinals(self.whole.get(names.RETURNED_ITEMS))
+        return item_ids(self.whole.get(names.RETURNED_ITEMS))
 
     @property
     def injected(self) -> list[int]:
         """The items that were newly injected."""
-        return ordinals(self.whole.get(names.INJECTED_ITEMS))
+        return item_ids(self.whole.get(names.INJECTED_ITEMS))
 
     @property
     def withdrawn(self) -> list[int]:
         """The items that their source no longer offers."""
-        return ordinals(self.whole.get(names.WITHDRAWN_ITEMS))
+        return item_ids(self.whole.get(names.WITHDRAWN_ITEMS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from otel_assembly import (
     allocate,
 )
 from otel_assembly.page import page_model
-from otel_assembly.page.texts import MAX_TEXT
+from otel_assembly.page.fields import MAX_TEXT
 from otel_assembly.telemetry import AlertSignal, TelemetrySettings
 from otel_assembly.telemetry.ledger_reader import read_ledgers
 from otel_assembly.telemetry.otlp_json import StoredSpan

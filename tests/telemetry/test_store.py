@@ -24,8 +24,9 @@ from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlag
 
 from otel_assembly import AssemblyError, ConfigurationError, TranscriptError
 from otel_assembly.telemetry.otlp_json import read_line
+from otel_assembly.telemetry.span_values import as_list
 from otel_assembly.telemetry.store import LogFileExporter, SpanFileExporter
-from otel_assembly.telemetry.store_reader import SpanNode, StoredSpan, as_list, read_spans, span_tree
+from otel_assembly.telemetry.store_reader import SpanNode, StoredSpan, read_spans, span_tree
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 

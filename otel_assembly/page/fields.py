@@ -1,15 +1,23 @@
-"""Captured texts, each held once however many assemblies show it, and cut where it would weigh a page down."""
+"""What the fields of a page's model hold: what the spans say and nothing else, and each captured text once."""
 
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.store_reader import as_list
+from otel_assembly.telemetry.span_values import as_list
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MAX_TEXT: Final = 8_000
 """Characters of one captured text that a page shows."""
+
+
+def known(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that say something: a page of a thousand turns must not consist of nulls."""
+    return {name: value for name, value in fields.items() if value is not None and value is not False and value != []}
 
 
 class Texts:

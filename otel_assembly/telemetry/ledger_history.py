@@ -19,19 +19,19 @@ ALLOCATOR: Final = "allocator"
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class ReportedItem:
     """An item as it was at first sight.
 
     Attributes:
-        ordinal: Its number in the ledger.
+        id: Its id, as its ledger numbers it.
         kind: Its kind.
         bytes: Bytes of its text, as UTF-8.
-        atom: The ordinal of the first item of its atom.
+        atom: The id of the first item of its atom.
         turn: The turn that first told of it.
         calls: How many tool calls it asks for, or, below 0, how many it answers; None where the traces do not say.
     """
 
-    ordinal: int
+    id: int
     kind: str
     bytes: int
     atom: int
@@ -40,7 +40,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class ReportedExit:
     """Why an item is not in the prompt.
 
     Attributes:
@@ -59,7 +59,7 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockReading:
+class ReportedBlock:
     """One block of an allocation.
 
     Attributes:
@@ -67,7 +67,7 @@ class BlockReading:
         kind: Its kind.
         priority: Its priority.
         remaining: Tokens of the budget that were left before it was decided.
-        items: The ordinals of its items; empty where the span does not name them.
+        items: The ids of its items; empty where the span does not name them.
         attributes: Those of its span, arrays whole.
         order: Its items that are not out from the start, the one that is cut last first.
         winners: Items that are out because another stands for them, with that one.
@@ -84,7 +84,7 @@ class BlockReading:
 
 
 @dataclass(frozen=True, slots=True)
-class StepReading:
+class ReportedStep:
     """One policy's span: its attributes, arrays whole, and what it says of items since the turn before.
 
     Where the allocator decided, `allocation` are the attributes of its span, and `blocks` are its blocks, in decision
@@ -94,21 +94,21 @@ class StepReading:
     policy: str
     index: int
     attributes: Mapping[str, Any]
-    exits: Mapping[int, Exit]
+    exits: Mapping[int, ReportedExit]
     injected: Sequence[int]
     returned: Sequence[int]
     withdrawn: Sequence[int]
     allocation: Mapping[str, Any] | None = None
-    blocks: Sequence[BlockReading] = ()
+    blocks: Sequence[ReportedBlock] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Compaction:
+class ReportedCompaction:
     """A summary that was made, or used again, on a turn.
 
     Attributes:
-        result: The summary's ordinal; None where its span does not name it.
-        provenance: The ordinals of the items that it stands for in the end, summaries of summaries resolved.
+        result: The summary's item id; None where its span does not name it.
+        provenance: The ids of the items that it stands for in the end, summaries of summaries resolved.
         turn: The turn.
     """
 
@@ -118,7 +118,7 @@ class Compaction:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ReportedTurn:
     """One assembly that was recorded.
 
     Attributes:
@@ -145,15 +145,15 @@ class Turn:
     sent: bool
     follows: bool
     attributes: Mapping[str, Any]
-    steps: Sequence[StepReading]
+    steps: Sequence[ReportedStep]
     kept: Sequence[int]
     arrived: Sequence[int]
     counted: Mapping[int, int]
     withdrawn: Sequence[int]
     trace_id: str
     span_id: str
-    compactions: Sequence[Compaction] = ()
-    blocks: Sequence[BlockReading] = ()
+    compactions: Sequence[ReportedCompaction] = ()
+    blocks: Sequence[ReportedBlock] = ()
 
 
 class _Timeline(Generic[T]):
@@ -175,7 +175,7 @@ class _Timeline(Generic[T]):
 
 
 @dataclass(slots=True)
-class Ledger:
+class LedgerHistory:
     """One conversation under one assembler, as its spans tell it.
 
     Attributes:
@@ -186,17 +186,17 @@ class Ledger:
     """
 
     id: str
-    turns: list[Turn] = field(default_factory=list)
-    items: dict[int, Item] = field(default_factory=dict)
+    turns: list[ReportedTurn] = field(default_factory=list)
+    items: dict[int, ReportedItem] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    _exits: dict[int, _Timeline[Exit | None]] = field(default_factory=dict, repr=False)
+    _exits: dict[int, _Timeline[ReportedExit | None]] = field(default_factory=dict, repr=False)
     _tokens: dict[int, _Timeline[int]] = field(default_factory=dict, repr=False)
     _kept: set[int] = field(default_factory=set, repr=False)
     _absent: set[int] = field(default_factory=set, repr=False)
     _places: dict[int, int] = field(default_factory=dict, repr=False)
     _makers: dict[int, int] = field(default_factory=dict, repr=False)
 
-    def turn(self, number: int) -> Turn:
+    def turn(self, number: int) -> ReportedTurn:
         """The assembly of this number.
 
         Raises:
@@ -204,13 +204,13 @@ class Ledger:
         """
         return self.turns[self._places[number]]
 
-    def exits(self, number: int) -> dict[int, Exit]:
-        """Why each absent item was absent after that turn, by its ordinal."""
+    def exits(self, number: int) -> dict[int, ReportedExit]:
+        """Why each absent item was absent after that turn, by its id."""
         place = self._places[number]
         found = ((item, timeline.at(place)) for item, timeline in sorted(self._exits.items()))
         return {item: exit_ for item, exit_ in found if exit_ is not None}
 
-    def exit(self, number: int, item: int) -> Exit | None:
+    def exit(self, number: int, item: int) -> ReportedExit | None:
         """Why the item was absent after that turn; None where it was in the prompt, or had not arrived."""
         timeline = self._exits.get(item)
         return timeline.at(self._places[number]) if timeline is not None else None
@@ -236,7 +236,7 @@ class Ledger:
 
     # Reading, one assembly after the other
 
-    def read(self, turn: Turn) -> None:
+    def read(self, turn: ReportedTurn) -> None:
         """Go on by one assembly."""
         place = len(self.turns)
         self.turns.append(turn)
@@ -248,7 +248,7 @@ class Ledger:
             return
         if not turn.follows:
             for item in tuple(self._absent):
-                self._leave(place, item, Exit(None, turn=turn.number))
+                self._leave(place, item, ReportedExit(None, turn=turn.number))
         self._arrive(turn, place)
         for step in turn.steps:
             self._makers.update(dict.fromkeys(step.injected, step.index))
@@ -256,20 +256,20 @@ class Ledger:
                 self._leave(place, item, exit_)
             for item in step.withdrawn:
                 self._leave(
-                    place, item, Exit(DecisionReason.WITHDRAWN.value, step.policy, step.index, turn=turn.number)
+                    place, item, ReportedExit(DecisionReason.WITHDRAWN.value, step.policy, step.index, turn=turn.number)
                 )
         for item in turn.withdrawn:
-            self._leave(place, item, Exit(DecisionReason.WITHDRAWN.value, turn=turn.number))
+            self._leave(place, item, ReportedExit(DecisionReason.WITHDRAWN.value, turn=turn.number))
         self._keep(turn, place)
 
-    def _arrive(self, turn: Turn, place: int) -> None:
+    def _arrive(self, turn: ReportedTurn, place: int) -> None:
         held = turn.attributes
         columns = (names.ARRIVED_KINDS, names.ARRIVED_TOKENS, names.ARRIVED_BYTES, names.ARRIVED_ATOMS)
         calls = dict(zip(turn.arrived, held.get(names.ARRIVED_CALLS, ()), strict=False))
         for item, kind, tokens, size, atom in zip(turn.arrived, *(held.get(n, ()) for n in columns), strict=False):
             if item in self.items:
                 self._problem(turn, f"item {item} arrived a second time")
-            self.items[item] = Item(
+            self.items[item] = ReportedItem(
                 item, kind, int(size), int(atom), turn.number, int(calls[item]) if item in calls else None
             )
             if int(tokens) >= 0:
@@ -280,11 +280,11 @@ class Ledger:
     def _count(self, place: int, item: int, tokens: int) -> None:
         self._tokens.setdefault(item, _Timeline()).put(place, tokens)
 
-    def _leave(self, place: int, item: int, exit_: Exit) -> None:
+    def _leave(self, place: int, item: int, exit_: ReportedExit) -> None:
         self._absent.add(item)
         self._exits.setdefault(item, _Timeline()).put(place, exit_)
 
-    def _keep(self, turn: Turn, place: int) -> None:
+    def _keep(self, turn: ReportedTurn, place: int) -> None:
         """The state is what the turn says it is, whatever the changes said."""
         kept = set(turn.kept)
         for item in kept - self._kept:
@@ -294,12 +294,12 @@ class Ledger:
             self._exits[item].put(place, None)
         self._absent -= kept
         for item in sorted((self._kept | set(turn.arrived)) - kept - self._absent):
-            self._leave(place, item, Exit(None, turn=turn.number))
+            self._leave(place, item, ReportedExit(None, turn=turn.number))
             if names.DIFF not in turn.attributes:
                 self._problem(turn, f"item {item} is not in the prompt, and no span says why")
         self._kept = kept
 
-    def _check(self, turn: Turn) -> None:
+    def _check(self, turn: ReportedTurn) -> None:
         """The equation, of the assembly and of each step; and that the lists are as long as the counts say."""
         for name, held in (("the assembly", turn.attributes), *((step.policy, step.attributes) for step in turn.steps)):
             numbers = [held.get(key) for key in _EQUATION]
@@ -318,7 +318,7 @@ class Ledger:
                 turn, f"{turn.attributes.get(names.EVENTS_OUT)} events out, of which {len(turn.kept)} are listed"
             )
 
-    def _problem(self, turn: Turn, what: str) -> None:
+    def _problem(self, turn: ReportedTurn, what: str) -> None:
         self.problems.append(f"turn {turn.number}: {what}")
 
 
