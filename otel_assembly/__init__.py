@@ -86,7 +86,7 @@ from otel_assembly.knowledge import (
     SqliteKnowledgeStore,
     WorkingMemoryAggregate,
 )
-from otel_assembly.ledger.numbers import Breakpoints, Prefix, Totals
+from otel_assembly.ledger.record import Breakpoints, Prefix, Totals
 from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, describe
 from otel_assembly.policies import (
     AlertPolicy,

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.conversation import HaltGuard
     from otel_assembly.ledger.ledger import Ledger
-    from otel_assembly.ledger.snapshot import LedgerInput
-    from otel_assembly.ledger.step import Step
+    from otel_assembly.ledger.snapshot import LedgerInput, Step
     from otel_assembly.policies.base import AssemblyPolicy, PolicyLike
     from otel_assembly.recorder import Recorder, Recording
     from otel_assembly.tokens import TokenCounter
@@ -174,10 +173,10 @@ class Assembler:
             asked = copy.copy(context)  # another turn of the conversation may be given something else meanwhile
             await ready(meter.counter)
         ledger = self._ledgers.of(events, context)
-        opening = ledger.open(events)
-        if self.strict and (unknown := opening.view.history.unknown) is not None:
+        ledger_input = ledger.open(events)
+        if self.strict and (unknown := ledger_input.view.history.unknown) is not None:
             raise unknown_part(*unknown)
-        self._calibrate(ledger, opening, model)
+        self._calibrate(ledger, ledger_input, model)
         recording = self._recorded_by().begin(self.name, model, asked, started_ns)
         for guard in guards[1:]:
             guard.last, guard.whose = context.guard.last, context.guard.whose
@@ -187,8 +186,8 @@ class Assembler:
             model=model,
             turn=ledger.turn(),
             ledger=ledger,
-            opening=opening,
-            context=asked.for_assembly(meter, recording.watch if recording is not None else None, opening.view),
+            ledger_input=ledger_input,
+            context=asked.for_assembly(meter, recording.watch if recording is not None else None, ledger_input.view),
             meter=meter,
             prompts_in=given,
             guards=guards,
@@ -263,15 +262,15 @@ class Assembler:
             step.error = error
             raise
 
-    def _calibrate(self, ledger: Ledger, opening: LedgerInput, model: str | None) -> None:
+    def _calibrate(self, ledger: Ledger, ledger_input: LedgerInput, model: str | None) -> None:
         """Compare what was counted for the last prompt with what the provider billed for it, once it has said so."""
-        billed = opening.view.history.billed
+        billed = ledger_input.view.history.billed
         with ledger.lock:
-            bill = ledger.awaits_bill
-            if bill is None or billed is None or bill.frame is not opening.frame or billed[0] < bill.seen:
+            usage = ledger.pending_usage
+            if usage is None or billed is None or usage.numbered is not ledger_input.numbered or billed[0] < usage.seen:
                 return
-            ledger.awaits_bill = None
-        self.observe_usage(bill.tokens, billed[1], model=model, generation=bill.generation)
+            ledger.pending_usage = None
+        self.observe_usage(usage.tokens, billed[1], model=model, generation=usage.generation)
 
     def observe_usage(
         self, counted: int, billed: int, *, model: str | None = None, generation: int | None = None

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 from otel_assembly._internal.forks import worked_out_once
 from otel_assembly.decision import Decision, DecisionOutcome
 from otel_assembly.events import AssemblyCompleted
+from otel_assembly.ledger.decisions import decisions_of, exits_of
 from otel_assembly.ledger.display import html_of, line_of
-from otel_assembly.ledger.ledger_diff import decisions_of, exits_of
 from otel_assembly.ledger.totals import breakpoints_of, prefix_of, tokens_by_kind, totals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from otel_assembly.events import HaltEvent
-    from otel_assembly.ledger.numbers import Breakpoints, Prefix, Totals
-    from otel_assembly.ledger.record import Record
+    from otel_assembly.ledger.record import Breakpoints, Prefix, Record, Totals
 
 
 class Assembly:
@@ -55,8 +54,8 @@ class Assembly:
 
     @worked_out_once
     def items(self) -> list[int]:
-        """The ordinals of `events`, in the same order."""
-        return list(self._record.frame_out.of(self._record.view_out))
+        """The item ids of `events`, in the same order."""
+        return list(self._record.numbered_out.of(self._record.view_out))
 
     @worked_out_once
     def decisions(self) -> tuple[Decision, ...]:

@@ -14,10 +14,7 @@ from otel_assembly.decision import Outcome, Verdict
 from otel_assembly.errors import DescribeError, PolicyContractError
 from otel_assembly.history.history import ListHistory
 from otel_assembly.history.view import Edited, View
-from otel_assembly.ledger.interval_diff import ordinal_runs
-from otel_assembly.ledger.item_ids import ItemIds
-from otel_assembly.ledger.snapshot import Group, NumberedHistory
-from otel_assembly.ledger.step import StepCompaction
+from otel_assembly.ledger.snapshot import ItemGroup, ItemIds, NumberedHistory, StepCompaction, item_id_runs
 from otel_assembly.policies import POLICIES, DecidingPolicy
 
 if TYPE_CHECKING:
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
     from otel_assembly.context import Context
     from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason
     from otel_assembly.ledger.ledger import Ledger
-    from otel_assembly.ledger.step import Step
+    from otel_assembly.ledger.snapshot import Step
     from otel_assembly.policies.base import AssemblyPolicy
 
 _OURS: Final = frozenset(POLICIES.values())
@@ -172,27 +169,27 @@ def _events(policy: AssemblyPolicy, step: Step, outcome: Outcome, ledger: Ledger
 
 
 def _compactions(step: Step, compactions: Sequence[Compaction]) -> Iterator[StepCompaction]:
-    """Compactions of this assembly by ordinal; one that came to nothing stands for nothing."""
+    """Compactions of this assembly by item id; one that came to nothing stands for nothing."""
     compactions = [compaction for compaction in compactions if compaction.attempts]
     if not compactions:
         return
-    made = {id(event): ordinal for event, ordinal in step.created}
+    made = {id(event): item_id for event, item_id in step.created}
     for compaction in compactions:
         result = made.get(id(compaction.into))
         if result is not None:
-            yield StepCompaction(_ordinals(step, compaction.events), result, tuple(compaction.attempts))
+            yield StepCompaction(_ids(step, compaction.events), result, tuple(compaction.attempts))
 
 
-def _ordinals(step: Step, events: Sequence[Any]) -> tuple[tuple[int, int], ...]:
+def _ids(step: Step, events: Sequence[Any]) -> tuple[tuple[int, int], ...]:
     if isinstance(events, View) and events.history is step.view_in.history:
-        return tuple(ordinal_runs(events, step.frame_in))
+        return tuple(item_id_runs(events, step.numbered_in))
     wanted = set(map(id, events))
     here = to_runs(index for index, event in enumerate(step.view_in) if id(event) in wanted)
-    return tuple(ordinal_runs(step.view_in.pick(here), step.frame_in))
+    return tuple(item_id_runs(step.view_in.pick(here), step.numbered_in))
 
 
-def _group(step: Step, view: View, outcome: DecisionOutcome, reason: DecisionReason) -> Group:
-    return Group(view, step.frame_in, outcome, reason)
+def _group(step: Step, view: View, outcome: DecisionOutcome, reason: DecisionReason) -> ItemGroup:
+    return ItemGroup(view, step.numbered_in, outcome, reason)
 
 
 def _take_verdicts(step: Step, verdicts: Sequence[Verdict]) -> None:
@@ -214,17 +211,17 @@ def _take_edits(step: Step, events: Edited, ledger: Ledger) -> None:
         for event, position in zip(events, events.positions, strict=True)
     )
     history = ListHistory(events, facts)
-    frame = NumberedHistory(history, ItemIds())
-    known = {id(event): ordinal for event, ordinal in ledger.made_by(step)}
+    numbered = NumberedHistory(history, ItemIds())
+    known = {id(event): item_id for event, item_id in ledger.made_by(step)}
     made: list[tuple[Any, int]] = []
     made_at: list[int] = []
     for place, (event, position) in enumerate(zip(events, events.positions, strict=True)):
         if position is not None:
-            frame.ordinals.extend(1, step.frame_in.ordinals.of(position))
+            numbered.item_ids.extend(1, step.numbered_in.item_ids.of(position))
             continue
-        ordinal = known.get(id(event))
-        made.append((event, ledger.take(1) if ordinal is None else ordinal))
+        item_id = known.get(id(event))
+        made.append((event, ledger.take(1) if item_id is None else item_id))
         made_at.append(place)
-        frame.ordinals.extend(1, made[-1][1])
-    step.frame_out, step.view_out = frame, history.view()
+        numbered.item_ids.extend(1, made[-1][1])
+    step.numbered_out, step.view_out = numbered, history.view()
     step.created, step.created_positions = tuple(made), tuple(made_at)

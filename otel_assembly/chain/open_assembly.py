@@ -7,8 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.ledger.ledger_diff import exits_from_the_prompt
-from otel_assembly.ledger.snapshot import PendingUsage
-from otel_assembly.ledger.step import Step
+from otel_assembly.ledger.snapshot import PendingUsage, Step
 from otel_assembly.ledger.totals import totals_of
 from otel_assembly.tokens import CalibratedCounter
 
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from otel_assembly.history.history import History
-    from otel_assembly.ledger.numbers import Totals
-    from otel_assembly.ledger.record import Record
+    from otel_assembly.ledger.record import Record, Totals
     from otel_assembly.recorder import Recording
     from otel_assembly.tokens import TokenMeter
 
@@ -47,7 +45,7 @@ class OpenAssembly:
     def begin_step(self, policy: str, kind: str | None, config: Mapping[str, Any]) -> Step:
         """The next step: it takes in what the one before it let out, and has changed nothing of it yet."""
         record = self.record
-        prompts, frame, view = record.prompts_out, record.frame_out, record.view_out
+        prompts, numbered, view = record.prompts_out, record.numbered_out, record.view_out
         step = Step(
             policy=policy,
             index=len(record.steps),
@@ -56,9 +54,9 @@ class OpenAssembly:
             prompts_in=prompts,
             prompts_out=prompts,
             sources=record.sources,
-            frame_in=frame,
+            numbered_in=numbered,
             view_in=view,
-            frame_out=frame,
+            numbered_out=numbered,
             view_out=view,
         )
         record.steps.append(step)
@@ -75,7 +73,7 @@ class OpenAssembly:
             if recording.measured and ledger.observed:
                 _count_what_left(record)
             totals = self.totals() if recording.measured or isinstance(counter, CalibratedCounter) else None
-            record.counts = len(record.opening.view.history.table(record.meter).order)
+            record.counts = len(record.ledger_input.view.history.table(record.meter).order)
             recording.finish(record)
             ledger.last = record.snapshot(record.last)
             if recording.recorded:
@@ -83,8 +81,8 @@ class OpenAssembly:
                 ledger.recorded = ledger.last if same else record.snapshot(record.baseline)
                 ledger.departed.clear()
             if totals is not None:
-                frame, seen = record.opening.frame, record.opening.view.end
-                ledger.awaits_bill = PendingUsage(frame, seen, totals.tokens_out, counter.generation)
+                numbered, seen = record.ledger_input.numbered, record.ledger_input.view.end
+                ledger.pending_usage = PendingUsage(numbered, seen, totals.tokens_out, counter.generation)
 
     def failed(self, error: BaseException) -> None:
         """Nothing is sent: the ledger's items stay as they were."""
@@ -121,16 +119,16 @@ class OpenAssembly:
 
 def _count_what_left(record: Record) -> None:
     """Count what left, and what stood between two steps: another's reducers counted nothing with our counter."""
-    source, room = record.opening.frame, _MOST_BYTES
+    source, room = record.ledger_input.numbered, _MOST_BYTES
     for step in record.steps:
         for group in exits_from_the_prompt(record, step):
             positions: Iterable[int] = group.view.backward()
-            if group.frame is not source:
-                positions = reversed(list(source.ordinals.find(group.frame.of(group.view))))
+            if group.numbered is not source:
+                positions = reversed(list(source.item_ids.find(group.numbered.of(group.view))))
             room = _count(source.history, positions, record.meter, room)
             if room < 0:
                 return
-            if group.frame is not source:
+            if group.numbered is not source:
                 record.count(group.view)
         between = step.view_out
         if step is not record.steps[-1] and not between.history.table(record.meter).complete(between):

@@ -12,9 +12,7 @@ from otel_assembly.decision import DecisionOutcome, DecisionReason
 from otel_assembly.history.broken_pairs import echoes_stand, runs_of
 from otel_assembly.history.history import ListHistory
 from otel_assembly.history.view import View
-from otel_assembly.ledger.interval_diff import ordinal_runs
-from otel_assembly.ledger.item_ids import ItemIds
-from otel_assembly.ledger.snapshot import Group, NumberedHistory
+from otel_assembly.ledger.snapshot import ItemGroup, ItemIds, NumberedHistory, item_id_runs
 from otel_assembly.matching.event_index import EventMatcher, moved
 from otel_assembly.matching.sequence_diff import diff_sequences
 
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from otel_assembly._internal.intervals import Run
     from otel_assembly.decision import Verdict
     from otel_assembly.ledger.ledger import Ledger
-    from otel_assembly.ledger.step import Step
+    from otel_assembly.ledger.snapshot import Step
     from otel_assembly.matching.event_index import EventIndex
     from otel_assembly.matching.sequence_diff import SequenceDiff
     from otel_assembly.messages.describe import EventFacts
@@ -62,35 +60,35 @@ def match(
     """
     view = step.view_in
     grows = ledger.observed and not verdicts
-    scattered = ledger.scattered.get(step.index) if grows else None
-    if scattered is not None and scattered.goes_on(view, inputs, events):
-        _take_scattered(step, scattered, otherwise)
+    filtered = ledger.filtered.get(step.index) if grows else None
+    if filtered is not None and filtered.goes_on(view, inputs, events):
+        _take_filtered(step, filtered, otherwise)
         return
     diff = diff_sequences(inputs, events, index, read=ledger.facts_of, rereads=rereads)
     kept = diff.kept
     part = _part(view, kept) if diff.in_order else None
     if part is not None and _the_very(inputs, events, diff) and (ledger.observed or all(map(is_, events, part))):
-        scattered = FilteredOutput.of(view, kept) if grows else None
-        if scattered is not None:
-            ledger.scattered[step.index] = scattered
-            _take_scattered(step, scattered, otherwise)
+        filtered = FilteredOutput.of(view, kept) if grows else None
+        if filtered is not None:
+            ledger.filtered[step.index] = filtered
+            _take_filtered(step, filtered, otherwise)
             return
         step.view_out = part
     else:
         _reframe(step, inputs, events, diff, ledger)
         indexes = [at for at in diff.middle if at is not None]
-        step.moved = tuple(sorted(step.frame_in.ordinals.of(view.position(at)) for at in moved(indexes)))
+        step.moved = tuple(sorted(step.numbered_in.item_ids.of(view.position(at)) for at in moved(indexes)))
     replaced = diff.replaced() if stands_in and None in diff.middle else []
     tags = _tags(inputs, complement(diff.length, kept), replaced, verdicts, otherwise, index)
-    groups = [Group(view.pick(runs), step.frame_in, *tag) for tag, runs in tags]
+    groups = [ItemGroup(view.pick(runs), step.numbered_in, *tag) for tag, runs in tags]
     step.exits = tuple(group for group in groups if group.outcome in EXITS)
     step.pinned = tuple(group for group in groups if group.outcome not in EXITS)
 
 
-def _take_scattered(step: Step, scattered: FilteredOutput, reason: DecisionReason) -> None:
-    step.view_out, gone = scattered.views()
-    step.exits = (Group(gone, step.frame_in, DecisionOutcome.DROPPED, reason),) if gone else ()
-    step.broken = scattered.broken
+def _take_filtered(step: Step, filtered: FilteredOutput, reason: DecisionReason) -> None:
+    step.view_out, gone = filtered.views()
+    step.exits = (ItemGroup(gone, step.numbered_in, DecisionOutcome.DROPPED, reason),) if gone else ()
+    step.broken = filtered.broken
 
 
 def _the_very(inputs: Sequence[Any], events: Sequence[Any], diff: SequenceDiff) -> bool:
@@ -165,36 +163,36 @@ def _said(
 
 
 def _reframe(step: Step, inputs: Sequence[Any], events: Sequence[Any], diff: SequenceDiff, ledger: Ledger) -> None:
-    """The output as a history of its own, in which what came in, or was made before, keeps its ordinal."""
-    made, ordinals = _made(step, events, diff, ledger)
-    frame = ledger.frames.get(step.index) if ledger.observed else None
-    known = len(frame.history) if frame is not None else 0
-    if frame is None or not _goes_on(frame, step, events, ordinals):
-        frame, known = NumberedHistory(ListHistory(), ItemIds(), made_of=step.frame_in), 0
-    frame.listed.renew(events[:known])
-    frame.listed.take(events[known:], _facts(step, inputs, events, diff, ledger, known))
-    for start, (first, last) in ordinals:
+    """The output as a history of its own, in which what came in, or was made before, keeps its item id."""
+    made, item_ids = _made(step, events, diff, ledger)
+    numbered = ledger.step_outputs.get(step.index) if ledger.observed else None
+    known = len(numbered.history) if numbered is not None else 0
+    if numbered is None or not _goes_on(numbered, step, events, item_ids):
+        numbered, known = NumberedHistory(ListHistory(), ItemIds(), came_from=step.numbered_in), 0
+    numbered.listed.renew(events[:known])
+    numbered.listed.take(events[known:], _facts(step, inputs, events, diff, ledger, known))
+    for start, (first, last) in item_ids:
         if (skip := max(0, known - start)) <= last - first:
-            frame.ordinals.extend(last - first + 1 - skip, first + skip)
+            numbered.item_ids.extend(last - first + 1 - skip, first + skip)
     if ledger.observed:
-        ledger.frames[step.index] = frame
-    step.frame_out, step.view_out = frame, frame.history.view()
-    step.created = tuple((events[at], ordinal) for at, ordinal in made)
+        ledger.step_outputs[step.index] = numbered
+    step.numbered_out, step.view_out = numbered, numbered.history.view()
+    step.created = tuple((events[at], item_id) for at, item_id in made)
     step.created_positions = tuple(at for at, _ in made)
 
 
-def _goes_on(frame: NumberedHistory, step: Step, events: Sequence[Any], ordinals: Sequence[tuple[int, Run]]) -> bool:
+def _goes_on(numbered: NumberedHistory, step: Step, events: Sequence[Any], item_ids: Sequence[tuple[int, Run]]) -> bool:
     """Whether this output is the last one with something behind it.
 
     The same items in the same order say the same: what comes from the input is as it was for as long as the input's
     history is the same one, and a made item that says something else is another.
     """
-    history = frame.history
+    history = numbered.history
     return (
-        frame.made_of is step.frame_in
+        numbered.came_from is step.numbered_in
         and 0 < len(history) <= len(events)
         and not history.of_dicts
-        and _begins_with(ordinals, frame.ordinals)
+        and _begins_with(item_ids, numbered.item_ids)
     )
 
 
@@ -212,12 +210,12 @@ def _facts(
             yield ledger.facts(event)
 
 
-def _begins_with(ordinals: Sequence[tuple[int, Run]], known: ItemIds) -> bool:
-    """Whether the positions that are known already have the ordinals that they had."""
+def _begins_with(item_ids: Sequence[tuple[int, Run]], known: ItemIds) -> bool:
+    """Whether the positions that are known already have the item ids that they had."""
     upto = len(known)
     return all(
         next(known.spans(start, min(upto, start + last - first + 1))) == (first, min(last, first + upto - start - 1))
-        for start, (first, last) in ordinals
+        for start, (first, last) in item_ids
         if start < upto
     )
 
@@ -225,8 +223,8 @@ def _begins_with(ordinals: Sequence[tuple[int, Run]], known: ItemIds) -> bool:
 def _made(
     step: Step, events: Sequence[Any], diff: SequenceDiff, ledger: Ledger
 ) -> tuple[list[tuple[int, int]], list[tuple[int, Run]]]:
-    """The places of the new events with their ordinals, and all ordinals: runs, each with the place it begins at."""
-    view, frame = step.view_in, step.frame_in
+    """The places of the new events with their item ids, and all item ids: runs, each with the place it begins at."""
+    view, numbered = step.view_in, step.numbered_in
     new = [events[diff.front + n] for n, at in enumerate(diff.middle) if at is None]
     known = ledger.made_by(step)
     earlier = EventMatcher([event for event, _ in known], read=ledger.facts_of, by_id=False)
@@ -236,13 +234,13 @@ def _made(
     for place, at in enumerate(diff.middle, diff.front):
         if at is None:
             before = next(again)
-            ordinal = known[before][1] if before is not None else ledger.take(1)
-            made.append((place, ordinal))
+            item_id = known[before][1] if before is not None else ledger.take(1)
+            made.append((place, item_id))
         else:
-            ordinal = frame.ordinals.of(view.position(at))
-        middle.append((ordinal, ordinal))
-    front = ordinal_runs(view.pick([(0, diff.front)]), frame)
-    back = ordinal_runs(view.pick([(diff.length - diff.back, diff.length)]), frame)
+            item_id = numbered.item_ids.of(view.position(at))
+        middle.append((item_id, item_id))
+    front = item_id_runs(view.pick([(0, diff.front)]), numbered)
+    back = item_id_runs(view.pick([(diff.length - diff.back, diff.length)]), numbered)
     runs: list[tuple[int, Run]] = []
     place = 0
     for run in chain(front, middle, back):

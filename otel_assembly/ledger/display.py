@@ -23,7 +23,7 @@ def _parts(record: Record, arrow: str) -> Iterator[str]:
         yield from _numbers(record, arrow)
     except Exception as error:  # noqa: BLE001  # a counter of the caller's may raise anything, and this is but shown
         yield f"tokens unknown ({type(error).__name__})"
-        yield f"{len(record.opening.view):,} {arrow} {len(record.view_out):,} events"
+        yield f"{len(record.ledger_input.view):,} {arrow} {len(record.view_out):,} events"
     if record.error is not None:
         yield f"nothing is sent ({type(record.error).__name__})"
     if record.halt is not None:

@@ -1,6 +1,6 @@
 """The ledger of a conversation: who its items are, and what the last assembly did with them.
 
-Items have an *ordinal*, counted from 0 at first sight, that stays theirs however the caller rearranges a list. What a
+Items have an *item id*, counted from 0 at first sight, that stays theirs however the caller rearranges a list. What a
 policy took out in an assembly is held as intervals, so that remembering it, and finding what changed since, cost what
 changed, and not what the conversation has grown to.
 """
@@ -16,8 +16,7 @@ from otel_assembly._internal.forks import in_child, new_lock
 from otel_assembly._internal.registry import Registry
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.history import History, ListHistory
-from otel_assembly.ledger.item_ids import ItemIds
-from otel_assembly.ledger.snapshot import Departure, LedgerInput, NumberedHistory, PendingUsage, Snapshot
+from otel_assembly.ledger.snapshot import Departure, ItemIds, LedgerInput, NumberedHistory, PendingUsage, Snapshot
 from otel_assembly.matching.event_index import EventMatcher
 from otel_assembly.matching.sequence_diff import diff_sequences
 from otel_assembly.messages.content_snapshot import Reading, Readings, changed, contents, equal, readable, says_the_same
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from otel_assembly.chain.filtered_output import FilteredOutput
     from otel_assembly.context import Context
     from otel_assembly.history.view import View
-    from otel_assembly.ledger.step import Step
+    from otel_assembly.ledger.snapshot import Step
     from otel_assembly.messages.describe import EventFacts
 
 Key = TypeVar("Key")
@@ -47,17 +46,17 @@ class Ledger:
         #: Whether somebody else's code assembles, whose output may be the next input.
         self.observed = observed
         #: Of each step, its last output that was a history of its own: it is read on where that only grew.
-        self.frames: dict[int, NumberedHistory] = {}
+        self.step_outputs: dict[int, NumberedHistory] = {}
         #: Of each step, its last output if that was in many pieces.
-        self.scattered: dict[int, FilteredOutput] = {}
+        self.filtered: dict[int, FilteredOutput] = {}
         self.lock = new_lock()
         self.turns = 0
         self.last: Snapshot | None = None
         #: The last assembly whose span was recorded: what a reader of the traces knows.
         self.recorded: Snapshot | None = None
-        self.awaits_bill: PendingUsage | None = None
+        self.pending_usage: PendingUsage | None = None
         self._next = 0
-        self._frame: NumberedHistory | None = None
+        self._numbered: NumberedHistory | None = None
         #: The last list that came in.
         self._given: list[Any] = []
         #: What was read of its events.
@@ -68,24 +67,24 @@ class Ledger:
         self.hashed_prefix: tuple[tuple[str, ...], View, Any] | None = None
         #: What left by a step since the last recorded assembly, and is not offered any more.
         self.departed: dict[int, Departure] = {}
-        #: What a step made of others, by its ordinal: theirs, of those that nobody made.
+        #: What a step made of others, by its item id: theirs, of those that nobody made.
         self.leaves: dict[int, tuple[tuple[int, int], ...]] = {}
 
     def take(self, count: int) -> int:
-        """Give `count` new items their ordinals; the first is returned."""
+        """Give `count` new items their item ids; the first is returned."""
         with self.lock:
             first = self._next
             self._next += count
             return first
 
     def made_by(self, step: Step) -> tuple[tuple[Any, int], ...]:
-        """What this step made in the last assembly, with the ordinals, and what did not come in since."""
+        """What this step made in the last assembly, with the item ids, and what did not come in since."""
         last = self.last
         made = last.created[step.index] if last is not None and last.did(step.index, step.policy) else ()
         if not (made and self.observed):
             return made
-        ordinals = step.frame_in.ordinals
-        came = set(map(ordinals.of, ordinals.find([ordinal for _, ordinal in made])))
+        item_ids = step.numbered_in.item_ids
+        came = set(map(item_ids.of, item_ids.find([item_id for _, item_id in made])))
         return tuple(one for one in made if one[1] not in came)
 
     def remember_leaves(self, item: int, leaves: tuple[tuple[int, int], ...]) -> None:
@@ -97,9 +96,9 @@ class Ledger:
     @property
     def size(self) -> int:
         """How many events it holds."""
-        histories = {id(frame.history): len(frame.history) for frame in self.frames.values()}
-        if self._frame is not None:
-            histories[id(self._frame.history)] = len(self._frame.history)
+        histories = {id(numbered.history): len(numbered.history) for numbered in self.step_outputs.values()}
+        if self._numbered is not None:
+            histories[id(self._numbered.history)] = len(self._numbered.history)
         return sum(histories.values())
 
     def turn(self) -> int:
@@ -120,34 +119,34 @@ class Ledger:
             return self._open_list(events if type(events) is list else list(events))
 
     def _open_history(self, history: History) -> LedgerInput:
-        if self._frame is None:
-            self._frame = NumberedHistory(history, ItemIds())
-        frame = self._frame
+        if self._numbered is None:
+            self._numbered = NumberedHistory(history, ItemIds())
+        numbered = self._numbered
         view = history.view()
-        new = len(view) - len(frame.ordinals)
+        new = len(view) - len(numbered.item_ids)
         if new > 0:
-            frame.ordinals.extend(new, self.take(new))
-        return LedgerInput(frame, view)
+            numbered.item_ids.extend(new, self.take(new))
+        return LedgerInput(numbered, view)
 
     def _open_list(self, events: list[Any]) -> LedgerInput:
-        frame = self._frame
-        if frame is None:
-            frame = self._frame = NumberedHistory(ListHistory(), ItemIds())
-        known = len(frame.history)
-        if not (self._grown(events, known) or self._renewed(frame, events, known)):
-            return self._rearranged(frame, events)
+        numbered = self._numbered
+        if numbered is None:
+            numbered = self._numbered = NumberedHistory(ListHistory(), ItemIds())
+        known = len(numbered.history)
+        if not (self._grown(events, known) or self._renewed(numbered, events, known)):
+            return self._rearranged(numbered, events)
         new = events[known:]
         if new:
             made = self._made_before(new)
-            self._take(frame, new)
-            self._number(frame, made)
-        return LedgerInput(frame, frame.history.view(), self._given)
+            self._take(numbered, new)
+            self._number(numbered, made)
+        return LedgerInput(numbered, numbered.history.view(), self._given)
 
-    def _take(self, frame: NumberedHistory, events: Sequence[Any]) -> None:
-        """Put events behind those of a frame; all of them, or none if one cannot be read."""
-        self.readings.serve(len(frame.history) + len(events))
+    def _take(self, numbered: NumberedHistory, events: Sequence[Any]) -> None:
+        """Put events behind those of a numbered history; all of them, or none if one cannot be read."""
+        self.readings.serve(len(numbered.history) + len(events))
         read = list(map(self.readings.of, events))
-        frame.listed.take(events, [one.facts for one in read])
+        numbered.listed.take(events, [one.facts for one in read])
         self._said += [one.said for one in read]
 
     def _grown(self, events: list[Any], known: int) -> bool:
@@ -172,68 +171,70 @@ class Ledger:
 
     def _unchanged(self, events: list[Any], known: int) -> bool:
         """Whether chat messages that were seen before still say what they said; a dict can be changed in place."""
-        frame = self._frame
-        return frame is None or not frame.history.of_dicts or equal(self._said, contents(events[:known]))
+        numbered = self._numbered
+        return numbered is None or not numbered.history.of_dicts or equal(self._said, contents(events[:known]))
 
-    def _renewed(self, frame: NumberedHistory, events: list[Any], known: int) -> bool:
+    def _renewed(self, numbered: NumberedHistory, events: list[Any], known: int) -> bool:
         """Whether a list holds fresh objects of the events that it held, each of which says what it said, and more.
 
         They are compared as lists; one by one only those that are not the same to the last attribute.
         """
-        held, fresh = frame.history.events, events[:known]
+        held, fresh = numbered.history.events, events[:known]
         if len(fresh) < known or not all(map(is_, map(type, held), map(type, fresh))) or not readable(fresh):
             return False
         read: dict[int, Reading] = {}
         try:
             for at in changed(self._said, contents(fresh)):
                 read[at] = self.readings.of(fresh[at])
-                if not says_the_same(Reading(self._said[at], frame.history.facts(at)), read[at]):
+                if not says_the_same(Reading(self._said[at], numbered.history.facts(at)), read[at]):
                     return False
         except Exception:  # noqa: BLE001  # a foreign type's comparison is not ours to trust
             return False
         for at, one in read.items():
             self._said[at] = one.said
-        frame.renew(fresh, {at: one.facts for at, one in read.items() if one.facts.id != frame.history.facts(at).id})
+        numbered.renew(
+            fresh, {at: one.facts for at, one in read.items() if one.facts.id != numbered.history.facts(at).id}
+        )
         self._given = list(events)
         return True
 
-    def _number(self, frame: NumberedHistory, known: Sequence[int | None]) -> None:
-        """Give the newest items of a frame their ordinals: those that they have already, or new ones."""
-        told = self.recorded.told_of_made if self.recorded is not None else {}
+    def _number(self, numbered: NumberedHistory, known: Sequence[int | None]) -> None:
+        """Give the newest items of a numbered history their item ids: those that they have already, or new ones."""
+        told = self.recorded.reported_created if self.recorded is not None else {}
         unnumbered = 0
-        for ordinal in (*known, -1):
-            if ordinal is None:
+        for item_id in (*known, -1):
+            if item_id is None:
                 unnumbered += 1
                 continue
-            frame.ordinals.extend(unnumbered, self.take(unnumbered))
+            numbered.item_ids.extend(unnumbered, self.take(unnumbered))
             unnumbered = 0
-            if ordinal >= 0:
-                frame.ordinals.extend(1, ordinal)
-                if ordinal in told:
-                    frame.told[ordinal] = told[ordinal]
+            if item_id >= 0:
+                numbered.item_ids.extend(1, item_id)
+                if item_id in told:
+                    numbered.reported[item_id] = told[item_id]
 
     def _recognised(self, old: NumberedHistory, events: list[Any]) -> list[int | None]:
-        """The ordinals of those events that came in, or were sent, before."""
-        ordinals: list[int | None] = [None] * len(events)
+        """The item ids of those events that came in, or were sent, before."""
+        item_ids: list[int | None] = [None] * len(events)
         last = self.last
-        if self.observed and last is not None and last.frame is not old:
-            sent = list(last.frame.of(last.kept))
+        if self.observed and last is not None and last.numbered is not old:
+            sent = list(last.numbered.of(last.kept))
             found = diff_sequences(list(last.kept), events, read=self.facts_of).found()
-            ordinals = [None if at is None else sent[at] for at in found]
+            item_ids = [None if at is None else sent[at] for at in found]
         for known in (lambda new: self._came_before(old, new), self._made_before):
-            if None in ordinals:
-                taken = set(ordinals)
-                places = [place for place, ordinal in enumerate(ordinals) if ordinal is None]
-                for place, ordinal in zip(places, known([events[place] for place in places]), strict=True):
-                    ordinals[place] = None if ordinal in taken else ordinal
-        return ordinals
+            if None in item_ids:
+                taken = set(item_ids)
+                places = [place for place, item_id in enumerate(item_ids) if item_id is None]
+                for place, item_id in zip(places, known([events[place] for place in places]), strict=True):
+                    item_ids[place] = None if item_id in taken else item_id
+        return item_ids
 
     def _came_before(self, old: NumberedHistory, events: list[Any]) -> list[int | None]:
         found = diff_sequences(old.history.events, events, old.places, read=self.facts_of).found()
-        return [None if at is None else old.ordinals.of(at) for at in found]
+        return [None if at is None else old.item_ids.of(at) for at in found]
 
     def _made_before(self, events: Sequence[Any]) -> list[int | None]:
-        """The ordinals of those events that a step of the last assembly made: its output is this input."""
+        """The item ids of those events that a step of the last assembly made: its output is this input."""
         made = [one for step in self.last.created for one in step] if self.observed and self.last is not None else []
         if not made:
             return [None] * len(events)
@@ -257,36 +258,36 @@ class Ledger:
             return None
 
     def _rearranged(self, old: NumberedHistory, events: list[Any]) -> LedgerInput:
-        frame = NumberedHistory(ListHistory(), ItemIds())
+        numbered = NumberedHistory(ListHistory(), ItemIds())
         self._said, before = [], self._said
         try:
-            self._take(frame, events)
+            self._take(numbered, events)
         except Exception:
             self._said = before
             raise
-        self._number(frame, self._recognised(old, events))
+        self._number(numbered, self._recognised(old, events))
         if self.recorded is not None:
-            told = self.recorded.told()
-            frame.told |= {ordinal: told[ordinal] for ordinal in frame.ordinals.all() if ordinal in told}
+            told = self.recorded.reported_tokens()
+            numbered.reported |= {item_id: told[item_id] for item_id in numbered.item_ids.all() if item_id in told}
         if self.observed:
-            self._depart(old, frame)
-        self._frame = frame
+            self._depart(old, numbered)
+        self._numbered = numbered
         self._given = list(events)
-        return LedgerInput(frame, frame.history.view(), self._given)
+        return LedgerInput(numbered, numbered.history.view(), self._given)
 
     def _depart(self, old: NumberedHistory, new: NumberedHistory) -> None:
         """Of what is not offered any more, note what a step took out in an assembly that no reader was told of."""
         last = self.last
         if last is None:
             return
-        here = set(new.ordinals.all())
+        here = set(new.item_ids.all())
         self.leaves = {item: leaves for item, leaves in self.leaves.items() if item in here}
         if self.recorded is None or last is self.recorded:
             return
         for index, (policy, groups) in enumerate(zip(last.policies, last.exits, strict=True)):
             for group in groups:
                 exit_ = Departure(policy, index, group.outcome, group.reason)
-                self.departed.update((item, exit_) for item in group.frame.of(group.view) if item not in here)
+                self.departed.update((item, exit_) for item in group.numbered.of(group.view) if item not in here)
 
 
 class _Keeper:

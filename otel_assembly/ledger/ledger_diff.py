@@ -1,21 +1,30 @@
-"""What an assembly did that an earlier one of its ledger had not done: arrivals, exits, returns, injections."""
+"""What an assembly did that an earlier one of its ledger had not done: arrivals, exits, returns, injections.
+
+Items are compared as intervals over the columns of their history, so that finding a difference costs what changed.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.decision import Decision, DecisionOutcome, DecisionReason
-from otel_assembly.ledger.interval_diff import entered, still_in
-from otel_assembly.messages.describe import describe
+from otel_assembly._internal.intervals import Run, difference, merged, to_runs
+from otel_assembly.history.view import Column, View
+from otel_assembly.ledger.snapshot import ItemGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from otel_assembly.decision import DecisionOutcome, DecisionReason
     from otel_assembly.ledger.record import Record
-    from otel_assembly.ledger.snapshot import Departure, Group, NumberedHistory, Snapshot
-    from otel_assembly.ledger.step import Step
+    from otel_assembly.ledger.snapshot import Departure, NumberedHistory, Snapshot, Step
+
+    Tag = tuple[DecisionOutcome, DecisionReason]
+
+#: A view of more segments is better searched as a set.
+_FEW: Final = 8
+
 
 Place = tuple["NumberedHistory", int]
 
@@ -30,42 +39,42 @@ class Arrival:
     bytes: int
     atom: int
     calls: int
-    frame: NumberedHistory
+    numbered: NumberedHistory
     position: int
 
 
 def arrivals(record: Record, since: Snapshot | None) -> list[Arrival]:
     """The items that no assembly up to then had: those that came in, and those that policies made."""
-    frame, end = record.opening.frame, record.opening.view.end
+    numbered, end = record.ledger_input.numbered, record.ledger_input.view.end
     made_before = {item for made in since.created for _, item in made} if since is not None else set()
-    if since is not None and since.source is frame:
+    if since is not None and since.source is numbered:
         new: Iterable[int] = range(since.seen, end)
         if made_before:
-            new = [position for position in new if frame.ordinals.of(position) not in made_before]
+            new = [position for position in new if numbered.item_ids.of(position) not in made_before]
     else:
-        known = set() if since is None else set(islice(since.source.ordinals.all(), since.seen))
+        known = set() if since is None else set(islice(since.source.item_ids.all(), since.seen))
         known |= made_before
-        new = (position for position, item in enumerate(islice(frame.ordinals.all(), end)) if item not in known)
-    found = [_arrival(record, frame, position) for position in new]
+        new = (position for position, item in enumerate(islice(numbered.item_ids.all(), end)) if item not in known)
+    found = [_arrival(record, numbered, position) for position in new]
     for step in record.steps:
         made = set(_injected(step, since)) if step.created else set()
         for (_, item), position in zip(step.created, step.created_positions, strict=True):
             if item in made:
-                step.frame_out.history.table(record.meter).tokens(position)
-                found.append(_arrival(record, step.frame_out, position))
+                step.numbered_out.history.table(record.meter).tokens(position)
+                found.append(_arrival(record, step.numbered_out, position))
     return found
 
 
-def _arrival(record: Record, frame: NumberedHistory, position: int) -> Arrival:
-    history = frame.history
+def _arrival(record: Record, numbered: NumberedHistory, position: int) -> Arrival:
+    history = numbered.history
     return Arrival(
-        item=frame.ordinals.of(position),
+        item=numbered.item_ids.of(position),
         kind=history.kind(position).value,
         tokens=history.table(record.meter).known(position),
         bytes=history.size(position),
-        atom=frame.ordinals.of(history.atom(position)),
+        atom=numbered.item_ids.of(history.atom(position)),
         calls=history.calls(position),
-        frame=frame,
+        numbered=numbered,
         position=position,
     )
 
@@ -74,18 +83,18 @@ def offered_no_more(record: Record, since: Snapshot | None) -> list[Place]:
     """What came in then and does not come in now, by its place in the input of then."""
     if since is None or record.unknown:
         return []
-    frame, end = record.opening.frame, record.opening.view.end
-    if since.source is frame:
-        return [(frame, position) for position in range(end, since.end)]
-    now = set(islice(frame.ordinals.all(), end))
-    then = enumerate(islice(since.source.ordinals.all(), since.end))
+    numbered, end = record.ledger_input.numbered, record.ledger_input.view.end
+    if since.source is numbered:
+        return [(numbered, position) for position in range(end, since.end)]
+    now = set(islice(numbered.item_ids.all(), end))
+    then = enumerate(islice(since.source.item_ids.all(), since.end))
     gone = [(since.source, position) for position, item in then if item not in now]
     if not (gone and record.observed):
         return gone
     # What a step had taken out is not there because the reduced history came in: its policy and reason stand.
-    out = {item for groups in since.exits for group in groups for item in group.frame.of(group.view)}
+    out = {item for groups in since.exits for group in groups for item in group.numbered.of(group.view)}
     out.update(departures(record, since))
-    return [(source, position) for source, position in gone if source.ordinals.of(position) not in out]
+    return [(source, position) for source, position in gone if source.item_ids.of(position) not in out]
 
 
 def made_no_more(record: Record, since: Snapshot | None) -> list[tuple[Any, int, int]]:
@@ -100,11 +109,17 @@ def made_no_more(record: Record, since: Snapshot | None) -> list[tuple[Any, int,
     made = [(*one, index) for index, some in enumerate(since.created) if index not in here for one in some]
     if not made:
         return []
-    items = {item for _, item, _ in made}.intersection(since.frame.of(since.kept))
+    items = {item for _, item, _ in made}.intersection(since.numbered.of(since.kept))
     items.difference_update(item for step in record.steps for item in step.injected)
-    frame, end = record.opening.frame, record.opening.view.end
-    items.difference_update(frame.ordinals.of(at) for at in frame.ordinals.find(sorted(items)) if at < end)
+    numbered, end = record.ledger_input.numbered, record.ledger_input.view.end
+    items.difference_update(numbered.item_ids.of(at) for at in numbered.item_ids.find(sorted(items)) if at < end)
     return [one for one in made if one[1] in items]
+
+
+def withdrawn_items(record: Record) -> list[int]:
+    """Item ids that the caller offers no more, or that no step makes any more, since the baseline."""
+    offered = [numbered.item_ids.of(position) for numbered, position in offered_no_more(record, record.baseline)]
+    return offered + [item for _, item, _ in made_no_more(record, record.baseline)]
 
 
 def departures(record: Record, since: Snapshot | None) -> dict[int, Departure]:
@@ -114,8 +129,8 @@ def departures(record: Record, since: Snapshot | None) -> dict[int, Departure]:
     """
     if not record.departed or since is None:
         return {}
-    known = {*islice(since.source.ordinals.all(), since.seen), *(item for made in since.created for _, item in made)}
-    told = {item: group.tag for groups in since.exits for group in groups for item in group.frame.of(group.view)}
+    known = {*islice(since.source.item_ids.all(), since.seen), *(item for made in since.created for _, item in made)}
+    told = {item: group.tag for groups in since.exits for group in groups for item in group.numbered.of(group.view)}
     steps = {(step.index, step.policy) for step in record.steps}
     return {
         item: one
@@ -124,28 +139,21 @@ def departures(record: Record, since: Snapshot | None) -> dict[int, Departure]:
     }
 
 
-def _offered_again(record: Record, since: Snapshot | None) -> range:
-    """Positions that came in before then, not then, and now: where an assembly that began earlier ended later."""
-    if since is None or since.source is not record.opening.frame:
-        return range(0)
-    return range(since.end, min(since.seen, record.opening.view.end))
-
-
 def counted(record: Record, since: Snapshot | None, arrived: list[Arrival]) -> list[tuple[int, int]]:
     """Items, with their tokens, that were counted since then and had arrived before it."""
-    frame, seen = record.opening.frame, record.opening.view.end
-    table = frame.history.table(record.meter)
+    numbered, seen = record.ledger_input.numbered, record.ledger_input.view.end
+    table = numbered.history.table(record.meter)
     start = 0
-    if since is not None and since.source is frame:
+    if since is not None and since.source is numbered:
         seen = max(seen, since.seen)
         start = since.counted if since.table is table else 0
     new = {arrival.item for arrival in arrived}
     return sorted(
-        (ordinal, tokens)
+        (item_id, tokens)
         for position in table.order[start : record.counts]
         if position < seen
-        and (ordinal := frame.ordinals.of(position)) not in new
-        and (tokens := table.known(position)) != frame.told.get(ordinal, -1)
+        and (item_id := numbered.item_ids.of(position)) not in new
+        and (tokens := table.known(position)) != numbered.reported.get(item_id, -1)
     )
 
 
@@ -153,7 +161,7 @@ def counted(record: Record, since: Snapshot | None, arrived: list[Arrival]) -> l
 class StepDelta:
     """What one policy did that it had not done before."""
 
-    exits: list[Group]
+    exits: list[ItemGroup]
     returned: list[int]
     injected: list[int]
     withdrawn: list[int]
@@ -171,7 +179,7 @@ def step_delta(record: Record, step: Step, since: Snapshot | None) -> StepDelta:
     departed = departures(record, since)
     return StepDelta(
         exits=entered(step.exits, before),
-        returned=still_in(left, record.view_out, record.frame_out) if left else [],
+        returned=still_in(left, record.view_out, record.numbered_out) if left else [],
         injected=_injected(step, since),
         withdrawn=_no_longer_made(record, step, since, departed) if same else [],
         departed={item: one for item, one in departed.items() if (one.index, one.policy) == (step.index, step.policy)},
@@ -181,10 +189,10 @@ def step_delta(record: Record, step: Step, since: Snapshot | None) -> StepDelta:
 def _no_longer_made(record: Record, step: Step, since: Snapshot, departed: Mapping[int, Departure]) -> list[int]:
     if not since.created[step.index]:
         return []
-    made = {ordinal for _, ordinal in since.created[step.index]}.difference(step.injected)
+    made = {item_id for _, item_id in since.created[step.index]}.difference(step.injected)
     if made and record.observed:
-        frame, end = record.opening.frame, record.opening.view.end
-        came = {frame.ordinals.of(position) for position in frame.ordinals.find(made) if position < end}
+        numbered, end = record.ledger_input.numbered, record.ledger_input.view.end
+        came = {numbered.item_ids.of(position) for position in numbered.item_ids.find(made) if position < end}
         made -= came | departed.keys()
     return sorted(made)
 
@@ -194,11 +202,11 @@ def _injected(step: Step, since: Snapshot | None) -> list[int]:
         return []
     before = set()
     if since is not None and since.did(step.index, step.policy):
-        before = {ordinal for _, ordinal in since.created[step.index]}
-    return sorted(ordinal for ordinal in step.injected if ordinal not in before)
+        before = {item_id for _, item_id in since.created[step.index]}
+    return sorted(item_id for item_id in step.injected if item_id not in before)
 
 
-def exits_from_the_prompt(record: Record, step: Step) -> list[Group]:
+def exits_from_the_prompt(record: Record, step: Step) -> list[ItemGroup]:
     """What was in the previous prompt, or is new, and left by this step: what a counter counts."""
     last = record.last
     if last is None or not step.exits:
@@ -207,96 +215,68 @@ def exits_from_the_prompt(record: Record, step: Step) -> list[Group]:
     return entered(step.exits, out, tagged=False)
 
 
-def exits_of(record: Record) -> Iterator[Decision]:
-    """One decision for every item that was in the previous prompt, or is new, and left."""
-    if record.error is not None:
-        return
-    for step in record.steps:
-        for group in exits_from_the_prompt(record, step):
-            for position in group.view.positions():
-                yield _decision(record, (group.frame, position), group.outcome, group.reason, step)
+def entered(new: Sequence[ItemGroup], old: Sequence[ItemGroup], *, tagged: bool = True) -> list[ItemGroup]:
+    """The items of `new` that are not in `old`; with `tagged`, also those whose outcome or reason was another."""
+    if not old or not new:
+        return list(new)
+    if not _comparable(new, old):
+        return _by_item_id(new, old, tagged=tagged)
+    held: dict[tuple[int, Tag | None], list[Run]] = {}
+    for group in old:
+        for column, start, stop in group.view.segments:
+            held.setdefault((id(column), group.tag if tagged else None), []).append((start, stop))
+    held = {key: merged(runs) for key, runs in held.items()}
+    found: list[ItemGroup] = []
+    for group in new:
+        segments = [
+            (column, low, high)
+            for column, start, stop in group.view.segments
+            for low, high in difference([(start, stop)], held.get((id(column), group.tag if tagged else None), ()))
+        ]
+        if segments:
+            view = View(group.view.history, segments)
+            found.append(ItemGroup(view, group.numbered, group.outcome, group.reason))
+    return found
 
 
-def decisions_of(record: Record) -> Iterator[Decision]:
-    """One decision for every change of an item's state since the assembly before."""
-    if record.error is not None:
-        return
-    since = record.last
-    left: set[int] = set()
-    back: dict[int, Step | None] = {
-        record.opening.frame.ordinals.of(position): None for position in _offered_again(record, since)
-    }
-    for step in record.steps:
-        delta = step_delta(record, step, since)
-        for group in delta.exits:
-            for position in group.view.positions():
-                left.add(group.frame.ordinals.of(position))
-                yield _decision(record, (group.frame, position), group.outcome, group.reason, step)
-        back.update(dict.fromkeys(delta.returned, step))
-        for place in _places(step.frame_out, step.view_out, set(delta.injected)):
-            yield _decision(record, place, DecisionOutcome.INJECTED, DecisionReason.POLICY, step)
-        if since is not None and delta.withdrawn and since.did(step.index, step.policy):
-            yield from _withdrawn(step, since.created[step.index], set(delta.withdrawn))
-    for place in offered_no_more(record, since):
-        yield _decision(record, place, DecisionOutcome.DROPPED, DecisionReason.WITHDRAWN, None)
-    for event, item, index in made_no_more(record, since):
-        policy = since.policies[index] if since is not None else None
-        yield _withdrawn_item(event, item, policy, index)
-    yield from _kept(record, left, back)
-    for step in record.steps:
-        same = since is not None and since.did(step.index, step.policy)
-        moved = set(step.moved).difference(since.moved[step.index] if since is not None and same else ())
-        for place in _places(record.frame_out, record.view_out, moved):
-            yield _decision(record, place, DecisionOutcome.REORDERED, DecisionReason.POLICY, step)
+def _comparable(new: Sequence[ItemGroup], old: Sequence[ItemGroup]) -> bool:
+    """Whether no item can stand in two of the columns that these groups name."""
+    first: Column | None = None
+    for group in (*new, *old):
+        for column, _, _ in group.view.segments:
+            if first is None:
+                first = column
+            elif column is not first and (
+                column.history is not first.history or (type(column) is Column) is not (type(first) is Column)
+            ):
+                return False
+    return True
 
 
-def _withdrawn(step: Step, made: Iterable[tuple[Any, int]], items: set[int]) -> Iterator[Decision]:
-    for event, item in made:
-        if item in items:
-            yield _withdrawn_item(event, item, step.policy, step.index)
+def _by_item_id(new: Sequence[ItemGroup], old: Sequence[ItemGroup], *, tagged: bool) -> list[ItemGroup]:
+    held: dict[int, Tag] = {item_id: group.tag for group in old for item_id in group.numbered.of(group.view)}
+    found: list[ItemGroup] = []
+    for group in new:
+        tag = group.tag
+        runs = to_runs(
+            index
+            for index, item_id in enumerate(group.numbered.of(group.view))
+            if item_id not in held or (tagged and held[item_id] != tag)
+        )
+        if runs:
+            found.append(ItemGroup(group.view.pick(runs), group.numbered, group.outcome, group.reason))
+    return found
 
 
-def _withdrawn_item(event: Any, item: int, policy: str | None, index: int) -> Decision:
-    kind = str(describe(event).kind)
-    return Decision(item, kind, None, DecisionOutcome.DROPPED, DecisionReason.WITHDRAWN, policy, index, event)
-
-
-def _kept(record: Record, left: set[int], back: dict[int, Step | None]) -> Iterator[Decision]:
-    """What is in the prompt and was not, and what is there by another rule than before."""
-    since = record.last
-    why = {item: (reason, step) for step in record.steps for item, reason in _held(step.pinned)}
-    was = dict(_held(group for groups in since.pinned for group in groups)) if since is not None else {}
-    made = {item for step in record.steps for item in step.injected}
-    new = {arrival.item for arrival in arrivals(record, since)} - left - made
-    changed = {item for item in {*why, *was} if (why[item][0] if item in why else None) is not was.get(item)}
-    for place in _places(record.frame_out, record.view_out, new | back.keys() | changed - made):
-        item = place[0].ordinals.of(place[1])
-        reason, step = why.get(item, (DecisionReason.FITS, back.get(item)))
-        yield _decision(record, place, DecisionOutcome.KEPT, reason, step)
-
-
-def _held(groups: Iterable[Group]) -> Iterator[tuple[int, DecisionReason]]:
-    return ((item, group.reason) for group in groups for item in group.frame.of(group.view))
-
-
-def _places(frame: NumberedHistory, view: Any, items: set[int]) -> Iterator[Place]:
-    """Where these items stand in a view, in its order."""
-    if items:
-        yield from ((frame, position) for position in view.positions() if frame.ordinals.of(position) in items)
-
-
-def _decision(
-    record: Record, place: Place, outcome: DecisionOutcome, reason: DecisionReason, step: Step | None
-) -> Decision:
-    frame, position = place
-    tokens = frame.history.table(record.meter).known(position)
-    return Decision(
-        item=frame.ordinals.of(position),
-        kind=frame.history.kind(position).value,
-        tokens=tokens if tokens >= 0 else None,
-        outcome=outcome,
-        reason=reason,
-        policy=step.policy if step is not None else None,
-        index=step.index if step is not None else None,
-        event=frame.history.event(position),
-    )
+def still_in(groups: Iterable[ItemGroup], view: View, numbered: NumberedHistory) -> list[int]:
+    """The item ids, of items that these groups held, that stand in a view now."""
+    found: list[int] = []
+    kept: set[int] | None = None
+    for group in groups:
+        if group.view.history is view.history and len(view.segments) <= _FEW:
+            found += (group.numbered.item_ids.of(p) for p in group.view.positions() if view.holds(p))
+            continue
+        if kept is None:
+            kept = set(numbered.of(view))
+        found += (item_id for item_id in group.numbered.of(group.view) if item_id in kept)
+    return sorted(found)

@@ -1,12 +1,12 @@
-"""The record of one assembly: what each step took in and let out. `Assembly`, spans and metrics are read from it."""
+"""The record of one assembly, from which `Assembly`, spans and metrics are read, and its numbers as data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from otel_assembly.decision import PrefixBreak
 from otel_assembly.history.broken_pairs import broken_in
-from otel_assembly.ledger.ledger_diff import made_no_more, offered_no_more
 from otel_assembly.ledger.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -18,12 +18,112 @@ if TYPE_CHECKING:
     from otel_assembly.events import HaltEvent
     from otel_assembly.history.view import View
     from otel_assembly.ledger.ledger import Ledger
-    from otel_assembly.ledger.numbers import Totals
-    from otel_assembly.ledger.snapshot import Departure, LedgerInput, NumberedHistory
-    from otel_assembly.ledger.step import Step
+    from otel_assembly.ledger.snapshot import Departure, LedgerInput, NumberedHistory, Step
     from otel_assembly.tokens import TokenMeter
 
 CALLER = "caller"
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """An assembly in numbers; tokens are those of the rendered prompt, framing included.
+
+    ``events_in + events_injected = events_out + dropped + compacted``.
+
+    Attributes:
+        tokens_in: Tokens that came in; a lower bound while `tokens_in_estimated`.
+        tokens_in_estimated: Whether items that came in have not been counted yet.
+        tokens_out: Tokens of the prompt as it would be sent; 0 where nothing is sent.
+        method: ``exact``, ``calibrated`` or ``estimated``.
+        encoding: What counted.
+        prompts_in: Prompts that came in.
+        prompts_out: Prompts to send.
+        events_in: Events that came in.
+        events_out: Events to send.
+        events_injected: Events to send that did not come in.
+        injected_tokens: Their tokens.
+        dropped: Events that came in and left.
+        dropped_tokens: Their tokens, as far as they are counted.
+        compacted: Events that came in and for which another one stands.
+        compacted_tokens: Their tokens, as far as they are counted.
+        alerts_delivered: Observer alerts delivered to the model.
+        halts_emitted: `HaltEvent`s emitted meanwhile.
+        budget: The tightest token limit that a policy held; None where none did.
+        fixed: Tokens of what may not be dropped; None where no policy knew.
+        overflow: The limit that could not hold; None where all did.
+    """
+
+    tokens_in: int
+    tokens_in_estimated: bool
+    tokens_out: int
+    method: str
+    encoding: str
+    prompts_in: int
+    prompts_out: int
+    events_in: int
+    events_out: int
+    events_injected: int
+    injected_tokens: int
+    dropped: int
+    dropped_tokens: int
+    compacted: int
+    compacted_tokens: int
+    alerts_delivered: int
+    halts_emitted: int
+    budget: int | None
+    fixed: int | None
+    overflow: Overflow | None
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether a limit could not hold."""
+        return self.overflow is not None
+
+    @property
+    def utilization(self) -> float | None:
+        """``tokens_out ÷ budget``, a ratio; None where there is no budget."""
+        return self.tokens_out / self.budget if self.budget else None
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What a prompt begins with in common with the previous one of its conversation.
+
+    Attributes:
+        tokens: Tokens of the prompts and events in it, and of the tool schemas.
+        bytes: Bytes of text in it.
+        previous_bytes: Bytes of text of the whole previous prompt.
+        prompts: Whole prompts in it.
+        events: Events in it.
+        cause: Why the previous prompt is not a prefix of this one; None where it is.
+    """
+
+    tokens: int = 0
+    bytes: int = 0
+    previous_bytes: int = 0
+    prompts: int = 0
+    events: int = 0
+    cause: str | None = PrefixBreak.FIRST.value
+
+    @property
+    def reuse(self) -> float | None:
+        """``bytes ÷ previous_bytes``, a ratio; None on a conversation's first turn."""
+        return self.bytes / self.previous_bytes if self.previous_bytes else None
+
+
+@dataclass(frozen=True, slots=True)
+class Breakpoints:
+    """Where a marker of explicit cache control pays, for providers that want one.
+
+    Attributes:
+        prompt: Index of the prompt after which to mark: the last one that all turns have had so far, else the last.
+            None where there are no prompts.
+        events: Indexes of the events after which to mark: the end of what the provider has cached already, so that it
+            is read; and the last event, so that all of this prompt is there for the next turn.
+    """
+
+    prompt: int | None
+    events: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -35,7 +135,7 @@ class Record:
     model: str | None
     turn: int
     ledger: Ledger
-    opening: LedgerInput
+    ledger_input: LedgerInput
     context: Context
     meter: TokenMeter
     prompts_in: tuple[str, ...]
@@ -72,12 +172,6 @@ class Record:
     totals: Totals | None = None
 
     @property
-    def withdrawn(self) -> list[int]:
-        """Ordinals that the caller no longer offers, or a step that is gone no longer makes, since the baseline."""
-        offered = [frame.ordinals.of(position) for frame, position in offered_no_more(self, self.baseline)]
-        return offered + [item for _, item, _ in made_no_more(self, self.baseline)]
-
-    @property
     def prompts_out(self) -> tuple[str, ...]:
         """The prompts to send."""
         if self.error is not None:
@@ -94,21 +188,21 @@ class Record:
     @property
     def view_out(self) -> View:
         """The events to send."""
-        view = self.steps[-1].view_out if self.steps else self.opening.view
+        view = self.steps[-1].view_out if self.steps else self.ledger_input.view
         return view if self.error is None else view.pick([])
 
     @property
     def events_out(self) -> list[Any]:
         """The events to send, of a list those that came in with this assembly: a later one may bring other objects."""
-        view, given = self.view_out, self.opening.given
-        if given and view.history is self.opening.view.history:
+        view, given = self.view_out, self.ledger_input.given
+        if given and view.history is self.ledger_input.view.history:
             return list(map(given.__getitem__, view.positions()))
         return list(view)
 
     @property
-    def frame_out(self) -> NumberedHistory:
-        """The frame of the events to send."""
-        return self.steps[-1].frame_out if self.steps else self.opening.frame
+    def numbered_out(self) -> NumberedHistory:
+        """The numbered history of the events to send."""
+        return self.steps[-1].numbered_out if self.steps else self.ledger_input.numbered
 
     @property
     def framing(self) -> int:
@@ -157,16 +251,16 @@ class Record:
 
     def count_where_it_came_in(self) -> None:
         """Count what is sent in another order or shape than it came in; what arrived is told by these tokens."""
-        source = self.opening.frame
-        if self.frame_out is not source:
-            table, end = source.history.table(self.meter), self.opening.view.end
-            for position in source.ordinals.find(self.frame_out.of(self.view_out)):
+        source = self.ledger_input.numbered
+        if self.numbered_out is not source:
+            table, end = source.history.table(self.meter), self.ledger_input.view.end
+            for position in source.item_ids.find(self.numbered_out.of(self.view_out)):
                 if position < end:
                     table.tokens(position)
 
     def snapshot(self, since: Snapshot | None) -> Snapshot:
         """What the next assembly needs of this one, which was compared with `since`."""
-        source, end = self.opening.frame, self.opening.view.end
+        source, end = self.ledger_input.numbered, self.ledger_input.view.end
         table = source.history.table(self.meter)
         return Snapshot(
             assembly_id=self.assembly_id,
@@ -178,7 +272,7 @@ class Record:
             prompts=self.prompts_out,
             tools=self.context.tools,
             kept=self.view_out,
-            frame=self.frame_out,
+            numbered=self.numbered_out,
             source=source,
             end=end,
             seen=max(end, since.seen) if since is not None and since.source is source else end,
@@ -186,13 +280,13 @@ class Record:
             counted=self.counts if self.counts is not None else len(table.order),
             kinds=self.kinds,
             kept_table=self.view_out.history.table(self.meter),
-            told_of_made=dict(self._tokens_made()) if self.observed else {},
+            reported_created=dict(self._tokens_made()) if self.observed else {},
         )
 
     def _tokens_made(self) -> Iterator[tuple[int, int]]:
         for step in self.steps:
             if step.created:
-                table = step.frame_out.history.table(self.meter)
+                table = step.numbered_out.history.table(self.meter)
                 yield from (
                     (made[1], table.known(at)) for made, at in zip(step.created, step.created_positions, strict=True)
                 )

@@ -1,33 +1,93 @@
-"""What one assembly leaves behind for the next: numbered histories, groups of items, and the snapshot."""
+"""What a ledger holds of one assembly: who its items are, what each step did, and the snapshot that the next needs."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from otel_assembly.matching.event_index import EventIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from otel_assembly.decision import DecisionOutcome, DecisionReason
+    from otel_assembly._internal.intervals import Run
+    from otel_assembly.budget.compaction import Attempt
+    from otel_assembly.conversation import AlertFacts
+    from otel_assembly.decision import BudgetReport, DecisionOutcome, DecisionReason, Overflow
     from otel_assembly.history.history import History, ListHistory
     from otel_assembly.history.token_counts import TokenTable
-    from otel_assembly.history.view import View
-    from otel_assembly.ledger.item_ids import ItemIds
+    from otel_assembly.history.view import Column, View
     from otel_assembly.messages.describe import EventFacts
+
+
+class ItemIds:
+    """The item ids of a history's positions, as runs of consecutive ones."""
+
+    __slots__ = ("_ids", "_positions", "_upto")
+
+    def __init__(self) -> None:
+        self._positions: list[int] = []
+        self._ids: list[int] = []
+        self._upto = 0
+
+    def extend(self, count: int, first: int) -> None:
+        """The next `count` positions have the item ids from `first` on."""
+        if count <= 0:
+            return
+        if not self._positions or self._ids[-1] + self._upto - self._positions[-1] != first:
+            self._positions.append(self._upto)
+            self._ids.append(first)
+        self._upto += count
+
+    def of(self, position: int) -> int:
+        """The item id of a position."""
+        run = bisect_right(self._positions, position) - 1
+        return self._ids[run] + position - self._positions[run]
+
+    def find(self, item_ids: Iterable[int]) -> Iterator[int]:
+        """The positions that have these item ids; those that none has are passed over."""
+        if any(one > other for one, other in pairwise(self._ids)):
+            wanted = sorted(set(item_ids))
+            for start, first, stop in zip(self._positions, self._ids, [*self._positions[1:], self._upto], strict=True):
+                low, high = bisect_left(wanted, first), bisect_left(wanted, first + stop - start)
+                yield from (start + item_id - first for item_id in wanted[low:high])
+            return
+        ends = [*self._positions[1:], self._upto]
+        for item_id in item_ids:
+            run = bisect_right(self._ids, item_id) - 1
+            if run >= 0 and (position := self._positions[run] + item_id - self._ids[run]) < ends[run]:
+                yield position
+
+    def spans(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """The item ids of positions ``[start, stop)``, as runs ``[first, last]``."""
+        run = bisect_right(self._positions, start) - 1
+        while start < stop:
+            upto = min(stop, self._positions[run + 1] if run + 1 < len(self._positions) else self._upto)
+            first = self._ids[run] + start - self._positions[run]
+            yield first, first + upto - start - 1
+            start, run = upto, run + 1
+
+    def __len__(self) -> int:
+        return self._upto
+
+    def all(self) -> Iterator[int]:
+        """Every item id, by position."""
+        for first, last in self.spans(0, self._upto):
+            yield from range(first, last + 1)
 
 
 @dataclass(slots=True)
 class NumberedHistory:
-    """A history together with the ordinals that a ledger gave its positions."""
+    """A history together with the item ids that a ledger gave its positions."""
 
     history: History
-    ordinals: ItemIds
-    #: Tokens by ordinal that a reader of the traces was told while the item stood in an earlier frame.
-    told: dict[int, int] = field(default_factory=dict)
-    #: Of a step's output: the frame that came into the step.
-    made_of: NumberedHistory | None = None
+    item_ids: ItemIds
+    #: Tokens by item id that a reader of the traces was told while the item stood in an earlier one.
+    reported: dict[int, int] = field(default_factory=dict)
+    #: Of a step's output: the numbered history that came into the step.
+    came_from: NumberedHistory | None = None
     _places: EventIndex | None = None
 
     @property
@@ -52,17 +112,17 @@ class NumberedHistory:
             self._places.renewed()
 
     def of(self, view: View) -> Iterator[int]:
-        """The ordinals of a view's items, in order."""
-        ordinal = self.ordinals.of
-        return (ordinal(position) for position in view.positions())
+        """The item ids of a view's items, in order."""
+        item_id = self.item_ids.of
+        return (item_id(position) for position in view.positions())
 
 
 @dataclass(slots=True)
-class Group:
+class ItemGroup:
     """Some items with one outcome and one reason."""
 
     view: View
-    frame: NumberedHistory
+    numbered: NumberedHistory
     outcome: DecisionOutcome
     reason: DecisionReason
 
@@ -70,6 +130,99 @@ class Group:
     def tag(self) -> tuple[DecisionOutcome, DecisionReason]:
         """What makes two groups the same to a reader."""
         return self.outcome, self.reason
+
+
+def item_id_runs(view: View, numbered: NumberedHistory) -> list[Run]:
+    """A view's item ids, in its order, as runs ``[first, last]``; a run only ever ascends."""
+    runs: list[Run] = []
+    for column, start, stop in view.segments:
+        for first, last in _spans(column, start, stop, numbered):
+            if runs and runs[-1][1] + 1 == first:
+                runs[-1] = (runs[-1][0], last)
+            else:
+                runs.append((first, last))
+    return runs
+
+
+def _spans(column: Column, start: int, stop: int, numbered: NumberedHistory) -> Iterable[Run]:
+    low, high = column.position(start), column.position(stop - 1)
+    if high - low == stop - start - 1:
+        return numbered.item_ids.spans(low, high + 1)
+    return ((item_id, item_id) for item_id in map(numbered.item_ids.of, column.positions(start, stop)))
+
+
+@dataclass(frozen=True, slots=True)
+class StepCompaction:
+    """Events for which a shorter one stands, by item id, and what it took.
+
+    Attributes:
+        provenance: What it was made of, as runs ``[first, last]``: leaves alone, also of a summary of summaries.
+        result: What stands for them.
+        attempts: Every attempt of this assembly, in order.
+    """
+
+    provenance: tuple[tuple[int, int], ...]
+    result: int
+    attempts: tuple[Attempt, ...]
+
+
+@dataclass(slots=True)
+class Step:
+    """One policy's application; what it changed nothing of is as it came in."""
+
+    policy: str
+    index: int
+    kind: str | None
+    config: Mapping[str, Any]
+    prompts_in: tuple[str, ...]
+    prompts_out: tuple[str, ...]
+    #: Where each outgoing prompt is from: ``caller`` or a policy's name.
+    sources: tuple[str, ...]
+    numbered_in: NumberedHistory
+    view_in: View
+    numbered_out: NumberedHistory
+    view_out: View
+    #: What left, and why.
+    exits: tuple[ItemGroup, ...] = ()
+    #: What stayed although the rule would have taken it, and why.
+    pinned: tuple[ItemGroup, ...] = ()
+    #: The events in the output that were not in the input, with their item ids.
+    created: tuple[tuple[Any, int], ...] = ()
+    #: Where those stand in the output's history.
+    created_positions: tuple[int, ...] = ()
+    #: Item ids of the events that stand in another order than before.
+    moved: tuple[int, ...] = ()
+    budget: int | None = None
+    fixed: int | None = None
+    overflow: Overflow | None = None
+    alerts: tuple[AlertFacts, ...] = ()
+    halts: int = 0
+    #: Events of the output that lost the other half of their pair, where that is known already.
+    broken: int | None = None
+    #: What a framework's reducer says itself that it left out.
+    reported: int | None = None
+    #: How the policy gave its budget out, if it is an allocator.
+    report: BudgetReport | None = None
+    compactions: tuple[StepCompaction, ...] = ()
+    #: Tokens of messages that several events are joined to, and what joining them added.
+    framing: int = 0
+    separators: int = 0
+    around_in: int = 0
+    #: What the policy raised.
+    error: BaseException | None = None
+
+    @property
+    def injected(self) -> tuple[int, ...]:
+        """Item ids of the events in the output that were not in the input."""
+        return tuple(item_id for _, item_id in self.created)
+
+    def let_out(self, prompts: tuple[str, ...]) -> None:
+        """These are the prompts now: one that came in keeps its source, and a new one is the policy's."""
+        known: dict[str, list[str]] = {}
+        for prompt, source in zip(reversed(self.prompts_in), reversed(self.sources), strict=True):
+            known.setdefault(prompt, []).append(source)
+        self.prompts_out = prompts
+        self.sources = tuple(some.pop() if (some := known.get(prompt)) else self.policy for prompt in prompts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +241,17 @@ class Snapshot:
 
     assembly_id: str
     policies: tuple[str, ...]
-    #: By step: what left, what was pinned, what was moved, and the events that were created, with their ordinals.
-    exits: tuple[tuple[Group, ...], ...]
-    pinned: tuple[tuple[Group, ...], ...]
+    #: By step: what left, what was pinned, what was moved, and the events that were created, with their item ids.
+    exits: tuple[tuple[ItemGroup, ...], ...]
+    pinned: tuple[tuple[ItemGroup, ...], ...]
     moved: tuple[tuple[int, ...], ...]
     created: tuple[tuple[tuple[Any, int], ...], ...]
     prompts: tuple[str, ...]
     tools: tuple[Mapping[str, Any], ...]
     kept: View
-    frame: NumberedHistory
-    #: The input's frame, how many of its positions came in, and how many some assembly up to this one has announced:
-    #: more than came in where one that began later ended first.
+    numbered: NumberedHistory
+    #: The input's numbered history, how many of its positions came in, and how many some assembly up to this one has
+    #: announced: more than came in where one that began later ended first.
     source: NumberedHistory
     end: int
     seen: int
@@ -108,25 +261,25 @@ class Snapshot:
     #: Tokens of what was kept, by kind, if somebody has asked, as this table has them.
     kinds: Sequence[int] | None
     kept_table: TokenTable
-    #: Tokens of what steps made, by ordinal.
-    told_of_made: Mapping[int, int]
+    #: Tokens of what steps made, by item id.
+    reported_created: Mapping[int, int]
 
     def did(self, index: int, policy: str) -> bool:
         """Whether this policy stood at this place of the chain: a framework's chain need not be the same each time."""
         return index < len(self.policies) and self.policies[index] == policy
 
-    def told(self) -> dict[int, int]:
-        """Tokens by ordinal, of the items that came in, as they were announced up to this assembly."""
-        ordinal = self.source.ordinals.of
-        now = {ordinal(position): self.table.known(position) for position in self.table.order[: self.counted]}
-        return {**self.source.told, **now, **self.told_of_made}
+    def reported_tokens(self) -> dict[int, int]:
+        """Tokens by item id, of the items that came in, as they were announced up to this assembly."""
+        item_id = self.source.item_ids.of
+        now = {item_id(position): self.table.known(position) for position in self.table.order[: self.counted]}
+        return {**self.source.reported, **now, **self.reported_created}
 
 
 @dataclass(slots=True)
 class PendingUsage:
     """What was counted for a prompt, until the provider says what it billed."""
 
-    frame: NumberedHistory
+    numbered: NumberedHistory
     #: A response at this position or later is the answer to that prompt.
     seen: int
     tokens: int
@@ -137,7 +290,7 @@ class PendingUsage:
 class LedgerInput:
     """The input of one assembly, read into the ledger."""
 
-    frame: NumberedHistory
+    numbered: NumberedHistory
     view: View
     #: The events as a list, which later ones may have been put behind since.
     given: list[Any] = field(default_factory=list)

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 from otel_assembly.decision import DecisionOutcome, PrefixBreak, PromptPart
 from otel_assembly.history.history import KINDS, text_digest
-from otel_assembly.ledger.interval_diff import shared_positions, shared_prefix
-from otel_assembly.ledger.numbers import Breakpoints, Prefix, Totals
+from otel_assembly.ledger.record import Breakpoints, Prefix, Totals
+from otel_assembly.messages.tool_pairs import ECHO
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from otel_assembly.history.history import History
     from otel_assembly.history.view import View
     from otel_assembly.ledger.record import Record
-    from otel_assembly.ledger.snapshot import Group, Snapshot
+    from otel_assembly.ledger.snapshot import ItemGroup, Snapshot
 
 
 def totals_of(record: Record) -> Totals:
@@ -27,7 +28,7 @@ def totals_of(record: Record) -> Totals:
 
 def _totals(record: Record) -> Totals:
     record.count(record.view_out)
-    view_in, view_out = record.opening.view, record.view_out
+    view_in, view_out = record.ledger_input.view, record.view_out
     sent = record.error is None
     budget, fixed = min(
         ((step.budget, step.fixed) for step in record.steps if step.budget is not None),
@@ -84,20 +85,20 @@ def _flow(record: Record) -> tuple[int, int, int, int, int, int]:
             sum(map(record.items_tokens, compacted)),
         )
     # Whatever stands in an assembly came in, or a step of it made it.
-    made = {ordinal for step in record.steps for ordinal in step.injected}
+    made = {item_id for step in record.steps for item_id in step.injected}
     injected = record.view_out.pick_positions(
-        position for position in record.view_out.positions() if record.frame_out.ordinals.of(position) in made
+        position for position in record.view_out.positions() if record.numbered_out.item_ids.of(position) in made
     )
     left = {outcome: [0, 0] for outcome in (DecisionOutcome.DROPPED, DecisionOutcome.COMPACTED)}
     for step in record.steps:
         for group in step.exits:
-            if group.frame is record.opening.frame:
+            if group.numbered is record.ledger_input.numbered:
                 left[group.outcome][0] += len(group.view)
                 left[group.outcome][1] += record.items_tokens(group.view)
                 continue
             table = group.view.history.table(record.meter)
             for position in group.view.positions():
-                if group.frame.ordinals.of(position) not in made:
+                if group.numbered.item_ids.of(position) not in made:
                     left[group.outcome][0] += 1
                     left[group.outcome][1] += max(0, table.known(position))
     return (
@@ -197,11 +198,47 @@ def prefix_of(record: Record) -> Prefix:
     return Prefix(tokens, size, previous, whole, events, cause)
 
 
+def shared_prefix(new: View, old: View) -> int:
+    """How many items two views begin with that read the same: by interval as far as that goes, then by their text."""
+    count = shared_positions(new, old)
+    if count == min(len(new), len(old)):
+        return count
+    rest = zip(*(view.pick([(count, len(view))]).positions() for view in (new, old)), strict=False)
+    for position, other in rest:
+        if not _reads_the_same(new.history, position, old.history, other):
+            break
+        count += 1
+    return count
+
+
+def shared_positions(new: View, old: View) -> int:
+    """How many items two views of one history begin with at the same positions, as far as their intervals tell."""
+    count = 0
+    for (column, start, stop), (other, low, high) in zip(new.segments, old.segments, strict=False):
+        if column is not other or start != low:
+            break
+        count += min(stop, high) - start
+        if stop != high:
+            break
+    return count
+
+
+def _reads_the_same(history: History, position: int, other: History, at: int) -> bool:
+    if history is other and position == at:
+        return True
+    if history.size(position) != other.size(at):
+        return False
+    if (history.flags(position) ^ other.flags(at)) & ECHO or history.digest(position) != other.digest(at):
+        return False
+    # What an image shows is in no text.
+    return not history.has_media(position) or bool(history.event(position) == other.event(at))
+
+
 def _cause(record: Record, last: Snapshot, at: int) -> str:
     """Why the item at index `at` of the previous prompt is not there, or is not what is there now."""
     kept, view = last.kept, record.view_out
     old, new = kept.position(at), view.position(at) if at < len(view) else -1
-    item, entrant = last.frame.ordinals.of(old), record.frame_out.ordinals.of(new) if new >= 0 else -1
+    item, entrant = last.numbered.item_ids.of(old), record.numbered_out.item_ids.of(new) if new >= 0 else -1
     if entrant == item:
         return PrefixBreak.EVENT_CHANGED.value
     for step in record.steps:
@@ -214,21 +251,21 @@ def _cause(record: Record, last: Snapshot, at: int) -> str:
                 )
         summarises = any(group.outcome is DecisionOutcome.COMPACTED for group in step.exits)
         before = last.created[step.index] if last.did(step.index, step.policy) else ()
-        if summarises and (item in {ordinal for _, ordinal in before} or entrant in step.injected):
+        if summarises and (item in {item_id for _, item_id in before} or entrant in step.injected):
             return PrefixBreak.COMPACTED.value
-    if all(ordinal != item for ordinal in record.frame_out.of(view)):
+    if all(item_id != item for item_id in record.numbered_out.of(view)):
         return PrefixBreak.EVENT_CHANGED.value
-    if any(ordinal == entrant for ordinal in last.frame.of(kept)):
+    if any(item_id == entrant for item_id in last.numbered.of(kept)):
         return PrefixBreak.REORDERED.value
     out_before = any(_holds(group, view, new, entrant) for groups in last.exits for group in groups)
     return PrefixBreak.CUT_MOVED.value if out_before else PrefixBreak.EVENT_CHANGED.value
 
 
-def _holds(group: Group, view: View, position: int, item: int) -> bool:
+def _holds(group: ItemGroup, view: View, position: int, item: int) -> bool:
     """Whether a group has the item that stands at a position of the view's history."""
     if group.view.history is view.history:
         return group.view.holds(position)
-    return any(map(group.view.holds, group.frame.ordinals.find([item])))
+    return any(map(group.view.holds, group.numbered.item_ids.find([item])))
 
 
 def prefix_hash(record: Record, prefix: Prefix) -> str:

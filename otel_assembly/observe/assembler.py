@@ -161,7 +161,7 @@ class ObservedAssembler:
         ledger = self._ledgers.of(conversation)
         meter = self.meter(model)
         with ledger.lock:
-            opening = ledger.open(events)
+            ledger_input = ledger.open(events)
             turn = ledger.turn()
         self._ledgers.grown(conversation)
         record = Record(
@@ -170,14 +170,14 @@ class ObservedAssembler:
             model=model,
             turn=turn,
             ledger=ledger,
-            opening=opening,
+            ledger_input=ledger_input,
             context=Context(tools=tools),
             meter=meter,
             prompts_in=tuple(prompts),
             observed=True,
             unknown=unknown_input,
         )
-        return ObservedAssembly(self, record, recording, opening.given)
+        return ObservedAssembly(self, record, recording, ledger_input.given)
 
     def failed(self, recording: Recording | None, error: Exception) -> None:
         """Something of ours went wrong: that assembly is left out, and the agent goes on."""

@@ -11,8 +11,7 @@ from otel_assembly.budget.compaction import Attempt, CompactionOutcome
 from otel_assembly.chain.step_diff import match
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Overflow, OverflowCause
 from otel_assembly.errors import error_type, is_failure
-from otel_assembly.ledger.interval_diff import ordinal_runs
-from otel_assembly.ledger.step import StepCompaction
+from otel_assembly.ledger.snapshot import StepCompaction, item_id_runs
 from otel_assembly.messages.content_snapshot import equal
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.decision import Verdict
     from otel_assembly.ledger.ledger import Ledger
-    from otel_assembly.ledger.step import Step
+    from otel_assembly.ledger.snapshot import Step
     from otel_assembly.observe.assembly import ObservedAssembly
     from otel_assembly.recorder import PolicyTime, Recording
 
@@ -116,7 +115,7 @@ class ObservedStep:
         try:
             if events is not None:
                 record = assembly.record
-                index = record.opening.frame.places if step.view_in is record.opening.view else None
+                index = record.ledger_input.numbered.places if step.view_in is record.ledger_input.view else None
                 with record.ledger.lock:
                     inputs = assembly.events
                     if len(inputs) > len(step.view_in):  # another assembly of the conversation put more behind them
@@ -228,7 +227,7 @@ def _compactions(step: Step, attempts: Sequence[Attempt], ledger: Ledger) -> Seq
     gone = [group for group in step.exits if group.outcome is DecisionOutcome.COMPACTED]
     if not gone or (not attempts and (len(step.created) > 1 or step.created[0][1] in ledger.leaves)):
         return ()
-    runs = sorted(run for group in gone for run in ordinal_runs(group.view, group.frame))
+    runs = sorted(run for group in gone for run in item_id_runs(group.view, group.numbered))
     leaves = tuple(_leaves(runs, ledger))
     if len(step.created) == 1:
         ledger.remember_leaves(step.created[0][1], leaves)

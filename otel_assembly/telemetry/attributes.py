@@ -14,8 +14,8 @@ from opentelemetry import trace
 
 from otel_assembly._internal.intervals import to_runs
 from otel_assembly.decision import DecisionOutcome
-from otel_assembly.ledger.interval_diff import ordinal_runs
-from otel_assembly.ledger.ledger_diff import arrivals, counted, step_delta
+from otel_assembly.ledger.ledger_diff import arrivals, counted, step_delta, withdrawn_items
+from otel_assembly.ledger.snapshot import item_id_runs
 from otel_assembly.ledger.totals import prefix_hash, tokens_by_kind
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.emitter import Arrays, sendable
@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     from otel_assembly.decision import BudgetEntry, BudgetReport, DecisionReason, Overflow
     from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.history.view import View
-    from otel_assembly.ledger.numbers import Prefix, Totals
-    from otel_assembly.ledger.record import Record
-    from otel_assembly.ledger.snapshot import Departure
-    from otel_assembly.ledger.step import Step
+    from otel_assembly.ledger.record import Prefix, Record, Totals
+    from otel_assembly.ledger.snapshot import Departure, Step
     from otel_assembly.telemetry.emitter import Attributes, Emitter
 
 
@@ -193,11 +191,11 @@ def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Arr
     arrays = Arrays()
     if record.error is not None:
         return arrays
-    arrays.add([names.KEPT_ITEMS], [[run_text(*run) for run in ordinal_runs(record.view_out, record.frame_out)]])
+    arrays.add([names.KEPT_ITEMS], [[run_text(*run) for run in item_id_runs(record.view_out, record.numbered_out)]])
     prompts = record.prompts_out
     tokens = list(map(record.meter.prompt, prompts))
     arrays.add([names.PROMPT_SOURCES, names.PROMPT_TOKENS], [list(map(sendable, record.sources)), tokens])
-    arrays.add([names.WITHDRAWN_ITEMS], [runs_of(record.withdrawn)])
+    arrays.add([names.WITHDRAWN_ITEMS], [runs_of(withdrawn_items(record))])
     arrived = arrivals(record, record.baseline)
     columns: dict[str, list[Any]] = {
         names.ARRIVED_ITEMS: [str(one.item) for one in arrived],
@@ -209,7 +207,7 @@ def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Arr
     }
     if content is not None:
         columns[names.ARRIVED_CONTENTS] = [
-            content("\n".join(one.frame.history.facts(one.position).texts)) for one in arrived
+            content("\n".join(one.numbered.history.facts(one.position).texts)) for one in arrived
         ]
     arrays.add(list(columns), list(columns.values()))
     again = counted(record, record.baseline, arrived)
@@ -231,7 +229,7 @@ def step_arrays(record: Record, step: Step) -> Arrays:
     reasons: list[str] = []
     compacted: list[str] = []
     for group in delta.exits:
-        runs = [run_text(*run) for run in ordinal_runs(group.view, group.frame)]
+        runs = [run_text(*run) for run in item_id_runs(group.view, group.numbered)]
         if group.outcome is DecisionOutcome.DROPPED:
             dropped += runs
             reasons += [group.reason.value] * len(runs)
@@ -281,7 +279,7 @@ class Sums:
         """What a step made, counted: a later step may have taken it out again before anything counted it."""
         made = set(step.injected)
         view = step.view_out
-        here = [position for position in view.positions() if step.frame_out.ordinals.of(position) in made]
+        here = [position for position in view.positions() if step.numbered_out.item_ids.of(position) in made]
         table = self.table(view)
         for position in here:
             table.tokens(position)
@@ -353,7 +351,7 @@ class StepItems(BlockItems):
         self._entries = report.entries
         self._ids: dict[int, int] = {}
         if any(len(entry.items) for entry in report.entries):
-            ids = step.frame_in.of(step.view_in)
+            ids = step.numbered_in.of(step.view_in)
             self._ids = {id(event): item for event, item in zip(step.view_in, ids, strict=True)}
 
     def ids(self, place: int) -> Sequence[int]:

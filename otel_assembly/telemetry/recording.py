@@ -48,9 +48,8 @@ if TYPE_CHECKING:
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.decision import Overflow
     from otel_assembly.events import HaltEvent
-    from otel_assembly.ledger.numbers import Prefix, Totals
-    from otel_assembly.ledger.record import Record
-    from otel_assembly.ledger.step import Step
+    from otel_assembly.ledger.record import Prefix, Record, Totals
+    from otel_assembly.ledger.snapshot import Step
     from otel_assembly.telemetry.emitter import Emitter
 
 #: The assembly in whose policy, or in whose observers, this code runs.

@@ -84,7 +84,7 @@ class _Upkeep:
         if self._assembly is None or not self._assembly.recording.measured:
             return 0
         record = self._assembly.record
-        view = record.opening.view.pick([(0, len(events))])
+        view = record.ledger_input.view.pick([(0, len(events))])
         record.count(view)
         return record.items_tokens(view)
 
