@@ -8,30 +8,30 @@ from otel_assembly._internal.forks import new_lock
 from otel_assembly.instrumentation.hooks import ByIdentity
 
 
-class Asked:
-    """Stands for one conversation as one asker has it."""
+class LedgerKey:
+    """Stands for the ledger of one conversation as one asker has it; the ledger goes when this goes."""
 
     __slots__ = ("__weakref__",)
 
 
-class Askers:
-    """What stands for each asker of a conversation; it lives as long as the object that is the conversation."""
+class LedgerKeys:
+    """The keys of each conversation that is an object, by who asks; they live as long as that object."""
 
     __slots__ = ("_lock", "_of")
 
     def __init__(self) -> None:
         self._lock = new_lock()
-        self._of: ByIdentity[dict[str, Asked]] = ByIdentity()
+        self._of: ByIdentity[dict[str, LedgerKey]] = ByIdentity()
 
-    def of(self, conversation: object, asker: str) -> Asked | None:
-        """The same object for the same asker; None where nobody can tell when the conversation is gone."""
+    def of(self, conversation: object, asker: str) -> LedgerKey | None:
+        """The same key for the same asker; None where nobody can tell when the conversation is gone."""
         with self._lock:
-            known = self._of.get(conversation)
-            if known is None:
-                known = self._of.put(conversation, {})
+            keys = self._of.get(conversation)
+            if keys is None:
+                keys = self._of.put(conversation, {})
                 if self._of.get(conversation) is None:  # an object with slots may not be weakly held
                     return None
-            return known.setdefault(asker, Asked())
+            return keys.setdefault(asker, LedgerKey())
 
 
-ASKERS: Final = Askers()
+LEDGER_KEYS: Final = LedgerKeys()

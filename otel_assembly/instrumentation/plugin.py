@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 from otel_assembly._internal.arguments import instance, objects
 from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.registry import Registry
 from otel_assembly.assembler import Assembler
 from otel_assembly.context import Context
 from otel_assembly.conversation import is_alert
@@ -74,11 +75,15 @@ class Plugin(Generic[C]):
         self._observers = checked_observers(observers)
         self._dependencies = _checked("dependencies", dependencies)
         self._variables = _checked("variables", variables)
-        self._conversations: Conversations[C] = Conversations(self._conversation)
+        self._conversations: Registry[str, C] = Registry(CONVERSATIONS)
 
-    def _conversation(self, conversation_id: str | None) -> C:
-        """One conversation, when it is first met; without an id it is remembered nowhere."""
+    def _begin(self, conversation_id: str | None) -> C:
+        """A conversation that is first met, or has no id by which it could be met again."""
         raise NotImplementedError
+
+    def _conversation(self, conversation_id: str) -> C:
+        """The conversation of this id."""
+        return self._conversations.of(conversation_id, lambda: self._begin(conversation_id))
 
 
 def _checked(setting: str, given: Given) -> Given:
@@ -100,27 +105,6 @@ async def _of_this_turn(setting: str, given: Given, turn: Any) -> Mapping[Any, A
     if not isinstance(found, Mapping):
         raise ConfigurationError(f"the function given as {setting} returned {type(found).__name__}, and no mapping")
     return found
-
-
-class Conversations(Generic[C]):
-    """The conversations of one plug-in, by their ids."""
-
-    def __init__(self, make: Callable[[str], C]) -> None:
-        self._make = make
-        self._lock = new_lock()
-        self._held: OrderedDict[str, C] = OrderedDict()
-
-    def of(self, conversation: str) -> C:
-        """The conversation of this id, or a new one."""
-        with self._lock:
-            held = self._held.get(conversation)
-            if held is None:
-                held = self._held[conversation] = self._make(conversation)
-                while len(self._held) > CONVERSATIONS:
-                    self._held.popitem(last=False)
-            else:
-                self._held.move_to_end(conversation)
-            return held
 
 
 #: Alerts of one conversation that are held for the model.

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from otel_assembly.events import HaltEvent
 from otel_assembly.instrumentation.ag2.runs import ASK, channel_of, conversation_id, name_of
+from otel_assembly.instrumentation.conversation import LEDGER_KEYS
 from otel_assembly.instrumentation.hooks import bound, told_whole
 from otel_assembly.recorder import Whose
 from otel_assembly.telemetry.recorder import OpenTelemetryRecorder, tell_halt
@@ -75,16 +76,7 @@ _AGENT: Final = "__ag2_agent__"
 _MODEL_CONFIG: Final = "__ag2_model_config__"
 
 
-class _Conversation:
-    """Stands for one conversation under one agent, and lives as long as its history."""
-
-    __slots__ = ("__weakref__",)
-
-
-_CONVERSATIONS: WeakKeyDictionary[Any, dict[str, _Conversation]] = WeakKeyDictionary()
-
-
-def conversation_of(context: Any, agent: Any, stage: str) -> object:
+def ledger_of(context: Any, agent: Any, stage: str) -> object:
     """Whose ledger it is: an object that goes with a history in memory, else an id.
 
     Two agents on one stream have two. What is no prompt of an agent's, or comes after a plug-in that makes assemblies
@@ -97,8 +89,7 @@ def conversation_of(context: Any, agent: Any, stage: str) -> object:
     history = context.stream.history
     if type(history.storage).__name__ != "MemoryStorage":
         return f"{context.stream.id}\0{own}"
-    of_history = _CONVERSATIONS.setdefault(history, {})
-    return of_history.setdefault(own, _Conversation())
+    return LEDGER_KEYS.of(history, own)
 
 
 def agent_of(context: Any) -> Any:
@@ -169,7 +160,7 @@ def begin(
     with instrumentation.contained():
         agent = agent_of(context)
         assembly = instrumentation.observed.begin(
-            conversation_of(context, agent, stage),
+            ledger_of(context, agent, stage),
             events,
             prompts=prompts,
             tools=tools,

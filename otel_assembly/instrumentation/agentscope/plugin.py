@@ -56,9 +56,9 @@ class AssemblyMiddleware(Plugin["_Conversation"], MiddlewareBase):
             conversation: The agent, its state, or its session's id.
         """
         state = getattr(conversation, "state", conversation)
-        return self._conversations.of(str(getattr(state, "session_id", state))).context
+        return self._conversation(str(getattr(state, "session_id", state))).context
 
-    def _conversation(self, conversation_id: str | None) -> _Conversation:
+    def _begin(self, conversation_id: str | None) -> _Conversation:
         return _Conversation(self, str(conversation_id))
 
     async def on_model_call(
@@ -70,7 +70,7 @@ class AssemblyMiddleware(Plugin["_Conversation"], MiddlewareBase):
             ContextOverflowError: What may not be dropped does not fit a policy's budget.
             PolicyFailedError: A policy raised.
         """
-        conversation = self._conversations.of(agent.state.session_id)
+        conversation = self._conversation(agent.state.session_id)
         try:
             messages = await conversation.assembled(agent, input_kwargs)
             conversation.context.guard.check()  # of an attempt that follows, halted since
@@ -85,14 +85,14 @@ class AssemblyMiddleware(Plugin["_Conversation"], MiddlewareBase):
         async for event in next_handler(**input_kwargs):
             if isinstance(event, ModelCallEndEvent) and (event.input_tokens or event.output_tokens):
                 usage = UsageEvent(usage=Usage(input_tokens=event.input_tokens, output_tokens=event.output_tokens))
-                await self._conversations.of(agent.state.session_id).context.send(usage)
+                await self._conversation(agent.state.session_id).context.send(usage)
             yield event
 
     async def on_acting(
         self, agent: Any, input_kwargs: dict[str, Any], next_handler: Callable[..., AsyncGenerator[Any, None]]
     ) -> AsyncGenerator[Any, None]:
         """What AgentScope calls around each tool call: none starts once the conversation is halted."""
-        context, call = self._conversations.of(agent.state.session_id).context, input_kwargs["tool_call"]
+        context, call = self._conversation(agent.state.session_id).context, input_kwargs["tool_call"]
         if not context.guard.halted and self._observers:
             await context.send(ToolCallEvent(id=call.id, name=call.name, arguments=call.input))
         if context.guard.halt is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 
-from otel_assembly.instrumentation.conversation import ASKERS
+from otel_assembly.instrumentation.conversation import LEDGER_KEYS
 from otel_assembly.instrumentation.hooks import ByIdentity, bound
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ def begin(
         started_ns = stages[0].started_ns
     agent_name = call.agent_name if call is not None else current_agent()
     assembly = instrumentation.observed.begin(
-        ASKERS.of(context, agent_name or ""),
+        LEDGER_KEYS.of(context, agent_name or ""),
         stages[0].before if stages else events,
         prompts=call.prompts if call is not None else (),
         tools=call.tools if call is not None else (),

@@ -9,8 +9,6 @@ from __future__ import annotations
 import functools
 import logging
 import sys
-import weakref
-from collections import OrderedDict
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from operator import is_
@@ -19,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from opentelemetry import trace
 
 from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.registry import Registry
+from otel_assembly.instrumentation.conversation import LedgerKey
 from otel_assembly.instrumentation.hooks import ByIdentity, argument, bound
 from otel_assembly.instrumentation.runs import followed
 
@@ -52,7 +52,7 @@ class GraphRun:
         #: The ledgers of the conversation that this run is a part of, by who asks, where it has no thread.
         self.ledgers: dict[str, Any] | None = None
         #: The model calls that reducers prepare here, and whether the run is over.
-        self.preparations: list[Any] = []
+        self.model_calls: list[Any] = []
         self.lock = new_lock()
         self.ended = False
         #: The step of the graph around this one in which it runs.
@@ -74,9 +74,9 @@ class GraphRun:
             if self.model_node is not None or _in_a_span():
                 self.open()
 
-    def preparing(self) -> bool:
+    def prepares_model_call(self) -> bool:
         """Whether a model call is being prepared, here or in a run around this one."""
-        return bool(self.preparations) or (self.parent is not None and self.parent.preparing())
+        return bool(self.model_calls) or (self.parent is not None and self.parent.prepares_model_call())
 
     def open(self) -> None:
         """Open the run, and its span where none is current."""
@@ -114,9 +114,9 @@ class GraphRun:
     def end(self, error: BaseException | None = None) -> None:
         """The run came to its end, and so does what waited in it for a model call that never came."""
         self.ended = True
-        for preparation in [*self.preparations]:
+        for model_call in [*self.model_calls]:
             with self.instrumentation.contained():
-                preparation.end()
+                model_call.end()
         if self._opened is not None:
             self._opened.end(error)
 
@@ -215,7 +215,7 @@ def _model_node(graph: Any) -> str | None:
 
 
 def stream(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around ``Pregel.stream``, which ``invoke`` reads too."""
+    """Around ``Pregel.stream`` and ``astream``, which ``invoke`` and ``ainvoke`` read too."""
 
     @functools.wraps(original)
     def stream(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -224,18 +224,6 @@ def stream(original: Callable[..., Any], instrumentation: Instrumentation) -> Ca
         return items if run is None else followed(run, items)
 
     return stream
-
-
-def astream(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around ``Pregel.astream``, which ``ainvoke`` reads too."""
-
-    @functools.wraps(original)
-    def astream(self: Any, *args: Any, **kwargs: Any) -> Any:
-        items = original(self, *args, **kwargs)
-        run = _run_of(instrumentation, self, args, kwargs) if instrumentation.listening() else None
-        return items if run is None else followed(run, items)
-
-    return astream
 
 
 def _run_of(instrumentation: Instrumentation, graph: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -251,18 +239,12 @@ def _run_of(instrumentation: Instrumentation, graph: Any, args: tuple[Any, ...],
 CONVERSATIONS: Final = 100
 
 
-class _Ledger:
-    """Stands for one asker of one conversation."""
-
-    __slots__ = ("__weakref__",)
-
-
 class Conversations:
     """Conversations, by their thread, or else by the message object that stands first in them."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
-        self._of: OrderedDict[int, tuple[weakref.ref[Any], dict[str, _Ledger]]] = OrderedDict()
+        self._of: Registry[Any, dict[str, LedgerKey]] = Registry(CONVERSATIONS)
 
     def ledger(self, messages: Sequence[Any], thread: str | None, asker: str, run: GraphRun | None) -> Any:
         """Whose ledger it is: that of one asker in the conversation that these messages are."""
@@ -270,7 +252,7 @@ class Conversations:
             return f"{thread}\0{asker}"
         with self._lock:
             ledgers = self._ledgers(_opening(messages), run)
-            return None if ledgers is None else ledgers.setdefault(asker, _Ledger())
+            return None if ledgers is None else ledgers.setdefault(asker, LedgerKey())
 
     def meet(self, messages: Sequence[Any], run: GraphRun) -> None:
         """A run's state holds these messages: middleware may show copies of them alone to the reducers behind it."""
@@ -278,7 +260,7 @@ class Conversations:
             run.opening = _opening(messages)
             if run.opening is not None:
                 with self._lock:
-                    run.ledgers = run.ledgers or self._known(run.opening)
+                    run.ledgers = run.ledgers or self._of.get(run.opening)
 
     def goes_on(self, messages: Sequence[Any], becomes: Sequence[Any]) -> None:
         """A conversation's messages are others now; who meets them next is to know whose they are."""
@@ -286,35 +268,22 @@ class Conversations:
         if first is None or new is None or new is first:
             return
         with self._lock:
-            known = self._known(first)
+            known = self._of.get(first)
             if known is not None:
-                self._hold(new, known)
+                self._of.put(new, known)
 
-    def _ledgers(self, first: Any, run: GraphRun | None) -> dict[str, _Ledger] | None:
-        ledgers = self._known(first) if first is not None else None
+    def _ledgers(self, first: Any, run: GraphRun | None) -> dict[str, LedgerKey] | None:
+        ledgers = self._of.get(first) if first is not None else None
         if ledgers is None:
             ledgers = run.ledgers if run is not None else None
             if first is not None:
                 ledgers = {} if ledgers is None else ledgers
-                self._hold(first, ledgers)
+                self._of.put(first, ledgers)
         if run is not None and run.ledgers is None:
             run.ledgers = ledgers
             if run.opening is not None and ledgers is not None:
-                self._hold(run.opening, ledgers)
+                self._of.put(run.opening, ledgers)
         return ledgers
-
-    def _known(self, message: Any) -> dict[str, _Ledger] | None:
-        held = self._of.get(id(message))
-        if held is None or held[0]() is not message:
-            return None
-        self._of.move_to_end(id(message))
-        return held[1]
-
-    def _hold(self, message: Any, ledgers: dict[str, _Ledger]) -> None:
-        self._of[id(message)] = weakref.ref(message), ledgers
-        self._of.move_to_end(id(message))
-        while len(self._of) > CONVERSATIONS:
-            self._of.popitem(last=False)
 
 
 def _opening(messages: Sequence[Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -38,13 +39,13 @@ class LangChainInstrumentor(AssemblyInstrumentor):
         Hook(
             "langchain_core.messages.utils",
             "_last_max_tokens",
-            reducers.last_max_tokens,
+            partial(reducers.trim_messages, last=True),
             "trim_messages with strategy 'last'",
         ),
         Hook(
             "langchain_core.messages.utils",
             "_first_max_tokens",
-            reducers.first_max_tokens,
+            partial(reducers.trim_messages, last=False),
             "trim_messages with strategy 'first'",
         ),
         Hook(
@@ -54,8 +55,18 @@ class LangChainInstrumentor(AssemblyInstrumentor):
             "middleware before the model, and nodes that remove",
         ),
         Hook(_RUNNABLE, "RunnableCallable.ainvoke", middleware.ainvoke, "the same, async"),
-        Hook(_FACTORY, "_chain_model_call_handlers", middleware.chain, "middleware around the model call, one by one"),
-        Hook(_FACTORY, "_chain_async_model_call_handlers", middleware.achain, "the same, async"),
+        Hook(
+            _FACTORY,
+            "_chain_model_call_handlers",
+            partial(middleware.chain, watched=middleware.watched_handler),
+            "middleware around the model call, one by one",
+        ),
+        Hook(
+            _FACTORY,
+            "_chain_async_model_call_handlers",
+            partial(middleware.chain, watched=middleware.watched_async),
+            "the same, async",
+        ),
         Hook(
             "langchain.agents.middleware.types",
             "ModelRequest.override",
@@ -91,7 +102,7 @@ class LangChainInstrumentor(AssemblyInstrumentor):
             "what the summariser never saw",
         ),
         Hook("langgraph.pregel.main", "Pregel.stream", conversation.stream, "one run as one trace"),
-        Hook("langgraph.pregel.main", "Pregel.astream", conversation.astream, "the same, async"),
+        Hook("langgraph.pregel.main", "Pregel.astream", conversation.stream, "the same, async"),
     )
 
     def _take(self, hook: Hook, module: ModuleType, instrumentation: Instrumentation, version: Any) -> HookState:

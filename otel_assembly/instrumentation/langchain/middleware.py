@@ -1,4 +1,8 @@
-"""What middleware does to an agent's request to its model: one by one, or together where the agent was made before."""
+"""What an agent's middleware, and the nodes of a graph, do to the messages on their way to the model.
+
+Middleware around the model call is seen one by one, or together where the agent was made before it was instrumented.
+Of nodes, those before the model are seen, and any that removes messages.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,13 @@ from otel_assembly.instrumentation.langchain.conversation import (
     schemas_of,
 )
 from otel_assembly.instrumentation.langchain.model_calls import TASK, awaiting
-from otel_assembly.instrumentation.langchain.reducers import EDIT, WRAP_MODEL_CALL, ReducerCall, edit_of, is_watched
+from otel_assembly.instrumentation.langchain.reducers import (
+    REDUCER_CALL,
+    WRAP_MODEL_CALL,
+    ReducerCall,
+    is_watched,
+    reducer_call_of,
+)
 from otel_assembly.instrumentation.runs import followed
 from otel_assembly.telemetry.stamp import CalledModel
 
@@ -29,34 +39,34 @@ if TYPE_CHECKING:
 
     from otel_assembly.instrumentation.hooks import Instrumentation
     from otel_assembly.instrumentation.langchain.conversation import GraphRun
-    from otel_assembly.instrumentation.langchain.model_calls import Preparation
+    from otel_assembly.instrumentation.langchain.model_calls import ModelCall
 
 
 class ModelNode:
     """A run of the node that calls the model, of an agent that was made before it was instrumented.
 
     Attributes:
-        edit: What all its middleware together does to the messages.
+        reducer: What all its middleware together does to the messages.
         request: The last request that one of them made.
         prompts: The system prompts of the one that it was made of; None where none was made.
     """
 
-    def __init__(self, edit: ReducerCall, messages: Any) -> None:
-        self.edit = edit
+    def __init__(self, reducer: ReducerCall, messages: Any) -> None:
+        self.reducer = reducer
         self.prompts: tuple[str, ...] | None = None
         self.request: Any = None
         #: The state's own list, which LangChain before 1.1 let middleware change in place.
         self._messages = messages
 
     def sent(self, given: Sequence[Any]) -> None:
-        """The model is called with these messages: tell what was done to them, if this is the agent's call."""
+        """The model is called with these messages: report what was done to them, if this is the agent's call."""
         request, prompts = self.request, self.prompts
         messages = self._messages if request is None else request.messages
         if not isinstance(messages, list) or not messages or not given:
             return
         if given[-1] is messages[-1] and len(given) - len(messages) in {0, 1}:
             self.request = self.prompts = None
-            tell_request(self.edit, messages, prompts, request)
+            report_request(self.reducer, messages, prompts, request)
 
 
 MODEL_NODE: Final[ContextVar[ModelNode | None]] = ContextVar("otel_assembly_langchain_model_node", default=None)
@@ -133,11 +143,11 @@ class _CalledInRun(CalledModel):
 
 
 def _model_called(instrumentation: Instrumentation, model: Any, given: Any, settings: Mapping[str, Any]) -> CalledModel:
-    around = EDIT.get()
+    around = REDUCER_CALL.get()
     if around is not None and not around.calls:
         return CalledModel(prepared=False)  # a reducer's own, as a summariser's
     node, run = MODEL_NODE.get(), GRAPH_RUN.get()
-    if node is not None or (run is not None and run.preparing()):
+    if node is not None or (run is not None and run.prepares_model_call()):
         _prepared(instrumentation, node, model, given, settings)
     return CalledModel() if run is None or run.ended else _CalledInRun(run)
 
@@ -151,11 +161,11 @@ def _prepared(
         if node is not None:
             node.sent(messages)
         place = Place.here()
-        preparation = awaiting(place, messages)
-        if preparation is not None:
-            with contained(preparation.fail):
-                _sent(preparation, messages, model, settings)
-            preparation.end(at=place)
+        model_call = awaiting(place, messages)
+        if model_call is not None:
+            with contained(model_call.fail):
+                _sent(model_call, messages, model, settings)
+            model_call.end(at=place)
 
 
 def _as_messages(given: Any) -> list[Any]:
@@ -167,14 +177,14 @@ def _as_messages(given: Any) -> list[Any]:
     return convert_to_messages([given] if isinstance(given, str) else given)
 
 
-def _sent(preparation: Preparation, messages: list[Any], model: Any, settings: Mapping[str, Any]) -> None:
+def _sent(model_call: ModelCall, messages: list[Any], model: Any, settings: Mapping[str, Any]) -> None:
     """The model is sent these: what was let out, behind the system prompts that are made for the call."""
-    known, start = set(map(id, preparation.out)), 0
+    known, start = set(map(id, model_call.out)), 0
     while start < len(messages) and messages[start].type == "system" and id(messages[start]) not in known:
         start += 1
     prompts = tuple(str(message.text) for message in messages[:start])
-    preparation.knows(prompts, schemas_of(settings.get("tools") or ()), model_of(model, settings))
-    preparation.arrives(messages[start:])
+    model_call.knows(prompts, schemas_of(settings.get("tools") or ()), model_of(model, settings))
+    model_call.arrives(messages[start:])
 
 
 def prompts_of(request: Any) -> tuple[str, ...]:
@@ -183,126 +193,120 @@ def prompts_of(request: Any) -> tuple[str, ...]:
     return (str(prompt),) if prompt else ()
 
 
-def tell_request(edit: ReducerCall, messages: Sequence[Any], came: tuple[str, ...] | None, request: Any) -> None:
-    """A request goes on with these messages: tell what became of those, and of the prompts, that it came with."""
+def report_request(reducer: ReducerCall, messages: Sequence[Any], came: tuple[str, ...] | None, request: Any) -> None:
+    """A request goes on with these messages: report what became of those, and of the prompts, that it came with."""
     before, after = came or (), prompts_of(request)
-    open_ = edit.preparation is not None and not edit.preparation.ended
-    if edit.step is not None or changed(edit.before, messages) or after != (edit.prompts if open_ else before):
-        edit.tell(list(messages), prompts=after)
+    open_ = reducer.model_call is not None and not reducer.model_call.ended
+    if reducer.step is not None or changed(reducer.before, messages) or after != (reducer.prompts if open_ else before):
+        reducer.report(list(messages), prompts=after)
     else:
-        edit.declined()
-    if came is not None and edit.preparation is not None:
-        edit.preparation.knows(before, schemas_of(request.tools), model_of(request.model))
+        reducer.declined()
+    if came is not None and reducer.model_call is not None:
+        reducer.model_call.knows(before, schemas_of(request.tools), model_of(request.model))
 
 
-def chain(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around what ``create_agent`` makes one of all ``wrap_model_call`` of its middleware with."""
+def chain(
+    original: Callable[..., Any], instrumentation: Instrumentation, *, watched: Callable[[Any, Instrumentation], Any]
+) -> Callable[..., Any]:
+    """Around what ``create_agent`` makes one of all ``wrap_model_call`` of its middleware with, or of all async ones."""
 
     @functools.wraps(original)
     def _chain_model_call_handlers(handlers: Any, *args: Any, **kwargs: Any) -> Any:
-        if not instrumentation.open:
-            return original(handlers, *args, **kwargs)
-        return original([_watched(handler, instrumentation) for handler in handlers], *args, **kwargs)
+        if instrumentation.open:
+            handlers = [watched(handler, instrumentation) for handler in handlers]
+        return original(handlers, *args, **kwargs)
 
     return _chain_model_call_handlers
-
-
-def achain(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around what it makes one of all ``awrap_model_call`` with."""
-
-    @functools.wraps(original)
-    def _chain_async_model_call_handlers(handlers: Any, *args: Any, **kwargs: Any) -> Any:
-        if not instrumentation.open:
-            return original(handlers, *args, **kwargs)
-        return original([_awatched(handler, instrumentation) for handler in handlers], *args, **kwargs)
-
-    return _chain_async_model_call_handlers
 
 
 def _is_bound(handler: Any) -> bool:
     return hasattr(handler, "__self__")
 
 
-def _request_edit(instrumentation: Instrumentation, handler: Any, request: Any) -> ReducerCall | None:
-    edit = None
+def _reducer_of_request(instrumentation: Instrumentation, handler: Any, request: Any) -> ReducerCall | None:
+    reducer = None
     with instrumentation.contained():
-        MODEL_NODE.set(None)  # each of its middleware is watched: there is nothing left to tell of them together
+        MODEL_NODE.set(None)  # each of its middleware is watched: there is nothing left to report of them together
         # A decorator inside of the method has hidden whose it is, unless one stops at the method.
         owner = getattr(inspect.unwrap(handler, stop=_is_bound), "__self__", None)
         if getattr(owner, "otel_assembly_plugin", False):
             _give_way(request)
         elif is_watched(owner):
-            edit = edit_of(instrumentation, owner, list(request.messages))
-            edit.asker = Place.here().node
-            edit.came = prompts_of(request)  # LangChain 1.0 lets middleware change a request in place
-    return edit
+            reducer = reducer_call_of(instrumentation, owner, list(request.messages))
+            reducer.asker = Place.here().node
+            reducer.came = prompts_of(request)  # LangChain 1.0 lets middleware change a request in place
+    return reducer
 
 
 def _give_way(request: Any) -> None:
     """A plug-in of ours makes an assembly of its own, which is what the model is sent."""
-    preparation = awaiting(Place.here(), request.messages)
-    if preparation is not None:
-        preparation.end()
+    model_call = awaiting(Place.here(), request.messages)
+    if model_call is not None:
+        model_call.end()
 
 
-def _watched(handler: Any, instrumentation: Instrumentation) -> Any:
+def watched_handler(handler: Any, instrumentation: Instrumentation) -> Any:
+    """A middleware's ``wrap_model_call``, whose changes of the request are reported."""
+
     @functools.wraps(handler)
     def wrap_model_call(request: Any, call: Any) -> Any:
         if not instrumentation.listening():
             return handler(request, call)
-        edit = _request_edit(instrumentation, handler, request)
-        if edit is None:
+        reducer = _reducer_of_request(instrumentation, handler, request)
+        if reducer is None:
             return handler(request, call)
 
         def goes_on(request: Any) -> Any:
-            _tell_once(edit, request)
-            with edit.set_aside():
+            _report_once(reducer, request)
+            with reducer.set_aside():
                 return call(request)
 
-        with edit.running(), ending(edit):
+        with reducer.running(), ending(reducer):
             return handler(request, goes_on)
 
     return wrap_model_call
 
 
-def _awatched(handler: Any, instrumentation: Instrumentation) -> Any:
+def watched_async(handler: Any, instrumentation: Instrumentation) -> Any:
+    """A middleware's ``awrap_model_call``, likewise."""
+
     @functools.wraps(handler)
     async def awrap_model_call(request: Any, call: Any) -> Any:
         if not instrumentation.listening():
             return await handler(request, call)
-        edit = _request_edit(instrumentation, handler, request)
-        if edit is None:
+        reducer = _reducer_of_request(instrumentation, handler, request)
+        if reducer is None:
             return await handler(request, call)
 
         async def goes_on(request: Any) -> Any:
-            _tell_once(edit, request)
-            with edit.set_aside():
+            _report_once(reducer, request)
+            with reducer.set_aside():
                 return await call(request)
 
-        with edit.running(), ending(edit):
+        with reducer.running(), ending(reducer):
             return await handler(request, goes_on)
 
     return awrap_model_call
 
 
-def _tell_once(edit: ReducerCall, request: Any) -> None:
+def _report_once(reducer: ReducerCall, request: Any) -> None:
     """What is sent is told once for each call of the model, however often a middleware asks for one."""
-    edit.sent = True
-    with edit.instrumentation.contained():
-        tell_request(edit, list(request.messages), edit.came, request)
+    reducer.sent = True
+    with reducer.instrumentation.contained():
+        report_request(reducer, list(request.messages), reducer.came, request)
 
 
 @contextmanager
-def ending(edit: ReducerCall) -> Iterator[None]:
-    """What is still open of an edit when its middleware has returned or raised comes to its end."""
+def ending(reducer: ReducerCall) -> Iterator[None]:
+    """What is still open of a reducer when its middleware has returned or raised comes to its end."""
     try:
         yield
     except BaseException as error:
-        with edit.instrumentation.contained():
-            edit.failed(error)
+        with reducer.instrumentation.contained():
+            reducer.failed(error)
         raise
-    with edit.instrumentation.contained():
-        edit.end()
+    with reducer.instrumentation.contained():
+        reducer.end()
 
 
 #: The hooks whose node comes before a model call: whatever they change in the messages is told.
@@ -356,19 +360,19 @@ def _node(instrumentation: Instrumentation, function: Any, state: Any, config: A
             CONVERSATIONS_WITHOUT_THREAD.meet(_messages(state), run)
         if owner is not None:
             if is_watched(owner):
-                edit = edit_of(instrumentation, owner, list(_messages(state)))
-                edit.asker = run.model_node if run is not None else None
+                reducer = reducer_call_of(instrumentation, owner, list(_messages(state)))
+                reducer.asker = run.model_node if run is not None else None
                 before = _comes_before(function, owner)
-                node = _ChangingNode(place, edit, removing=not before, hands_on=before)
+                node = _ChangingNode(place, reducer, removing=not before, hands_on=before)
         elif getattr(function, "__qualname__", None) in _MODEL_NODES:
             messages = _messages(state)
-            edit = ReducerCall(instrumentation, WRAP_MODEL_CALL, list(messages))
-            node = _CallingNode(place, ModelNode(edit, messages))
+            reducer = ReducerCall(instrumentation, WRAP_MODEL_CALL, list(messages))
+            node = _CallingNode(place, ModelNode(reducer, messages))
         elif function is not None and isinstance(state, Mapping) and isinstance(state.get("messages"), list):
             name = getattr(function, "__name__", type(function).__name__)
-            edit = ReducerCall(instrumentation, name, state["messages"], calls=True)
-            edit.asker = run.model_node if run is not None and place.node == _PRE_MODEL_HOOK else None
-            node = _ChangingNode(place, edit, removing=True, hands_on=True)
+            reducer = ReducerCall(instrumentation, name, state["messages"], calls=True)
+            reducer.asker = run.model_node if run is not None and place.node == _PRE_MODEL_HOOK else None
+            node = _ChangingNode(place, reducer, removing=True, hands_on=True)
         if node is None and run is not None and not str(getattr(function, "__module__", "")).startswith(_MACHINERY):
             node = _Node(place, instrumentation)
     return node
@@ -401,13 +405,13 @@ class _Node:
             self._over(error)
         self._task.__exit__(None, None, None)
         run = self._place.run
-        for preparation in [*run.preparations] if run is not None else ():
-            if preparation.task is self:
+        for model_call in [*run.model_calls] if run is not None else ():
+            if model_call.task is self:
                 with self._instrumentation.contained():
-                    if error is None and self._hands_on(preparation):
-                        preparation.hand_on()
+                    if error is None and self._hands_on(model_call):
+                        model_call.hand_on()
                     else:
-                        preparation.end(error if error is preparation.problem else None)
+                        model_call.end(error if error is model_call.problem else None)
 
     def returned(self, result: Any) -> Any:
         """What the node returned; it is returned."""
@@ -417,19 +421,19 @@ class _Node:
     def _over(self, error: BaseException | None) -> None:
         """The node is done."""
 
-    def _hands_on(self, preparation: Preparation) -> bool:
+    def _hands_on(self, model_call: ModelCall) -> bool:
         """Whether a later node may call its model with what was let out."""
         update = _update(self._result)
         values = update.values() if update is not None else (self._result,)
-        return any(isinstance(value, list) and same(value, preparation.out) for value in values)
+        return any(isinstance(value, list) and same(value, model_call.out) for value in values)
 
 
 class _ChangingNode(_Node):
     """A node that returns a change of the state."""
 
-    def __init__(self, place: Place, edit: ReducerCall, *, removing: bool, hands_on: bool) -> None:
-        super().__init__(place, edit.instrumentation)
-        self._edit = edit
+    def __init__(self, place: Place, reducer: ReducerCall, *, removing: bool, hands_on: bool) -> None:
+        super().__init__(place, reducer.instrumentation)
+        self._reducer = reducer
         #: Whether only what takes messages out is told.
         self._removing = removing
         #: Whether a model may be called with the state as it leaves it.
@@ -439,37 +443,37 @@ class _ChangingNode(_Node):
 
     def __enter__(self) -> None:
         super().__enter__()
-        self._running = self._edit.running()
+        self._running = self._reducer.running()
         self._running.__enter__()
 
     def _over(self, error: BaseException | None) -> None:
         self._running.__exit__(None, None, None)
         if error is not None:
-            self._edit.failed(error)
+            self._reducer.failed(error)
         else:
-            self._tell(self._result)
+            self._report(self._result)
 
-    def _hands_on(self, preparation: Preparation) -> bool:
-        if self._changed and preparation is self._edit.preparation:
+    def _hands_on(self, model_call: ModelCall) -> bool:
+        if self._changed and model_call is self._reducer.model_call:
             return self._before_a_call
-        return super()._hands_on(preparation) or (self._before_a_call and self._leaves(preparation.out))
+        return super()._hands_on(model_call) or (self._before_a_call and self._leaves(model_call.out))
 
     def _leaves(self, messages: Sequence[Any]) -> bool:
         """Whether these are the state's messages as the node leaves it."""
         changes = _update_messages((_update(self._result) or {}).get("messages") or [])
-        return same(messages, merged(self._edit.messages, changes))
+        return same(messages, merged(self._reducer.messages, changes))
 
-    def _tell(self, result: Any) -> None:
-        edit = self._edit
+    def _report(self, result: Any) -> None:
+        reducer = self._reducer
         update = _update(result)
         after = self._after(update) if update is not None and not update.get("jump_to") else None
         if after is None:
-            edit.end()
-            edit.declined()
+            reducer.end()
+            reducer.declined()
             return
         self._changed = True
-        if edit.step is not None or changed(edit.before, after):
-            edit.tell(after)
+        if reducer.step is not None or changed(reducer.before, after):
+            reducer.report(after)
 
     def _after(self, update: Mapping[str, Any]) -> list[Any] | None:
         """What the messages are after this update; None where it says nothing of them that is to be told."""
@@ -478,14 +482,14 @@ class _ChangingNode(_Node):
         changes = _update_messages(update.get("messages") or [])
         if not changes or (self._removing and not any(message.type == "remove" for message in changes)):
             return None
-        return merged(self._edit.messages, changes)
+        return merged(self._reducer.messages, changes)
 
 
 class _CallingNode(_Node):
     """The node that calls the model."""
 
     def __init__(self, place: Place, node: ModelNode) -> None:
-        super().__init__(place, node.edit.instrumentation)
+        super().__init__(place, node.reducer.instrumentation)
         self._node = node
 
     def __enter__(self) -> None:

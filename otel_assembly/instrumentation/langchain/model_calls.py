@@ -2,7 +2,7 @@
 
 LangGraph runs its nodes in contexts of their own, so that what one of them prepares for the next is kept by the run of
 the graph. Whose call it is, is known by the messages: a reducer goes on with what the one before it let out, and the
-call that a preparation waits for is the one that is sent it. Nodes that run at once never share one.
+call that a model_call waits for is the one that is sent it. Nodes that run at once never share one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WAITING: Final = 64
 TASK: Final[ContextVar[object | None]] = ContextVar("otel_assembly_langchain_task", default=None)
 
 
-class Preparation:
+class ModelCall:
     """The assembly of one model call, from the first reducer that works for it to the call.
 
     Attributes:
@@ -157,12 +157,12 @@ class Preparation:
 
     def _enter(self) -> None:
         if self.place.run is not None:
-            self.place.run.preparations.append(self)
+            self.place.run.model_calls.append(self)
 
     def _leave(self) -> None:
         run = self.place.run
-        if run is not None and self in run.preparations:
-            run.preparations.remove(self)
+        if run is not None and self in run.model_calls:
+            run.model_calls.remove(self)
 
 
 def begin(
@@ -171,7 +171,7 @@ def begin(
     place: Place,
     started_ns: int,
     whole: Sequence[Any] | None = None,
-) -> Preparation | None:
+) -> ModelCall | None:
     """A reducer is the first to work for a model call; None where nobody listens."""
     with in_the_run() as run:
         prepared = instrumentation.observed.prepare(
@@ -179,18 +179,18 @@ def begin(
         )
     if prepared is None:
         return None
-    handed_on = [one for one in place.run.preparations if one.handed_on] if place.run is not None else []
+    handed_on = [one for one in place.run.model_calls if one.handed_on] if place.run is not None else []
     for one in handed_on[:-_WAITING]:
         one.end()
-    return Preparation(prepared, place, messages, whole)
+    return ModelCall(prepared, place, messages, whole)
 
 
-def continued(place: Place, messages: Sequence[Any]) -> Preparation | None:
+def continued(place: Place, messages: Sequence[Any]) -> ModelCall | None:
     """What a reducer that takes in these messages goes on with, if it is not the first one."""
     return _found(place, messages, _continued)
 
 
-def awaiting(place: Place, messages: Sequence[Any]) -> Preparation | None:
+def awaiting(place: Place, messages: Sequence[Any]) -> ModelCall | None:
     """What waits for a model call that is sent these messages."""
     return _found(place, messages, _awaiting)
 
@@ -198,73 +198,73 @@ def awaiting(place: Place, messages: Sequence[Any]) -> Preparation | None:
 def _found(
     place: Place,
     messages: Sequence[Any],
-    look: Callable[[Place, Sequence[Any], list[Preparation]], Preparation | None],
-) -> Preparation | None:
+    look: Callable[[Place, Sequence[Any], list[ModelCall]], ModelCall | None],
+) -> ModelCall | None:
     if place.run is None:
         return None
     #: Of which it shows now that no model was called with them.
-    over: list[Preparation] = []
+    over: list[ModelCall] = []
     with place.run.lock:
         found = look(place, messages, over)
         if found is not None:
             found.taken_up(place)
-    for preparation in over:
-        preparation.end()
+    for model_call in over:
+        model_call.end()
     return found
 
 
-def _continued(place: Place, messages: Sequence[Any], over: list[Preparation]) -> Preparation | None:
-    for preparation in _open_to(place):
-        if same(preparation.out, messages):
-            return preparation
-        if _adds(preparation, messages):
-            if _is_next(place, preparation):
-                preparation.arrives(messages)
-                return preparation
-            over.append(preparation)
-        elif not preparation.handed_on and part_of(messages, preparation.out):
-            return preparation
+def _continued(place: Place, messages: Sequence[Any], over: list[ModelCall]) -> ModelCall | None:
+    for model_call in _open_to(place):
+        if same(model_call.out, messages):
+            return model_call
+        if _adds(model_call, messages):
+            if _is_next(place, model_call):
+                model_call.arrives(messages)
+                return model_call
+            over.append(model_call)
+        elif not model_call.handed_on and part_of(messages, model_call.out):
+            return model_call
     return None
 
 
-def _awaiting(place: Place, messages: Sequence[Any], over: list[Preparation]) -> Preparation | None:
+def _awaiting(place: Place, messages: Sequence[Any], over: list[ModelCall]) -> ModelCall | None:
     found = None
-    for preparation in _open_to(place):
-        out = preparation.out
+    for model_call in _open_to(place):
+        out = model_call.out
         front = messages[: max(0, len(messages) - len(out))]
         ends_with_it = same(messages[len(front) :], out)
         if ends_with_it and all(message.type == "system" for message in front):
-            return preparation
-        if not _is_next(place, preparation):
-            if _adds(preparation, messages):
-                over.append(preparation)
+            return model_call
+        if not _is_next(place, model_call):
+            if _adds(model_call, messages):
+                over.append(model_call)
         elif ends_with_it:
-            return preparation
+            return model_call
         elif found is None and any(alike(one, out[-1]) for one in reversed(messages)):
-            found = preparation
+            found = model_call
     return found
 
 
-def _is_next(place: Place, preparation: Preparation) -> bool:
+def _is_next(place: Place, model_call: ModelCall) -> bool:
     """Whether nothing can have come between: it is this task's, or the step's before this one."""
-    at = preparation.place
-    return not preparation.handed_on or (at.run is place.run and at.superstep + 1 == place.superstep)
+    at = model_call.place
+    return not model_call.handed_on or (at.run is place.run and at.superstep + 1 == place.superstep)
 
 
-def _adds(preparation: Preparation, messages: Sequence[Any]) -> bool:
+def _adds(model_call: ModelCall, messages: Sequence[Any]) -> bool:
     """Whether messages are what was let out and others, none of which it has taken out."""
-    out = set(map(id, preparation.out))
+    out = set(map(id, model_call.out))
     others = [one for one in messages if id(one) not in out]
-    return bool(out) and len(messages) - len(others) == len(out) and not holds(preparation.messages, others)
+    return bool(out) and len(messages) - len(others) == len(out) and not holds(model_call.messages, others)
 
 
-def _open_to(place: Place) -> Iterator[Preparation]:
+def _open_to(place: Place) -> Iterator[ModelCall]:
     """Preparations of the same task, and those that an earlier step of this graph or of one around it has handed on."""
     run, superstep = place.run, place.superstep
     while run is not None:
-        for preparation in reversed([*run.preparations]):
-            at = preparation.place
-            if at.superstep < superstep if preparation.handed_on else at.task == place.task and run is place.run:
-                yield preparation
+        for model_call in reversed([*run.model_calls]):
+            at = model_call.place
+            if at.superstep < superstep if model_call.handed_on else at.task == place.task and run is place.run:
+                yield model_call
         superstep = run.superstep
         run = run.parent

@@ -68,7 +68,7 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
         Args:
             conversation: The ``thread_id`` of its configuration; without one, the id of its first message.
         """
-        return self._conversations.of(conversation).context
+        return self._conversation(conversation).context
 
     @hook_config(can_jump_to=["end"])
     def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
@@ -89,7 +89,7 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
             ContextOverflowError: What may not be dropped does not fit a policy's budget.
             PolicyFailedError: A policy raised.
         """
-        conversation = self._of(request.messages) or self._conversation(None)
+        conversation = self._of(request.messages) or self._begin(None)
         changed = _finished(self._assembled(conversation, request))
         if isinstance(changed, AIMessage):
             return changed
@@ -100,7 +100,7 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """As `wrap_model_call`, for agents that are awaited."""
-        conversation = self._of(request.messages) or self._conversation(None)
+        conversation = self._of(request.messages) or self._begin(None)
         changed = await self._assembled(conversation, request)
         if isinstance(changed, AIMessage):
             return changed
@@ -144,12 +144,12 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
             return _last_words(halted)
         return _sent(request, prompts, assembly)
 
-    def _conversation(self, conversation_id: str | None) -> PluginConversation:
+    def _begin(self, conversation_id: str | None) -> PluginConversation:
         return PluginConversation(self, "langchain", conversation_id, same=_same)
 
     def _of(self, messages: Sequence[Any]) -> PluginConversation | None:
         conversation = thread_of(current_config()) or next((one.id for one in messages if one.id), None)
-        return None if conversation is None else self._conversations.of(conversation)
+        return None if conversation is None else self._conversation(conversation)
 
 
 def _runtime_of(request: Any) -> tuple[dict[Any, Any], dict[str, Any]]:

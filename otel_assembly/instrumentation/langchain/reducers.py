@@ -1,4 +1,8 @@
-"""What one reducer does, told as a step of the assembly that it works for, as late as there is something to tell."""
+"""LangChain's reducers: middleware that reduces, ``trim_messages`` and summaries, each a step of an assembly.
+
+A reducer's step is opened as late as there is something to report, and as of when the reducer began.
+``trim_messages`` is seen however and whenever it was imported: its two inner functions are what every way leads to.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +24,11 @@ from otel_assembly.messages.describe import describe
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
+    from types import TracebackType
 
     from otel_assembly.budget.compaction import Attempt
     from otel_assembly.instrumentation.hooks import Instrumentation
-    from otel_assembly.instrumentation.langchain.model_calls import Preparation
+    from otel_assembly.instrumentation.langchain.model_calls import ModelCall
     from otel_assembly.observe.assembler import ObservedStep
     from otel_assembly.observe.prepared import PreparedStep
 
@@ -39,7 +44,7 @@ class ReducerCall:
 
     Attributes:
         messages: What went in.
-        preparation: What it works for, once it, or one that ran inside of it, has done something.
+        model_call: What it works for, once it, or one that ran inside of it, has done something.
         verdicts: Why items left, as far as the reducer let it be seen.
         explained: Whether that is all there is to say.
         asker: The node that asks the model that it works for, where that is known.
@@ -75,32 +80,32 @@ class ReducerCall:
         self.verdicts: list[Verdict] = []
         self.explained = False
         self.reason = DecisionReason.POLICY
-        self.preparation: Preparation | None = None
+        self.model_call: ModelCall | None = None
         self.step: PreparedStep | None = None
         self._started_ns = time.time_ns()
 
     def running(self) -> AbstractContextManager[None]:
         """The reducer runs in this block."""
-        return bound(EDIT, self)
+        return bound(REDUCER_CALL, self)
 
     def set_aside(self) -> AbstractContextManager[None]:
         """What runs in this block is no longer the reducer."""
-        return bound(EDIT, None)
+        return bound(REDUCER_CALL, None)
 
     def open(self) -> PreparedStep | None:
-        """Its step, as of when the reducer began. None where nobody listens."""
+        """Its step, as of when the reducer began. None where no provider is configured."""
         if self.step is None:
             with self.instrumentation.contained():
-                preparation = self._prepares()
-                if preparation is not None:
-                    preparation.asker = self.asker or preparation.asker
-                    self.step = preparation.step(self.policy, self._started_ns, kind=self.kind, config=self._config())
+                model_call = self._prepares()
+                if model_call is not None:
+                    model_call.asker = self.asker or model_call.asker
+                    self.step = model_call.step(self.policy, self._started_ns, kind=self.kind, config=self._config())
         return self.step
 
-    def _prepares(self) -> Preparation | None:
+    def _prepares(self) -> ModelCall | None:
         """What it works for: that of a reducer inside of it, or before it, or a new one."""
-        if self.preparation is None or self.preparation.ended:
-            around, place = EDIT.get(), Place.here()
+        if self.model_call is None or self.model_call.ended:
+            around, place = REDUCER_CALL.get(), Place.here()
             if around is self or (around is not None and not part_of(self.messages, around.messages)):
                 around = None  # what it works for is no concern of the reducer that it runs in
             found = continued(place, self.messages)
@@ -109,54 +114,54 @@ class ReducerCall:
                 found = begin(self.instrumentation, self.messages, place, self._started_ns, whole)
             if around is not None:
                 self.asker = self.asker or around.asker
-                around.preparation = found
-            self.preparation = found
-        return self.preparation
+                around.model_call = found
+            self.model_call = found
+        return self.model_call
 
     @property
     def before(self) -> Sequence[Any]:
         """What it began with: what went in, or what a reducer inside of it made of that."""
-        preparation = self.preparation
-        if self.step is not None or preparation is None or preparation.ended:
+        model_call = self.model_call
+        if self.step is not None or model_call is None or model_call.ended:
             return self.messages
-        if preparation.whole is self.messages:
-            preparation.widen()
-        return preparation.out
+        if model_call.whole is self.messages:
+            model_call.widen()
+        return model_call.out
 
-    def tell(self, messages: Sequence[Any], *, prompts: Sequence[str] | None = None, **said: Any) -> None:
-        """The reducer returned these messages: tell what it did."""
+    def report(self, messages: Sequence[Any], *, prompts: Sequence[str] | None = None, **said: Any) -> None:
+        """The reducer returned these messages: report what it did."""
         opened, before = self.step is not None, self.before
-        step, preparation = self.open(), self.preparation
-        if step is None or preparation is None:
+        step, model_call = self.open(), self.model_call
+        if step is None or model_call is None:
             return
-        with contained(preparation.fail):
+        with contained(model_call.fail):
             if not opened:
                 with step:
                     pass
             verdicts = self.verdicts if self.explained else _left(before, messages, self.reason)
-            out = preparation.out
+            out = model_call.out
             if part_of(before, out) and len(before) < len(out):
                 messages = spliced(out, before, messages)
             step.out(messages, prompts=prompts, reason=self.reason, verdicts=verdicts, **said)
-            preparation.out = list(messages)
+            model_call.out = list(messages)
         self.step = None
         self.prompts = tuple(prompts or ())
-        if preparation.place.run is None:
-            preparation.end(at=preparation.place)  # nothing else could see the end of it
+        if model_call.place.run is None:
+            model_call.end(at=model_call.place)  # nothing else could see the end of it
 
     def end(self, error: BaseException | None = None) -> None:
         """The reducer is done; what it left untold is lost, and what it raised stopped what it worked for."""
-        preparation, step, self.step = self.preparation, self.step, None
-        if preparation is not None and step is not None:
-            preparation.end(error)
+        model_call, step, self.step = self.model_call, self.step, None
+        if model_call is not None and step is not None:
+            model_call.end(error)
 
     def gave_up(self, error: BaseException) -> None:
         """It raised, and whoever called it may go on with the messages as they were: that shows in what comes next."""
-        preparation, self.step = self.preparation, None
-        if preparation is not None and preparation.place.run is None:
-            preparation.end(error)
-        elif preparation is not None:
-            preparation.problem = error
+        model_call, self.step = self.model_call, None
+        if model_call is not None and model_call.place.run is None:
+            model_call.end(error)
+        elif model_call is not None:
+            model_call.problem = error
 
     def failed(self, error: BaseException) -> None:
         """It raised, or was cancelled; of what is not known to be a reducer that says nothing, unless it reduced."""
@@ -176,7 +181,7 @@ class ReducerCall:
 
 #: Whether what is trimmed here is what a summariser reads, and not what the model gets to see.
 FOR_A_SUMMARY: Final[ContextVar[bool]] = ContextVar("otel_assembly_langchain_for_a_summary", default=False)
-EDIT: Final[ContextVar[ReducerCall | None]] = ContextVar("otel_assembly_langchain_edit", default=None)
+REDUCER_CALL: Final[ContextVar[ReducerCall | None]] = ContextVar("otel_assembly_langchain_edit", default=None)
 
 
 def _left(before: Sequence[Any], after: Sequence[Any], reason: DecisionReason) -> list[Verdict]:
@@ -207,7 +212,7 @@ def is_watched(owner: Any) -> bool:
     return isinstance(base, type) and isinstance(owner, base) and not getattr(owner, "otel_assembly_plugin", False)
 
 
-def edit_of(instrumentation: Instrumentation, owner: Any, messages: Sequence[Any], **known: Any) -> ReducerCall:
+def reducer_call_of(instrumentation: Instrumentation, owner: Any, messages: Sequence[Any], **known: Any) -> ReducerCall:
     """What a middleware is going to do to messages."""
     kind = type(owner)
     policy = _NAMED.get((kind.__module__, kind.__qualname__))
@@ -326,17 +331,9 @@ def _by_count(settings: Mapping[str, Any]) -> bool:
     return settings.get("token_counter") is len
 
 
-def last_max_tokens(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around what trims from the front."""
-    return _around(original, instrumentation, last=True)
+def trim_messages(original: Callable[..., Any], instrumentation: Instrumentation, *, last: bool) -> Callable[..., Any]:
+    """Around what trims from the front (``last``), or from the end, by which the other one works too."""
 
-
-def first_max_tokens(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around what trims from the end, by which the other one works too."""
-    return _around(original, instrumentation, last=False)
-
-
-def _around(original: Callable[..., Any], instrumentation: Instrumentation, *, last: bool) -> Callable[..., Any]:
     @functools.wraps(original)
     def trim(messages: Any, *args: Any, **settings: Any) -> Any:
         if not instrumentation.listening() or args:
@@ -346,37 +343,37 @@ def _around(original: Callable[..., Any], instrumentation: Instrumentation, *, l
         given = messages if isinstance(messages, list) else list(messages)
         counting = _Counting(settings["token_counter"], frozenset(map(id, given)) if _cuts(settings) else None)
         summarising = SUMMARISING.get() if FOR_A_SUMMARY.get() else None
-        edit = None if FOR_A_SUMMARY.get() else _edit(instrumentation, given, settings)
-        step = edit.open() if edit is not None else None
-        if edit is not None and edit.preparation is not None:
+        reducer = None if FOR_A_SUMMARY.get() else _reducer(instrumentation, given, settings)
+        step = reducer.open() if reducer is not None else None
+        if reducer is not None and reducer.model_call is not None:
             with instrumentation.contained():
-                edit.preparation.supposes(counting_model(settings["token_counter"]))
+                reducer.model_call.supposes(counting_model(settings["token_counter"]))
         try:
             with bound(_INSIDE, True), step if step is not None else nullcontext():
                 result = original(given, **{**settings, "token_counter": counting})
         except BaseException as error:
-            if edit is not None:
-                edit.gave_up(error)
+            if reducer is not None:
+                reducer.gave_up(error)
             raise
         with instrumentation.contained():
             trim = Trim(given, result, settings, counting.said, last=last)
             if summarising is not None:
                 summarising.trimmed = trim.needed, settings["max_tokens"]
-            elif edit is not None and step is not None:
-                _tell(edit, step, trim, result, settings)
-        if edit is not None:
-            edit.end()  # where that could not be told
+            elif reducer is not None and step is not None:
+                _report(reducer, step, trim, result, settings)
+        if reducer is not None:
+            reducer.end()  # where that could not be told
         return result
 
     return trim
 
 
-def _edit(instrumentation: Instrumentation, given: list[Any], settings: Mapping[str, Any]) -> ReducerCall | None:
-    edit: ReducerCall | None = None
+def _reducer(instrumentation: Instrumentation, given: list[Any], settings: Mapping[str, Any]) -> ReducerCall | None:
+    reducer: ReducerCall | None = None
     with instrumentation.contained():
-        edit = ReducerCall(instrumentation, TRIM_MESSAGES, given, kind="reduction", config=lambda: _config(settings))
-        edit.reason = _over(settings)
-    return edit
+        reducer = ReducerCall(instrumentation, TRIM_MESSAGES, given, kind="reduction", config=lambda: _config(settings))
+        reducer.reason = _over(settings)
+    return reducer
 
 
 def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -385,19 +382,22 @@ def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {limit: settings["max_tokens"], **told}
 
 
-def _tell(
-    edit: ReducerCall, step: ObservedStep, trim: Trim, result: Sequence[Any], settings: Mapping[str, Any]
+def _report(
+    reducer: ReducerCall, step: ObservedStep, trim: Trim, result: Sequence[Any], settings: Mapping[str, Any]
 ) -> None:
     budget = settings["max_tokens"]
     if trim.needed is not None:
         unit = "items" if _by_count(settings) else "tokens"
         step.overflow(budget=budget, needed=trim.needed, cause=trim.cause, unit=unit)
-    edit.verdicts, edit.explained = trim.verdicts, True
-    edit.tell(result, budget=None if _by_count(settings) else budget)
+    reducer.verdicts, reducer.explained = trim.verdicts, True
+    reducer.report(result, budget=None if _by_count(settings) else budget)
 
 
 class Summarising:
-    """One call of ``_create_summary``: the summariser's own call in it, if it comes to one.
+    """One call of ``_create_summary``: a block in which the summariser is called, if it comes to that.
+
+    The messages that are summarised are trimmed before: what the summariser never saw is not in the summary, and has
+    left without a trace. It is reported as dropped, and the rest as compacted. What fails in ours is ours alone.
 
     Attributes:
         given: The messages that are to be summarised.
@@ -405,15 +405,31 @@ class Summarising:
         trimmed: Where trimming left nothing, what would have had to fit, and the limit.
     """
 
-    def __init__(self, edit: ReducerCall, step: ObservedStep, middleware: Any, given: Sequence[Any]) -> None:
-        self.edit = edit
-        self.step = step
+    def __init__(self, reducer: ReducerCall, step: ObservedStep, middleware: Any, given: Sequence[Any]) -> None:
         self.middleware = middleware
         self.given = list(given)
         self.seen: list[Any] | None = None
         self.trimmed: tuple[int | None, int] | None = None
+        self._reducer = reducer
+        self._step = step
+        self._bound = bound(SUMMARISING, self)
         self._attempt: Attempt | None = None
         self._compacting: AbstractContextManager[Attempt] | None = None
+
+    def __enter__(self) -> Self:
+        self._step.__enter__()
+        self._bound.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bound.__exit__()
+        compacting, self._compacting = self._compacting, None
+        if compacting is not None:
+            with self._reducer.instrumentation.contained():
+                compacting.__exit__(kind, error, None)
+        self._step.__exit__(kind, error, trace)
 
     def begin(self, seen: Sequence[Any]) -> None:
         """The summariser is called next, with these messages, or not at all if there are none."""
@@ -421,61 +437,63 @@ class Summarising:
         if self.seen and self._compacting is None:
             model = getattr(self.middleware, "summarizer", None) or self.middleware.model
             read = (text for message in self.seen for text in describe(message).texts)
-            preparation = self.edit.preparation
-            tokens = sum(map(preparation.count, read)) if preparation is not None else 0
-            compacting = self.step.compacting(type(model).__name__, tokens_in=tokens)
+            model_call = self._reducer.model_call
+            tokens = sum(map(model_call.count, read)) if model_call is not None else 0
+            compacting = self._step.compacting(type(model).__name__, tokens_in=tokens)
             self._attempt = compacting.__enter__()
             self._compacting = compacting
 
-    def end(self, error: BaseException | None) -> None:
-        """The call has come back."""
-        compacting, self._compacting = self._compacting, None
-        if compacting is not None:
-            compacting.__exit__(type(error) if error is not None else None, error, None)
-
-    def returned(self, summary: Any) -> None:
-        """The summary is this: tell what it stands for."""
-        attempt = self._attempt
-        if attempt is None:
-            if self.given and self.seen is not None:
+    def returned(self, summary: Any) -> Any:
+        """The summary is this: report what it stands for. It is returned."""
+        with self._reducer.instrumentation.contained():
+            attempt = self._attempt
+            if attempt is not None:
+                self._answered(attempt, summary if isinstance(summary, str) else "")
+            elif self.given and self.seen is not None:
                 self._too_long()
-            return
-        text = summary if isinstance(summary, str) else ""
-        attempt.tokens_out = self.step.count(text)
+        return summary
+
+    def _answered(self, attempt: Attempt, text: str) -> None:
+        attempt.tokens_out = self._step.count(text)
         attempt.outcome = no_summary(text, self.seen or ())
         if attempt.outcome is not None:
-            self._lost(self.given, DecisionReason.POLICY_ERROR)
+            self._left(self.given, DecisionOutcome.DROPPED, DecisionReason.POLICY_ERROR)
         elif self.seen is not None:
             seen = {id(message) for message in self.seen} | {message.id for message in self.seen if message.id}
-            self._lost([one for one in self.given if not {id(one), one.id} & seen], DecisionReason.OVER_BUDGET)
-            told = [one for one in self.given if {id(one), one.id} & seen]
-            self.edit.explained = True
-            self.edit.verdicts.append(Verdict(told, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED))
+            unseen = [one for one in self.given if not {id(one), one.id} & seen]
+            if unseen:
+                self._left(unseen, DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET)
+            summarised = [one for one in self.given if {id(one), one.id} & seen]
+            self._left(summarised, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)
 
     def _too_long(self) -> None:
         """Nothing was left to summarise: the history is replaced by a sentence that says so, and is gone."""
-        self._lost(self.given, DecisionReason.OVER_BUDGET)
+        self._left(self.given, DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET)
         if self.trimmed is not None and self.trimmed[0] is not None:
             needed, budget = self.trimmed
-            self.step.overflow(budget=budget, needed=needed or 0, cause=OverflowCause.FRAMEWORK)
+            self._step.overflow(budget=budget, needed=needed or 0, cause=OverflowCause.FRAMEWORK)
 
-    def _lost(self, messages: Sequence[Any], reason: DecisionReason) -> None:
-        if messages:
-            self.edit.explained = True
-            self.edit.verdicts.append(Verdict(messages, DecisionOutcome.DROPPED, reason))
+    def _left(self, messages: Sequence[Any], outcome: DecisionOutcome, reason: DecisionReason) -> None:
+        self._reducer.explained = True
+        self._reducer.verdicts.append(Verdict(messages, outcome, reason))
 
 
 SUMMARISING: Final[ContextVar[Summarising | None]] = ContextVar("otel_assembly_summarising", default=None)
 
 
-def _begin(instrumentation: Instrumentation, middleware: Any, given: Sequence[Any]) -> Summarising | None:
-    """What is going to be told, where the middleware runs inside a step that is."""
+def _summarising(
+    instrumentation: Instrumentation, middleware: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Summarising | None:
+    """The summary that a middleware makes, where it runs inside a step that is reported."""
+    if not instrumentation.listening():
+        return None
+    given: Sequence[Any] = argument(args, kwargs, 0, "messages_to_summarize", ())
     summarising = None
     with instrumentation.contained():
-        edit = EDIT.get()
-        step = edit.open() if edit is not None and given else None
-        if edit is not None and step is not None:
-            summarising = Summarising(edit, step, middleware, given)
+        reducer = REDUCER_CALL.get()
+        step = reducer.open() if reducer is not None and given else None
+        if reducer is not None and step is not None:
+            summarising = Summarising(reducer, step, middleware, given)
     return summarising
 
 
@@ -484,13 +502,11 @@ def create_summary(original: Callable[..., Any], instrumentation: Instrumentatio
 
     @functools.wraps(original)
     def _create_summary(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not instrumentation.listening():
-            return original(self, *args, **kwargs)
-        summarising = _begin(instrumentation, self, argument(args, kwargs, 0, "messages_to_summarize"))
+        summarising = _summarising(instrumentation, self, args, kwargs)
         if summarising is None:
             return original(self, *args, **kwargs)
-        with summarising.step, _Inside(instrumentation, summarising) as inside:
-            return inside.returned(original(self, *args, **kwargs))
+        with summarising:
+            return summarising.returned(original(self, *args, **kwargs))
 
     return _create_summary
 
@@ -500,13 +516,11 @@ def acreate_summary(original: Callable[..., Any], instrumentation: Instrumentati
 
     @functools.wraps(original)
     async def _acreate_summary(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not instrumentation.listening():
-            return await original(self, *args, **kwargs)
-        summarising = _begin(instrumentation, self, argument(args, kwargs, 0, "messages_to_summarize"))
+        summarising = _summarising(instrumentation, self, args, kwargs)
         if summarising is None:
             return await original(self, *args, **kwargs)
-        with summarising.step, _Inside(instrumentation, summarising) as inside:
-            return inside.returned(await original(self, *args, **kwargs))
+        with summarising:
+            return summarising.returned(await original(self, *args, **kwargs))
 
     return _acreate_summary
 
@@ -527,28 +541,3 @@ def trim_for_summary(original: Callable[..., Any], instrumentation: Instrumentat
         return result
 
     return _trim_messages_for_summary
-
-
-class _Inside:
-    """Around what happens in ``_create_summary``; what fails in ours is ours alone."""
-
-    __slots__ = ("_bound", "_instrumentation", "_summarising")
-
-    def __init__(self, instrumentation: Instrumentation, summarising: Summarising) -> None:
-        self._instrumentation = instrumentation
-        self._summarising = summarising
-
-    def __enter__(self) -> Self:
-        self._bound = bound(SUMMARISING, self._summarising)
-        self._bound.__enter__()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self._bound.__exit__()
-        with self._instrumentation.contained():
-            self._summarising.end(error)
-
-    def returned(self, summary: Any) -> Any:
-        with self._instrumentation.contained():
-            self._summarising.returned(summary)
-        return summary
