@@ -1,15 +1,24 @@
-"""What comes of the summarisers that frameworks call."""
+"""What the reducers of all frameworks have in common."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from operator import is_
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.budget.compact_errors import is_error_text
 from otel_assembly.budget.compaction import CompactionOutcome
 from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+#: The step that reports what no hook explains of what a model is called with.
+FRAMEWORK: Final = "framework"
+
+
+def same_objects(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether two lists hold the very same objects."""
+    return len(one) == len(other) and all(map(is_, one, other))
 
 
 def no_summary(answer: Any, read: Iterable[Any]) -> CompactionOutcome | None:

@@ -17,7 +17,7 @@ from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.instrumentation.ag2.conversation import agent_name_of, begin
 from otel_assembly.instrumentation.ag2.runs import ASK
 from otel_assembly.instrumentation.hooks import argument, bound
-from otel_assembly.instrumentation.reducers import no_summary
+from otel_assembly.instrumentation.reducers import no_summary, same_objects
 from otel_assembly.observe.assembler import current_step
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class _Upkeep:
             put_back = _PUT_BACK.get()
             if events is not None and put_back is not None:
                 events = put_back(before=self._given, compacted=list(events), spent_during=[])
-            if events is not None and not _same(events, self._given):
+            if events is not None and not same_objects(events, self._given):
                 self.open(strategy)
             if self._assembly is None or self.step is None:
                 self._instrumentation.observed.declined(self._policy, agent_name_of(self._context))
@@ -116,10 +116,6 @@ class _Upkeep:
             if self._assembly is not None and self.step is not None:
                 self.step.__exit__(type(error), error, error.__traceback__)
                 self._assembly.end(error, stays=True)
-
-
-def _same(events: Any, given: Sequence[Any]) -> bool:
-    return len(events) == len(given) and all(one is other for one, other in zip(events, given, strict=True))
 
 
 def _strategy(policy: str, original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:

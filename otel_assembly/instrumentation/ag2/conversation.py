@@ -10,7 +10,6 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import asdict
 from functools import partial, wraps
-from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
@@ -18,6 +17,7 @@ from otel_assembly.events import HaltEvent
 from otel_assembly.instrumentation.ag2.runs import ASK, channel_of, conversation_id, name_of
 from otel_assembly.instrumentation.conversation import LEDGER_KEYS
 from otel_assembly.instrumentation.hooks import bound, told_whole
+from otel_assembly.instrumentation.reducers import FRAMEWORK, same_objects
 from otel_assembly.recorder import Whose
 from otel_assembly.telemetry.recorder import OpenTelemetryRecorder, tell_halt
 
@@ -176,8 +176,6 @@ def begin(
 
 #: AG2's middlewares that reduce, by the name of the class.
 _REDUCES: Final = frozenset({"AssemblerMiddleware", "_HistoryLimiter", "_TokenLimiter"})
-#: What no hook explains of what goes on from one middleware to the next.
-_FRAMEWORK: Final = "framework"
 
 
 class ModelCall:
@@ -252,9 +250,8 @@ def _arrive(assembly: ObservedAssembly, prompts: Sequence[str], events: Sequence
     """A middleware in between may have made others of them."""
     steps = assembly.record.steps
     known = steps[-1].prompts_out if steps else assembly.record.prompts_in
-    same = len(events) == len(assembly.events) and all(map(is_, events, assembly.events))
-    if not same or list(prompts) != list(known):
-        with assembly.step(_FRAMEWORK) as step:
+    if not same_objects(events, assembly.events) or list(prompts) != list(known):
+        with assembly.step(FRAMEWORK) as step:
             step.out(events, prompts=prompts)
 
 

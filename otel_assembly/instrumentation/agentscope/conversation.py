@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_assembly.instrumentation.hooks import ByIdentity, told_whole
+from otel_assembly.instrumentation.reducers import FRAMEWORK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from otel_assembly.observe.assembler import ObservedAssembly
 
 
-#: What no hook explains of what the model is called with, such as the hints that AgentScope itself puts in.
-FRAMEWORK: Final = "framework"
 #: Contexts whose parts are remembered; beyond it the least recently used are read anew when they come back.
 SESSIONS: Final = 100
 
@@ -122,7 +121,7 @@ def prepare(
     """
     session, known = agent.state.session_id, remembered(agent)
     assembly = known.assembly
-    if assembly is not None and assembly.recording.measured and not _same(assembly.events, events):
+    if assembly is not None and assembly.recording.measured and ids_of(assembly.events) != ids_of(events):
         over(agent)
         assembly = None
     if assembly is None:
@@ -164,11 +163,37 @@ def done(agent: Any, error: BaseException | None = None, *, stays: bool = False)
         over(agent)
 
 
+def report(
+    instrumentation: Instrumentation,
+    agent: Any,
+    policy: str,
+    before: Sequence[Part],
+    after: Sequence[Part],
+    *,
+    started_ns: int,
+    kind: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    prompts: Sequence[str] | None = None,
+    error: BaseException | None = None,
+    stays: bool = True,
+) -> None:
+    """Report a step of the model call that is prepared: it began then, made this of that, and is done, or failed."""
+    assembly = prepare(instrumentation, agent, before, sized=True, started_ns=started_ns)
+    if assembly is None:
+        return
+    started_ns = max(started_ns, remembered(agent).done_ns)
+    with assembly.step(policy, kind=kind, config=config, started_ns=started_ns) as step:
+        known = {part.facts.id: part for part in before}
+        step.out(as_known(assembly, [known.get(part.facts.id, part) for part in after]), prompts=prompts)
+    step.failed(error)
+    done(agent, error, stays=stays)
+
+
 def arrives(agent: Any, events: Sequence[Part]) -> None:
     """The model is called with these: what differs from what the last step let out is nobody's that we know."""
     known = remembered(agent)
     assembly = known.assembly
-    if assembly is not None and assembly.recording.measured and not _same(assembly.events, events):
+    if assembly is not None and assembly.recording.measured and ids_of(assembly.events) != ids_of(events):
         with told_whole(assembly), assembly.step(FRAMEWORK) as step:
             step.out(as_known(assembly, events))
 
@@ -198,8 +223,9 @@ def over(agent: Any) -> None:
         assembly.end(called=False, over_ns=known.done_ns)
 
 
-def _same(events: Sequence[Part], others: Sequence[Part]) -> bool:
-    return [part.facts.id for part in events] == [part.facts.id for part in others]
+def ids_of(parts: Sequence[Part]) -> list[str | None]:
+    """What tells parts apart: a part that reads as it did has the id that it had."""
+    return [part.facts.id for part in parts]
 
 
 class Images:

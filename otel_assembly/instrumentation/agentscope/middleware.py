@@ -9,21 +9,22 @@ from __future__ import annotations
 import functools
 import time
 from contextvars import ContextVar
-from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.agentscope.conversation import (
     Change,
     arrives,
-    as_known,
     called,
     done,
+    ids_of,
     over,
     parts_sent,
     prepare,
     remembered,
+    report,
 )
 from otel_assembly.instrumentation.hooks import argument, bound
+from otel_assembly.instrumentation.reducers import same_objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,7 +55,7 @@ def get_system_prompt(original: Callable[..., Any], instrumentation: Instrumenta
                 prompt = await original(self, *args, **kwargs)
         except BaseException as error:
             with instrumentation.contained():
-                _tell_failure(instrumentation, self, changes, started_ns, error)
+                _report_failure(instrumentation, self, changes, started_ns, error)
             raise
         with instrumentation.contained():
             known = remembered(self)
@@ -106,7 +107,7 @@ def _transformer(original: Callable[..., Any]) -> Callable[..., Any]:
     return on_system_prompt
 
 
-def tell_prompt(instrumentation: Instrumentation, agent: Any) -> None:
+def report_prompt(instrumentation: Instrumentation, agent: Any) -> None:
     """The model is about to be called: tell what middlewares made of its prompt, if that is not known."""
     known = remembered(agent)
     made = [change for change in known.changes if change.prompt_in != change.prompt_out]
@@ -117,19 +118,19 @@ def tell_prompt(instrumentation: Instrumentation, agent: Any) -> None:
         return
     known.told = now
     # It is over: each is told to have taken as long as it did, and to have ended now.
-    _tell_prompt(instrumentation, agent, made, time.time_ns() - sum(change.took_ns for change in made))
+    _report_prompt(instrumentation, agent, made, time.time_ns() - sum(change.took_ns for change in made))
 
 
-def _tell_failure(
+def _report_failure(
     instrumentation: Instrumentation, agent: Any, changes: Sequence[Change], started_ns: int, error: BaseException
 ) -> None:
     """A middleware raised: no prompt was made, and no model is called with one."""
     if changes and changes[-1].prompt_out is None:
         made = [change for change in changes if change.prompt_in != change.prompt_out]
-        _tell_prompt(instrumentation, agent, made, started_ns, error)
+        _report_prompt(instrumentation, agent, made, started_ns, error)
 
 
-def _tell_prompt(
+def _report_prompt(
     instrumentation: Instrumentation,
     agent: Any,
     made: Sequence[Change],
@@ -210,10 +211,10 @@ def around_compression(original: Callable[..., Any], instrumentation: Instrument
 
 def _compressed(instrumentation: Instrumentation, given: Round, policy: str, error: BaseException | None) -> None:
     agent = given.agent
-    if error is not None or not _same(given.messages, agent.state.context):
+    if error is not None or not same_objects(given.messages, agent.state.context):
         before, after = parts_sent(agent, given.messages, given.summary), remembered(agent).events(agent)
-        if error is not None or _ids(before) != _ids(after):
-            _tell(instrumentation, given, policy, before, after, error=error, stays=True)
+        if error is not None or ids_of(before) != ids_of(after):
+            report(instrumentation, agent, policy, before, after, started_ns=given.started_ns, error=error)
 
 
 def call_model(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -225,7 +226,7 @@ def call_model(original: Callable[..., Any], instrumentation: Instrumentation) -
             return await original(self, *args, **kwargs)
         given = None
         with instrumentation.contained():
-            tell_prompt(instrumentation, self)
+            report_prompt(instrumentation, self)
             messages, tools = argument(args, kwargs, 0, "messages", ()), argument(args, kwargs, 1, "tools")
             given = _round(Round(self, messages, tools=tools))
         try:
@@ -236,7 +237,16 @@ def call_model(original: Callable[..., Any], instrumentation: Instrumentation) -
                 with instrumentation.contained():
                     before, _ = _behind_the_prompt(given, given.messages)
                     name = _name(self._model_call_middlewares, ON_MODEL_CALL)
-                    _tell(instrumentation, given, name, before, before, error=error)
+                    report(
+                        instrumentation,
+                        self,
+                        name,
+                        before,
+                        before,
+                        started_ns=given.started_ns,
+                        error=error,
+                        stays=False,
+                    )
             raise
         finally:
             with instrumentation.contained():
@@ -272,7 +282,7 @@ def model(original: Callable[..., Any], instrumentation: Instrumentation) -> Cal
             messages, tools = argument(args, kwargs, 0, "messages", ()), argument(args, kwargs, 1, "tools")
             if given.sends(messages, tools):
                 given.done = True
-                if not _same(given.messages, messages):
+                if not same_objects(given.messages, messages):
                     _model_called(instrumentation, given, messages)
                 called(given.agent)
         return await original(self, *args, **kwargs)
@@ -284,12 +294,17 @@ def _model_called(instrumentation: Instrumentation, given: Round, messages: Sequ
     name = _name(given.agent._model_call_middlewares, ON_MODEL_CALL)  # noqa: SLF001
     before, prompts_before = _behind_the_prompt(given, given.messages)
     after, prompts = _behind_the_prompt(given, messages)
-    if _ids(before) != _ids(after) or prompts_before != prompts:  # copies that say the same are no change
-        _tell(instrumentation, given, name, before, after, prompts)
-
-
-def _ids(parts: Sequence[Part]) -> list[str | None]:
-    return [part.facts.id for part in parts]
+    if ids_of(before) != ids_of(after) or prompts_before != prompts:  # copies that say the same are no change
+        report(
+            instrumentation,
+            given.agent,
+            name,
+            before,
+            after,
+            started_ns=given.started_ns,
+            prompts=prompts,
+            stays=False,
+        )
 
 
 def _behind_the_prompt(given: Round, messages: Sequence[Any]) -> tuple[list[Part], list[str]]:
@@ -308,33 +323,6 @@ def _behind_the_prompt(given: Round, messages: Sequence[Any]) -> tuple[list[Part
     return parts_sent(given.agent, rest, ""), prompts
 
 
-def _same(before: Sequence[Any], after: Sequence[Any]) -> bool:
-    return len(before) == len(after) and all(map(is_, before, after))
-
-
 def _name(middlewares: Sequence[Any], otherwise: str) -> str:
     """Who did it, where only one can have."""
     return type(middlewares[0]).__name__ if len(middlewares) == 1 else otherwise
-
-
-def _tell(
-    instrumentation: Instrumentation,
-    given: Round,
-    policy: str,
-    before: Sequence[Part],
-    after: Sequence[Part],
-    prompts: Sequence[str] | None = None,
-    *,
-    error: BaseException | None = None,
-    stays: bool = False,
-) -> None:
-    known = {part.facts.id: part for part in before}
-    agent = given.agent
-    assembly = prepare(instrumentation, agent, before, sized=True, started_ns=given.started_ns)
-    if assembly is None:
-        return
-    started_ns = max(given.started_ns, remembered(agent).done_ns)
-    with assembly.step(policy, started_ns=started_ns) as step:
-        step.out(as_known(assembly, [known.get(part.facts.id, part) for part in after]), prompts=prompts)
-    step.failed(error)
-    done(agent, error, stays=stays)

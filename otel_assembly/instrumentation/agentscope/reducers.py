@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_assembly.budget.compaction import CompactionOutcome
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
-from otel_assembly.instrumentation.agentscope.conversation import as_known, done, over, prepare, remembered
-from otel_assembly.instrumentation.agentscope.middleware import tell_prompt
+from otel_assembly.instrumentation.agentscope.conversation import done, ids_of, over, prepare, remembered, report
+from otel_assembly.instrumentation.agentscope.middleware import report_prompt
 from otel_assembly.instrumentation.hooks import argument, bound, told_whole
 from otel_assembly.instrumentation.reducers import no_summary
 from otel_assembly.messages.describe import EventKind, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from otel_assembly.budget.compaction import Attempt
     from otel_assembly.instrumentation.agentscope.messages import Part
@@ -70,7 +70,7 @@ class Compression:
         known.compressions += 1
         self._events = known.events(self._agent)
         if known.replies:
-            tell_prompt(self._instrumentation, self._agent)  # it was made by now, to be measured
+            report_prompt(self._instrumentation, self._agent)  # it was made by now, to be measured
         assembly = prepare(self._instrumentation, self._agent, self._events, sized=True, started_ns=self.started_ns)
         if assembly is None:
             return
@@ -146,11 +146,11 @@ class Compression:
         applied = error is None or self._agent.state.context is not self._before
         if applied:
             with told_whole(self._assembly):
-                self._tell(self._step)
+                self._report(self._step)
         self._step.__exit__(type(error) if error else None, error, None)
         done(self._agent, None if applied else error, stays=True)
 
-    def _tell(self, step: ObservedStep) -> None:
+    def _report(self, step: ObservedStep) -> None:
         known = {part.facts.id: part for part in self._events}
         events = [known.get(part.facts.id, part) for part in remembered(self._agent).events(self._agent)]
         stays = {part.facts.id for part in events}
@@ -326,8 +326,19 @@ def limit_images(original: Callable[..., Any], instrumentation: Instrumentation)
                 with instrumentation.contained():
                     remembered(self).images.forget()
                     after = remembered(self).events(self)
-                    settings = {"max_image_num": most}
-                    _tell(instrumentation, self, LIMIT_IMAGES, before, after, settings, started_ns, error)
+                    if error is not None or ids_of(before) != ids_of(after):
+                        settings = {"max_image_num": most}
+                        report(
+                            instrumentation,
+                            self,
+                            LIMIT_IMAGES,
+                            before,
+                            after,
+                            started_ns=started_ns,
+                            kind="reduction",
+                            config=settings,
+                            error=error,
+                        )
                     compression = COMPRESSING.get()
                     if compression is not None and compression.serves(self):
                         compression.started_ns = time.time_ns()
@@ -378,36 +389,17 @@ def _truncated(instrumentation: Instrumentation, agent: Any, truncated: _Truncat
     _TRUNCATED.set(None)
     after = remembered(agent).events(agent)
     whole = block_part(context[-1], truncated.whole)
-    settings = {"tool_result_limit": agent.context_config.tool_result_limit}
-    _tell(
-        instrumentation,
-        agent,
-        TRUNCATE_TOOL_RESULT,
-        [*after[:-1], whole],
-        after,
-        settings,
-        truncated.started_ns,
-    )
+    before = [*after[:-1], whole]
+    if ids_of(before) != ids_of(after):
+        settings = {"tool_result_limit": agent.context_config.tool_result_limit}
+        report(
+            instrumentation,
+            agent,
+            TRUNCATE_TOOL_RESULT,
+            before,
+            after,
+            started_ns=truncated.started_ns,
+            kind="reduction",
+            config=settings,
+        )
     over(agent)  # more results may come before the model is called
-
-
-def _tell(
-    instrumentation: Instrumentation,
-    agent: Any,
-    policy: str,
-    before: Sequence[Part],
-    after: Sequence[Part],
-    settings: Mapping[str, Any],
-    started_ns: int,
-    error: BaseException | None = None,
-) -> None:
-    """A step of what is prepared, which began then and is done, or failed."""
-    if error is None and [part.facts.id for part in before] == [part.facts.id for part in after]:
-        return
-    assembly = prepare(instrumentation, agent, before, sized=True, started_ns=started_ns)
-    if assembly is None:
-        return
-    with assembly.step(policy, kind="reduction", config=settings, started_ns=started_ns) as step:
-        step.out(as_known(assembly, after))
-    step.failed(error)
-    done(agent, error, stays=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 
 from otel_assembly.instrumentation.conversation import LEDGER_KEYS
 from otel_assembly.instrumentation.hooks import ByIdentity, bound
+from otel_assembly.instrumentation.reducers import same_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -39,11 +39,6 @@ class Within:
         """The whole of what ran on the one other context that was asked; None where none was, or several were."""
         others = [one for one in self.inner if one.context is not context]
         return others[-1] if others and all(one.context is others[-1].context for one in others) else None
-
-
-def is_same(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether two lists hold the very same objects."""
-    return len(one) == len(other) and all(map(is_, one, other))
 
 
 class ModelCall:
@@ -261,4 +256,4 @@ def _stages(context: Any, events: Sequence[Any]) -> list[_Stage]:
 
 def _stands(injection: Injection, events: Sequence[Any]) -> bool:
     there = events[injection.at : injection.at + len(injection.messages)]
-    return is_same(there, injection.messages)
+    return same_objects(there, injection.messages)

@@ -19,10 +19,10 @@ from otel_assembly.instrumentation.autogen.conversation import (
     Within,
     begin,
     current_call,
-    is_same,
     remember,
 )
 from otel_assembly.instrumentation.hooks import argument, bound, told_whole
+from otel_assembly.instrumentation.reducers import same_objects
 from otel_assembly.matching.event_index import EventMatcher
 from otel_assembly.messages.describe import describe
 
@@ -371,7 +371,7 @@ class _Watched:
         asked = self.within.other_than(self._context)
         if not stored and asked is not None:
             inputs = asked.inputs
-            chain = [asked] if is_same(asked.result, result) else [asked, *chain]
+            chain = [asked] if same_objects(asked.result, result) else [asked, *chain]
             unknown = not inputs
         else:
             unknown = not inputs or None in EventMatcher(inputs).match(result)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.instrumentation.autogen.conversation import ModelCall, current_call, is_same, schemas_of
+from otel_assembly.instrumentation.autogen.conversation import ModelCall, current_call, schemas_of
 from otel_assembly.instrumentation.hooks import told_whole
+from otel_assembly.instrumentation.reducers import same_objects
 from otel_assembly.instrumentation.runs import awaited, followed
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def _tell_images(assembly: ObservedAssembly, result: Sequence[Any], prompts: int
     given, events = assembly.events, result[prompts:]
     if len(given) == len(events):
         events = [after if _shows(before) else before for before, after in zip(given, events, strict=True)]
-    if is_same(events, given):
+    if same_objects(events, given):
         return
     with assembly.step("remove_images", kind="reduction") as step:
         step.out(events)

@@ -11,7 +11,6 @@ import logging
 import sys
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from operator import is_
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry import trace
@@ -20,6 +19,7 @@ from otel_assembly._internal.forks import new_lock
 from otel_assembly._internal.registry import Registry
 from otel_assembly.instrumentation.conversation import LedgerKey
 from otel_assembly.instrumentation.hooks import ByIdentity, argument, bound
+from otel_assembly.instrumentation.reducers import same_objects
 from otel_assembly.instrumentation.runs import followed
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ def alike(one: Any, other: Any) -> bool:
 
 def same(one: Sequence[Any], other: Sequence[Any]) -> bool:
     """Whether two lists hold the same messages."""
-    return len(one) == len(other) and (all(map(is_, one, other)) or all(map(alike, one, other)))
+    return same_objects(one, other) or (len(one) == len(other) and all(map(alike, one, other)))
 
 
 def changed(before: Sequence[Any], after: Sequence[Any]) -> bool:

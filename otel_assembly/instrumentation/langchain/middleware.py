@@ -208,7 +208,7 @@ def report_request(reducer: ReducerCall, messages: Sequence[Any], came: tuple[st
 def chain(
     original: Callable[..., Any], instrumentation: Instrumentation, *, watched: Callable[[Any, Instrumentation], Any]
 ) -> Callable[..., Any]:
-    """Around what ``create_agent`` makes one of all ``wrap_model_call`` of its middleware with, or of all async ones."""
+    """Around what ``create_agent`` makes one of all its middleware with, for calls that are awaited and for others."""
 
     @functools.wraps(original)
     def _chain_model_call_handlers(handlers: Any, *args: Any, **kwargs: Any) -> Any:

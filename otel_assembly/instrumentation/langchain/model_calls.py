@@ -20,6 +20,7 @@ from otel_assembly.instrumentation.langchain.conversation import (
     same,
     spliced,
 )
+from otel_assembly.instrumentation.reducers import FRAMEWORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.langchain.conversation import Place
     from otel_assembly.observe.prepared import PreparedAssembly, PreparedStep
 
-#: What no hook explains of what a model is sent.
-FRAMEWORK: Final = "framework"
 #: Preparations of one run that wait; beyond it the oldest wait no more.
 _WAITING: Final = 64
 
