@@ -1,4 +1,8 @@
-"""Hooks: what of a framework is wrapped, by which versions of it, and what became of it here."""
+"""Hooks: what of a framework is wrapped, in which versions of it, and what the wrappers are made of.
+
+A wrapper asks its `Instrumentation` whether there is anything to do, does what the original does, and contains whatever
+goes wrong in ours, so that the framework never feels it.
+"""
 
 from __future__ import annotations
 
@@ -219,12 +223,12 @@ class Following:
 
 
 class Instrumentation:
-    """One framework while it is instrumented: what its wrappers ask, and what they tell.
+    """One framework while it is instrumented: what its wrappers ask, and where they report.
 
     Attributes:
         open: False once the framework is not instrumented any more: wrappers that something still holds are then inert.
         framework: The framework's name.
-        observed: Where assemblies are told.
+        observed: Where assemblies are reported.
         patches: What was replaced.
     """
 
@@ -252,7 +256,7 @@ class Instrumentation:
         self.recorder.failed(f"instrumentation.{self.framework}", error)
 
     def begin_run(self, agent_name: str, *, conversation_id: str | None = None) -> OpenRun | None:
-        """One ask of an agent: an ``invoke_agent`` span where no span is current; None where nobody listens.
+        """One ask of an agent: an ``invoke_agent`` span where no span is current; None where no provider is configured.
 
         ``with run.current():`` around what runs in it, and never across a ``yield``; then ``run.end(error)``.
         """
@@ -302,8 +306,8 @@ class contained:  # noqa: N801  # as above
         return True
 
 
-def told_whole(assembly: ObservedAssembly) -> contained:
-    """What cannot be told of an assembly in this block is not told in part: that assembly is left out."""
+def reported_whole(assembly: ObservedAssembly) -> contained:
+    """A block whose failure leaves this assembly out: what cannot be reported whole is not reported in part."""
     return contained(assembly.fail)
 
 

@@ -1,4 +1,4 @@
-"""Agents' asks, followed as one run each: around a function, a coroutine, or each step of a generator."""
+"""Runs of agents: a function, a coroutine, or each step of a generator, inside of the run that it belongs to."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.instrumentation.ag2.conversation import agent_name_of, begin
-from otel_assembly.instrumentation.ag2.runs import ASK
+from otel_assembly.instrumentation.ag2.runs import AGENT_RUN
 from otel_assembly.instrumentation.hooks import argument, bound
 from otel_assembly.instrumentation.reducers import no_summary, same_objects
 from otel_assembly.observe.assembler import current_step
@@ -33,12 +33,12 @@ AGGREGATION: Final = "aggregation"
 #: The stage of the prompts' own ledger.
 _PROMPTS: Final = ""
 
-_RUNNING: Final[ContextVar[_Upkeep | None]] = ContextVar("otel_assembly_ag2_upkeep", default=None)
+_RUNNING: Final[ContextVar[_StrategyRun | None]] = ContextVar("otel_assembly_ag2_upkeep", default=None)
 #: What AG2 puts back of what a strategy took out (its records of tokens), in the releases that do.
 _PUT_BACK: Final[ContextVar[Callable[..., Any] | None]] = ContextVar("otel_assembly_ag2_put_back", default=None)
 
 
-class _Upkeep:
+class _StrategyRun:
     """One run of a strategy; nothing is opened for one that finds nothing to do."""
 
     def __init__(self, instrumentation: Instrumentation, policy: str, events: Sequence[Any], context: Any) -> None:
@@ -57,7 +57,7 @@ class _Upkeep:
         with self._instrumentation.contained():
             if self._assembly is None:
                 compacts = self._policy == COMPACTION
-                ask = ASK.get()
+                ask = AGENT_RUN.get()
                 self._assembly = begin(
                     self._instrumentation,
                     self._context,
@@ -121,26 +121,26 @@ class _Upkeep:
 def _strategy(policy: str, original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
     @wraps(original)
     async def kept_up(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # A strategy that calls another, or a policy that calls one, tells what comes of all of it.
+        # A strategy that calls another, or a policy that calls one, reports what comes of all of it.
         if not instrumentation.listening() or _RUNNING.get() is not None or current_step() is not None:
             return await original(self, *args, **kwargs)
         context = argument(args, kwargs, 1, "context")
-        ask = ASK.get()
+        ask = AGENT_RUN.get()
         with ask.current() if ask is not None and ask.context is context else nullcontext():
-            upkeep: _Upkeep | None = None
+            strategy_run: _StrategyRun | None = None
             with instrumentation.contained():
-                upkeep = _Upkeep(instrumentation, policy, argument(args, kwargs, 0, "events"), context)
+                strategy_run = _StrategyRun(instrumentation, policy, argument(args, kwargs, 0, "events"), context)
                 if policy == AGGREGATION:
-                    upkeep.open(self)
-            if upkeep is None:
+                    strategy_run.open(self)
+            if strategy_run is None:
                 return await original(self, *args, **kwargs)
             try:
-                with bound(_RUNNING, upkeep):
+                with bound(_RUNNING, strategy_run):
                     result = await original(self, *args, **kwargs)
             except BaseException as error:
-                upkeep.fail(self, error)
+                strategy_run.fail(self, error)
                 raise
-            upkeep.end(self, result if policy == COMPACTION else None)
+            strategy_run.end(self, result if policy == COMPACTION else None)
             return result
 
     return kept_up
@@ -161,15 +161,15 @@ def summarize(original: Callable[..., Any], instrumentation: Instrumentation) ->
 
     @wraps(original)
     async def summarized(self: Any, *args: Any, **kwargs: Any) -> Any:
-        upkeep = _RUNNING.get()
-        if upkeep is None or not instrumentation.listening():
+        strategy_run = _RUNNING.get()
+        if strategy_run is None or not instrumentation.listening():
             return await original(self, *args, **kwargs)
-        step = upkeep.open(self)
+        step = strategy_run.open(self)
         attempt = None
         with instrumentation.contained():
             if step is not None:
                 events = next(given for given in reversed((*args, *kwargs.values())) if isinstance(given, list))
-                attempt = step.compacting(type(self).__name__, tokens_in=upkeep.tokens(events))
+                attempt = step.compacting(type(self).__name__, tokens_in=strategy_run.tokens(events))
         if step is None or attempt is None:
             return await original(self, *args, **kwargs)
         with attempt as made:
@@ -177,7 +177,7 @@ def summarize(original: Callable[..., Any], instrumentation: Instrumentation) ->
             with instrumentation.contained():
                 made.tokens_out = step.count(text)
                 made.outcome = no_summary(text, events)
-                upkeep.lost = events if made.outcome is not None else ()
+                strategy_run.lost = events if made.outcome is not None else ()
         return text
 
     return summarized

@@ -1,4 +1,9 @@
-"""Halts: a `HaltEvent` on an agent's stream, whoever put it there."""
+"""What an AG2 model call belongs to: its conversation, agent, model and tools, and the assembly that it comes from.
+
+Middlewares prepare a model call: each stands around the next, and the model's client stands innermost. The assembly
+begins with the first middleware that reduces, and ends before the call goes on to where nothing reduces any more. A
+halt on an agent's stream is reported on the conversation's last assembly.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from otel_assembly.events import HaltEvent
-from otel_assembly.instrumentation.ag2.runs import ASK, channel_of, conversation_id, name_of
+from otel_assembly.instrumentation.ag2.runs import AGENT_RUN, channel_of, conversation_id, name_of
 from otel_assembly.instrumentation.conversation import LEDGER_KEYS
-from otel_assembly.instrumentation.hooks import bound, told_whole
+from otel_assembly.instrumentation.hooks import bound, reported_whole
 from otel_assembly.instrumentation.reducers import FRAMEWORK, same_objects
 from otel_assembly.recorder import Whose
 from otel_assembly.telemetry.recorder import OpenTelemetryRecorder, tell_halt
@@ -28,8 +33,8 @@ if TYPE_CHECKING:
     from otel_assembly.observe.assembler import ObservedAssembly
 
 
-#: Halts that were told of a moment ago; one that is passed on to another stream is not told again.
-_TOLD: Final[deque[weakref.ref[Any]]] = deque(maxlen=64)
+#: The halts that were reported last; one that is passed on to another stream is not reported again.
+_REPORTED: Final[deque[weakref.ref[Any]]] = deque(maxlen=64)
 
 #: What is remembered of the last assembly of a history of AG2's.
 _LAST: Final[WeakKeyDictionary[Any, Any]] = WeakKeyDictionary()
@@ -41,11 +46,11 @@ def follow(stream: Any, assembly: ObservedAssembly | None) -> None:
         _LAST[stream.history] = assembly.recording.trail
 
 
-def told(halt: Any) -> bool:
-    """Whether this halt has been told; from now on it has."""
-    if any(one() is halt for one in _TOLD):
+def already_reported(halt: Any) -> bool:
+    """Whether this halt has been reported; from now on it has."""
+    if any(one() is halt for one in _REPORTED):
         return True
-    _TOLD.append(weakref.ref(halt))
+    _REPORTED.append(weakref.ref(halt))
     return False
 
 
@@ -59,14 +64,14 @@ def halts(package: str, original: Callable[..., Any], instrumentation: Instrumen
             return await original(self, event, context)
         if isinstance(event, halt_type):
             with instrumentation.contained():
-                if not told(event):
-                    _tell(instrumentation, HaltEvent(reason=str(event.reason), source=str(event.source)), self)
+                if not already_reported(event):
+                    _report(instrumentation, HaltEvent(reason=str(event.reason), source=str(event.source)), self)
         return await original(self, event, context)
 
     return sent
 
 
-def _tell(instrumentation: Instrumentation, halt: HaltEvent, stream: Any) -> None:
+def _report(instrumentation: Instrumentation, halt: HaltEvent, stream: Any) -> None:
     recorder = instrumentation.recorder
     told_by = recorder if isinstance(recorder, OpenTelemetryRecorder) else None
     tell_halt(halt, _LAST.get(stream.history), None, Whose(framework=instrumentation.framework), recorder=told_by)
@@ -94,7 +99,7 @@ def ledger_of(context: Any, agent: Any, stage: str) -> object:
 
 def agent_of(context: Any) -> Any:
     """The agent that asks, or None."""
-    ask = ASK.get()
+    ask = AGENT_RUN.get()
     return ask.agent if ask is not None and ask.context is context else context.dependencies.get(_AGENT)
 
 
@@ -117,14 +122,14 @@ def tools_of(call_next: Any) -> tuple[dict[str, Any], ...]:
     """The functions that the model is offered, from the call at the end of the chain of middlewares."""
     while isinstance(call_next, partial):
         if "tools" in call_next.keywords:
-            return _told_once(call_next.keywords["tools"])
+            return _known_tools(call_next.keywords["tools"])
         call_next = call_next.args[0] if call_next.args else None
     return ()
 
 
-def _told_once(schemas: Any) -> tuple[dict[str, Any], ...]:
+def _known_tools(schemas: Any) -> tuple[dict[str, Any], ...]:
     """The list is the same one in all calls of a turn."""
-    ask = ASK.get()
+    ask = AGENT_RUN.get()
     if ask is not None and ask.tools is not None and ask.tools[0] is schemas:
         return ask.tools[1]
     tools = tuple(tool for schema in schemas if (tool := tool_of(schema)) is not None)
@@ -155,7 +160,7 @@ def begin(
     name: str | None = None,
     started_ns: int | None = None,
 ) -> ObservedAssembly | None:
-    """An assembly of this conversation begins; None where nobody listens, or where it cannot be told of."""
+    """An assembly of this conversation begins; None where no provider is configured, or where it cannot be reported."""
     assembly = None
     with instrumentation.contained():
         agent = agent_of(context)
@@ -179,7 +184,7 @@ _REDUCES: Final = frozenset({"AssemblerMiddleware", "_HistoryLimiter", "_TokenLi
 
 
 class ModelCall:
-    """One model call, and what was told of it so far."""
+    """One model call, and what was reported of it so far."""
 
     __slots__ = ("_context", "_instrumentation", "assembly", "over", "plugins")
 
@@ -197,7 +202,7 @@ class ModelCall:
         return self._context is context
 
     def goes_on(self, prompts: Sequence[str], events: Sequence[Any], call_next: Any) -> ObservedAssembly | None:
-        """The assembly, for what takes in these; a new one for the first. None where nothing is told."""
+        """The assembly, for what takes in these; a new one for the first. None where nothing is reported."""
         if self.over:
             return None
         assembly = self.assembly
@@ -211,8 +216,8 @@ class ModelCall:
                 tools=tools_of(call_next),
             )
         elif assembly.recording.measured:
-            with told_whole(assembly):
-                _arrive(assembly, prompts, events)
+            with reported_whole(assembly):
+                _arrived(assembly, prompts, events)
         return assembly
 
     async def call(self, call_next: Callable[..., Any], events: Any, context: Any) -> Any:
@@ -246,7 +251,7 @@ def model_call(instrumentation: Instrumentation, context: Any) -> tuple[ModelCal
     return ModelCall(instrumentation, context), True
 
 
-def _arrive(assembly: ObservedAssembly, prompts: Sequence[str], events: Sequence[Any]) -> None:
+def _arrived(assembly: ObservedAssembly, prompts: Sequence[str], events: Sequence[Any]) -> None:
     """A middleware in between may have made others of them."""
     steps = assembly.record.steps
     known = steps[-1].prompts_out if steps else assembly.record.prompts_in

@@ -86,7 +86,7 @@ def _hooks(package: str, versions: str, networks: str, named: str) -> tuple[Hook
 
 
 def _imported(package: str, module: ModuleType, instrumentation: Instrumentation) -> None:
-    """AG2 is there: the engine is told how its events are read."""
+    """AG2 is there: how its events are read is registered."""
     from otel_assembly.instrumentation.ag2.messages import register
 
     register(package)

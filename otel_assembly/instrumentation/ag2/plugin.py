@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary
 from otel_assembly.conversation import alert_facts, conversation_of_id, is_alert
 from otel_assembly.errors import ConfigurationError, HaltedError
 from otel_assembly.events import HaltEvent
-from otel_assembly.instrumentation.ag2.conversation import agent_of, model_of, told, tool_of
+from otel_assembly.instrumentation.ag2.conversation import agent_of, already_reported, model_of, tool_of
 from otel_assembly.instrumentation.ag2.messages import register
-from otel_assembly.instrumentation.ag2.runs import ASK, name_of
+from otel_assembly.instrumentation.ag2.runs import AGENT_RUN, name_of
 from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, PluginStream
 from otel_assembly.knowledge import KnowledgeStore
 from otel_assembly.runtime.stream import MAX_NESTED_SENDS
@@ -180,7 +180,7 @@ class _Sink(PluginStream):
         if type(event).__name__ == "HaltEvent":
             made = events.HaltEvent(reason=event.reason, source=event.source)
             self.halts += 1
-            told(made)  # the guard has told of it
+            already_reported(made)  # the guard has told of it
             return made
         if is_alert(event):
             alert = alert_facts(event)
@@ -216,7 +216,7 @@ def _package(history: Any) -> str:
 
 async def _tools(agent: Any, context: Any) -> tuple[dict[str, Any], ...]:
     """The functions that the model is offered, as far as they can be known."""
-    ask = ASK.get()
+    ask = AGENT_RUN.get()
     if ask is not None and ask.context is context and ask.tools is not None:
         return ask.tools[1]
     found: list[dict[str, Any]] = []

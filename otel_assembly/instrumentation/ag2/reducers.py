@@ -1,4 +1,8 @@
-"""What AG2's own policies do, in our words; of anybody else's what goes in and what comes out is all that is known."""
+"""AG2's reducers: the policies of an `AssemblerMiddleware`, and the middlewares that limit a history without one.
+
+Each is a step of the assembly of the model call that it runs for. Of AG2's own policies it is known why they drop what
+they drop; of anybody else's only what goes in and what comes out.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from wrapt import ObjectProxy
 from otel_assembly.conversation import alert_facts
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
 from otel_assembly.instrumentation.ag2.conversation import model_call
-from otel_assembly.instrumentation.hooks import ByIdentity, argument, told_whole
+from otel_assembly.instrumentation.hooks import ByIdentity, argument, reported_whole
 from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
     from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
 
     _Proxy = ObjectProxy[Any]
-    Tell = Callable[[ObservedAssembly, ObservedStep, int, Sequence[Any]], None]
+    Report = Callable[[ObservedAssembly, ObservedStep, int, Sequence[Any]], None]
 else:
     _Proxy = ObjectProxy
 
@@ -49,7 +53,7 @@ def limited(original: Callable[..., Any], instrumentation: Instrumentation) -> C
     return init
 
 
-class Reading:
+class PolicyObserver:
     """A policy, about to be applied: anybody's.
 
     Attributes:
@@ -76,7 +80,7 @@ class Reading:
         """Its settings, as far as they can be read."""
         return {}
 
-    def tell(self, step: ObservedStep, result: Any) -> None:
+    def report(self, step: ObservedStep, result: Any) -> None:
         """Say what came out of it.
 
         Raises:
@@ -87,13 +91,13 @@ class Reading:
             error = TypeError(f"{self.name} returned its events as {type(events).__name__}: they cannot be looked at")
             self._assembly.fail(error)
             return
-        self._told(step, prompts, events)
+        self._report(step, prompts, events)
 
-    def _told(self, step: ObservedStep, prompts: Sequence[str], events: Sequence[Any]) -> None:
+    def _report(self, step: ObservedStep, prompts: Sequence[str], events: Sequence[Any]) -> None:
         step.out(events, prompts=prompts, reason=self.reason)
 
 
-class _Injection(Reading):
+class _Injection(PolicyObserver):
     kind = "injection"
 
 
@@ -108,7 +112,7 @@ class _Alerts(_Injection):
         super().__init__(policy, assembly)
         self._delivered = frozenset(policy._delivered_keys)  # noqa: SLF001  # nothing else says what was delivered
 
-    def _told(self, step: ObservedStep, prompts: Sequence[str], events: Sequence[Any]) -> None:
+    def _report(self, step: ObservedStep, prompts: Sequence[str], events: Sequence[Any]) -> None:
         step.out(events, prompts=prompts, alerts=self._new_alerts())
 
     def _new_alerts(self) -> list[AlertFacts]:
@@ -123,12 +127,12 @@ class _Alerts(_Injection):
         return alerts
 
 
-class _Conversation(Reading):
+class _Conversation(PolicyObserver):
     kind = "reduction"
     reason = DecisionReason.NOT_CONVERSATION
 
 
-class _Window(Reading):
+class _Window(PolicyObserver):
     kind = "reduction"
     reason = DecisionReason.OUTSIDE_WINDOW
 
@@ -136,7 +140,7 @@ class _Window(Reading):
     def config(self) -> Mapping[str, Any]:
         return _settings(self._policy, max_events="_max", transparent="_transparent")
 
-    def _told(self, step: ObservedStep, prompts: Sequence[str], events: Sequence[Any]) -> None:
+    def _report(self, step: ObservedStep, prompts: Sequence[str], events: Sequence[Any]) -> None:
         limit = self._policy._max  # noqa: SLF001  # nothing else says it
         cut = len(self._given) - limit
         step.out(events, prompts=prompts, reason=self.reason, verdicts=orphaned(self._given, max(0, cut), events))
@@ -144,7 +148,7 @@ class _Window(Reading):
             step.overflow(budget=limit, needed=len(events), cause=OverflowCause.FRAMEWORK, unit="items")
 
 
-class _TokenBudget(Reading):
+class _TokenBudget(PolicyObserver):
     kind = "reduction"
     reason = DecisionReason.OVER_BUDGET
 
@@ -158,10 +162,10 @@ class _TokenBudget(Reading):
     def config(self) -> Mapping[str, Any]:
         return {"max_tokens": self.limit, **_settings(self._policy, transparent="_transparent")}
 
-    def _told(self, step: ObservedStep, prompts: Sequence[str], events: Sequence[Any]) -> None:
+    def _report(self, step: ObservedStep, prompts: Sequence[str], events: Sequence[Any]) -> None:
         verdicts = orphaned(self._given, self._cut(events), events)
         step.out(events, prompts=prompts, reason=self.reason, verdicts=verdicts, budget=self.limit)
-        told_overflow(self._assembly, step, self.limit)
+        report_overflow(self._assembly, step, self.limit)
 
     def _cut(self, events: Sequence[Any]) -> int:
         """Where the policy cut, by its own count; what it took out behind that had lost its other half."""
@@ -177,7 +181,7 @@ class _TokenBudget(Reading):
         return cut
 
 
-_BUILT_IN: Final[Mapping[str, type[Reading]]] = {
+_BUILT_IN: Final[Mapping[str, type[PolicyObserver]]] = {
     "AlertPolicy": _Alerts,
     "ConversationPolicy": _Conversation,
     "EpisodicMemoryPolicy": _Episodes,
@@ -189,23 +193,23 @@ _BUILT_IN: Final[Mapping[str, type[Reading]]] = {
 
 
 #: How policies of a type are read.
-_READS: Final[WeakKeyDictionary[type, type[Reading]]] = WeakKeyDictionary()
+_OBSERVERS: Final[WeakKeyDictionary[type, type[PolicyObserver]]] = WeakKeyDictionary()
 
 
-def _reads(policy_type: type) -> type[Reading]:
+def _observer_type(policy_type: type) -> type[PolicyObserver]:
     """Those derived from AG2's are read as those."""
     for base in policy_type.__mro__:
         if base.__module__.startswith(("ag2.", "autogen.beta.")) and base.__name__ in _BUILT_IN:
             return _BUILT_IN[base.__name__]
-    return Reading
+    return PolicyObserver
 
 
-def reading(policy: Any, assembly: ObservedAssembly) -> Reading:
+def observer_of(policy: Any, assembly: ObservedAssembly) -> PolicyObserver:
     """How this policy is read in this assembly."""
     policy_type: type = type(policy)
-    read = _READS.get(policy_type)
+    read = _OBSERVERS.get(policy_type)
     if read is None:
-        read = _READS[policy_type] = _reads(policy_type)
+        read = _OBSERVERS[policy_type] = _observer_type(policy_type)
     return read(policy, assembly)
 
 
@@ -230,7 +234,7 @@ def orphaned(given: Sequence[Any], cut: int, events: Sequence[Any]) -> list[Verd
     ]
 
 
-def told_overflow(assembly: ObservedAssembly, step: ObservedStep, limit: int) -> None:
+def report_overflow(assembly: ObservedAssembly, step: ObservedStep, limit: int) -> None:
     """An overflow, where the events that were let through really count more than the limit."""
     if not assembly.recording.measured:
         return
@@ -275,7 +279,7 @@ def assembler(original: Callable[..., Any], instrumentation: Instrumentation) ->
 
 
 class _Observed(_Proxy):
-    """A middleware that looks at its policies one by one; the middleware itself stays as it is."""
+    """Stands for a middleware while it runs, so that its policies are observed; the middleware itself is unchanged."""
 
     def __init__(self, middleware: Any, policies: Iterable[Any]) -> None:
         super().__init__(middleware)
@@ -315,7 +319,7 @@ class _Chain:
 
 
 class _InAChain:
-    """One policy of a chain, to whoever looks at it the policy itself."""
+    """Stands for one policy of a chain, whose attributes it has."""
 
     def __init__(self, chain: _Chain, policy: Any) -> None:
         self._chain = chain
@@ -326,7 +330,7 @@ class _InAChain:
 
 
 class _Policy(_InAChain):
-    """A policy that is looked at."""
+    """Stands for a policy that is observed."""
 
     async def apply(self, prompts: Any, events: Any, context: Any) -> Any:
         policy, chain = self._policy, self._chain
@@ -334,15 +338,15 @@ class _Policy(_InAChain):
         with chain.instrumentation.contained():
             assembly = chain.assembly(prompts, events)
         if assembly is not None:
-            with told_whole(assembly):
-                read = reading(policy, assembly)
+            with reported_whole(assembly):
+                read = observer_of(policy, assembly)
                 step = assembly.step(read.name, kind=read.kind, config=read.config)
         if assembly is None or step is None or read is None:
             return await policy.apply(prompts, events, context)
         with step:
             result = await policy.apply(prompts, events, context)
-            with told_whole(assembly):
-                read.tell(step, result)
+            with reported_whole(assembly):
+                read.report(step, result)
         return result
 
 
@@ -357,17 +361,17 @@ class _Plugin(_InAChain):
 class _Limiting:
     """One model call whose history goes through a limiter."""
 
-    def __init__(self, assembly: ObservedAssembly, step: ObservedStep, tell: Callable[[Sequence[Any]], None]) -> None:
+    def __init__(self, assembly: ObservedAssembly, step: ObservedStep, report: Callable[[Sequence[Any]], None]) -> None:
         self._assembly = assembly
         self._step = step
-        self._tell = tell
+        self._report = report
         self._open = True
         step.__enter__()
 
     def end(self, events: Sequence[Any]) -> None:
         if self._open:
-            with told_whole(self._assembly):
-                self._tell(events)
+            with reported_whole(self._assembly):
+                self._report(events)
         self.close()
 
     def close(self, error: BaseException | None = None) -> None:
@@ -380,7 +384,7 @@ class _Limiting:
 def _limiter(
     policy: str,
     limit_of: Callable[[Any], tuple[str, int]],
-    tell: Tell,
+    report: Report,
     original: Callable[..., Any],
     instrumentation: Instrumentation,
 ) -> Callable[..., Any]:
@@ -395,7 +399,7 @@ def _limiter(
             assembly = call.goes_on(context.prompt, events, call_next)
             if assembly is not None:
                 step = assembly.step(policy, kind="reduction", config={setting: limit})
-                limiting = _Limiting(assembly, step, partial(tell, assembly, step, limit))
+                limiting = _Limiting(assembly, step, partial(report, assembly, step, limit))
         if limiting is None:
             return await original(self, call_next, events, context)
 
@@ -431,7 +435,7 @@ def _events(assembly: ObservedAssembly, step: ObservedStep, limit: int, kept: Se
 
 def _tokens(assembly: ObservedAssembly, step: ObservedStep, limit: int, kept: Sequence[Any]) -> None:
     step.out(kept, reason=DecisionReason.OVER_BUDGET, budget=limit)
-    told_overflow(assembly, step, limit)
+    report_overflow(assembly, step, limit)
 
 
 def _event_limit(limiter: Any) -> tuple[str, int]:

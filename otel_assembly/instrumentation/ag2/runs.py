@@ -1,6 +1,9 @@
-"""Views of AG2's networks: what one participant gets to see of a channel, as spans of their own.
+"""Runs of AG2's agents, and the views of a network's channels that come before them.
 
-A turn of a network has no span while its view is worked out: what there is to tell waits for the ask that follows.
+A run has a span of ours only where neither AG2 nor the program opened one. It is opened innermost, around the loop
+itself: by then whoever wants a span around a turn has opened it. It ends with the turn, whose compaction and
+aggregation come after that loop and belong to it. A turn of a network has no span while its view is worked out: the
+view is reported as soon as the run that follows has one.
 """
 
 from __future__ import annotations
@@ -27,14 +30,14 @@ if TYPE_CHECKING:
 
 #: Whether what is projected is the message that asks for this turn: it is no part of the history.
 _CURRENT_INPUT: Final[ContextVar[bool]] = ContextVar("otel_assembly_ag2_current_input", default=False)
-#: Whether a view runs already: one that asks another tells of both.
+#: Whether a view runs already: one that asks another reports both.
 _PROJECTING: Final[ContextVar[bool]] = ContextVar("otel_assembly_ag2_projecting", default=False)
-#: What this turn's projections have to tell, once it has a span; None outside of a turn.
+#: What this turn's projections have to report, once it has a span; None outside of a turn.
 _WAITING: Final[ContextVar[list[Callable[[], None]] | None]] = ContextVar("otel_assembly_ag2_waiting", default=None)
 
 
-def tell_what_waits() -> None:
-    """The turn has its span: what was projected for it is told there."""
+def report_projections() -> None:
+    """The turn has its span: what was projected for it is reported there."""
     waiting = _WAITING.get()
     while waiting:
         waiting.pop(0)()
@@ -60,7 +63,7 @@ def project(original: Callable[..., Any], instrumentation: Instrumentation) -> C
             with instrumentation.contained():
                 envelopes = len(argument(args, rest, 0, "wal"))
                 name_for = rest.get("name_for")
-                tell = partial(
+                report = partial(
                     instrumentation.observed.project,
                     str(getattr(self, "name", "") or type(self).__name__),
                     f"{channel.channel_id}\0{participant_id}",
@@ -73,9 +76,9 @@ def project(original: Callable[..., Any], instrumentation: Instrumentation) -> C
                 )
                 waiting = _WAITING.get()
                 if waiting is None or error is not None or trace.get_current_span().get_span_context().is_valid:
-                    tell()
+                    report()
                 else:
-                    waiting.append(tell)
+                    waiting.append(report)
         return events
 
     return projected
@@ -116,10 +119,10 @@ _CLIENT: Final = "ag2.network.agent_client"
 #: AG2's names of agents that it makes for one task: as many names as tasks.
 _SUBTASK: Final = re.compile(r"(subtask)-[0-9a-f]{8}")
 
-ASK: Final[ContextVar[Ask | None]] = ContextVar("otel_assembly_ag2_ask", default=None)
+AGENT_RUN: Final[ContextVar[AgentRun | None]] = ContextVar("otel_assembly_ag2_ask", default=None)
 
 
-class Ask:
+class AgentRun:
     """One turn of an agent, from its first middleware to its last."""
 
     __slots__ = ("_instrumentation", "_run", "agent", "context", "tools")
@@ -140,7 +143,7 @@ class Ask:
                     name_of(self.agent), conversation_id=conversation_id(self.context, self.agent)
                 )
                 with self.current():
-                    tell_what_waits()
+                    report_projections()
 
     def current(self) -> AbstractContextManager[None]:
         """What runs in this block belongs to the run."""
@@ -190,13 +193,13 @@ def turn_scope(original: Callable[..., Any], instrumentation: Instrumentation) -
     def scope(self: Any, event: Any, *, context: Any, **rest: Any) -> Any:
         if not instrumentation.listening():
             return original(self, event, context=context, **rest)
-        return _scope(original(self, event, context=context, **rest), Ask(instrumentation, self, context))
+        return _observed_scope(original(self, event, context=context, **rest), AgentRun(instrumentation, self, context))
 
     return scope
 
 
 @asynccontextmanager
-async def _scope(scope: Any, ask: Ask) -> AsyncGenerator[Callable[[], Awaitable[Any]], None]:
+async def _observed_scope(scope: Any, ask: AgentRun) -> AsyncGenerator[Callable[[], Awaitable[Any]], None]:
     async with scope as drive:
 
         async def driven() -> Any:
@@ -212,14 +215,14 @@ def execute(original: Callable[..., Any], instrumentation: Instrumentation) -> C
     async def asked(self: Any, event: Any, *, context: Any, **rest: Any) -> Any:
         if not instrumentation.listening() or hasattr(type(self), "_turn_scope"):
             return await original(self, event, context=context, **rest)
-        return await _driven(Ask(instrumentation, self, context), original(self, event, context=context, **rest))
+        return await _driven(AgentRun(instrumentation, self, context), original(self, event, context=context, **rest))
 
     return asked
 
 
-async def _driven(ask: Ask, turn: Awaitable[Any]) -> Any:
+async def _driven(ask: AgentRun, turn: Awaitable[Any]) -> Any:
     try:
-        with bound(ASK, ask):
+        with bound(AGENT_RUN, ask):
             result = await turn
     except BaseException as error:
         ask.end(error)
@@ -233,7 +236,7 @@ def execute_turn(original: Callable[..., Any], instrumentation: Instrumentation)
 
     @wraps(original)
     async def looped(event: Any, context: Any) -> Any:
-        ask = ASK.get()
+        ask = AGENT_RUN.get()
         if ask is None or ask.context is not context or not instrumentation.listening():
             return await original(event, context)
         ask.open()

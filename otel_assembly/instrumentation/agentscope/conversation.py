@@ -1,4 +1,4 @@
-"""What is remembered of each agent, and the assembly of its next model call, while that is prepared."""
+"""What is remembered of each AgentScope agent, and the assembly of its next model call while that is prepared."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_assembly.instrumentation.hooks import ByIdentity, told_whole
+from otel_assembly.instrumentation.hooks import ByIdentity, reported_whole
 from otel_assembly.instrumentation.reducers import FRAMEWORK
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Change(NamedTuple):
 
 
 class Remembered:
-    """One agent: its context in parts, and what was told of it."""
+    """One agent: its context in parts, and what was reported of it."""
 
     __slots__ = (
         "assembly",
@@ -42,7 +42,7 @@ class Remembered:
         "images",
         "prompt",
         "replies",
-        "told",
+        "reported",
         "tools",
     )
 
@@ -53,11 +53,11 @@ class Remembered:
         self.tools: Sequence[Mapping[str, Any]] = ()
         #: What middlewares made of the prompt then.
         self.changes: tuple[Change, ...] = ()
-        #: The reply in which what they make of it was last told, and what that was.
-        self.told: tuple[str, tuple[Any, ...]] | None = None
+        #: The reply in which what they make of it was last reported, and what that was.
+        self.reported: tuple[str, tuple[Any, ...]] | None = None
         #: How often AgentScope compressed its context.
         self.compressions = 0
-        #: How often it was told that this failed.
+        #: How often that failed.
         self.failures = 0
         self.images = Images()
         #: The assembly of the model call that is prepared, and when its last step was done.
@@ -104,7 +104,7 @@ def prepare(
     sized: bool = False,
     started_ns: int,
 ) -> ObservedAssembly | None:
-    """The assembly that something that takes in this context is a step of; None where nobody listens.
+    """The assembly that something that takes in this context is a step of; None where no provider is configured.
 
     It is that of the model call that comes next. Where there is more in the context than the last step let out, no
     model was called with that, and another assembly begins.
@@ -112,7 +112,7 @@ def prepare(
     A session may have several agents, each with a context of its own, so the ledger is that of an agent in a session.
 
     Args:
-        instrumentation: Where it is told.
+        instrumentation: Where it is reported.
         agent: Whose context it is.
         events: The context in parts.
         prompt: The system prompt, where it is not the one that was last made.
@@ -122,7 +122,7 @@ def prepare(
     session, known = agent.state.session_id, remembered(agent)
     assembly = known.assembly
     if assembly is not None and assembly.recording.measured and ids_of(assembly.events) != ids_of(events):
-        over(agent)
+        not_called(agent)
         assembly = None
     if assembly is None:
         prompt = prompt if prompt is not None else _prompt(agent)
@@ -137,21 +137,21 @@ def prepare(
             started_ns=started_ns,
         )
     if assembly is not None and sized and assembly.recording.measured:
-        with told_whole(assembly):
+        with reported_whole(assembly):
             assembly.record.count(assembly.record.view_out)
     return assembly
 
 
 def _prompt(agent: Any) -> str:
-    """The system prompt as it is before what middlewares make of it, where that is yet to be told in this reply."""
+    """The system prompt as it is before what middlewares make of it, where that is yet to be reported in this reply."""
     known = remembered(agent)
     made = [change for change in known.changes if change.prompt_in != change.prompt_out]
-    if made and known.replies and (known.told is None or known.told[0] != agent.state.reply_id):
+    if made and known.replies and (known.reported is None or known.reported[0] != agent.state.reply_id):
         return made[0].prompt_in
     return known.prompt or str(agent._system_prompt)  # noqa: SLF001  # what the first prompt will begin with
 
 
-def done(agent: Any, error: BaseException | None = None, *, stays: bool = False) -> None:
+def step_done(agent: Any, error: BaseException | None = None, *, stays: bool = False) -> None:
     """A step is done: others may follow before the model is called, unless it failed, or none will be called."""
     known = remembered(agent)
     known.done_ns = time.time_ns()
@@ -160,7 +160,7 @@ def done(agent: Any, error: BaseException | None = None, *, stays: bool = False)
         if assembly is not None:
             assembly.end(error, stays=stays)
     elif not known.replies:
-        over(agent)
+        not_called(agent)
 
 
 def report(
@@ -186,7 +186,7 @@ def report(
         known = {part.facts.id: part for part in before}
         step.out(as_known(assembly, [known.get(part.facts.id, part) for part in after]), prompts=prompts)
     step.failed(error)
-    done(agent, error, stays=stays)
+    step_done(agent, error, stays=stays)
 
 
 def arrives(agent: Any, events: Sequence[Part]) -> None:
@@ -194,7 +194,7 @@ def arrives(agent: Any, events: Sequence[Part]) -> None:
     known = remembered(agent)
     assembly = known.assembly
     if assembly is not None and assembly.recording.measured and ids_of(assembly.events) != ids_of(events):
-        with told_whole(assembly), assembly.step(FRAMEWORK) as step:
+        with reported_whole(assembly), assembly.step(FRAMEWORK) as step:
             step.out(as_known(assembly, events))
 
 
@@ -204,8 +204,8 @@ def as_known(assembly: ObservedAssembly, events: Sequence[Part]) -> list[Part]:
     return [known.get(part.facts.id, part) for part in events]
 
 
-def called(agent: Any) -> None:
-    """The model is called now: what was prepared for it is told, as of when that was done.
+def model_called(agent: Any) -> None:
+    """The model is called now: what was prepared for it is reported, as of when that was done.
 
     A middleware may have opened the call's span before this one was sure to be the call.
     """
@@ -215,7 +215,7 @@ def called(agent: Any) -> None:
         assembly.end(over_ns=known.done_ns)
 
 
-def over(agent: Any) -> None:
+def not_called(agent: Any) -> None:
     """No model is called with what was prepared: it was over when its last step was done."""
     known = remembered(agent)
     assembly, known.assembly = known.assembly, None

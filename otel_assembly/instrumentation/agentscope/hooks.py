@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from otel_assembly.instrumentation.agentscope import middleware, reducers
-from otel_assembly.instrumentation.agentscope.conversation import over, remembered
+from otel_assembly.instrumentation.agentscope.conversation import not_called, remembered
 from otel_assembly.instrumentation.hooks import Hook
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 from otel_assembly.instrumentation.runs import followed
@@ -59,7 +59,7 @@ class _Reply:
         with self._instrumentation.contained():
             if self._began:
                 remembered(self._agent).replies -= 1
-            over(self._agent)
+            not_called(self._agent)
         self._run.end(error)
 
 

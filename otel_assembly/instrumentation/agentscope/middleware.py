@@ -1,7 +1,7 @@
-"""System prompts that middlewares change.
+"""What an AgentScope agent's middlewares change: its system prompt, its context, and the messages of a model call.
 
-AgentScope makes the prompt anew several times in each round, mostly to measure it. What middlewares make of it is told
-for the call of the model that it is made for: once in a reply, and again where they make something else of it.
+AgentScope makes the prompt anew several times in each round, mostly to measure it. What middlewares make of it is
+reported for the model call that it is made for: once in a reply, and again where they make something else of it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.instrumentation.agentscope.conversation import (
     Change,
     arrives,
-    called,
-    done,
     ids_of,
-    over,
+    model_called,
+    not_called,
     parts_sent,
     prepare,
     remembered,
     report,
+    step_done,
 )
 from otel_assembly.instrumentation.hooks import argument, bound
 from otel_assembly.instrumentation.reducers import same_objects
@@ -49,7 +49,7 @@ def get_system_prompt(original: Callable[..., Any], instrumentation: Instrumenta
         changes: list[Change] = []
         started_ns = time.time_ns()
         with instrumentation.contained():
-            _watch(instrumentation, self._system_prompt_middlewares)
+            _observe(instrumentation, self._system_prompt_middlewares)
         try:
             with bound(_CHANGES, changes):
                 prompt = await original(self, *args, **kwargs)
@@ -79,7 +79,7 @@ def prepare_model_input(original: Callable[..., Any], instrumentation: Instrumen
     return prepare
 
 
-def _watch(instrumentation: Instrumentation, middlewares: Sequence[Any]) -> None:
+def _observe(instrumentation: Instrumentation, middlewares: Sequence[Any]) -> None:
     """Wrap the method of every class of middlewares that is met; never the base class's, by which they are known."""
     for middleware in middlewares:
         owner = next((one for one in type(middleware).__mro__ if ON_SYSTEM_PROMPT in vars(one)), None)
@@ -108,16 +108,16 @@ def _transformer(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def report_prompt(instrumentation: Instrumentation, agent: Any) -> None:
-    """The model is about to be called: tell what middlewares made of its prompt, if that is not known."""
+    """The model is about to be called: report what middlewares made of its prompt, if that is not known."""
     known = remembered(agent)
     made = [change for change in known.changes if change.prompt_in != change.prompt_out]
     if not made:
         return
     now = agent.state.reply_id, tuple(change[:3] for change in made)
-    if known.told == now:
+    if known.reported == now:
         return
-    known.told = now
-    # It is over: each is told to have taken as long as it did, and to have ended now.
+    known.reported = now
+    # It is over: each is reported to have taken as long as it did, and to have ended now.
     _report_prompt(instrumentation, agent, made, time.time_ns() - sum(change.took_ns for change in made))
 
 
@@ -149,14 +149,14 @@ def _report_prompt(
                 step.out(prompts=[change.prompt_out])
         step.failed(error if change.prompt_out is None else None)
         ended_ns = time.time_ns()
-    done(agent, error)
+    step_done(agent, error)
 
 
 ON_COMPRESS_CONTEXT: Final = "on_compress_context"
 ON_MODEL_CALL: Final = "on_model_call"
 
 
-class Round:
+class MiddlewareCall:
     """One call of a method that middlewares stand around, and what they were given."""
 
     __slots__ = ("agent", "done", "messages", "started_ns", "summary", "tools")
@@ -167,7 +167,7 @@ class Round:
         self.summary = summary
         self.tools = tools
         self.started_ns = time.time_ns()
-        #: Whether what happened to them was looked at.
+        #: Whether what happened to them was reported.
         self.done = False
 
     def sends(self, messages: Sequence[Any], tools: Any) -> bool:
@@ -176,8 +176,10 @@ class Round:
         return (tools is not None and tools is self.tools) or any(message.id in known for message in messages)
 
 
-_COMPRESSION: Final[ContextVar[Round | None]] = ContextVar("otel_assembly_agentscope_compression", default=None)
-_CALL: Final[ContextVar[Round | None]] = ContextVar("otel_assembly_agentscope_call", default=None)
+_COMPRESSION: Final[ContextVar[MiddlewareCall | None]] = ContextVar(
+    "otel_assembly_agentscope_compression", default=None
+)
+_CALL: Final[ContextVar[MiddlewareCall | None]] = ContextVar("otel_assembly_agentscope_call", default=None)
 
 
 def around_compression(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -188,11 +190,11 @@ def around_compression(original: Callable[..., Any], instrumentation: Instrument
         middlewares = getattr(self, "_compress_context_middlewares", ())
         if not middlewares or not instrumentation.listening() or _COMPRESSION.get() is not None:
             return await original(self, *args, **kwargs)
-        given: Round | None = None
+        given: MiddlewareCall | None = None
         with instrumentation.contained():
             known = remembered(self)
-            told = known.compressions, known.failures
-            given = Round(self, self.state.context, self.state.summary)
+            before = known.compressions, known.failures
+            given = MiddlewareCall(self, self.state.context, self.state.summary)
         error: BaseException | None = None
         try:
             with bound(_COMPRESSION, given):
@@ -203,13 +205,15 @@ def around_compression(original: Callable[..., Any], instrumentation: Instrument
         finally:
             if given is not None:
                 with instrumentation.contained():
-                    if told == (known.compressions, known.failures):  # AgentScope's own is told elsewhere
+                    if before == (known.compressions, known.failures):  # AgentScope's own is reported elsewhere
                         _compressed(instrumentation, given, _name(middlewares, ON_COMPRESS_CONTEXT), error)
 
     return compress_context
 
 
-def _compressed(instrumentation: Instrumentation, given: Round, policy: str, error: BaseException | None) -> None:
+def _compressed(
+    instrumentation: Instrumentation, given: MiddlewareCall, policy: str, error: BaseException | None
+) -> None:
     agent = given.agent
     if error is not None or not same_objects(given.messages, agent.state.context):
         before, after = parts_sent(agent, given.messages, given.summary), remembered(agent).events(agent)
@@ -228,7 +232,7 @@ def call_model(original: Callable[..., Any], instrumentation: Instrumentation) -
         with instrumentation.contained():
             report_prompt(instrumentation, self)
             messages, tools = argument(args, kwargs, 0, "messages", ()), argument(args, kwargs, 1, "tools")
-            given = _round(Round(self, messages, tools=tools))
+            given = _middleware_call(MiddlewareCall(self, messages, tools=tools))
         try:
             with bound(_CALL, given):
                 return await original(self, *args, **kwargs)
@@ -250,22 +254,22 @@ def call_model(original: Callable[..., Any], instrumentation: Instrumentation) -
             raise
         finally:
             with instrumentation.contained():
-                over(self)  # where a middleware has answered itself
+                not_called(self)  # where a middleware has answered itself
 
     return call
 
 
-def _round(given: Round) -> Round | None:
-    """A model call begins; None where no middleware stands in front of the model that we have to look at."""
+def _middleware_call(given: MiddlewareCall) -> MiddlewareCall | None:
+    """A model call begins; None where no middleware stands in front of the model that is to be observed."""
     agent = given.agent
     if remembered(agent).assembly is not None:
         arrives(agent, _behind_the_prompt(given, given.messages)[0])
     middlewares = agent._model_call_middlewares  # noqa: SLF001
     if any(getattr(one, "otel_assembly_plugin", False) for one in middlewares):
-        over(agent)  # our own plug-in tells of its assemblies itself
+        not_called(agent)  # our own plug-in reports its assemblies itself
         return None
     if not middlewares:
-        called(agent)
+        model_called(agent)
         return None
     return given
 
@@ -284,13 +288,13 @@ def model(original: Callable[..., Any], instrumentation: Instrumentation) -> Cal
                 given.done = True
                 if not same_objects(given.messages, messages):
                     _model_called(instrumentation, given, messages)
-                called(given.agent)
+                model_called(given.agent)
         return await original(self, *args, **kwargs)
 
     return call
 
 
-def _model_called(instrumentation: Instrumentation, given: Round, messages: Sequence[Any]) -> None:
+def _model_called(instrumentation: Instrumentation, given: MiddlewareCall, messages: Sequence[Any]) -> None:
     name = _name(given.agent._model_call_middlewares, ON_MODEL_CALL)  # noqa: SLF001
     before, prompts_before = _behind_the_prompt(given, given.messages)
     after, prompts = _behind_the_prompt(given, messages)
@@ -307,7 +311,7 @@ def _model_called(instrumentation: Instrumentation, given: Round, messages: Sequ
         )
 
 
-def _behind_the_prompt(given: Round, messages: Sequence[Any]) -> tuple[list[Part], list[str]]:
+def _behind_the_prompt(given: MiddlewareCall, messages: Sequence[Any]) -> tuple[list[Part], list[str]]:
     """The parts of what is sent, and the system prompts in front of them.
 
     The first message that a model call comes with is its prompt; a system message behind it belongs to the context. The

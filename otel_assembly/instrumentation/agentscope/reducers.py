@@ -1,4 +1,4 @@
-"""`compress_context`: an agent's context is summarised, or cut, when it is estimated to be too long."""
+"""AgentScope's reducers: contexts that are compressed, images beyond a limit, and tool results that are too long."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_assembly.budget.compaction import CompactionOutcome
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
-from otel_assembly.instrumentation.agentscope.conversation import done, ids_of, over, prepare, remembered, report
+from otel_assembly.instrumentation.agentscope.conversation import (
+    ids_of,
+    not_called,
+    prepare,
+    remembered,
+    report,
+    step_done,
+)
 from otel_assembly.instrumentation.agentscope.middleware import report_prompt
-from otel_assembly.instrumentation.hooks import argument, bound, told_whole
+from otel_assembly.instrumentation.hooks import argument, bound, reported_whole
 from otel_assembly.instrumentation.reducers import no_summary
 from otel_assembly.messages.describe import EventKind, describe
 
@@ -33,7 +40,7 @@ _SETTINGS: Final = ("trigger_ratio", "reserve_ratio", "compression_fallback_to_t
 class Compression:
     """One check whether a context is too long, and what is done if it is.
 
-    Almost always it is not, so nothing is opened before the context is split; what is told then began with the check.
+    Almost always it is not, so nothing is opened before the context is split; the step then began with the check.
     """
 
     def __init__(self, instrumentation: Instrumentation, agent: Any, config: Any) -> None:
@@ -89,7 +96,7 @@ class Compression:
         try:
             watching = None
             with self._instrumentation.contained():
-                watching = self._watch(model, argument(args, kwargs, 0, "messages", ()))
+                watching = self._observe(model, argument(args, kwargs, 0, "messages", ()))
             if watching is None:
                 return await original(model, *args, **kwargs)
             with watching as attempt:
@@ -101,7 +108,7 @@ class Compression:
         finally:
             self.summarising = False
 
-    def _watch(self, model: Any, messages: Sequence[Any]) -> Any:
+    def _observe(self, model: Any, messages: Sequence[Any]) -> Any:
         from otel_assembly.instrumentation.agentscope.messages import block_part
 
         if self._step is None or self._assembly is None:
@@ -135,7 +142,7 @@ class Compression:
                 attempt.tokens_out = self._step.count(json.dumps(said, ensure_ascii=False))
 
     def end(self, error: BaseException | None = None) -> None:
-        """The check came to its end; what an exception leaves as it was is not told as done."""
+        """The check came to its end; what an exception leaves as it was is not reported as done."""
         remembered(self._agent).failures += error is not None
         if self._assembly is None or self._step is None:
             if error is None:
@@ -145,10 +152,10 @@ class Compression:
             return
         applied = error is None or self._agent.state.context is not self._before
         if applied:
-            with told_whole(self._assembly):
+            with reported_whole(self._assembly):
                 self._report(self._step)
         self._step.__exit__(type(error) if error else None, error, None)
-        done(self._agent, None if applied else error, stays=True)
+        step_done(self._agent, None if applied else error, stays=True)
 
     def _report(self, step: ObservedStep) -> None:
         known = {part.facts.id: part for part in self._events}
@@ -200,7 +207,7 @@ class Compression:
         with step:
             needed = self.estimate if self.estimate is not None else self._trigger
             step.overflow(budget=self._trigger, needed=math.ceil(needed))
-        done(self._agent, error)
+        step_done(self._agent, error)
 
 
 COMPRESSING: Final[ContextVar[Compression | None]] = ContextVar("otel_assembly_agentscope_compressing", default=None)
@@ -219,7 +226,7 @@ def compress_context(original: Callable[..., Any], instrumentation: Instrumentat
         compression = None
         with instrumentation.contained():
             config = argument(args, kwargs, 0, "context_config") or self.context_config
-            watch_model(instrumentation, self.model)
+            observe_model(instrumentation, self.model)
             compression = Compression(instrumentation, self, config)
         error: BaseException | None = None
         try:
@@ -281,7 +288,7 @@ def estimate(original: Callable[..., Any], instrumentation: Instrumentation) -> 
 _OF_MODELS: Final = {"generate_structured_output": summarise, "count_tokens": estimate}
 
 
-def watch_model(instrumentation: Instrumentation, model: Any) -> None:
+def observe_model(instrumentation: Instrumentation, model: Any) -> None:
     """A model's class may have methods of its own in the place of those that are hooked: they are wrapped when met."""
     for name, wrap in _OF_MODELS.items():
         instrumentation.patches.take(type(model), name, functools.partial(wrap, instrumentation=instrumentation))
@@ -366,7 +373,7 @@ def split_tool_result(original: Callable[..., Any], instrumentation: Instrumenta
 
 
 def save_to_context(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Wraps ``Agent._save_to_context``: a result that was cut is told once it is in the context, as it is there."""
+    """Wraps ``Agent._save_to_context``: a result that was cut is reported once it is in the context, as it is there."""
 
     @functools.wraps(original)
     def save(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -402,4 +409,4 @@ def _truncated(instrumentation: Instrumentation, agent: Any, truncated: _Truncat
             kind="reduction",
             config=settings,
         )
-    over(agent)  # more results may come before the model is called
+    not_called(agent)  # more results may come before the model is called

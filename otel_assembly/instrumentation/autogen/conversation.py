@@ -1,4 +1,4 @@
-"""One model call of an agent, while it is made: what it says of the assembly that its prompt comes from."""
+"""What an AutoGen assembly belongs to: the agent's model call, and what memories have put into the context for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _AROUND: Final = 8
 
 
 @dataclass(slots=True)
-class Within:
+class NestedRuns:
     """What ran inside the time of the outermost reducer, or of a memory: no assemblies of their own."""
 
     inner: list[Any] = field(default_factory=list)
@@ -87,7 +87,7 @@ class ModelCall:
     def current(self) -> Iterator[None]:
         """What runs in this block is this call; never left open across a ``yield``."""
         try:
-            with bound(_CALL, self), bound(WITHIN, None):
+            with bound(_CALL, self), bound(NESTED, None):
                 yield
         finally:
             held = self.release()
@@ -100,8 +100,8 @@ class ModelCall:
 
 _CALL: Final[ContextVar[ModelCall | None]] = ContextVar("otel_assembly_autogen_call", default=None)
 
-#: What is told of reducers that run inside another one's time, or inside a memory's: they are no assemblies.
-WITHIN: Final[ContextVar[Within | None]] = ContextVar("otel_assembly_autogen_within", default=None)
+#: The reducers that run inside another one's time, or inside a memory's: they are no assemblies of their own.
+NESTED: Final[ContextVar[NestedRuns | None]] = ContextVar("otel_assembly_autogen_within", default=None)
 
 
 def current_call() -> ModelCall | None:
@@ -192,7 +192,7 @@ _PENDING: Final[ByIdentity[list[Injection]]] = ByIdentity()
 
 
 def remember(context: Any, injection: Injection) -> None:
-    """The next assembly of this context has an injection to tell."""
+    """The next assembly of this context has an injection to report."""
     held = _PENDING.get(context)
     if held is None:
         held = _PENDING.put(context, [])
@@ -208,10 +208,10 @@ def begin(
     started_ns: int | None = None,
     unknown: bool = False,
 ) -> ObservedAssembly | None:
-    """An assembly of a context begins; None where nobody listens.
+    """An assembly of a context begins; None where no provider is configured.
 
     Args:
-        instrumentation: Where it is told.
+        instrumentation: Where it is reported.
         context: Whose messages they are.
         events: The messages.
         call: The model call that they are for, where that is known.

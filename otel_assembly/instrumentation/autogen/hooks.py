@@ -1,4 +1,4 @@
-"""Methods that any subclass may define anew: wrapped in every class that does, also in those defined later."""
+"""The hooks of AutoGen."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from otel_assembly.instrumentation.autogen.reducers import watched_context, watched_memory
+from otel_assembly.instrumentation.autogen.reducers import observed_context, observed_memory
 from otel_assembly.instrumentation.autogen.runs import (
-    asked,
-    asked_stepwise,
+    awaited_run,
     images_removed,
     model_call,
     speaker_selection,
+    streamed_run,
 )
 from otel_assembly.instrumentation.hooks import Following, Hook
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
@@ -31,8 +31,8 @@ _EXECUTOR: Final = "autogen_agentchat.agents._code_executor_agent"
 _SELECTOR: Final = "autogen_agentchat.teams._group_chat._selector_group_chat"
 _TEAM: Final = "autogen_agentchat.teams._group_chat._base_group_chat"
 
-_contexts: Final = Following("get_messages", watched_context)
-_memories: Final = Following("update_context", watched_memory)
+_contexts: Final = Following("get_messages", observed_context)
+_memories: Final = Following("update_context", observed_memory)
 
 
 def _constructed(original: Callable[..., None], instrumentation: Instrumentation) -> Callable[..., None]:
@@ -64,10 +64,10 @@ def _followed(module: str, owner: str, following: Following, gives: str) -> Hook
     return Hook(module, f"{owner}.{following.method}", wrap, gives)
 
 
-def _asks(module: str, agent: str) -> tuple[Hook, ...]:
+def _runs(module: str, agent: str) -> tuple[Hook, ...]:
     return (
-        Hook(module, f"{agent}.on_messages", asked, "a run that has no span of AutoGen's"),
-        Hook(module, f"{agent}.on_messages_stream", asked_stepwise, "a run that has no span of AutoGen's"),
+        Hook(module, f"{agent}.on_messages", awaited_run, "a run that has no span of AutoGen's"),
+        Hook(module, f"{agent}.on_messages_stream", streamed_run, "a run that has no span of AutoGen's"),
     )
 
 
@@ -78,7 +78,7 @@ def _agent(module: str, agent: str, reflection: str) -> tuple[Hook, ...]:
         Hook(module, f"{agent}._call_llm", model_call(_contexts, offers_tools=tools), adds),
         Hook(module, f"{agent}.{reflection}", model_call(_contexts, offers_tools=False), adds),
         Hook(module, f"{agent}._get_compatible_context", images_removed, "images that are removed for a model"),
-        *_asks(module, agent),
+        *_runs(module, agent),
     )
 
 
@@ -96,9 +96,9 @@ class AutoGenInstrumentor(AssemblyInstrumentor):
         _followed(_MEMORY, "ListMemory", _memories, "what a memory puts into a context"),
         *_agent(_ASSISTANT, "AssistantAgent", "_reflect_on_tool_use_flow"),
         *_agent(_EXECUTOR, "CodeExecutorAgent", "_reflect_on_code_block_results_flow"),
-        *_asks("autogen_agentchat.agents._society_of_mind_agent", "SocietyOfMindAgent"),
+        *_runs("autogen_agentchat.agents._society_of_mind_agent", "SocietyOfMindAgent"),
         Hook(_SELECTOR, "SelectorGroupChatManager._select_speaker", speaker_selection, "the selector's name and model"),
-        Hook(_TEAM, "BaseGroupChat.run_stream", asked_stepwise, "the run of a team as one trace"),
+        Hook(_TEAM, "BaseGroupChat.run_stream", streamed_run, "the run of a team as one trace"),
     )
     rows: ClassVar[Mapping[str, str]] = {"autogen_core.models": "otel_assembly.instrumentation.autogen.messages"}
     on_import: ClassVar[Mapping[str, Callable[[ModuleType, Instrumentation], None]]] = {

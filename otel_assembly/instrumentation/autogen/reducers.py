@@ -1,7 +1,10 @@
-"""What AutoGen's model contexts do to a conversation, read from what went in and what came out.
+"""AutoGen's reducers: model contexts and memories, read from what went in and what came out.
 
-The four that AutoGen brings leave one contiguous range out, and strip at most one message at each edge of it: that is
-read by arithmetic, whatever the conversation has grown to. Nothing here imports AutoGen.
+The four contexts that AutoGen brings leave one contiguous range out, and strip at most one message at each edge of it:
+that is read by arithmetic, whatever the conversation has grown to. What a memory's ``update_context`` puts into a
+context is a step of the assembly that follows, for no model is called for the memory itself; AutoGen leaves it in the
+context, so that from then on it is part of what comes in. Where a memory fails no assembly follows, for the run fails
+with it: then it is the last step of one that sends nothing. Nothing here imports AutoGen.
 """
 
 from __future__ import annotations
@@ -14,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
 from otel_assembly.instrumentation.autogen.conversation import (
-    WITHIN,
+    NESTED,
     Injection,
-    Within,
+    NestedRuns,
     begin,
     current_call,
     remember,
 )
-from otel_assembly.instrumentation.hooks import argument, bound, told_whole
+from otel_assembly.instrumentation.hooks import argument, bound, reported_whole
 from otel_assembly.instrumentation.reducers import same_objects
 from otel_assembly.matching.event_index import EventMatcher
 from otel_assembly.messages.describe import describe
@@ -46,7 +49,7 @@ def reported_skips(message: Any) -> int | None:
 
 
 @dataclass(slots=True)
-class Reading:
+class Explanation:
     """What is known of one run of a reducer, beside its input and its output."""
 
     reason: DecisionReason = DecisionReason.POLICY
@@ -55,7 +58,7 @@ class Reading:
     reported: int | None = None
     overflowed: bool = False
 
-    def tell(self, step: ObservedStep, inputs: Sequence[Any], result: Sequence[Any]) -> None:
+    def report(self, step: ObservedStep, inputs: Sequence[Any], result: Sequence[Any]) -> None:
         """Say it of a step."""
         if self.overflowed and self.budget is not None:
             needed = sum(map(step.count, describe(inputs[-1]).texts))
@@ -70,13 +73,13 @@ class Reducer:
 
     Attributes:
         policy: Its name on spans.
-        settings: The settings that are told, by the attribute that holds each.
+        settings: The settings that are reported, by the attribute that holds each.
         read: How its output is read, from the context, its input and its output; None for a class that is not known.
     """
 
     policy: str
     settings: Mapping[str, str] = field(default_factory=dict)
-    read: Callable[[Any, Sequence[Any], Sequence[Any]], Reading] | None = None
+    read: Callable[[Any, Sequence[Any], Sequence[Any]], Explanation] | None = None
 
     def config(self, context: Any) -> Mapping[str, Any]:
         """The settings of one context."""
@@ -84,7 +87,7 @@ class Reducer:
 
 
 @dataclass(slots=True)
-class Inner:
+class ReducerRun:
     """One run of a context's reducer."""
 
     context: Any
@@ -92,14 +95,14 @@ class Inner:
     inputs: Sequence[Any]
     result: Sequence[Any]
 
-    def reading(self, within: Sequence[Inner] = ()) -> Reading:
+    def explanation(self, nested: Sequence[ReducerRun] = ()) -> Explanation:
         """How it is read, where these ran inside it on the same context: the first of them is the innermost base's."""
         if self.reducer.read is not None:
             return self.reducer.read(self.context, self.inputs, self.result)
-        base = next((one for one in within if one is not self), None)
+        base = next((one for one in nested if one is not self), None)
         if base is not None and len(base.result) != len(self.inputs):
-            return combined(base.reading(), base.result, self.result)
-        return Reading()
+            return combined(base.explanation(), base.result, self.result)
+        return Explanation()
 
 
 def stored_messages(context: Any) -> list[Any] | None:
@@ -109,7 +112,7 @@ def stored_messages(context: Any) -> list[Any] | None:
 
 
 def reducer_of(owner: type) -> Reducer:
-    """The reducer that a class defines: one of AutoGen's own, or a custom one, told by the class's name."""
+    """The reducer that a class defines: one of AutoGen's own, or a custom one, named by the class's name."""
     known = _KNOWN.get(owner.__name__) if owner.__module__.startswith("autogen_core.") else None
     return known or Reducer(owner.__name__, _settings_of(owner))
 
@@ -119,69 +122,69 @@ def _settings_of(owner: type) -> Mapping[str, str]:
     return next((_KNOWN[base.__name__].settings for base in owner.__mro__ if base.__name__ in _KNOWN), {})
 
 
-def combined(reading: Reading, within: Sequence[Any], result: Sequence[Any]) -> Reading:
+def combined(explanation: Explanation, nested: Sequence[Any], result: Sequence[Any]) -> Explanation:
     """What a class's reducer did that calls its base's: what left there left for the base's reasons.
 
     Args:
-        reading: How the base's run is read.
-        within: The base's output.
+        explanation: What is known of the base's run.
+        nested: The base's output.
         result: The whole output.
     """
     kept = set(map(id, result))
-    gone = [event for event in within if id(event) not in kept]
-    verdicts = [*reading.verdicts]
+    gone = [event for event in nested if id(event) not in kept]
+    verdicts = [*explanation.verdicts]
     if gone:
         verdicts.append(Verdict(gone, DecisionOutcome.DROPPED, DecisionReason.POLICY))
-    overflowed = reading.overflowed and not result
-    return Reading(reading.reason, verdicts, reading.budget, reading.reported, overflowed)
+    overflowed = explanation.overflowed and not result
+    return Explanation(explanation.reason, verdicts, explanation.budget, explanation.reported, overflowed)
 
 
 def _orphan(event: Any, reason: DecisionReason) -> Verdict:
     return Verdict([event], DecisionOutcome.DROPPED, reason)
 
 
-def _unbounded(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> Reading:
-    return Reading()
+def _unbounded(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> Explanation:
+    return Explanation()
 
 
-def _buffered(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> Reading:
-    reading = Reading(DecisionReason.OUTSIDE_WINDOW)
+def _buffered(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> Explanation:
+    explanation = Explanation(DecisionReason.OUTSIDE_WINDOW)
     start = max(0, len(inputs) - _positive(context, "_buffer_size"))
     if len(result) < len(inputs) - start:
-        reading.verdicts.append(_orphan(inputs[start], DecisionReason.ORPHANED_TOOL_RESULT))
-    return reading
+        explanation.verdicts.append(_orphan(inputs[start], DecisionReason.ORPHANED_TOOL_RESULT))
+    return explanation
 
 
-def _head_and_tail(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> Reading:
-    reading = Reading(DecisionReason.OUTSIDE_WINDOW)
+def _head_and_tail(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> Explanation:
+    explanation = Explanation(DecisionReason.OUTSIDE_WINDOW)
     head, tail = _positive(context, "_head_size"), _positive(context, "_tail_size")
     if len(inputs) <= head + tail:
-        return reading
+        return explanation
     if result[head - 1] is not inputs[head - 1]:
         head -= 1
-        reading.verdicts.append(_orphan(inputs[head], DecisionReason.ORPHANED_TOOL_CALL))
+        explanation.verdicts.append(_orphan(inputs[head], DecisionReason.ORPHANED_TOOL_CALL))
     if len(result) < head + 1 + tail:
-        reading.verdicts.append(_orphan(inputs[-tail], DecisionReason.ORPHANED_TOOL_RESULT))
+        explanation.verdicts.append(_orphan(inputs[-tail], DecisionReason.ORPHANED_TOOL_RESULT))
     # What stands in their place says how many they were, and nothing of what they said: they are dropped.
-    reading.reported = reported_skips(result[head])
-    return reading
+    explanation.reported = reported_skips(result[head])
+    return explanation
 
 
-def _token_limited(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> Reading:
+def _token_limited(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> Explanation:
     """It pops the middle, so that the oldest message is the last to go; then one result is stripped if it leads."""
     limit = getattr(context, "_token_limit", None)
-    reading = Reading(DecisionReason.OVER_BUDGET, budget=limit)
+    explanation = Explanation(DecisionReason.OVER_BUDGET, budget=limit)
     if not inputs or (result and result[0] is inputs[0]):
-        return reading
+        return explanation
     if result or (len(inputs) == 1 and describe(inputs[0]).closes):
-        reading.verdicts.append(_orphan(inputs[0], DecisionReason.ORPHANED_TOOL_RESULT))
-        return reading
-    reading.overflowed = True
+        explanation.verdicts.append(_orphan(inputs[0], DecisionReason.ORPHANED_TOOL_RESULT))
+        return explanation
+    explanation.overflowed = True
     if limit is None:
         # Only what the model's client has left is known to it, and only it knows how much that is of nothing at all.
         client, tools = getattr(context, "_model_client", None), getattr(context, "_tool_schema", [])
-        reading.budget = max(0, int(client.remaining_tokens([], tools=tools))) if client is not None else None
-    return reading
+        explanation.budget = max(0, int(client.remaining_tokens([], tools=tools))) if client is not None else None
+    return explanation
 
 
 def _positive(context: Any, attribute: str) -> int:
@@ -204,7 +207,7 @@ _KNOWN: Final[Mapping[str, Reducer]] = {
 MEMORY: Final = "memory"
 
 
-def watched_memory(
+def observed_memory(
     original: Callable[..., Awaitable[Any]], owner: type, instrumentation: Instrumentation
 ) -> Callable[..., Awaitable[Any]]:
     """``update_context`` of one class."""
@@ -212,11 +215,11 @@ def watched_memory(
 
     @functools.wraps(original)
     async def update_context(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not instrumentation.listening() or WITHIN.get() is not None:
+        if not instrumentation.listening() or NESTED.get() is not None:
             return await original(self, *args, **kwargs)
-        asked = _Asked(instrumentation, policy, argument(args, kwargs, 0, "model_context"))
+        asked = _AskedMemory(instrumentation, policy, argument(args, kwargs, 0, "model_context"))
         try:
-            with bound(WITHIN, Within()):
+            with bound(NESTED, NestedRuns()):
                 result = await original(self, *args, **kwargs)
         except BaseException as error:
             with instrumentation.contained():
@@ -229,7 +232,7 @@ def watched_memory(
     return update_context
 
 
-class _Asked:
+class _AskedMemory:
     """One memory, while it is asked to put what it has into a context."""
 
     def __init__(self, instrumentation: Instrumentation, policy: str, context: Any) -> None:
@@ -242,7 +245,7 @@ class _Asked:
         self._last = held[-1] if held else None
 
     def answered(self) -> None:
-        """What it has put in is told by the next assembly."""
+        """What it has put in is reported by the next assembly."""
         added = self._added()
         if added:
             remember(self._context, Injection(self._policy, self._started_ns, self._count, added))
@@ -267,7 +270,7 @@ class _Asked:
         return held[count:]
 
 
-def watched_context(
+def observed_context(
     original: Callable[..., Awaitable[Any]], owner: type, instrumentation: Instrumentation
 ) -> Callable[..., Awaitable[Any]]:
     """``get_messages`` of one class."""
@@ -280,24 +283,24 @@ def watched_context(
         if getattr(self, "otel_assembly_plugin", False):
             return await original(self, *args, **kwargs)
         work = functools.partial(original, self, *args, **kwargs)
-        within = WITHIN.get()
-        if within is not None:
-            return await _inside(within, self, reducer, work)
-        watched = _Watched(instrumentation, self, reducer)
-        with bound(WITHIN, watched.within):
-            return await watched.run(work)
+        nested = NESTED.get()
+        if nested is not None:
+            return await _inside(nested, self, reducer, work)
+        observed = _ObservedReducer(instrumentation, self, reducer)
+        with bound(NESTED, observed.nested):
+            return await observed.run(work)
 
     return get_messages
 
 
-async def _inside(within: Within, context: Any, reducer: Reducer, work: Callable[[], Awaitable[Any]]) -> Any:
+async def _inside(nested: NestedRuns, context: Any, reducer: Reducer, work: Callable[[], Awaitable[Any]]) -> Any:
     inputs = [*(stored_messages(context) or ())]
     result = await work()
-    within.inner.append(Inner(context, reducer, inputs, result))
+    nested.inner.append(ReducerRun(context, reducer, inputs, result))
     return result
 
 
-class _Watched:
+class _ObservedReducer:
     """One run of the outermost ``get_messages``."""
 
     def __init__(self, instrumentation: Instrumentation, context: Any, reducer: Reducer) -> None:
@@ -306,7 +309,7 @@ class _Watched:
         self._reducer = reducer
         call = current_call()
         self._call = call if call is not None and call.context is context else None
-        self.within = Within()
+        self.nested = NestedRuns()
 
     async def run(self, work: Callable[[], Awaitable[Any]]) -> Any:
         stored = stored_messages(self._context)
@@ -326,21 +329,21 @@ class _Watched:
         try:
             with assembly.step(self._reducer.policy, kind="reduction", config=config) as step:
                 result = await work()
-                with told_whole(assembly):
-                    self._reading(inputs, result).tell(step, inputs, result)
+                with reported_whole(assembly):
+                    self._explanation(inputs, result).report(step, inputs, result)
         except BaseException as error:
             assembly.end(error)
             raise
         self._close(assembly)
         return result
 
-    def _reading(self, inputs: list[Any], result: Sequence[Any]) -> Reading:
-        own = Inner(self._context, self._reducer, inputs, result)
+    def _explanation(self, inputs: list[Any], result: Sequence[Any]) -> Explanation:
+        own = ReducerRun(self._context, self._reducer, inputs, result)
         try:
-            return own.reading(self.within.of(self._context))
-        except Exception as error:  # noqa: BLE001  # what it did can still be told, if not why
+            return own.explanation(self.nested.of(self._context))
+        except Exception as error:  # noqa: BLE001  # what it did can still be reported, if not why
             self._instrumentation.failed(error)
-            return Reading()
+            return Explanation()
 
     async def _afterwards(self, work: Callable[[], Awaitable[Any]]) -> Any:
         """Where the input may stand elsewhere: what came out, or a context that was asked, says what it was."""
@@ -350,13 +353,13 @@ class _Watched:
             result = await work()
         except BaseException as error:
             with self._instrumentation.contained():
-                self._tell_failure(stored, started_ns, error)
+                self._report_failure(stored, started_ns, error)
             raise
         with self._instrumentation.contained():
-            self._tell(stored, result, started_ns)
+            self._report(stored, result, started_ns)
         return result
 
-    def _tell_failure(self, stored: list[Any], started_ns: int, error: BaseException) -> None:
+    def _report_failure(self, stored: list[Any], started_ns: int, error: BaseException) -> None:
         assembly = self._begin(stored, started_ns, unknown=not stored)
         if assembly is None:
             return
@@ -365,10 +368,10 @@ class _Watched:
         step.__exit__(type(error), error, error.__traceback__)
         assembly.end(error)
 
-    def _tell(self, stored: list[Any], result: Sequence[Any], started_ns: int) -> None:
+    def _report(self, stored: list[Any], result: Sequence[Any], started_ns: int) -> None:
         inputs: Sequence[Any] = stored
-        chain = [Inner(self._context, self._reducer, stored, result)]
-        asked = self.within.other_than(self._context)
+        chain = [ReducerRun(self._context, self._reducer, stored, result)]
+        asked = self.nested.other_than(self._context)
         if not stored and asked is not None:
             inputs = asked.inputs
             chain = [asked] if same_objects(asked.result, result) else [asked, *chain]
@@ -384,8 +387,8 @@ class _Watched:
             step = assembly.step(
                 one.reducer.policy, kind="reduction", config=one.reducer.config(one.context), started_ns=started_ns
             )
-            with step, told_whole(assembly):
-                one.reading(self.within.of(one.context)).tell(step, assembly.events, one.result)
+            with step, reported_whole(assembly):
+                one.explanation(self.nested.of(one.context)).report(step, assembly.events, one.result)
         self._close(assembly)
 
     def _begin(

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.instrumentation.autogen.conversation import ModelCall, current_call, schemas_of
-from otel_assembly.instrumentation.hooks import told_whole
+from otel_assembly.instrumentation.hooks import reported_whole
 from otel_assembly.instrumentation.reducers import same_objects
 from otel_assembly.instrumentation.runs import awaited, followed
 
@@ -105,8 +105,8 @@ def images_removed(
         except BaseException as error:
             assembly.end(error)
             raise
-        with told_whole(assembly):
-            _tell_images(assembly, result, len(call.prompts))
+        with reported_whole(assembly):
+            _report_images(assembly, result, len(call.prompts))
         assembly.end()
         return result
 
@@ -114,7 +114,7 @@ def images_removed(
     return get_compatible_context
 
 
-def _tell_images(assembly: ObservedAssembly, result: Sequence[Any], prompts: int) -> None:
+def _report_images(assembly: ObservedAssembly, result: Sequence[Any], prompts: int) -> None:
     """AutoGen writes every message of several parts anew; those that had no image say what they said before."""
     given, events = assembly.events, result[prompts:]
     if len(given) == len(events):
@@ -131,7 +131,9 @@ def _shows(message: Any) -> bool:
     return isinstance(content, list) and not all(isinstance(part, str) for part in content)
 
 
-def asked(original: Callable[..., Awaitable[Any]], instrumentation: Instrumentation) -> Callable[..., Awaitable[Any]]:
+def awaited_run(
+    original: Callable[..., Awaitable[Any]], instrumentation: Instrumentation
+) -> Callable[..., Awaitable[Any]]:
     """One ask of an agent: one run, whose span is ours only where there would be none."""
 
     @functools.wraps(original)
@@ -145,7 +147,7 @@ def asked(original: Callable[..., Awaitable[Any]], instrumentation: Instrumentat
     return run
 
 
-def asked_stepwise(
+def streamed_run(
     original: Callable[..., AsyncGenerator[Any, Any]], instrumentation: Instrumentation
 ) -> Callable[..., AsyncGenerator[Any, Any]]:
     """The same, of an ask whose answers come one by one."""

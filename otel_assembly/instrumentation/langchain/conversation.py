@@ -1,7 +1,8 @@
-"""LangGraph's runs: whose run it is that is going on here, and the one span that holds it together.
+"""What a LangChain model call belongs to: the run of a graph, the conversation, the model and its tools.
 
 A run of an agent that was made by LangChain's factories has its span from the start. Any other graph gets one when
-something in it reduces a context, and none otherwise; where a span is current already, none is added.
+something in it reduces a context, and none otherwise; where a span is current already, none is added. A conversation is
+the thread of a graph, else it is known by the message that it opens with.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ GRAPH_RUN: Final[ContextVar[GraphRun | None]] = ContextVar("otel_assembly_graph_
 
 @contextmanager
 def in_the_run() -> Iterator[GraphRun | None]:
-    """The run that something is told in: what opens in this block stands under its span."""
+    """The run that something is reported in: what opens in this block stands under its span."""
     run = GRAPH_RUN.get()
     if run is None:
         yield None

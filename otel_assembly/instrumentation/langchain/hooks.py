@@ -58,13 +58,13 @@ class LangChainInstrumentor(AssemblyInstrumentor):
         Hook(
             _FACTORY,
             "_chain_model_call_handlers",
-            partial(middleware.chain, watched=middleware.watched_handler),
+            partial(middleware.chain, watched=middleware.observed_handler),
             "middleware around the model call, one by one",
         ),
         Hook(
             _FACTORY,
             "_chain_async_model_call_handlers",
-            partial(middleware.chain, watched=middleware.watched_async),
+            partial(middleware.chain, watched=middleware.observed_async),
             "the same, async",
         ),
         Hook(

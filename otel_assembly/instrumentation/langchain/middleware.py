@@ -28,7 +28,7 @@ from otel_assembly.instrumentation.langchain.reducers import (
     REDUCER_CALL,
     WRAP_MODEL_CALL,
     ReducerCall,
-    is_watched,
+    is_observed,
     reducer_call_of,
 )
 from otel_assembly.instrumentation.runs import followed
@@ -231,7 +231,7 @@ def _reducer_of_request(instrumentation: Instrumentation, handler: Any, request:
         owner = getattr(inspect.unwrap(handler, stop=_is_bound), "__self__", None)
         if getattr(owner, "otel_assembly_plugin", False):
             _give_way(request)
-        elif is_watched(owner):
+        elif is_observed(owner):
             reducer = reducer_call_of(instrumentation, owner, list(request.messages))
             reducer.asker = Place.here().node
             reducer.came = prompts_of(request)  # LangChain 1.0 lets middleware change a request in place
@@ -245,7 +245,7 @@ def _give_way(request: Any) -> None:
         model_call.end()
 
 
-def watched_handler(handler: Any, instrumentation: Instrumentation) -> Any:
+def observed_handler(handler: Any, instrumentation: Instrumentation) -> Any:
     """A middleware's ``wrap_model_call``, whose changes of the request are reported."""
 
     @functools.wraps(handler)
@@ -267,7 +267,7 @@ def watched_handler(handler: Any, instrumentation: Instrumentation) -> Any:
     return wrap_model_call
 
 
-def watched_async(handler: Any, instrumentation: Instrumentation) -> Any:
+def observed_async(handler: Any, instrumentation: Instrumentation) -> Any:
     """A middleware's ``awrap_model_call``, likewise."""
 
     @functools.wraps(handler)
@@ -290,7 +290,7 @@ def watched_async(handler: Any, instrumentation: Instrumentation) -> Any:
 
 
 def _report_once(reducer: ReducerCall, request: Any) -> None:
-    """What is sent is told once for each call of the model, however often a middleware asks for one."""
+    """What is sent is reported once for each call of the model, however often a middleware asks for one."""
     reducer.sent = True
     with reducer.instrumentation.contained():
         report_request(reducer, list(request.messages), reducer.came, request)
@@ -309,7 +309,7 @@ def ending(reducer: ReducerCall) -> Iterator[None]:
         reducer.end()
 
 
-#: The hooks whose node comes before a model call: whatever they change in the messages is told.
+#: The hooks whose node comes before a model call: whatever they change in the messages is reported.
 _BEFORE: Final = ("before_model", "abefore_model", "before_agent", "abefore_agent")
 _MODEL_NODES: Final = frozenset({"create_agent.<locals>.model_node", "create_agent.<locals>.amodel_node"})
 #: The node of `create_react_agent` that comes before its model.
@@ -359,7 +359,7 @@ def _node(instrumentation: Instrumentation, function: Any, state: Any, config: A
         if run is not None and isinstance(_messages(state), list):
             CONVERSATIONS_WITHOUT_THREAD.meet(_messages(state), run)
         if owner is not None:
-            if is_watched(owner):
+            if is_observed(owner):
                 reducer = reducer_call_of(instrumentation, owner, list(_messages(state)))
                 reducer.asker = run.model_node if run is not None else None
                 before = _comes_before(function, owner)
@@ -434,7 +434,7 @@ class _ChangingNode(_Node):
     def __init__(self, place: Place, reducer: ReducerCall, *, removing: bool, hands_on: bool) -> None:
         super().__init__(place, reducer.instrumentation)
         self._reducer = reducer
-        #: Whether only what takes messages out is told.
+        #: Whether only what takes messages out is reported.
         self._removing = removing
         #: Whether a model may be called with the state as it leaves it.
         self._before_a_call = hands_on
@@ -476,7 +476,7 @@ class _ChangingNode(_Node):
             reducer.report(after)
 
     def _after(self, update: Mapping[str, Any]) -> list[Any] | None:
-        """What the messages are after this update; None where it says nothing of them that is to be told."""
+        """What the messages are after this update; None where it says nothing of them that is to be reported."""
         if update.get("llm_input_messages"):  # a `pre_model_hook` says so what is sent, and leaves the state alone
             return _update_messages(update["llm_input_messages"])
         changes = _update_messages(update.get("messages") or [])

@@ -1,8 +1,8 @@
 """The model calls that reducers prepare in a graph: each is one assembly, which ends as its model is called.
 
 LangGraph runs its nodes in contexts of their own, so that what one of them prepares for the next is kept by the run of
-the graph. Whose call it is, is known by the messages: a reducer goes on with what the one before it let out, and the
-call that a model_call waits for is the one that is sent it. Nodes that run at once never share one.
+the graph. Which call it is, is known by the messages: a reducer goes on with what the one before it let out, and the
+prepared call is made when a model is sent what the last of them let out. Nodes that run at once never share one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ModelCall:
         prompts: The system-level texts in front of it, once they are known.
         tools: The schemas of the tools, once they are known.
         asker: The node that asks, as long as no model is called.
-        ended: Whether it was told.
+        ended: Whether it was reported.
         problem: What a reducer raised last, for whose caller it need not have been the end.
     """
 
@@ -124,7 +124,7 @@ class ModelCall:
             self.out = list(messages)
 
     def fail(self, problem: Exception) -> None:
-        """What is known of it is not to be told."""
+        """What is known of it is not to be reported."""
         self._prepared.fail(problem)
 
     def end(self, error: BaseException | None = None, *, at: Place | None = None) -> None:
@@ -171,7 +171,7 @@ def begin(
     started_ns: int,
     whole: Sequence[Any] | None = None,
 ) -> ModelCall | None:
-    """A reducer is the first to work for a model call; None where nobody listens."""
+    """A reducer is the first to work for a model call; None where no provider is configured."""
     with in_the_run() as run:
         prepared = instrumentation.observed.prepare(
             agent_name=run.name if run is not None else None, conversation_id=place.thread, started_ns=started_ns

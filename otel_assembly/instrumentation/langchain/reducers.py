@@ -150,7 +150,7 @@ class ReducerCall:
             model_call.end(at=model_call.place)  # nothing else could see the end of it
 
     def end(self, error: BaseException | None = None) -> None:
-        """The reducer is done; what it left untold is lost, and what it raised stopped what it worked for."""
+        """The reducer is done; what it left unreported is lost, and what it raised stopped what it worked for."""
         model_call, step, self.step = self.model_call, self.step, None
         if model_call is not None and step is not None:
             model_call.end(error)
@@ -205,8 +205,8 @@ _NAMED: Final = {
 _SETTINGS: Final = ("trim_tokens_to_summarize", "max_tokens_before_summary", "messages_to_keep")
 
 
-def is_watched(owner: Any) -> bool:
-    """Whether this is middleware whose changes are told, and not a plug-in of ours, which tells by itself."""
+def is_observed(owner: Any) -> bool:
+    """Whether this is middleware whose changes are reported, and not a plug-in of ours, which reports by itself."""
     module: Any = sys.modules.get("langchain.agents.middleware.types")
     base: Any = getattr(module, "AgentMiddleware", None)
     return isinstance(base, type) and isinstance(owner, base) and not getattr(owner, "otel_assembly_plugin", False)
@@ -362,7 +362,7 @@ def trim_messages(original: Callable[..., Any], instrumentation: Instrumentation
             elif reducer is not None and step is not None:
                 _report(reducer, step, trim, result, settings)
         if reducer is not None:
-            reducer.end()  # where that could not be told
+            reducer.end()  # where that could not be reported
         return result
 
     return trim
@@ -378,8 +378,8 @@ def _reducer(instrumentation: Instrumentation, given: list[Any], settings: Mappi
 
 def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
     limit = "max_messages" if _by_count(settings) else "max_tokens"
-    told = {name: settings[name] for name in ("include_system", "allow_partial") if name in settings}
-    return {limit: settings["max_tokens"], **told}
+    flags = {name: settings[name] for name in ("include_system", "allow_partial") if name in settings}
+    return {limit: settings["max_tokens"], **flags}
 
 
 def _report(
