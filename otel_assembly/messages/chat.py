@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.errors import DescribeError
 from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, describe
 from otel_assembly.messages.draft import Draft, spelled
-from otel_assembly.messages.gemini import GEMINI
+from otel_assembly.messages.keyed_parts import GEMINI
 from otel_assembly.messages.parts import read_content, read_parts
 from otel_assembly.messages.replacements import summary_like
 from otel_assembly.messages.responses import ITEMS, read_item

@@ -1,7 +1,7 @@
 """How the parts of a message's content are read: one row for each type that a provider or a framework writes.
 
-OpenAI's, Anthropic's, LangChain's and OpenTelemetry's parts name their type; Bedrock's (`bedrock`) and Gemini's
-(`gemini`) are named by their only key.
+OpenAI's, Anthropic's, LangChain's and OpenTelemetry's parts name their type; Bedrock's and Gemini's are named by
+their only key (`keyed_parts`).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import DescribeError
-from otel_assembly.messages.bedrock import BEDROCK
 from otel_assembly.messages.draft import Draft, spelled
+from otel_assembly.messages.keyed_parts import BEDROCK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -2,8 +2,7 @@
 
 from otel_assembly.tokens.calibration import CalibratedCounter, CharacterCounter
 from otel_assembly.tokens.counters import TiktokenCounter, TokenCounter
-from otel_assembly.tokens.framing import MessageFraming
-from otel_assembly.tokens.meter import TokenMeter
+from otel_assembly.tokens.meter import MessageFraming, TokenMeter
 from otel_assembly.tokens.models import counter_for
 
 __all__ = [

@@ -1,4 +1,8 @@
-"""The parts of Bedrock's Converse: each is named by its only key."""
+"""Parts that are named by their only key: those of Bedrock's Converse, and of Gemini.
+
+Gemini pairs a call by its tool's name. Its id is optional on either side, the client leaves it out of the results that
+it makes, and Gemini takes the results of a message in the message right behind it.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,12 @@ from otel_assembly.errors import DescribeError
 from otel_assembly.messages.draft import Draft, spelled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     #: Reads the content of a result or a document.
     Content = Callable[[Draft, Any], None]
+    #: Reads one part, given the value of its key.
+    Row = Callable[[Draft, Any, Content], None]
 
 
 def _text(draft: Draft, value: Any, content: Content) -> None:
@@ -35,7 +41,7 @@ def _document(draft: Draft, value: Any, content: Content) -> None:
         draft.file()
 
 
-def _call(draft: Draft, value: Any, content: Content) -> None:
+def _bedrock_call(draft: Draft, value: Any, content: Content) -> None:
     if not isinstance(value, dict) or not isinstance(value.get("toolUseId"), str):
         raise DescribeError(dict, "a 'toolUse' has no 'toolUseId'")
     if value.get("type") == "server_tool_use":
@@ -45,7 +51,7 @@ def _call(draft: Draft, value: Any, content: Content) -> None:
     draft.call(value["toolUseId"], value.get("name"), value.get("input"), awaiting=waits)
 
 
-def _result(draft: Draft, value: Any, content: Content) -> None:
+def _bedrock_result(draft: Draft, value: Any, content: Content) -> None:
     if not isinstance(value, dict):
         raise DescribeError(dict, f"a 'toolResult' is a {type(value).__name__}, expected an object")
     said = draft.said
@@ -90,19 +96,74 @@ def _nothing(draft: Draft, value: Any, content: Content) -> None:
     pass
 
 
-#: How a part is read, by its key.
-BEDROCK: Final[dict[str, Callable[[Draft, Any, Content], None]]] = {
+#: How a part of Bedrock's is read, by its key.
+BEDROCK: Final[Mapping[str, Row]] = {
     "text": _text,
     "image": _media,
     "audio": _media,
     "video": _media,
     "document": _document,
-    "toolUse": _call,
-    "toolResult": _result,
+    "toolUse": _bedrock_call,
+    "toolResult": _bedrock_result,
     "json": _json,
     "reasoningContent": _reasoning,
     "guardContent": _guarded,
     "citationsContent": _cited,
     "searchResult": _found,
     "cachePoint": _nothing,
+}
+
+
+def _named(value: Any, key: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        raise DescribeError(dict, f"a {key!r} has no 'name'")
+    return value
+
+
+def _gemini_call(draft: Draft, value: Any, content: Content) -> None:
+    call = _named(value, "functionCall")
+    waits = call.get("awaiting_approval") is True
+    draft.call(call["name"], call["name"], call.get("args"), awaiting=waits)
+
+
+def _gemini_result(draft: Draft, value: Any, content: Content) -> None:
+    result = _named(value, "functionResponse")
+    said = draft.said
+    draft.result(result["name"])
+    response = result.get("response")
+    if isinstance(response, dict) and len(response) == 1 and isinstance(text := next(iter(response.values())), str):
+        response = text  # what its client makes of a function that returns a text
+    draft.text(response if isinstance(response, str) or response is None else spelled(response))
+    for part in result.get("parts") or ():  # pictures that a tool returns
+        if isinstance(part, dict) and not part.keys().isdisjoint(_FILES):
+            draft.file()
+    draft.said = said
+
+
+def _code(draft: Draft, value: Any, content: Content) -> None:
+    if isinstance(value, dict):
+        draft.text(value.get("code"))
+
+
+def _ran(draft: Draft, value: Any, content: Content) -> None:
+    if isinstance(value, dict):
+        draft.text(value.get("output"))
+
+
+def _server(draft: Draft, value: Any, content: Content) -> None:
+    """A call that Gemini answers itself, or its answer."""
+    draft.text(spelled(value))
+
+
+_FILES: Final = ("inlineData", "inline_data", "fileData", "file_data")
+
+#: How a part of Gemini's is read, by its key, in the spelling of its JSON or of its Python client.
+GEMINI: Final[Mapping[str, Row]] = {
+    "text": _text,
+    **dict.fromkeys(_FILES, _media),
+    **dict.fromkeys(("functionCall", "function_call"), _gemini_call),
+    **dict.fromkeys(("functionResponse", "function_response"), _gemini_result),
+    **dict.fromkeys(("executableCode", "executable_code"), _code),
+    **dict.fromkeys(("codeExecutionResult", "code_execution_result"), _ran),
+    **dict.fromkeys(("toolCall", "tool_call", "toolResponse", "tool_response"), _server),
 }
