@@ -33,14 +33,14 @@ def survivors_of(block: Block, items: Sequence[BlockItem], alive: Sequence[int])
         place = {index: at for at, index in enumerate(by_rank(items, alive))}
         atoms.sort(key=lambda atom: min(place[index] for index in atom))
     # What nobody will answer any more is out from the start.
-    waiting = {alive[at] for at in pairing.awaiting(-1)} if pairing is not None else set()
+    waiting = {alive[at] for at in pairing.pending_calls(-1)} if pairing is not None else set()
     return sorted(atoms, key=waiting.isdisjoint) if waiting else atoms
 
 
 def pending_of(block: Block, items: Sequence[BlockItem], alive: Sequence[int]) -> list[list[int]]:
     """The atoms with a tool call that explicitly awaits an approval, as they stand in `survivors_of`."""
     pairing = pairing_of([items[index] for index in alive])
-    waiting = {alive[at] for at in pairing.awaiting(-1)}
+    waiting = {alive[at] for at in pairing.pending_calls(-1)}
     return [atom for atom in survivors_of(block, items, alive) if not waiting.isdisjoint(atom)]
 
 

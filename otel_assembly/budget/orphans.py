@@ -54,7 +54,7 @@ def orphans(
             told[alive[at]] = DecisionOutcome.DROPPED, reason, None
         if told:
             found[block.name] = told
-        if pairing.awaiting(newest_response):
+        if pairing.pending_calls(newest_response):
             pending.add(block.name)
     return found, frozenset(pending)
 

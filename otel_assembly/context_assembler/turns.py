@@ -62,7 +62,7 @@ def in_steps(turns: Sequence[BlockItem], step_tokens: int) -> list[BlockItem]:
         end += _bytes(turn)
     newest = end // step_bytes
     pairing = pairing_of(turns)
-    waiting = set(pairing.awaiting(-1))
+    waiting = set(pairing.pending_calls(-1))
     waiting = {pairing.atoms[at] for at in waiting}
     made: list[BlockItem] = []
     for at, turn in enumerate(turns):

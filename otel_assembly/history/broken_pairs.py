@@ -27,13 +27,13 @@ def broken_in(view: View) -> int:
     history, runs = view.history, runs_of(view)
     if not runs:
         return 0
-    last, parted = _newest_response(history, runs), parted_atoms(history, runs)
+    last, cut_through = _newest_response(history, runs), broken_atoms(history, runs)
     orphans, broken = history.orphans, 0
     if len(orphans):
         broken = sum(orphans.index(stop) - orphans.index(start) for start, stop in runs)
-    for ask in history.pairing.given_up(last):
-        broken += history.atom(ask) not in parted and is_in(runs, ask)
-    for atom in parted:
+    for ask in history.pairing.abandoned_calls(last):
+        broken += history.atom(ask) not in cut_through and is_in(runs, ask)
+    for atom in cut_through:
         broken += _broken_of(history, runs, atom, last)
     return broken
 
@@ -45,19 +45,19 @@ def runs_of(view: View) -> list[Run]:
     return to_runs(view.positions())
 
 
-def parted_atoms(history: History, runs: Sequence[Run]) -> set[int]:
+def broken_atoms(history: History, runs: Sequence[Run]) -> set[int]:
     """The atoms of which some items stand in these runs and others may not."""
-    atoms, reach = history.pairing.atoms, history.reach
-    if not reach:
+    atoms, max_atom_span = history.pairing.atoms, history.max_atom_span
+    if not max_atom_span:
         return set()
     end = len(atoms)
     edges = {edge for run in runs for edge in run if 0 < edge < end}
-    return {atom for edge in edges for atom in atoms[edge : edge + reach] if atom < edge}
+    return {atom for edge in edges for atom in atoms[edge : edge + max_atom_span] if atom < edge}
 
 
 def echoes_stand(history: History, runs: Sequence[Run]) -> bool:
     """Whether every restatement in these runs still has what it restates in front of it."""
-    return all(_restates_still(history, runs, atom) for atom in parted_atoms(history, runs))
+    return all(_restates_still(history, runs, atom) for atom in broken_atoms(history, runs))
 
 
 def _restates_still(history: History, runs: Sequence[Run], atom: int) -> bool:
@@ -73,7 +73,9 @@ def _restates_still(history: History, runs: Sequence[Run], atom: int) -> bool:
 def members(history: History, atom: int) -> Iterable[int]:
     """The items of an atom, in order."""
     atoms = history.pairing.atoms
-    return (position for position, one in enumerate(atoms[atom : atom + history.reach + 1], atom) if one == atom)
+    return (
+        position for position, one in enumerate(atoms[atom : atom + history.max_atom_span + 1], atom) if one == atom
+    )
 
 
 def _broken_of(history: History, runs: Sequence[Run], atom: int, last: int) -> int:

@@ -77,11 +77,11 @@ class History(Sequence[Any]):
         self._offsets = array("Q", [0])
         self._sizes = array("I")
         #: Items that take no tokens: what the model does not see as a message, and what restates another event.
-        self.silent = array("I")
+        self.zero_token = array("I")
         #: Items that restate another event.
         self.echoes = array("I")
         #: How far an item stands behind the first item of its atom, at most.
-        self.reach = 0
+        self.max_atom_span = 0
         self._media = array("I")
         self._dicts = False
         self._digests = array("Q")
@@ -94,7 +94,7 @@ class History(Sequence[Any]):
         self.billed: tuple[int, int] | None = None
         self.all = Column(self)
         self.conversational = PositionColumn(self, array("I"))
-        self.asides = PositionColumn(self, array("I"))
+        self.non_conversation = PositionColumn(self, array("I"))
         self.orphans = PositionColumn(self, array("I"))
         self.requests = PositionColumn(self, array("I"))
         self.alerts = PositionColumn(self, array("I"))
@@ -102,7 +102,7 @@ class History(Sequence[Any]):
         self.columns: tuple[Column, ...] = (
             self.all,
             self.conversational,
-            self.asides,
+            self.non_conversation,
             self.orphans,
             self.requests,
             self.alerts,
@@ -134,7 +134,7 @@ class History(Sequence[Any]):
         with self.lock:
             position = len(self._events)
             flags = self._pairing.append(facts)
-            self.reach = max(self.reach, position - self._pairing.atoms[position])
+            self.max_atom_span = max(self.max_atom_span, position - self._pairing.atoms[position])
             size = 0 if flags & ECHO else sum(map(_utf8_length, facts.texts))
             self._kinds.append(code)
             self._offsets.append(self._offsets[-1] + size)
@@ -142,7 +142,7 @@ class History(Sequence[Any]):
             if flags & ECHO:
                 self.echoes.append(position)
             if flags & ECHO or not facts.rendered:
-                self.silent.append(position)
+                self.zero_token.append(position)
             if flags & MEDIA:
                 self._media.append(position)
             self._fresh[position] = facts
@@ -172,9 +172,9 @@ class History(Sequence[Any]):
         code = self._kinds[position]
         kind = KINDS[code]
         if kind is EventKind.ALERT:
-            return self.all, self.asides, self.alerts
+            return self.all, self.non_conversation, self.alerts
         if code not in _CONVERSATION_CODES:
-            return self.all, self.asides
+            return self.all, self.non_conversation
         if self._pairing.flags[position] & ORPHAN:
             return self.all, self.orphans
         if kind is EventKind.REQUEST:

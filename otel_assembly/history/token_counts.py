@@ -66,7 +66,7 @@ class TokenTable:
             with history.lock:
                 start = len(counts)
                 counts.extend(array("I", bytes(4 * (len(history) - start))))
-                for position in history.silent[bisect_left(history.silent, start) :]:
+                for position in history.zero_token[bisect_left(history.zero_token, start) :]:
                     counts[position] = 1
                     for column in history.columns_of(position):
                         self.counted[column] += 1
@@ -159,7 +159,7 @@ class TokenTable:
         if column is history.conversational:
             # Its neighbours are few where there is much of it.
             low, high = column.position(start), column.position(stop - 1) + 1
-            beside = [(one, one.index(low), one.index(high)) for one in (history.asides, history.orphans)]
+            beside = [(one, one.index(low), one.index(high)) for one in (history.non_conversation, history.orphans)]
             if sum(upto - at for _, at, upto in beside) * 2 < stop - start:
                 return self._between(low, high) - sum(self._direct(*one) for one in beside)
         if start == 0 and column not in self.totals:

@@ -19,7 +19,15 @@ from otel_assembly.history.history import History, ListHistory
 from otel_assembly.ledger.snapshot import Departure, ItemIds, LedgerInput, NumberedHistory, PendingUsage, Snapshot
 from otel_assembly.matching.event_index import EventMatcher
 from otel_assembly.matching.sequence_diff import diff_sequences
-from otel_assembly.messages.content_snapshot import Reading, Readings, changed, contents, equal, readable, says_the_same
+from otel_assembly.messages.content_snapshot import (
+    DescribedEvent,
+    DescribedEvents,
+    changed,
+    contents,
+    equal,
+    readable,
+    says_the_same,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,11 +66,11 @@ class Ledger:
         self._next = 0
         self._numbered: NumberedHistory | None = None
         #: The last list that came in.
-        self._given: list[Any] = []
+        self._last_list: list[Any] = []
         #: What was read of its events.
-        self.readings = Readings()
+        self.described = DescribedEvents()
         #: What each event of the last list said when it was read.
-        self._said: list[Any] = []
+        self._contents: list[Any] = []
         #: The last stable prefix that was hashed: its prompts, its events and the state of the hash.
         self.hashed_prefix: tuple[tuple[str, ...], View, Any] | None = None
         #: What left by a step since the last recorded assembly, and is not offered any more.
@@ -140,14 +148,14 @@ class Ledger:
             made = self._made_before(new)
             self._take(numbered, new)
             self._number(numbered, made)
-        return LedgerInput(numbered, numbered.history.view(), self._given)
+        return LedgerInput(numbered, numbered.history.view(), self._last_list)
 
     def _take(self, numbered: NumberedHistory, events: Sequence[Any]) -> None:
         """Put events behind those of a numbered history; all of them, or none if one cannot be read."""
-        self.readings.serve(len(numbered.history) + len(events))
-        read = list(map(self.readings.of, events))
+        self.described.serve(len(numbered.history) + len(events))
+        read = list(map(self.described.of, events))
         numbered.listed.take(events, [one.facts for one in read])
-        self._said += [one.said for one in read]
+        self._contents += [one.content for one in read]
 
     def _grown(self, events: list[Any], known: int) -> bool:
         """Whether a list is what it was, with more behind it.
@@ -155,9 +163,9 @@ class Ledger:
         What is behind is put behind ours first, and taken away again where it is not so: two lists of one length are
         compared without copying any of them, and without touching what is in them.
         """
-        given = self._given
+        given = self._last_list
         if not known:
-            self._given = list(events)
+            self._last_list = list(events)
             return True
         if len(events) < known or events[0] is not given[0] or events[known - 1] is not given[known - 1]:
             return False
@@ -172,7 +180,7 @@ class Ledger:
     def _unchanged(self, events: list[Any], known: int) -> bool:
         """Whether chat messages that were seen before still say what they said; a dict can be changed in place."""
         numbered = self._numbered
-        return numbered is None or not numbered.history.of_dicts or equal(self._said, contents(events[:known]))
+        return numbered is None or not numbered.history.of_dicts or equal(self._contents, contents(events[:known]))
 
     def _renewed(self, numbered: NumberedHistory, events: list[Any], known: int) -> bool:
         """Whether a list holds fresh objects of the events that it held, each of which says what it said, and more.
@@ -182,20 +190,20 @@ class Ledger:
         held, fresh = numbered.history.events, events[:known]
         if len(fresh) < known or not all(map(is_, map(type, held), map(type, fresh))) or not readable(fresh):
             return False
-        read: dict[int, Reading] = {}
+        read: dict[int, DescribedEvent] = {}
         try:
-            for at in changed(self._said, contents(fresh)):
-                read[at] = self.readings.of(fresh[at])
-                if not says_the_same(Reading(self._said[at], numbered.history.facts(at)), read[at]):
+            for at in changed(self._contents, contents(fresh)):
+                read[at] = self.described.of(fresh[at])
+                if not says_the_same(DescribedEvent(self._contents[at], numbered.history.facts(at)), read[at]):
                     return False
         except Exception:  # noqa: BLE001  # a foreign type's comparison is not ours to trust
             return False
         for at, one in read.items():
-            self._said[at] = one.said
+            self._contents[at] = one.content
         numbered.renew(
             fresh, {at: one.facts for at, one in read.items() if one.facts.id != numbered.history.facts(at).id}
         )
-        self._given = list(events)
+        self._last_list = list(events)
         return True
 
     def _number(self, numbered: NumberedHistory, known: Sequence[int | None]) -> None:
@@ -248,7 +256,7 @@ class Ledger:
             DescribeError: It cannot be read.
         """
         with self.lock:
-            return self.readings.of(event).facts
+            return self.described.of(event).facts
 
     def facts_of(self, event: Any) -> EventFacts | None:
         """As `facts`; None where it cannot be read."""
@@ -259,11 +267,11 @@ class Ledger:
 
     def _rearranged(self, old: NumberedHistory, events: list[Any]) -> LedgerInput:
         numbered = NumberedHistory(ListHistory(), ItemIds())
-        self._said, before = [], self._said
+        self._contents, before = [], self._contents
         try:
             self._take(numbered, events)
         except Exception:
-            self._said = before
+            self._contents = before
             raise
         self._number(numbered, self._recognised(old, events))
         if self.recorded is not None:
@@ -272,8 +280,8 @@ class Ledger:
         if self.observed:
             self._depart(old, numbered)
         self._numbered = numbered
-        self._given = list(events)
-        return LedgerInput(numbered, numbered.history.view(), self._given)
+        self._last_list = list(events)
+        return LedgerInput(numbered, numbered.history.view(), self._last_list)
 
     def _depart(self, old: NumberedHistory, new: NumberedHistory) -> None:
         """Of what is not offered any more, note what a step took out in an assembly that no reader was told of."""

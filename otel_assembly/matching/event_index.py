@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import DescribeError
-from otel_assembly.messages.content_snapshot import equal, reading_of, told_apart
+from otel_assembly.messages.content_snapshot import comparison_key, equal, have_different_ids
 from otel_assembly.messages.describe import EventFacts, describe
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def facts_of(event: Any) -> EventFacts | None:
 _ID: Final = attrgetter("id")
 
 
-def _reading_hash(facts: EventFacts) -> int:
-    return hash(reading_of(facts))
+def _key_hash(facts: EventFacts) -> int:
+    return hash(comparison_key(facts))
 
 
 class _Places:
@@ -69,7 +69,7 @@ class EventIndex:
         facts: What is known of the event at a place.
     """
 
-    __slots__ = ("_by_id", "_by_identity", "_by_identity_upto", "_by_reading", "_repeated", "events", "facts")
+    __slots__ = ("_by_id", "_by_identity", "_by_identity_upto", "_by_key_hash", "_repeated", "events", "facts")
 
     def __init__(self, events: Sequence[Any], facts: Callable[[int], EventFacts | None]) -> None:
         self.events = events
@@ -79,7 +79,7 @@ class EventIndex:
         self._repeated: dict[int, list[int]] = {}
         self._by_identity_upto = 0
         self._by_id = _Places(_ID)
-        self._by_reading = _Places(_reading_hash)
+        self._by_key_hash = _Places(_key_hash)
 
     def renewed(self) -> None:
         """The sequence holds other objects of the same events."""
@@ -110,7 +110,7 @@ class EventIndex:
 
     def like(self, facts: EventFacts) -> Sequence[int]:
         """Where events stand that read as this one does, and perhaps some others."""
-        return self._by_reading.of(_reading_hash(facts), self)
+        return self._by_key_hash.of(_key_hash(facts), self)
 
 
 class EventMatcher:
@@ -186,7 +186,7 @@ class EventMatcher:
                 continue
             del unknown[place]
             known = self._index.facts(index)
-            if not self._rereads or (known is not None and reading_of(known) == reading_of(facts)):
+            if not self._rereads or (known is not None and comparison_key(known) == comparison_key(facts)):
                 found[place] = index
 
     def _match_equals(
@@ -213,9 +213,9 @@ class EventMatcher:
     def _is_same(self, event: Any, facts: EventFacts, index: int) -> bool:
         """Whether two events that read alike are one."""
         known, other = self._index.facts(index), self._events[index]
-        if known is None or type(other) is not type(event) or (self._by_id and told_apart(known, facts)):
+        if known is None or type(other) is not type(event) or (self._by_id and have_different_ids(known, facts)):
             return False
-        return reading_of(known) == reading_of(facts) and (not facts.media_tokens or equal(other, event))
+        return comparison_key(known) == comparison_key(facts) and (not facts.media_tokens or equal(other, event))
 
 
 def moved(indexes: Sequence[int]) -> set[int]:

@@ -26,8 +26,8 @@ _SPARE: Final = 1_024
 _DEEPEST: Final = 32
 #: What cannot be changed in place.
 _FIXED: Final = (str, bytes, int, float, type, Enum, EventFacts)
-#: Readings of one message that are remembered: what it says, and what a reducer made of it.
-_READINGS: Final = 2
+#: So many contents of one message are remembered: what it says, and what a reducer made of it.
+_VERSIONS: Final = 2
 
 
 def _whole(event: Any) -> Any:
@@ -131,32 +131,32 @@ def _attributes(value: Any) -> Iterator[str]:
                 yield name
 
 
-class Reading(NamedTuple):
+class DescribedEvent(NamedTuple):
     """An event as it was read.
 
     Attributes:
-        said: What its facts were read from, copied; the event itself where that is not known.
+        content: What its facts were read from, copied; the event itself where that is not known.
         facts: What ``describe()`` said of it.
     """
 
-    said: Any
+    content: Any
     facts: EventFacts
 
 
-class Readings:
+class DescribedEvents:
     """What was read of one conversation's messages, by their framework's ids: a fresh object is not read anew."""
 
     __slots__ = ("_held", "_most")
 
     def __init__(self) -> None:
-        self._held: dict[tuple[type, Any], tuple[Reading, ...]] = {}
+        self._held: dict[tuple[type, Any], tuple[DescribedEvent, ...]] = {}
         self._most = _SPARE
 
     def serve(self, events: int) -> None:
         """Remember what a conversation of so many events needs."""
-        self._most = _READINGS * events + _SPARE
+        self._most = _VERSIONS * events + _SPARE
 
-    def of(self, event: Any) -> Reading:
+    def of(self, event: Any) -> DescribedEvent:
         """What an event says.
 
         Raises:
@@ -165,45 +165,49 @@ class Readings:
         getter = _getter(type(event))
         if getter is None:
             facts = describe(event)
-            return Reading(copied(event) if isinstance(event, dict) else event, facts)
+            return DescribedEvent(copied(event) if isinstance(event, dict) else event, facts)
         content = _content(getter, event)
         name = event.get("id") if isinstance(event, dict) else getattr(event, "__dict__", _NOTHING).get("id")
         # Of what has no id, the object is known again; should another one have its place, it says something else.
         key = type(event), name if isinstance(name, str) else id(event)
         held = self._held.get(key, ())
-        for reading in held:
-            if equal(reading.said, content):
-                return reading
+        for one in held:
+            if equal(one.content, content):
+                return one
         facts = describe(event)
-        reading = Reading(copied(content), facts)
-        self._held[key] = (reading, *held[: _READINGS - 1])
+        read = DescribedEvent(copied(content), facts)
+        self._held[key] = (read, *held[: _VERSIONS - 1])
         while len(self._held) > self._most:
             del self._held[next(iter(self._held))]
-        return reading
+        return read
 
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
-def changed(said: Sequence[Any], now: Sequence[Any]) -> Iterator[int]:
+def changed(before: Sequence[Any], now: Sequence[Any]) -> Iterator[int]:
     """Where contents are not what they were when they were read; those that are pass at the speed of C."""
-    return compress(range(len(said)), map(ne, said, now))
+    return compress(range(len(before)), map(ne, before, now))
 
 
-def says_the_same(then: Reading, now: Reading) -> bool:
-    """Whether two readings are of one message that says the same; an id that one of them lacks makes no other of it."""
+def says_the_same(then: DescribedEvent, now: DescribedEvent) -> bool:
+    """Whether two are one message that says the same; an id that one of them lacks makes no other of it."""
     one, other = then.facts, now.facts
-    if told_apart(one, other) or reading_of(one) != reading_of(other) or [*one.awaiting] != [*other.awaiting]:
+    if (
+        have_different_ids(one, other)
+        or comparison_key(one) != comparison_key(other)
+        or [*one.awaiting] != [*other.awaiting]
+    ):
         return False
-    return not one.media_tokens or _same_parts(then.said, now.said)
+    return not one.media_tokens or _same_parts(then.content, now.content)
 
 
-def told_apart(one: EventFacts, other: EventFacts) -> bool:
+def have_different_ids(one: EventFacts, other: EventFacts) -> bool:
     """Whether two events are two by their ids: each was given one, and they are not the same."""
     return one.id != other.id and None not in {one.id, other.id} and one.id_given and other.id_given
 
 
-def reading_of(facts: EventFacts) -> tuple[Any, ...]:
+def comparison_key(facts: EventFacts) -> tuple[Any, ...]:
     """What the model reads of an event, and the calls that it belongs to."""
     return str(facts.kind), facts.texts, (*facts.opens,), (*facts.closes,), facts.media_tokens
 

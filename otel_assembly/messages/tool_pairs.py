@@ -190,24 +190,24 @@ class Pairing:
         if self.flags[position] & ORPHAN:
             return False
         members = self.incomplete.get(self.atoms[position])
-        return members is None or not self._given_up(members, newest_response)
+        return members is None or not self._is_abandoned(members, newest_response)
 
-    def _given_up(self, members: Sequence[int], newest_response: int) -> bool:
+    def _is_abandoned(self, members: Sequence[int], newest_response: int) -> bool:
         return any(
             member in self._unanswered and member not in self._awaits for member in members if member < newest_response
         )
 
-    def awaiting(self, newest_response: int) -> list[int]:
+    def pending_calls(self, newest_response: int) -> list[int]:
         """Items of the atoms with a call that explicitly awaits an approval and has no result yet, in order."""
         atoms = {self.atoms[ask] for ask in list(self._awaits)}
         return sorted(
             position
             for members in [tuple(self.incomplete.get(atom, ())) for atom in atoms]
-            if not self._given_up(members, newest_response)
+            if not self._is_abandoned(members, newest_response)
             for position in members
         )
 
-    def given_up(self, newest_response: int) -> list[int]:
+    def abandoned_calls(self, newest_response: int) -> list[int]:
         """Items that ask for something that nobody has answered, and nobody will."""
         return [ask for ask in list(self._unanswered) if ask < newest_response and ask not in self._awaits]
 
@@ -216,7 +216,7 @@ class Pairing:
         return sorted(
             member
             for members in list(self.incomplete.values())
-            if self._given_up(members, self.last_response)
+            if self._is_abandoned(members, self.last_response)
             for member in tuple(members)
             if member < end
         )
@@ -225,7 +225,7 @@ class Pairing:
         """Whether an atom has become one of several."""
         return atom in self._joined
 
-    def parts(self, atom: int, opened: int, closed: int) -> bool:
+    def has_lost_some(self, atom: int, opened: int, closed: int) -> bool:
         """Whether a selection with so many of an atom's calls and answers has lost some of it."""
         return (
             not opened
@@ -267,11 +267,11 @@ def unpaired(pairing: Pairing, newest_first: Iterable[int], newest_response: int
     }
     if doubtful:
         of_doubt = [position for position in paired if atoms[position] in doubtful]
-        lost.update(_parted(pairing, of_doubt, newest_response))
+        lost.update(_broken(pairing, of_doubt, newest_response))
     return lost
 
 
-def _parted(pairing: Pairing, positions: list[int], newest_response: int) -> Iterator[int]:
+def _broken(pairing: Pairing, positions: list[int], newest_response: int) -> Iterator[int]:
     """Of items in atoms that may have lost some of theirs, those in atoms that have."""
     atoms, flags, links = pairing.atoms, pairing.flags, pairing.links
     opened: dict[int, int] = {}
@@ -281,8 +281,8 @@ def _parted(pairing: Pairing, positions: list[int], newest_response: int) -> Ite
         side[atoms[position]] = side.get(atoms[position], 0) + links[position]
     for position in positions:
         atom = atoms[position]
-        parted = pairing.parts(atom, opened.get(atom, 0), closed.get(atom, 0))
-        if (parted or not pairing.is_sendable(position, newest_response)) and not flags[position] & ORPHAN:
+        lost = pairing.has_lost_some(atom, opened.get(atom, 0), closed.get(atom, 0))
+        if (lost or not pairing.is_sendable(position, newest_response)) and not flags[position] & ORPHAN:
             yield position
 
 

@@ -166,7 +166,7 @@ def newest_request(view: View) -> list[int]:
     if request < 0 or not history.flags(request) & ANSWERS:
         return [request] if request >= 0 else []
     atom = history.atom(request)
-    members = range(atom, min(len(history), atom + history.reach + 1))
+    members = range(atom, min(len(history), atom + history.max_atom_span + 1))
     return [position for position in members if history.atom(position) == atom and view.holds(position)]
 
 

@@ -67,7 +67,7 @@ class BudgetPlan:
         self.first = leading(view)
         self.response = newest_response(view)
         self.request = newest_request(view)
-        self.awaiting = [position for position in history.pairing.awaiting(self.response) if view.holds(position)]
+        self.awaiting = [position for position in history.pairing.pending_calls(self.response) if view.holds(position)]
         self.costs = {
             **{f"prompt[{index}]": meter.prompt(prompt) for index, prompt in enumerate(prompts)},
             "tool_schemas": meter.tools(context.tools),

@@ -45,7 +45,7 @@ class ConversationPolicy(DecidingPolicy):
         verdicts = [
             Verdict(left, DecisionOutcome.DROPPED, reason)
             for column, reason in (
-                (history.asides, DecisionReason.NOT_CONVERSATION),
+                (history.non_conversation, DecisionReason.NOT_CONVERSATION),
                 (history.orphans, DecisionReason.ORPHANED_TOOL_RESULT),
             )
             if (left := View(history, [(column, 0, column.index(end))]))

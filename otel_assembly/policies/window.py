@@ -70,7 +70,7 @@ class SlidingWindowPolicy(DecidingPolicy):
             return Outcome(prompts, kept, verdicts)
         history, response = view.history, newest_response(view)
         request = newest_request(view)
-        awaiting = [position for position in history.pairing.awaiting(response) if view.holds(position)]
+        awaiting = [position for position in history.pairing.pending_calls(response) if view.holds(position)]
         pinned = {view.index_of(p) for p in (*request, *awaiting, *newest_atom(view, response))}
         cut = self._cut(total, first, pinned)
         stays = sorted(index for index in pinned if first <= index < cut)
