@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from otel_assembly._internal.current_recorder import default_recorder
 from otel_assembly.budget.compaction import Compactors, compactors_of
 from otel_assembly.budget.measure import measure_for
-from otel_assembly.budget.rule import plan
+from otel_assembly.budget.plan import plan
 from otel_assembly.tokens.models import ready
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.allocation import Allocation
     from otel_assembly.budget.block import Block
     from otel_assembly.budget.compaction import Compact, Compacted, Watch
-    from otel_assembly.budget.rule import CompactionRequest, Plan
+    from otel_assembly.budget.plan import CompactionRequest, Plan
 
 _EXTRACTIVE = Compactors()
 

@@ -1,450 +1,96 @@
-"""The rule by which blocks are kept, cut, compacted or dropped (seed 004).
+"""The one rule by which a budget is shared out, among the blocks of `allocate` and in the chain of a `BudgetPolicy`.
 
-First what may not be cut; then floors, so that no block of higher priority eats what a lower one cannot do without;
-then the rest, highest priority first, each block whole if it fits, else cut its own way, and compacted before it is
-dropped.
+What may not be cut comes first; where that alone is over the budget, nothing is sent. Then floors are reserved, so that
+no part of higher priority takes what a lower one cannot do without. Then each part is asked, the one of highest
+priority first: it may take what is free but for the floors behind it. A part that fits is kept whole. Of one that does
+not, atoms are kept in the order in which they survive, up to the first that does not fit: nothing that is ranked worse
+is kept where something that is ranked better is not.
 
-What compacts may wait for a model, so the rule is a generator: it asks for a compaction and is sent what came of it.
-See `allocator` for who answers it.
+Blocks are decided with all their items in hand (`budget.plan`). A chain is asked for its events from the newest
+backwards, and no further than there is room (`policies.budget_plan`), so that a turn costs what its window holds and
+not what the conversation does. Both share out a `Sharing` and count `Survivors`; a property holds that both keep the
+same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, replace
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
-
-from otel_assembly.budget.allocation import Allocation, BlockOutcome
-from otel_assembly.budget.block import Block, BlockItem, Cut
-from otel_assembly.budget.compaction import CompactedBlock
-from otel_assembly.budget.duplicates import Told, losers
-from otel_assembly.budget.keep_order import pending_of, survivors_of
-from otel_assembly.budget.orphans import orphans
-from otel_assembly.budget.reports import overflow_report
-from otel_assembly.budget.sections import is_text, item_text
-from otel_assembly.decision import DecisionOutcome, DecisionReason, Overflow, OverflowCause
-from otel_assembly.errors import ConfigurationError, ContextOverflowError, TokenizerError
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from otel_assembly.budget.compaction import Compacted
-    from otel_assembly.budget.measure import Measure, Rendered
+    from collections.abc import Iterable
 
-_DROPPED = DecisionOutcome.DROPPED
-_PENDING: Final[Told] = (DecisionOutcome.KEPT, DecisionReason.PENDING_TOOL_CALL, None)
-#: What an overflow calls the calls that await an approval in blocks that may be cut.
-_PENDING_COST: Final = "pending_tool_calls"
-#: Most blocks that leave whole have nothing more to say, so they share one.
-_OVER_BUDGET = BlockOutcome(_DROPPED, DecisionReason.OVER_BUDGET)
-_BELOW_FLOOR = BlockOutcome(_DROPPED, DecisionReason.BELOW_FLOOR)
+#: Bytes of text in a token, by rule of thumb; a step of a cut is so many bytes long for each of its tokens.
+BYTES_PER_TOKEN: Final = 4
+#: A cut at a step keeps at least one part in so many of what there is room for; else it is made at any atom.
+_LEAST_FILLED: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionRequest:
-    """What the rule asks for: a text of at most `target` tokens that says what `text` says."""
-
-    block: Block
-    text: str
-    target: int
-    measure: Measure
-
-
-Plan = Generator[CompactionRequest, "Compacted", Allocation]
-
-
-def plan(blocks: Iterable[Block], window: int, output_reserve: int, measure: Measure, *, schemas: int = 0) -> Plan:
-    """The rule, as a generator of what it wants compacted; it returns the allocation.
-
-    What is wrong whatever the tokens are is raised at once, and what only counting shows, by the generator.
+class Sharing:
+    """A budget while it is shared out.
 
     Args:
-        blocks: The blocks.
-        window: The model's window, in tokens.
-        output_reserve: Tokens kept free for the reply.
-        measure: What counts; its ``priming`` is what belongs to no block.
-        schemas: How many tokens of that are for tool schemas.
+        budget: The tokens that there are.
+        fixed: Tokens of what may not be cut.
 
-    Raises:
-        ConfigurationError: A number cannot work, two blocks share a name, or a floor is above the window.
-        DescribeError: An item of a type that no row reads.
-        ContextOverflowError: What may not be cut does not fit.
-        TokenizerError: The counter does not count; the message names the block.
+    Attributes:
+        free: Tokens that nobody has taken; below 0 where what may not be cut is over the budget.
     """
-    return _Rule(blocks, window, output_reserve, measure, schemas).run()
+
+    __slots__ = ("_reserved", "free")
+
+    def __init__(self, budget: int, fixed: int) -> None:
+        self.free = budget - fixed
+        self._reserved = 0
+
+    def reserve(self, floors: Iterable[int]) -> list[int]:
+        """Reserve the floor of each part, in order of priority; −1 in the place of one for which there is no room."""
+        reserved: list[int] = []
+        for floor in floors:
+            fits = self._reserved + floor <= self.free
+            reserved.append(floor if fits else -1)
+            self._reserved += floor if fits else 0
+        return reserved
+
+    def room(self, floor: int = 0) -> int:
+        """The tokens that the next part may take, of which `floor` were reserved for it."""
+        self._reserved -= max(0, floor)
+        return self.free - self._reserved
+
+    def take(self, tokens: int) -> None:
+        """The part that was asked takes so many."""
+        self.free -= tokens
 
 
-def _sorted(blocks: Iterable[Block]) -> list[Block]:
-    """The blocks in the order in which they are decided."""
-    given: Any = blocks
-    if isinstance(given, str | bytes | Block) or not isinstance(given, Iterable):
-        raise ConfigurationError(f"blocks must be several Block objects, got one {type(given).__name__}")
-    given = list(given)
-    try:
-        ordered = sorted(given, key=attrgetter("order"))
-        names = {block.name for block in ordered}
-    except AttributeError:
-        strangers = [type(one).__name__ for one in given if not isinstance(one, Block)]
-        if not strangers:
-            raise
-        raise ConfigurationError(f"blocks must be Block objects, got a {strangers[0]}") from None
-    if len(names) < len(ordered):
-        for block in ordered:
-            if block.name not in names:
-                raise ConfigurationError(f"two blocks are called {block.name!r}; each needs a name of its own")
-            names.remove(block.name)
-    return ordered
+class Survivors:
+    """How many of a part's atoms fit a room, which are told one by one in the order in which they survive.
 
+    Atoms may lie in cells, for a cut that is to move in steps: it is then made in front of the last atom of a cell,
+    unless that would keep less than a quarter of what there is room for.
 
-class _Rule:
-    __slots__ = (
-        "_blocks",
-        "_budget",
-        "_costs",
-        "_lost",
-        "_measure",
-        "_pending",
-        "_pinned",
-        "_reserve",
-        "_schemas",
-        "_window",
-    )
+    Args:
+        room: The tokens that they may take.
 
-    def __init__(
-        self, blocks: Iterable[Block], window: int, output_reserve: int, measure: Measure, schemas: int
-    ) -> None:
-        numbers: dict[str, Any] = {"window": window, "output_reserve": output_reserve}
-        for name, value in numbers.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ConfigurationError(f"{name} must be a whole number of tokens, 0 or more, got {value!r}")
-        if output_reserve >= window:
-            raise ConfigurationError(
-                f"output_reserve ({output_reserve}) leaves nothing of the window ({window}); it must be smaller"
-            )
-        self._window, self._reserve, self._budget = window, output_reserve, window - output_reserve
-        self._measure = measure
-        self._schemas = schemas
-        self._blocks = _sorted(blocks)
-        for block in self._blocks:
-            if block.min_tokens > window:
-                raise ConfigurationError(
-                    f"block {block.name!r}: its floor of {block.min_tokens} tokens is above the window of {window}; "
-                    "lower min_tokens or raise the window"
-                )
-        self._lost, pending = self._out_from_the_start()
-        #: Of cuttable blocks with calls that await an approval, the atoms that stay whatever is cut.
-        self._pending: dict[str, list[list[int]]] = {
-            block.name: pending_of(block, block.items, self._alive(block))
-            for block in (self._blocks if pending else ())
-            if block.cuttable and block.name in pending
-        }
-        #: What those take.
-        self._pinned: dict[str, int] = {}
-        self._costs: list[int] = []
+    Attributes:
+        count: How many of the first atoms are kept.
+    """
 
-    def _out_from_the_start(self) -> tuple[dict[str, dict[int, Told]], frozenset[str]]:
-        """Items that stay out of any prompt, however much room there is, by block and place.
+    __slots__ = ("_at_step", "_cell", "_left", "_left_at_step", "_room", "count")
 
-        And the names of the blocks in which calls await an approval.
-        """
-        several = [block for block in self._blocks if isinstance(block.content, tuple)]
-        if not several:
-            return {}, frozenset()
-        lost = losers(several)
-        unpaired, pending = orphans(several, lost)
-        for name, told in unpaired.items():
-            lost.setdefault(name, {}).update(told)
-        return lost, pending
+    def __init__(self, room: int) -> None:
+        self.count = 0
+        self._room = self._left = self._left_at_step = room
+        self._at_step = 0
+        self._cell = -1
 
-    def _counted(self) -> list[int]:
-        """What each block takes whole, without the items that are out from the start."""
-        text, overhead, lost = self._measure.text, self._measure.overhead, self._lost
-        pending = self._pending
-        costs: list[int] = []
-        block: Block | None = None
-        try:
-            for block in self._blocks:
-                if block.plain:
-                    costs.append(overhead + text(block.content) if block.content else 0)  # type: ignore[arg-type]  # plain: a text
-                else:
-                    items = block.items
-                    alive = self._alive(block) if block.name in lost else range(len(items))
-                    costs.append(self._measure.tokens(block, items, alive))
-                    if block.name in pending:
-                        held = _in_order(pending[block.name])
-                        self._pinned[block.name] = self._measure.tokens(block, items, held)
-        except TokenizerError as error:
-            raise _named(block, error) from error
-        return costs
-
-    def _alive(self, block: Block) -> Sequence[int]:
-        lost = self._lost.get(block.name)
-        count = len(block.items)
-        return range(count) if lost is None else [index for index in range(count) if index not in lost]
-
-    def run(self) -> Plan:
-        costs = self._costs = self._counted()
-        budget, lost, overhead = self._budget, self._lost, self._measure.overhead
-        pinned = self._pinned
-        fixed = self._measure.priming + sum(pinned.values())
-        for block, cost in zip(self._blocks, costs, strict=True):
-            if not block.cuttable:
-                fixed += cost
-        if fixed > budget:
-            raise self._overflow(fixed)
-        floors, reserved = self._floors(budget - fixed)
-        free = budget - fixed
-        used = fixed
-        decided: list[tuple[Block, int, BlockOutcome | None]] = []
-        for block, cost, floor in zip(self._blocks, costs, floors, strict=True):
-            fate: BlockOutcome | None = None
-            if not block.cuttable:
-                # Its room is what it was given in the first pass: its own.
-                decided.append((block, cost, self._kept(block) if block.name in lost else None))
-                continue
-            # What is fixed of it has been reserved already, and is all its own.
-            holds = block.name in pinned
-            own = pinned[block.name] if holds else 0
-            if floor < 0:
-                fate = self._pinned_alone(block, DecisionReason.BELOW_FLOOR) if holds else _BELOW_FLOOR
-                decided.append((block, free - reserved + own, self._with_lost(block, fate)))
-                continue
-            reserved -= floor
-            room = free - reserved + own
-            if cost <= room:
-                free -= cost - own
-                used += cost - own
-                fate = self._kept(block) if block.name in lost else None
-            elif room <= (overhead if block.plain else 0) and not holds:
-                fate = self._with_lost(block, _OVER_BUDGET)
-            else:
-                try:
-                    fate = self._with_lost(block, (yield from self._cut(block, cost, room)))
-                    free -= min(room, max(own, self._charged(block, fate))) - own
-                except TokenizerError as error:
-                    raise _named(block, error) from error
-                used += fate.rendered.tokens - own
-            decided.append((block, room, fate))
-        return Allocation(
-            decided,
-            window=self._window,
-            output_reserve=self._reserve,
-            fixed=fixed,
-            used=used,
-            measure=self._measure,
-        )
-
-    def _overflow(self, fixed: int) -> ContextOverflowError:
-        costs = {block.name: cost for block, cost in zip(self._blocks, self._costs, strict=True) if not block.cuttable}
-        around = {
-            _PENDING_COST: sum(self._pinned.values()),
-            "tool_schemas": self._schemas,
-            "reply_priming": self._measure.priming - self._schemas,
-        }
-        costs.update((name, tokens) for name, tokens in around.items() if tokens)
-        error = ContextOverflowError(self._budget, fixed, costs)
-        overflow = Overflow(self._budget, fixed, OverflowCause.FIXED)
-        error.report = overflow_report(self._blocks, self._costs, self._window, self._reserve, overflow)
-        return error
-
-    def _floors(self, room: int) -> tuple[list[int], int]:
-        """What is reserved for each block, −1 where there was no room for its floor; and the sum."""
-        floors: list[int] = []
-        reserved = 0
-        for block, cost in zip(self._blocks, self._costs, strict=True):
-            floor = min(block.min_tokens, cost) if block.cuttable and block.min_tokens else 0
-            if floor and block.name in self._pinned:
-                floor = max(0, floor - self._pinned[block.name])
-            if reserved + floor > room:
-                floors.append(-1)
-                continue
-            floors.append(floor)
-            reserved += floor
-        return floors, reserved
-
-    def _kept(self, block: Block) -> BlockOutcome:
-        """A block that is kept whole but for the items that are out from the start."""
-        alive = list(self._alive(block))
-        told = dict(self._lost[block.name])
-        if not alive:
-            return BlockOutcome(_DROPPED, next(iter(told.values()))[1], told=told)
-        items = block.items
-        reason = DecisionReason.FITS if block.cuttable else DecisionReason.PINNED
-        result = block.holding([items[index] for index in alive])
-        return BlockOutcome(
-            DecisionOutcome.KEPT, reason, alive, told, result, self._measure.rendered(block, items, alive)
-        )
-
-    def _pinned_alone(self, block: Block, reason: DecisionReason) -> BlockOutcome:
-        """A block of which nothing is left but the calls that await an approval."""
-        kept = _in_order(self._pending[block.name])
-        items = block.items
-        told: dict[int, Told] = dict.fromkeys(self._alive(block), (_DROPPED, reason, None))
-        told.update(dict.fromkeys(kept, _PENDING))
-        result = block.holding([items[index] for index in kept])
-        return BlockOutcome(
-            DecisionOutcome.KEPT, reason, kept, told, result, self._measure.rendered(block, items, kept)
-        )
-
-    def _with_lost(self, block: Block, fate: BlockOutcome) -> BlockOutcome:
-        lost = self._lost.get(block.name)
-        return fate if lost is None else replace(fate, told={**fate.told, **lost})
-
-    def _charged(self, block: Block, fate: BlockOutcome) -> int:
-        """What later blocks cannot have: for a block that was cut, the bound by which it was."""
-        if fate.made is not None or not fate.kept:
-            return fate.rendered.tokens
-        return max(fate.rendered.tokens, sum(self._charges(block, block.items, fate.kept)))
-
-    def _charges(self, block: Block, items: Sequence[BlockItem], indexes: Iterable[int]) -> list[int]:
-        return self._measure.charges(block, [(self._measure.item(items[at]), is_text(items[at])) for at in indexes])
-
-    # A block that does not fit whole
-
-    def _cut(self, block: Block, cost: int, room: int) -> Generator[CompactionRequest, Compacted, BlockOutcome]:
-        if block.cut is Cut.WHOLE:
-            holds = block.name in self._pending
-            return self._pinned_alone(block, DecisionReason.OVER_BUDGET) if holds else _OVER_BUDGET
-        items = block.items
-        alive = self._alive(block)
-        attempts: tuple[Any, ...] = ()
-        single = len(items) == 1
-        if (single or block.cut is Cut.COMPRESS) and all(is_text(items[index]) for index in alive):
-            fate = yield from self._compacted_whole(block, items, alive, room)
-            if single or fate.result is not None:
-                return fate
-            attempts = fate.attempts
-        fate = yield from self._cut_items(block, items, alive, room, min(block.min_tokens, cost))
-        fate.attempts = (*attempts, *fate.attempts)
-        return fate
-
-    def _compacted_whole(
-        self, block: Block, items: Sequence[BlockItem], alive: Sequence[int], room: int
-    ) -> Generator[CompactionRequest, Compacted, BlockOutcome]:
-        """Compact a block into one text, where there is room to ask for one."""
-        measure = self._measure
-        around = measure.overhead + (measure.text(block.restated) if block.restated else 0)
-        target = room - around - (measure.text(block.separator) if block.restated and block.separator else 0)
-        if target <= 0:
-            return BlockOutcome(_DROPPED, DecisionReason.OVER_BUDGET)
-        texts = [item_text(items[index]) for index in alive]
-        compacted = yield CompactionRequest(block, block.separator.join(texts), target, measure)
-        fate = BlockOutcome(_DROPPED, DecisionReason.OVER_BUDGET, attempts=compacted.attempts)
-        if compacted.text is None:
-            return fate
-        made = _made(compacted.text, block, items, alive)
-        result = block.holding(made)
-        rendered = measure.rendered(result, result.items, (0,))
-        if rendered.tokens > room:  # by a counter that finds more in a text than in its parts
-            return fate
-        return BlockOutcome(
-            DecisionOutcome.COMPACTED,
-            DecisionReason.COMPACTED,
-            result=result,
-            rendered=rendered,
-            made=made,
-            attempts=compacted.attempts,
-        )
-
-    def _cut_items(
-        self, block: Block, items: Sequence[BlockItem], alive: Sequence[int], room: int, floor: int
-    ) -> Generator[CompactionRequest, Compacted, BlockOutcome]:
-        reason = DecisionReason.OVER_BUDGET if block.cut is Cut.OLDEST else DecisionReason.LOW_RANK
-        survivors = survivors_of(block, items, alive)
-        pending = self._pending.get(block.name, [])
-        fitting, kept, rendered = self._that_fit(block, items, survivors, room, len(pending))
-        told: dict[int, Told] = {}
-        made: CompactedBlock | None = None
-        attempts: tuple[Any, ...] = ()
-        result: Block | None = None
-        if fitting < len(survivors) and (fitting == len(pending) or rendered.tokens < floor):
-            # What fits is nothing, or useless by itself: the next item may make up for it, if it is shorter.
-            found = yield from self._next_compacted(block, items, survivors[: fitting + 1], room)
-            made, result, rendered_with, attempts = found
-            if made is not None:
-                rendered = rendered_with
-                told[survivors[fitting][0]] = DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, None
-        if made is None:
-            if not kept or rendered.tokens < floor:
-                useless = DecisionReason.BELOW_FLOOR if fitting > len(pending) else DecisionReason.OVER_BUDGET
-                fate = self._pinned_alone(block, useless) if pending else BlockOutcome(_DROPPED, useless)
-                fate.attempts = attempts
-                return fate
-            result = block.holding([items[index] for index in kept])
-        stays = set(kept).union(told)
-        told.update((index, (_DROPPED, reason, None)) for index in alive if index not in stays)
-        told.update(dict.fromkeys(_in_order(pending), _PENDING))
-        if made is not None:
-            reason = DecisionReason.COMPACTED
-        outcome = DecisionOutcome.KEPT if made is None else DecisionOutcome.COMPACTED
-        return BlockOutcome(outcome, reason, kept, told, result, rendered, made, attempts)
-
-    def _that_fit(
-        self, block: Block, items: Sequence[BlockItem], survivors: Sequence[Sequence[int]], room: int, pinned: int
-    ) -> tuple[int, list[int], Rendered]:
-        """How many atoms fit together, the first ones first; their items, ascending; and what those take.
-
-        The first `pinned` of them stay in any case: `room` holds them.
-        """
-        charges = iter(self._charges(block, items, [index for atom in survivors for index in atom]))
-        left, fitting = room, 0
-        for atom in survivors:
-            left -= sum(next(charges) for _ in atom)
-            if left < 0 and fitting >= pinned:
-                break
-            fitting += 1
-        while True:
-            kept = _in_order(survivors[:fitting])
-            rendered = self._measure.rendered(block, items, kept)
-            # A counter may find more in a joined text than in its parts; whatever it finds, the budget holds.
-            if rendered.tokens <= room or fitting <= pinned:
-                return fitting, kept, rendered
-            fitting -= 1
-
-    def _next_compacted(
-        self, block: Block, items: Sequence[BlockItem], survivors: Sequence[Sequence[int]], room: int
-    ) -> Generator[CompactionRequest, Compacted, tuple[CompactedBlock | None, Block | None, Rendered, tuple[Any, ...]]]:
-        """Compact the last of these atoms, where it is one text and there is room for some of it behind the others."""
-        *whole, atom = survivors
-        nothing: Rendered = self._measure.rendered(block, items, ())
-        if len(atom) != 1 or not is_text(items[atom[0]]):
-            return None, None, nothing, ()
-        (at,) = atom
-        before = [index for one in whole for index in one]
-        costs = [(self._measure.item(items[index]), is_text(items[index])) for index in before]
-        target = room - sum(self._measure.charges(block, [*costs, (0, True)]))
-        if target <= 0:
-            return None, None, nothing, ()
-        compacted = yield CompactionRequest(block, item_text(items[at]), target, self._measure)
-        if compacted.text is None:
-            return None, None, nothing, compacted.attempts
-        made = _made(compacted.text, block, items, atom)
-        shown = [
-            replace(items[index], content=made) if index == at else items[index] for index in sorted([*before, at])
-        ]
-        result = block.holding(shown)
-        rendered = self._measure.rendered(result, shown, range(len(shown)))
-        if rendered.tokens > room:
-            return None, None, nothing, compacted.attempts
-        return made, result, rendered, compacted.attempts
-
-
-def _in_order(atoms: Iterable[Sequence[int]]) -> list[int]:
-    """The items of these atoms, ascending."""
-    return sorted(index for atom in atoms for index in atom)
-
-
-def _named(block: Block | None, error: TokenizerError) -> TokenizerError:
-    return TokenizerError(f"block {block.name!r}: {error}") if block is not None else error
-
-
-def _made(text: str, block: Block, items: Sequence[BlockItem], indexes: Sequence[int]) -> CompactedBlock:
-    """What compaction made, with the leaves that it came from; those of a summary are its own."""
-    leaves: dict[str, None] = {}
-    for index in indexes:
-        content = items[index].content
-        if isinstance(content, CompactedBlock) and content.provenance:
-            leaves.update(dict.fromkeys(content.provenance))
-        else:
-            leaves[items[index].id or (block.name if len(items) == 1 else f"{block.name}[{index}]")] = None
-    covers = (min(indexes), max(indexes))
-    return CompactedBlock(summary=text, provenance=tuple(leaves), covers_turns=covers)
+    def take(self, tokens: int, cell: int = -1) -> bool:
+        """Whether the next atom, of so many tokens, is kept; after the first that is not, none is asked any more."""
+        if cell != self._cell:
+            self._at_step, self._left_at_step, self._cell = self.count, self._left, cell
+        self._left -= tokens
+        if self._left >= 0:
+            self.count += 1
+            return True
+        # A step right behind the newest atom would throw away what there is room for.
+        if self._at_step and _LEAST_FILLED * (self._room - self._left_at_step) >= self._room:
+            self.count = self._at_step
+        return False

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from otel_assembly.budget.allocator import finished_async
 from otel_assembly.budget.measure import Measure
 from otel_assembly.budget.ordering import OrderedPrompt, order_for_attention_and_cache, parts_in_order
+from otel_assembly.budget.plan import plan
 from otel_assembly.budget.reports import report_of
-from otel_assembly.budget.rule import plan
 from otel_assembly.budget.sections import is_text, item_text
 from otel_assembly.context_assembler.compaction_cache import KeptCompactions, answered_keeping
 from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason, Outcome, Verdict

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.budget.block import Block
     from otel_assembly.budget.compaction import Compactors, Watch
-    from otel_assembly.budget.rule import CompactionRequest
+    from otel_assembly.budget.plan import CompactionRequest
 
 #: Texts of one conversation that are kept: a block has one at a time, and a few more for turns that go back and forth.
 _MOST: Final = 16

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.budget.allocation import pairing_of, texts_of
 from otel_assembly.budget.block import BlockItem
+from otel_assembly.budget.rule import BYTES_PER_TOKEN
 from otel_assembly.messages.tool_pairs import ECHO
-from otel_assembly.policies.budget_plan import BYTES_PER_TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

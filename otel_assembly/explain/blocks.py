@@ -1,6 +1,6 @@
 """An allocation rebuilt from its spans: blocks without a word in them, on which the real rule runs again.
 
-The rule is `budget.rule.plan` itself. What it asks of a tokenizer is answered from the numbers of the ledger: a block
+The rule is `budget.plan.plan` itself. What it asks of a tokenizer is answered from the numbers of the ledger: a block
 whole takes its exact cost, a part of it what its items are charged, which is the bound by which it is cut. What a
 compactor would answer to a request that was never made is for the caller to assume.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from otel_assembly.budget.block import Block, BlockItem, Cut
 from otel_assembly.budget.compaction import Compacted, CompactedBlock
 from otel_assembly.budget.measure import NOTHING, Measure, Rendered
-from otel_assembly.budget.rule import CompactionRequest, plan
+from otel_assembly.budget.plan import CompactionRequest, plan
 from otel_assembly.decision import DecisionOutcome, DecisionReason
 from otel_assembly.errors import AssemblyError
 from otel_assembly.explain.skeleton import StandIn, UnknownError

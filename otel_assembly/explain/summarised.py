@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from otel_assembly.explain.skeleton import StandIn
     from otel_assembly.history.view import View
     from otel_assembly.policies.budget_plan import BudgetPlan
-    from otel_assembly.policies.compaction_cache import Standing
+    from otel_assembly.policies.compaction_cache import CompactionCache
 
 
 class SummarisedBudget(BudgetPolicy):
@@ -32,15 +32,17 @@ class SummarisedBudget(BudgetPolicy):
         self._reserved = reserve
         self._made = summary
 
-    def reserved(self, fill: BudgetPlan, view: View) -> int:
+    def reserved(self, plan: BudgetPlan, view: View) -> int:
         """What is kept free for a summary."""
         return self._reserved
 
-    async def _summary(self, fill: BudgetPlan, view: View, standing: Standing, context: Context) -> Compaction | None:
-        if self._made is None or fill.taken + self._reserved > self.max_tokens:
+    async def _summary(
+        self, plan: BudgetPlan, view: View, cache: CompactionCache, context: Context
+    ) -> Compaction | None:
+        if self._made is None or self._reserved > plan.sharing.free:
             return None
-        gone = fill.gone(self._beside_summary(fill, view)[1])
-        standing.summary = self._made
+        gone = plan.gone(self._beside_summary(plan, view)[1])
+        cache.summary = self._made
         return Compaction(gone, self._made) if gone else None
 
 

@@ -22,8 +22,7 @@ from otel_assembly.messages.describe import describe
 from otel_assembly.messages.replacements import summary_like
 from otel_assembly.policies.base import DecidingPolicy, as_view, at_least
 from otel_assembly.policies.budget_plan import BudgetPlan
-from otel_assembly.policies.budget_report import report_of
-from otel_assembly.policies.compaction_cache import Standing, standing_of, takes_summary
+from otel_assembly.policies.compaction_cache import CompactionCache, compaction_cache_of, takes_summary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,11 +39,13 @@ class BudgetPolicy(DecidingPolicy):
 
     Prompts and history are blocks by kind: instructions, tool schemas, the newest user request and calls that await an
     approval are fixed; then come the newest tool call with its results, or the newest message; then summaries; then
-    older turns, from the newest backwards. The order of events never changes.
+    older turns, from the newest backwards. The order of events never changes. With ``step_tokens=0`` and nothing that
+    compacts, what it keeps is what `allocate` keeps of those blocks, a summary that does not fit being a turn among
+    others; that it reads no further back than there is room for changes the cost and not the answer.
 
     The cut through older turns moves in steps, so that for most turns the prompt begins as it did before and is read
-    from the provider's cache. What that costs is up to `step_tokens` of the budget now and then: the span's
-    ``assembly.budget.utilization`` tells.
+    from the provider's cache: then fewer turns may be kept than `allocate` would keep, never others. What that costs is
+    up to `step_tokens` of the budget now and then: the span's ``assembly.budget.utilization`` tells.
 
     Args:
         window: The model's window, in tokens.
@@ -119,52 +120,58 @@ class BudgetPolicy(DecidingPolicy):
                 and `on_overflow` is ``raise``.
         """
         view, budget = as_view(events), self.max_tokens
-        standing = standing_of(view, self) if self._compactors is not None else None
-        fill = BudgetPlan(view, context.meter, prompts, context, standing.tokens(context.meter) if standing else None)
+        cache = compaction_cache_of(view, self) if self._compactors is not None else None
+        shortened = cache.tokens(context.meter) if cache is not None else None
+        plan = BudgetPlan(view, context.meter, prompts, context, budget, shortened)
+        drops = self.on_overflow == "drop"
         compactions: list[Compaction] = []
         try:
-            if fill.fixed > budget:
-                raise ContextOverflowError(budget, fill.fixed, fill.costs, policy=self.name)
-            if standing is not None and self._compactors is not None and fill.fixed + fill.newest_tokens > budget:
-                compactions += await standing.shorten_newest(view, fill, budget, self._compactors, context)
-            overflow = fill.place_newest(budget, self.on_overflow, self.name)
+            plan.place_fixed(self.name)
+            if cache is not None and self._compactors is not None and plan.newest_tokens > plan.sharing.free:
+                compactions += await cache.shorten_newest(view, plan, budget, self._compactors, context)
+            overflow = plan.place_newest(self.on_overflow, self.name)
         except ContextOverflowError as error:
             if context.listening:
                 found = Overflow(budget, error.needed, OverflowCause(error.cause))
-                error.report = report_of(self, fill, view, None, found)
+                error.report = plan.report(self.window, None, found, drops_newest=drops)
             raise
-        fill.place_summaries(budget)
-        cut = fill.cut(budget, self.step_tokens)
-        kept, verdicts = fill.selected(cut)
+        plan.place_summaries()
+        cut = plan.cut(self.step_tokens)
+        kept, verdicts = plan.selected(cut)
         summary: Compaction | None = None
-        if standing is not None and cut > fill.first:
-            summary = await self._summary(fill, view, standing, context)
+        if cache is not None and cut > plan.leading:
+            summary = await self._summary(plan, view, cache, context)
             if summary is not None:
                 compactions.append(summary)
                 if summary.into is not None:
-                    kept, verdicts = self._beside_summary(fill, view)
-        report = report_of(self, fill, view, kept, overflow, summary) if context.listening else None
-        outcome = Outcome(prompts, kept, verdicts, budget=budget, fixed=fill.fixed, overflow=overflow, report=report)
-        return outcome if standing is None else _edited(outcome, fill, kept, standing, compactions)
+                    kept, verdicts = self._beside_summary(plan, view)
+        report = None
+        if context.listening:
+            reserved = self.reserved(plan, view) if summary is not None else 0
+            report = plan.report(self.window, kept, overflow, drops_newest=drops, summary=summary, reserved=reserved)
+        outcome = Outcome(prompts, kept, verdicts, budget=budget, fixed=plan.fixed, overflow=overflow, report=report)
+        return outcome if cache is None else _edited(outcome, plan, kept, cache, compactions)
 
-    async def _summary(self, fill: BudgetPlan, view: View, standing: Standing, context: Context) -> Compaction | None:
+    async def _summary(
+        self, plan: BudgetPlan, view: View, cache: CompactionCache, context: Context
+    ) -> Compaction | None:
         """A summary of what is cut where room is kept for one; None where there is no room, or nothing to say."""
         if self._compactors is None or not takes_summary(view):
             return None
-        if fill.taken + self.reserved(fill, view) > self.max_tokens:
+        room = self.reserved(plan, view)
+        if room > plan.sharing.free:
             return None
-        gone = fill.gone(self._beside_summary(fill, view)[1])
+        gone = plan.gone(self._beside_summary(plan, view)[1])
         if gone is None:
             return None
-        room = self.reserved(fill, view)
-        return await standing.summarise(gone, self.summary_tokens, room, self._compactors, context)
+        return await cache.summarise(gone, self.summary_tokens, room, self._compactors, context)
 
-    def _beside_summary(self, fill: BudgetPlan, view: View) -> tuple[View, list[Verdict]]:
-        return fill.selected(fill.cut(self.max_tokens - self.reserved(fill, view), self.step_tokens))
+    def _beside_summary(self, plan: BudgetPlan, view: View) -> tuple[View, list[Verdict]]:
+        return plan.selected(plan.cut(self.step_tokens, self.reserved(plan, view)))
 
-    def reserved(self, fill: BudgetPlan, view: View) -> int:
+    def reserved(self, plan: BudgetPlan, view: View) -> int:
         """What is kept free for a summary, with the marks of its message."""
-        return self.summary_tokens + fill.meter.event(describe(summary_like(view[0], "", ())))
+        return self.summary_tokens + plan.meter.event(describe(summary_like(view[0], "", ())))
 
 
 def _compactors(compact: Any) -> Compactors | None:
@@ -178,11 +185,11 @@ def _compactors(compact: Any) -> Compactors | None:
 
 
 def _edited(
-    outcome: Outcome, fill: BudgetPlan, kept: View, standing: Standing, compactions: Sequence[Compaction]
+    outcome: Outcome, plan: BudgetPlan, kept: View, cache: CompactionCache, compactions: Sequence[Compaction]
 ) -> Outcome:
     """The outcome with what stands for others in their place."""
-    short = {position: event for position, event in standing.short.items() if kept.holds(position)}
-    summary = next((one for one in compactions if one.events and one.into is standing.summary), None)
+    short = {position: event for position, event in cache.short.items() if kept.holds(position)}
+    summary = next((one for one in compactions if one.events and one.into is cache.summary), None)
     into = summary.into if summary is not None else None
     if not short and into is None:
         return replace(outcome, compactions=compactions)
@@ -190,14 +197,14 @@ def _edited(
     events: list[Any] = []
     positions: list[int | None] = []
     for index, position in enumerate(kept.positions()):
-        if index == fill.first and into is not None:
+        if index == plan.leading and into is not None:
             events.append(into)
             positions.append(None)
         events.append(short.get(position, history.event(position)))
         positions.append(None if position in short else position)
     verdicts = list(outcome.decisions)
     if summary is not None and into is not None:
-        if len(kept) <= fill.first:
+        if len(kept) <= plan.leading:
             events.append(into)
             positions.append(None)
         verdicts = [_but(verdict, summary.events) for verdict in verdicts]

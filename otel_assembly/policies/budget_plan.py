@@ -1,53 +1,87 @@
-"""How a budget fills up: what is fixed, then the newest atom, then summaries, then atoms backwards from the newest."""
+"""A chain's budget: its parts, what each of them takes of it, and the report on that.
+
+The rule is `budget.rule`. What it is asked for here are parts of one conversation: first what is fixed, then the newest
+atom, then summaries, then older turns backwards from the newest, as far as there is room and no further.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from otel_assembly._internal.intervals import to_runs
-from otel_assembly.decision import DecisionReason, Overflow, OverflowCause
+from otel_assembly.budget.rule import BYTES_PER_TOKEN, Sharing, Survivors
+from otel_assembly.decision import BudgetEntry, BudgetReport, DecisionOutcome, DecisionReason, Overflow, OverflowCause
 from otel_assembly.errors import ContextOverflowError
 from otel_assembly.history.view import View
+from otel_assembly.messages.describe import EventKind, describe
 from otel_assembly.messages.tool_pairs import ORPHAN
 from otel_assembly.policies.base import keep, keep_verdicts, leading, newest_atom, newest_request, newest_response
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from otel_assembly.context import Context
-    from otel_assembly.decision import Verdict
+    from otel_assembly.decision import Compaction, Verdict
     from otel_assembly.tokens import TokenMeter
 
-#: Bytes of text in a token, by rule of thumb; a step of the cut is so many bytes long for each of its tokens.
-BYTES_PER_TOKEN = 4
-#: A cut at a step keeps at least one part in so many of what there is room for; else it is made at any atom.
-LEAST_FILLED = 4
-
-
-#: Of the fixed costs, those of events.
-_OF_EVENTS = frozenset({"leading_system", "pending_tool_calls", "newest_request"})
+#: Of what is fixed, that which is an event.
+_OF_EVENTS: Final = frozenset({"leading_system", "pending_tool_calls", "newest_request"})
+#: The priorities of the blocks that a chain's parts are reported as.
+_PRIORITIES: Final = {
+    EventKind.SYSTEM: 1,
+    EventKind.SCHEMA: 2,
+    EventKind.QUERY: 3,
+    EventKind.STATE: 4,
+    EventKind.SUMMARY: 7,
+    EventKind.RECENT: 8,
+    EventKind.OLDER: 9,
+}
 
 
 class BudgetPlan:
-    """How the budget fills up: first what is fixed, then the newest atom, then atoms backwards from the newest."""
+    """The parts of a chain's budget, and how much of it they take.
+
+    Args:
+        view: The events.
+        meter: Counts them.
+        prompts: The prompts in front of them.
+        context: The assembly's.
+        budget: The tokens that the rendered prompt may take.
+        shortened: Tokens of what stands for an event in its place, by the event's position.
+
+    Attributes:
+        leading: How many events lead the view that are prompts.
+        newest_response: The position of the newest response; −1 where there is none.
+        newest_request: The positions of the newest user request.
+        pending: The positions of the calls that await an approval.
+        newest: The positions of the newest atom, newest first, as far as they are not fixed.
+        newest_tokens: What those take.
+        left_out: The newest atom, where it did not fit.
+        summaries: The positions of the summaries that stay wherever the cut is.
+        costs: Tokens of what is fixed, by what it is.
+        fixed: The sum of these.
+        sharing: What is left of the budget.
+    """
 
     __slots__ = (
+        "_budget",
         "_table",
         "_view",
-        "awaiting",
         "costs",
-        "first",
         "fixed",
-        "instead",
+        "leading",
         "left_out",
         "meter",
         "newest",
+        "newest_request",
+        "newest_response",
         "newest_tokens",
+        "pending",
         "pinned",
-        "request",
-        "response",
+        "sharing",
+        "shortened",
         "summaries",
-        "taken",
     )
 
     def __init__(
@@ -56,110 +90,162 @@ class BudgetPlan:
         meter: TokenMeter,
         prompts: Sequence[str],
         context: Context,
-        instead: Mapping[int, int] | None = None,
+        budget: int,
+        shortened: Mapping[int, int] | None = None,
     ) -> None:
         history = view.history
         self._view = view
+        self._budget = budget
         self._table = table = history.table(meter)
         self.meter = meter
-        #: Tokens of what stands in for an event, by the event's position.
-        self.instead = dict(instead or {})
-        self.first = leading(view)
-        self.response = newest_response(view)
-        self.request = newest_request(view)
-        self.awaiting = [position for position in history.pairing.pending_calls(self.response) if view.holds(position)]
-        self.costs = {
+        self.shortened = dict(shortened or {})
+        self.leading = leading(view)
+        self.newest_response = newest_response(view)
+        self.newest_request = newest_request(view)
+        pending = history.pairing.pending_calls(self.newest_response)
+        self.pending = [position for position in pending if view.holds(position)]
+        request = [self.tokens(position) for position in self.newest_request if position not in self.pending]
+        costs = {
             **{f"prompt[{index}]": meter.prompt(prompt) for index, prompt in enumerate(prompts)},
             "tool_schemas": meter.tools(context.tools),
             "reply_priming": meter.priming,
-            "leading_system": sum(table.tokens(view.position(index)) for index in range(self.first)),
-            "pending_tool_calls": sum(table.tokens(position) for position in self.awaiting),
-            "newest_request": sum(self.tokens(position) for position in self.request if position not in self.awaiting),
+            "leading_system": sum([table.tokens(view.position(index)) for index in range(self.leading)]),
+            "pending_tool_calls": sum([table.tokens(position) for position in self.pending]),
+            "newest_request": sum(request),
         }
-        self.costs = {name: tokens for name, tokens in self.costs.items() if tokens}
+        self.costs = {name: tokens for name, tokens in costs.items() if tokens}
         self.fixed = sum(self.costs.values())
-        self.pinned = {*self.awaiting, *self.request}
+        self.sharing = Sharing(budget, self.fixed)
+        self.pinned = {*self.pending, *self.newest_request}
         self.newest = [
             position
-            for position in newest_atom(view, self.response)
+            for position in newest_atom(view, self.newest_response)
             if position not in self.pinned and position >= history.leading
         ]
         self.newest_tokens = sum(map(self.tokens, self.newest))
         self.left_out: set[int] = set()
-        #: Summaries that stay wherever the cut is; their tokens are in `taken`.
         self.summaries: list[int] = []
-        self.taken = self.fixed
 
     def tokens(self, position: int) -> int:
-        """What an event takes, or what stands in for it."""
-        tokens = self.instead.get(position) if self.instead else None
+        """What an event takes, or what stands for it in its place."""
+        tokens = self.shortened.get(position) if self.shortened else None
         return self._table.tokens(position) if tokens is None else tokens
 
     def shorten(self, position: int, tokens: int) -> None:
-        """Something of so many tokens stands in for an event of the newest atom."""
+        """Something of so many tokens stands for an event of the newest atom."""
         self.newest_tokens += tokens - self.tokens(position)
-        self.instead[position] = tokens
-
-    @property
-    def around(self) -> int:
-        """Tokens of what is no event: prompts, tool schemas, the reply's priming."""
-        return sum(tokens for name, tokens in self.costs.items() if name not in _OF_EVENTS)
+        self.shortened[position] = tokens
 
     def sum(self, view: View) -> int:
-        """Tokens of a view's items, as far as they are counted, with what stands in for some of them."""
+        """Tokens of a view's items, as far as they are counted, with what stands for some of them."""
         tokens = self._table.sum(view)
-        for position, other in self.instead.items():
+        for position, other in self.shortened.items():
             if view.holds(position):
                 tokens += other - self._table.tokens(position)
         return tokens
 
-    def place_newest(self, budget: int, on_overflow: str, policy: str) -> Overflow | None:
+    # What the parts take, in this order
+
+    def place_fixed(self, policy: str) -> None:
+        """Take in what may not be cut.
+
+        Raises:
+            ContextOverflowError: That alone is over the budget.
+        """
+        if self.sharing.free < 0:
+            raise ContextOverflowError(self._budget, self.fixed, self.costs, policy=policy)
+
+    def place_newest(self, on_overflow: str, policy: str) -> Overflow | None:
         """Take the newest atom in, or leave it out whole.
 
         Raises:
             ContextOverflowError: It does not fit beside what is fixed, and `on_overflow` is ``raise``.
         """
-        needed = self.fixed + self.newest_tokens
-        if needed <= budget:
-            self.taken = needed
+        if self.newest_tokens <= self.sharing.room():
+            self.sharing.take(self.newest_tokens)
             return None
+        needed, cause = self.fixed + self.newest_tokens, OverflowCause.NEWEST_ATOM
         if on_overflow == "raise":
             costs = {**self.costs, "newest_atom": self.newest_tokens}
-            raise ContextOverflowError(budget, needed, costs, cause=OverflowCause.NEWEST_ATOM.value, policy=policy)
+            raise ContextOverflowError(self._budget, needed, costs, cause=cause.value, policy=policy)
         self.left_out = set(self.newest)
         self.newest = []
-        return Overflow(budget, needed, OverflowCause.NEWEST_ATOM)
+        return Overflow(self._budget, needed, cause)
 
-    def place_summaries(self, budget: int) -> None:
+    def place_summaries(self) -> None:
         """Take in the summaries that fit, the newest first: they stand for what is gone, and older turns do not."""
         history, view = self._view.history, self._view
-        held = history.summaries
-        for at in range(held.index(view.end) - 1, -1, -1):
-            position = held.position(at)
+        column, counted = history.summaries, Survivors(self.sharing.room())
+        for at in range(column.index(view.end) - 1, -1, -1):
+            position = column.position(at)
             if position < history.leading or not view.holds(position) or position in self.newest:
                 continue
             tokens = self._table.tokens(position)
-            if self.taken + tokens > budget:
+            if not counted.take(tokens):
                 return
             self.summaries.append(position)
-            self.taken += tokens
+            self.sharing.take(tokens)
+
+    def cut(self, step_tokens: int, reserved: int = 0) -> int:
+        """Where older turns are cut: the view's index of the oldest atom to keep, the number of items where none fits.
+
+        Args:
+            step_tokens: Atoms lie in cells of ``4 × step_tokens`` bytes of the conversation, between which the cut
+                moves; 0 moves it to any atom.
+            reserved: Tokens that are kept free for something else.
+        """
+        history, view, table = self._view.history, self._view, self._table
+        pairing, response, left_out, first = history.pairing, self.newest_response, self.left_out, self.leading
+        atoms, flags, incomplete = pairing.atoms, pairing.flags, pairing.incomplete
+        # Where the view is a column's beginning, the call of every result in it is in it too.
+        solid = len(view.segments) == 1 and view.segments[0][1] == 0
+        shortened = self.shortened
+        paid = self.pinned | set(self.newest) | set(self.summaries)
+        cell = BYTES_PER_TOKEN * step_tokens
+        counted = Survivors(max(0, self.sharing.room() - reserved))
+        index = len(view)
+        #: Where the cut is when so many atoms are kept.
+        cuts = [index]
+        late: dict[int, int] = {}
+        for chunk in view.chunks_backward():
+            for position, count in zip(chunk, table.peek(chunk), strict=True):
+                index -= 1
+                if index < first:
+                    return first
+                atom = atoms[position]
+                if flags[position] & ORPHAN or position in left_out:
+                    continue
+                if atom in incomplete and not pairing.is_sendable(position, response):
+                    continue
+                tokens = 0 if position in paid else count - 1 if count else table.tokens(position)
+                if shortened and position in shortened and position not in paid:
+                    tokens = shortened[position]
+                if late or atom != position:
+                    if atom != position and (solid or view.holds(atom)):
+                        late[atom] = late.get(atom, 0) + tokens
+                        continue
+                    tokens += late.pop(position, 0)
+                if not counted.take(tokens, history.offset(position) // cell if cell else 0):
+                    return cuts[counted.count]
+                cuts.append(index)
+        return first
 
     def selected(self, cut: int) -> tuple[View, list[Verdict]]:
         """What stays when everything older than an index goes but what is held, and why the rest goes."""
         view = self._view
         stays = {view.index_of(position) for position in (*self.pinned, *self.newest, *self.summaries)}
-        left_out = {view.index_of(position) for position in self.left_out}
-        before = sorted(index for index in stays if self.first <= index < cut)
-        runs = to_runs([*range(self.first), *before])
+        before = sorted(index for index in stays if self.leading <= index < cut)
+        runs = to_runs([*range(self.leading), *before])
         at = cut
-        for index in sorted(index for index in left_out if index >= cut):
-            runs.append((at, index))
-            at = index + 1
+        for index in sorted(view.index_of(position) for position in self.left_out):
+            if index >= cut:
+                runs.append((at, index))
+                at = index + 1
         runs.append((at, len(view)))
         kept, verdicts = keep(view, [run for run in runs if run[0] < run[1]], DecisionReason.OVER_BUDGET)
         outside = {view.position(index) for index in before}
-        verdicts += keep_verdicts(view, kept, outside & set(self.request), DecisionReason.PINNED)
-        verdicts += keep_verdicts(view, kept, outside & set(self.awaiting), DecisionReason.PENDING_TOOL_CALL)
+        verdicts += keep_verdicts(view, kept, outside & set(self.newest_request), DecisionReason.PINNED)
+        verdicts += keep_verdicts(view, kept, outside & set(self.pending), DecisionReason.PENDING_TOOL_CALL)
         return kept, verdicts
 
     def gone(self, verdicts: Sequence[Verdict]) -> View | None:
@@ -172,47 +258,126 @@ class BudgetPlan:
                 return view or None
         return None
 
-    def whole_tokens(self, positions: Iterable[int]) -> int:
-        """What these events take themselves, whatever stands in for them."""
-        return sum(map(self._table.tokens, positions))
+    # The report
 
-    def cut(self, budget: int, step_tokens: int) -> int:
-        """The view's index of the oldest atom to keep; the number of items where none fits."""
-        history, view, table = self._view.history, self._view, self._table
-        pairing, response, left_out, first = history.pairing, self.response, self.left_out, self.first
-        atoms, flags, incomplete = pairing.atoms, pairing.flags, pairing.incomplete
-        # Where the view is a column's beginning, the call of every result in it is in it too.
-        solid = len(view.segments) == 1 and view.segments[0][1] == 0
-        instead = self.instead
-        paid = self.pinned | set(self.newest) | set(self.summaries)
-        cell = BYTES_PER_TOKEN * step_tokens
-        room = budget - self.taken
-        late: dict[int, int] = {}
-        index = len(view)
-        free = room
-        oldest, step_cut, step_room, previous = index, -1, room, -1
-        for chunk in view.chunks_backward():
-            for position, count in zip(chunk, table.peek(chunk), strict=True):
-                index -= 1
-                if index < first:
-                    return first
-                atom = atoms[position]
-                if flags[position] & ORPHAN or position in left_out:
-                    continue
-                if atom in incomplete and not pairing.is_sendable(position, response):
-                    continue
-                tokens = 0 if position in paid else count - 1 if count else table.tokens(position)
-                if instead and position in instead and position not in paid:
-                    tokens = instead[position]
-                if atom != position and (solid or view.holds(atom)):
-                    late[atom] = late.get(atom, 0) + tokens
-                    continue
-                if cell and previous >= 0 and history.offset(previous) // cell != history.offset(position) // cell:
-                    step_cut, step_room = oldest, room
-                room -= tokens + late.pop(position, 0) if late else tokens
-                if room < 0:
-                    # A cut point right behind the newest message would throw away what there is room for.
-                    worth = step_cut >= 0 and LEAST_FILLED * (free - step_room) >= free
-                    return step_cut if worth else oldest
-                oldest, previous = index, position
-        return first
+    def report(
+        self,
+        window: int,
+        kept: View | None,
+        overflow: Overflow | None,
+        *,
+        drops_newest: bool,
+        summary: Compaction | None = None,
+        reserved: int = 0,
+    ) -> BudgetReport:
+        """How the budget was shared out, in numbers.
+
+        Args:
+            window: The model's window, of which the budget is what the reply leaves.
+            kept: What stays; None where nothing is sent, and each part says what it would take.
+            overflow: The limit that could not hold.
+            drops_newest: Whether the newest atom may be left out.
+            summary: What stands for events that were cut.
+            reserved: What was kept free for that.
+        """
+        sent = kept is not None
+        made = self.meter.event(describe(summary.into)) if summary is not None and summary.into is not None else 0
+        around = sum([tokens for name, tokens in self.costs.items() if name not in _OF_EVENTS])
+        used = 0 if kept is None else around + self.sum(kept) + made
+        entries = self._fixed_entries(sent=sent)
+        room = max(0, self._budget - self.fixed)
+        newest = [*self.newest, *self.left_out]
+        if newest:
+            placed = sent and not self.left_out
+            short = sum([position in self.shortened for position in newest])
+            entry = _entry(
+                EventKind.RECENT, self.newest_tokens, len(newest), room, sent=placed, cuttable=drops_newest, short=short
+            )
+            entries.append(replace(entry, tokens_in=sum(map(self._table.tokens, newest))))
+            room -= entry.tokens_out
+        tokens = self.sum(self._view.pick_positions(self.summaries)) if self.summaries else 0
+        if tokens:
+            entries.append(_entry(EventKind.SUMMARY, tokens, len(self.summaries), room, sent=sent, cuttable=True))
+            room -= tokens
+        entries += self._older_entry(kept, max(0, room), summary if made else None, made, reserved if made else 0)
+        return BudgetReport(window, window - self._budget, self.fixed, used, entries, overflow)
+
+    def _fixed_entries(self, *, sent: bool) -> list[BudgetEntry]:
+        costs = self.costs
+        prompts = sum([tokens for name, tokens in costs.items() if name.startswith("prompt[")])
+        return [
+            _entry(kind, tokens, items, self._budget, sent=sent, cuttable=False)
+            for kind, tokens, items in (
+                (EventKind.SYSTEM, costs.get("leading_system", 0) + prompts, self.leading),
+                (EventKind.SCHEMA, costs.get("tool_schemas", 0), 0),
+                (EventKind.QUERY, costs.get("newest_request", 0), len(self.newest_request)),
+                (EventKind.STATE, costs.get("pending_tool_calls", 0), len(self.pending)),
+            )
+            if tokens
+        ]
+
+    def _older_entry(
+        self, kept: View | None, room: int, summary: Compaction | None, made: int, reserved: int
+    ) -> list[BudgetEntry]:
+        """All the rest: the turns that the cut goes through; its floor is what is kept free for their summary."""
+        view = self._view
+        held = {*self.pinned, *self.newest, *self.left_out, *self.summaries}
+        items_in = len(view) - self.leading - len(held)
+        if items_in <= 0:
+            return []
+        leading_tokens = self.costs.get("leading_system", 0)
+        items_out = tokens_out = 0
+        if kept is not None:
+            stayed = view.pick_positions(held - self.left_out)
+            items_out = len(kept) - self.leading - len(stayed)
+            tokens_out = self.sum(kept) - self.sum(stayed) - leading_tokens
+        outcome, reason = DecisionOutcome.KEPT, DecisionReason.FITS
+        if summary is not None:
+            outcome, reason = DecisionOutcome.COMPACTED, DecisionReason.COMPACTED
+        elif items_out < items_in:
+            outcome = DecisionOutcome.KEPT if items_out else DecisionOutcome.DROPPED
+            reason = DecisionReason.OVER_BUDGET
+        entry = BudgetEntry(
+            name=EventKind.OLDER.value,
+            kind=EventKind.OLDER.value,
+            priority=_PRIORITIES[EventKind.OLDER],
+            cuttable=True,
+            min_tokens=reserved,
+            tokens_in=self.sum(view) - self.sum(view.pick_positions(held)) - leading_tokens,
+            tokens_out=tokens_out + made,
+            outcome=outcome,
+            reason=reason,
+            room=room,
+            items_in=items_in,
+            items_out=items_out + int(summary is not None),
+            items_injected=int(summary is not None),
+            compacted=len(summary.events) if summary is not None else 0,
+        )
+        return [entry]
+
+
+def _entry(
+    kind: EventKind, tokens: int, items: int, room: int, *, sent: bool, cuttable: bool, short: int = 0
+) -> BudgetEntry:
+    """A part that is kept whole, `short` of its items in a shorter form, or not at all."""
+    outcome, reason = DecisionOutcome.KEPT, DecisionReason.FITS if cuttable else DecisionReason.PINNED
+    if not sent:
+        outcome, reason, short = DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET, 0
+    elif short:
+        outcome, reason = DecisionOutcome.COMPACTED, DecisionReason.COMPACTED
+    return BudgetEntry(
+        name=kind.value,
+        kind=kind.value,
+        priority=_PRIORITIES[kind],
+        cuttable=cuttable,
+        min_tokens=0,
+        tokens_in=tokens,
+        tokens_out=tokens if sent else 0,
+        outcome=outcome,
+        reason=reason,
+        room=room,
+        items_in=items,
+        items_out=items if sent else 0,
+        items_injected=short,
+        compacted=short,
+    )

@@ -25,10 +25,11 @@ logger = logging.getLogger("otel_assembly")
 
 
 @dataclass(slots=True)
-class Standing:
-    """What stands for events of one conversation.
+class CompactionCache:
+    """What stands for events of one conversation, from turn to turn.
 
-    It is kept with the conversation and not in the policy, which may serve many.
+    It goes with the conversation and not with the policy, which may serve many. What it covers is known by its events
+    and not by their text, so that a turn on which the cut stood still reads none of them.
     """
 
     #: The events that the summary covers, the summary and its text.
@@ -45,22 +46,22 @@ class Standing:
         return {position: meter.event(describe(event)) for position, event in self.short.items()}
 
     async def shorten_newest(
-        self, view: View, fill: BudgetPlan, budget: int, compactors: Compactors, context: Context
+        self, view: View, plan: BudgetPlan, budget: int, compactors: Compactors, context: Context
     ) -> list[Compaction]:
         """Shorten results of the newest atom, the longest most, to half of what is free beside the fixed content.
 
         To the brim, the next turn would have no room for what is said of it.
         """
-        history, count = view.history, fill.meter.text
+        history, count = view.history, plan.meter.text
         made: list[Compaction] = []
         results = {
             position: result_texts(history.event(position))
-            for position in fill.newest
+            for position in plan.newest
             if history.kind(position) is EventKind.TOOL_RESULT and not history.flags(position) & ECHO
         }
-        excess = fill.newest_tokens - (budget - fill.fixed) // 2
+        excess = plan.newest_tokens - (budget - plan.fixed) // 2
         most = _level([count(text) for texts in results.values() for text in texts], excess)
-        for position in sorted(results, key=fill.tokens, reverse=True):
+        for position in sorted(results, key=plan.tokens, reverse=True):
             texts = list(results[position])
             attempts: list[Attempt] = []
             for place, text in enumerate(texts):
@@ -74,7 +75,7 @@ class Standing:
             stand_in = shortened(history.event(position), texts) if texts != list(results[position]) else None
             if stand_in is not None:
                 self.short[position] = stand_in
-                fill.shorten(position, fill.meter.event(describe(stand_in)))
+                plan.shorten(position, plan.meter.event(describe(stand_in)))
             made.append(Compaction(view.pick_positions([position]), stand_in, attempts))
         return made
 
@@ -145,10 +146,10 @@ def takes_summary(view: View) -> bool:
 _warned: set[type] = set()
 
 
-def standing_of(view: View, policy: object) -> Standing:
+def compaction_cache_of(view: View, policy: object) -> CompactionCache:
     """What stands for events of this conversation, for one policy."""
     kept: dict[Any, Any] = view.history.kept_for  # type: ignore[assignment]  # a weak-keyed mapping
-    standing = kept.get(policy)
-    if not isinstance(standing, Standing):
-        standing = kept[policy] = Standing()
-    return standing
+    cache = kept.get(policy)
+    if not isinstance(cache, CompactionCache):
+        cache = kept[policy] = CompactionCache()
+    return cache

@@ -6,12 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly._internal.arguments import OnOverflow, one_of
 from otel_assembly.decision import Outcome
-from otel_assembly.errors import ContextOverflowError
-from otel_assembly.policies.base import (
-    DecidingPolicy,
-    as_view,
-    at_least,
-)
+from otel_assembly.policies.base import DecidingPolicy, as_view, at_least
 from otel_assembly.policies.budget_plan import BudgetPlan
 from otel_assembly.tokens import CharacterCounter, TokenMeter
 
@@ -26,7 +21,7 @@ class TokenBudgetPolicy(DecidingPolicy):
 
     Counted is what is rendered: prompts, tool schemas, message framing and the full text of every event. Fixed are the
     prompts, the schemas, the reply's priming, the system messages that lead the events, calls that await an approval,
-    and the newest user request.
+    and the newest user request. It is the rule of `BudgetPolicy`, with summaries as turns among others.
 
     Args:
         max_tokens: The most tokens that the rendered prompt may take.
@@ -80,21 +75,20 @@ class TokenBudgetPolicy(DecidingPolicy):
                 and `on_overflow` is ``raise``.
         """
         view = as_view(events)
-        fill = BudgetPlan(view, self._meter_in(context), prompts, context)
-        if fill.fixed > self.max_tokens:
-            raise ContextOverflowError(self.max_tokens, fill.fixed, fill.costs, policy=self.name)
-        overflow = fill.place_newest(self.max_tokens, self.on_overflow, self.name)
-        cut = fill.cut(self.max_tokens, self.step_tokens)
+        plan = BudgetPlan(view, self._meter_in(context), prompts, context, self.max_tokens)
+        plan.place_fixed(self.name)
+        overflow = plan.place_newest(self.on_overflow, self.name)
+        cut = plan.cut(self.step_tokens)
         reserved = 0
-        if self.transparent and cut > fill.first:
+        if self.transparent and cut > plan.leading:
             # The note comes before any older item, also where there is no room for it: with a larger budget it would
             # else take the place of one.
-            reserved = fill.meter.prompt(self._note(len(view), len(view)))
-            cut = fill.cut(max(fill.taken, self.max_tokens - reserved), self.step_tokens)
-        kept, verdicts = fill.selected(cut)
-        if 0 < reserved <= self.max_tokens - fill.taken and len(kept) < len(view):
+            reserved = plan.meter.prompt(self._note(len(view), len(view)))
+            cut = plan.cut(self.step_tokens, reserved)
+        kept, verdicts = plan.selected(cut)
+        if 0 < reserved <= plan.sharing.free and len(kept) < len(view):
             prompts = [*prompts, self._note(len(kept), len(view))]
-        return Outcome(prompts, kept, verdicts, budget=self.max_tokens, fixed=fill.fixed, overflow=overflow)
+        return Outcome(prompts, kept, verdicts, budget=self.max_tokens, fixed=plan.fixed, overflow=overflow)
 
     def _meter_in(self, context: Context) -> TokenMeter:
         """The assembly's own, or one by characters with the assembly's framing."""
