@@ -10,11 +10,12 @@ from otel_assembly.assembler import Assembler
 from otel_assembly.assembly import Assembly
 from otel_assembly.budget.allocation import Allocation, BlockDecision, ItemDecision
 from otel_assembly.budget.allocator import allocate, allocate_async
+from otel_assembly.budget.attempt import Attempt, CompactionOutcome
 from otel_assembly.budget.block import Block, BlockItem, Cut
 from otel_assembly.budget.compact_model import ModelCompactor
 from otel_assembly.budget.compact_turns import compact_history, compact_history_async
 from otel_assembly.budget.compacted_block import CompactedBlock
-from otel_assembly.budget.compaction import Attempt, CompactionOutcome, Compactors
+from otel_assembly.budget.compaction import Compactors
 from otel_assembly.budget.extractive import ExtractiveCompactor
 from otel_assembly.budget.ordering import OrderedPrompt, order_for_attention_and_cache
 from otel_assembly.context import Context

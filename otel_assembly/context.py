@@ -12,7 +12,7 @@ from otel_assembly.conversation import RUNNING, Conversation, HaltGuard, Running
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from otel_assembly.budget.compaction import Watch
+    from otel_assembly.budget.attempt import Watch
     from otel_assembly.events import HaltEvent
     from otel_assembly.history.view import View
     from otel_assembly.tokens import TokenMeter

@@ -13,7 +13,7 @@ from otel_assembly.conversation import Whose
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from otel_assembly.budget.compaction import Watch
+    from otel_assembly.budget.attempt import Watch
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.decision import Overflow
     from otel_assembly.ledger.record import Record

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from otel_assembly._internal.forks import worked_out_once
+from otel_assembly.budget.keep_order import atoms_of, pairing_of
 from otel_assembly.budget.measure import NOTHING, Rendered
 from otel_assembly.budget.sections import is_text, item_text
 from otel_assembly.decision import DecisionOutcome, DecisionReason
-from otel_assembly.messages.describe import EventFacts, EventKind, describe
-from otel_assembly.messages.tool_pairs import ANSWERS, Pairing
+from otel_assembly.messages.describe import EventKind, describe
+from otel_assembly.messages.tool_pairs import ANSWERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from otel_assembly.budget.attempt import Attempt
     from otel_assembly.budget.block import Block, BlockItem
-    from otel_assembly.budget.compaction import Attempt, CompactedBlock
+    from otel_assembly.budget.compacted_block import CompactedBlock
     from otel_assembly.budget.measure import Measure
     from otel_assembly.decision import Overflow
 
@@ -26,7 +28,7 @@ class ItemDecision:
     """What happened to one item of a block.
 
     Attributes:
-        item: The item, as it was given: what was compacted or dropped is never lost.
+        item: The item, as it was given: what was compacted or dropped is never excluded.
         block: Its block's name.
         index: Its place in the block, from 0.
         kind: Its kind: the block's, or an event's own.
@@ -88,6 +90,10 @@ class BlockDecision:
         return sum(item.outcome is DecisionOutcome.KEPT for item in self.items)
 
 
+#: What became of an item, by which rule, and the block and the place of the item that stands for it.
+ItemOutcome: TypeAlias = tuple[DecisionOutcome, DecisionReason, tuple[str, int] | None]
+
+
 @dataclass(slots=True)
 class BlockOutcome:
     """What the allocator notes of a block that is not simply kept whole."""
@@ -97,7 +103,7 @@ class BlockOutcome:
     #: Indexes of the items that stay as they are.
     kept: Sequence[int] = ()
     #: What became of items, where it is not the block's own outcome and reason, or why they stay.
-    told: dict[int, tuple[DecisionOutcome, DecisionReason, tuple[str, int] | None]] = field(default_factory=dict)
+    item_outcomes: dict[int, ItemOutcome] = field(default_factory=dict)
     result: Block | None = None
     rendered: Rendered = NOTHING
     made: CompactedBlock | None = None
@@ -144,7 +150,7 @@ class Allocation:
         self.method: str = measure.method
         self.encoding = measure.encoding
         self.overflow: Overflow | None = None
-        results = [block if fate is None else fate.result for block, _, fate in decided]
+        results = [block if block_outcome is None else block_outcome.result for block, _, block_outcome in decided]
         self.blocks: list[Block] = [block for block in results if block is not None]
         if not measure.steady:
             # Later, what was counted now would be counted otherwise.
@@ -216,33 +222,33 @@ class Allocation:
         return self._measure.text(text)
 
     def _decisions(self) -> Iterator[BlockDecision]:
-        for block, room, fate in self._decided:
+        for block, room, block_outcome in self._decided:
             items = block.items
             whole = self._measure.rendered(block, items, range(len(items)))
-            if fate is None:
-                fate = _kept(block, whole, range(len(items)))
+            if block_outcome is None:
+                block_outcome = _kept(block, whole, range(len(items)))
             yield BlockDecision(
                 block=block,
-                outcome=fate.outcome,
-                reason=fate.reason,
+                outcome=block_outcome.outcome,
+                reason=block_outcome.reason,
                 room=room,
                 tokens_in=whole.tokens - whole.separators,
-                tokens_out=fate.rendered.tokens - fate.rendered.separators,
+                tokens_out=block_outcome.rendered.tokens - block_outcome.rendered.separators,
                 separators_in=whole.separators,
-                separators_out=fate.rendered.separators,
-                result=fate.result,
-                items=tuple(self._items(block, items, fate)),
-                made=fate.made,
-                attempts=fate.attempts,
+                separators_out=block_outcome.rendered.separators,
+                result=block_outcome.result,
+                items=tuple(self._items(block, items, block_outcome)),
+                made=block_outcome.made,
+                attempts=block_outcome.attempts,
             )
 
-    def _items(self, block: Block, items: Sequence[BlockItem], fate: BlockOutcome) -> Iterator[ItemDecision]:
-        kept = set(fate.kept)
+    def _items(self, block: Block, items: Sequence[BlockItem], block_outcome: BlockOutcome) -> Iterator[ItemDecision]:
+        kept = set(block_outcome.kept)
         first = {index: leader for leader, atom in atoms_of(items).items() for index in atom}
         stays = DecisionReason.FITS if block.cuttable else DecisionReason.PINNED
         for index, item in enumerate(items):
-            held = (DecisionOutcome.KEPT, stays) if index in kept else (fate.outcome, fate.reason)
-            outcome, reason, winner = fate.told.get(index, (*held, None))
+            held = (DecisionOutcome.KEPT, stays) if index in kept else (block_outcome.outcome, block_outcome.reason)
+            outcome, reason, winner = block_outcome.item_outcomes.get(index, (*held, None))
             text = is_text(item)
             texts = (item_text(item),) if text else texts_of(item)
             yield ItemDecision(
@@ -281,46 +287,6 @@ def texts_of(item: BlockItem) -> tuple[str, ...]:
 def kind_of(block: Block, item: BlockItem) -> str:
     """An item's kind: its block's, or an event's own."""
     return block.kind.value if is_text(item) else EventKind(describe(item.content).kind).value
-
-
-def atoms_of(items: Sequence[BlockItem], pairing: Pairing | None = None) -> dict[int, list[int]]:
-    """The items that are kept or dropped together, by the first of them: groups, and tool calls with their results.
-
-    A group that holds a part of a tool call's atom holds all of it.
-
-    Args:
-        items: The items.
-        pairing: Which result answers which call among them, if that is known already.
-    """
-    apart = all(map(is_text, items))
-    if apart and all(item.group is None for item in items):
-        return {index: [index] for index in range(len(items))}
-    leaders = list(range(len(items))) if apart else list((pairing or pairing_of(items)).atoms)
-    groups: dict[str, int] = {}
-
-    def leader_of(index: int) -> int:
-        while leaders[index] != index:
-            index = leaders[index]
-        return index
-
-    for index, item in enumerate(items):
-        if item.group is not None:
-            one, other = leader_of(groups.setdefault(item.group, index)), leader_of(index)
-            leaders[max(one, other)] = min(one, other)
-    atoms: dict[int, list[int]] = {}
-    for index in range(len(items)):
-        # A leader stands before all who follow it, so each is looked up once.
-        leaders[index] = leader_of(index)
-        atoms.setdefault(leaders[index], []).append(index)
-    return atoms
-
-
-def pairing_of(items: Sequence[BlockItem]) -> Pairing:
-    """Which result answers which call, in one block."""
-    pairing = Pairing()
-    for item in items:
-        pairing.append(EventFacts(EventKind.OTHER) if is_text(item) else describe(item.content))
-    return pairing
 
 
 def calls_of(items: Sequence[BlockItem]) -> list[int]:

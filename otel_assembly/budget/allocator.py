@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from otel_assembly.budget.allocation import Allocation
+    from otel_assembly.budget.attempt import Compacted, Watch
     from otel_assembly.budget.block import Block
-    from otel_assembly.budget.compaction import Compact, Compacted, Watch
+    from otel_assembly.budget.compaction import Compact
     from otel_assembly.budget.plan import CompactionRequest, Plan
 
 _EXTRACTIVE = Compactors()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from otel_assembly.budget.compaction import CompactedBlock
+from otel_assembly.budget.compacted_block import CompactedBlock
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.messages.describe import EventKind
 

@@ -6,7 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.arguments import called
-from otel_assembly.budget.compact_calling import is_async
+from otel_assembly.budget.compaction import is_async
 from otel_assembly.errors import ConfigurationError
 
 if TYPE_CHECKING:

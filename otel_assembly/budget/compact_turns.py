@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.budget.compact_calling import Calling
 from otel_assembly.budget.compacted_block import CompactedBlock, leaves
-from otel_assembly.budget.compaction import Compactors
+from otel_assembly.budget.compaction import Calling, Compactors
 from otel_assembly.budget.extractive import ExtractiveCompactor, default_count
 from otel_assembly.errors import CompactionError, ConfigurationError, DescribeError
 from otel_assembly.events import CompactionSummary
@@ -18,7 +17,8 @@ from otel_assembly.messages.describe import describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from otel_assembly.budget.compaction import Compact, Compacted, Watch
+    from otel_assembly.budget.attempt import Compacted, Watch
+    from otel_assembly.budget.compaction import Compact
 
 _EXTRACTIVE: Final = ExtractiveCompactor()
 

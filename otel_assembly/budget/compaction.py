@@ -12,97 +12,27 @@ import functools
 import inspect
 import math
 import threading
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from otel_assembly._internal.arguments import instance
-from otel_assembly.budget.compact_calling import Calling, Compact
+from otel_assembly._internal.arguments import called, instance
+from otel_assembly.budget.attempt import Attempt, Compacted, CompactionOutcome, Watch
 from otel_assembly.budget.compact_errors import is_error_text
 from otel_assembly.budget.compact_workers import DeadlinePassed, TooManyHang, acall_within, call_within
-from otel_assembly.budget.compacted_block import CompactedBlock, leaves
 from otel_assembly.budget.extractive import ExtractiveCompactor
 from otel_assembly.conversation import halted_here
 from otel_assembly.errors import ConfigurationError, ContextOverflowError, HaltedError, error_type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-__all__ = [
-    "Attempt",
-    "Compact",
-    "Compacted",
-    "CompactedBlock",
-    "CompactionOutcome",
-    "Compactors",
-    "ExtractiveCompactor",
-    "Watch",
-    "compactors_of",
-    "leaves",
-]
+#: A compactor: ``compact(text, target_tokens)`` gives a text of at most so many tokens, or an awaitable of one.
+Compact: TypeAlias = Callable[..., str | Awaitable[str]]
 
-
-class CompactionOutcome(StrEnum):
-    """How one attempt to compact ended; a closed set."""
-
-    COMPACTED = "compacted"
-    RAISED = "raised"
-    TIMED_OUT = "timed_out"
-    EMPTY = "empty"
-    ERROR_TEXT = "error_text"
-    TOO_LONG = "too_long"
-    REFUSED = "refused"
-
-
-@dataclass(slots=True)
-class Attempt:
-    """One attempt to compact; it holds no text, and of an error its type alone.
-
-    Attributes:
-        compactor: The compactor's class or function name.
-        number: Which attempt of this compaction it is, from 1, over all compactors.
-        target: The tokens that the compactor was asked to keep to.
-        tokens_in: Tokens of the text that it was given.
-        tokens_out: Tokens of what it returned; None where that was no text.
-        outcome: How it ended; None while it runs.
-        error_type: The type of what was raised.
-    """
-
-    compactor: str
-    number: int
-    target: int
-    tokens_in: int
-    tokens_out: int | None = None
-    outcome: CompactionOutcome | None = None
-    error_type: str | None = None
-
-
-class Watch(Protocol):
-    """Stands around each attempt: entered before the compactor runs, left once the attempt's outcome is filled in.
-
-    The compactor runs in the context variables as they are inside, so a span that is current there is the parent of a
-    model call that the compactor makes.
-    """
-
-    def __call__(self, attempt: Attempt, /) -> AbstractContextManager[Any]:
-        """What is entered around this attempt."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Compacted:
-    """What a compaction came to.
-
-    Attributes:
-        text: The shorter text; None where every attempt failed, and the original is all there is.
-        tokens: Tokens of `text`; 0 where there is none.
-        attempts: Every attempt, in order.
-    """
-
-    text: str | None
-    tokens: int
-    attempts: tuple[Attempt, ...]
+_TARGET: Final = "target_tokens"
+_COUNT: Final = "count"
+_BY_NAME = frozenset({inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY})
 
 
 class _MustAwaitError(ConfigurationError):
@@ -112,6 +42,91 @@ class _MustAwaitError(ConfigurationError):
 _PASS_THROUGH: Final = (HaltedError, ContextOverflowError, _MustAwaitError)
 _NOT_REPEATED: Final = frozenset({CompactionOutcome.TIMED_OUT, CompactionOutcome.REFUSED})
 _EXTRACTIVE: Final = ExtractiveCompactor()
+
+
+class Calling:
+    """One compactor, and the way it is called; decided once, from its signature.
+
+    Args:
+        compact: The compactor.
+        role: What it is to the user, for the message of an error: ``compact``, ``fallback``, ``summarizer``.
+        given: What it is called with in the place of the text, if it reads something else.
+
+    Raises:
+        ConfigurationError: It cannot be called with a text and a number of tokens.
+    """
+
+    __slots__ = ("_counts", "_given", "_named", "compact", "is_async", "name", "never_waits")
+
+    def __init__(self, compact: Compact, role: str = "compact", *, given: Any = None) -> None:
+        called(role, compact)
+        if not callable(compact):
+            raise ConfigurationError(f"{role} is a {type(compact).__name__}; give a callable ({role}(text, target))")
+        self.compact = compact
+        self._given = given
+        self.name = _name_of(compact)
+        self.is_async = is_async(compact)
+        #: It needs no model and no network, so it cannot hang, and its answer is made of the text's own words.
+        self.never_waits = getattr(compact, "never_waits", False) is True
+        try:
+            signature = inspect.signature(compact)
+        except (TypeError, ValueError):  # some callables written in C have none
+            self._named = self._counts = False
+            return
+        parameters = signature.parameters.values()
+        takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
+        named = signature.parameters.get(_TARGET)
+        counted = signature.parameters.get(_COUNT)
+        # By keyword only: a second parameter of that name may well be the number of tokens.
+        self._counts = counted is not None and counted.kind is inspect.Parameter.KEYWORD_ONLY
+        self._named = named.kind in _BY_NAME if named is not None else takes_any and not _binds(signature, "", 1)
+        if not self._bound(signature):
+            raise ConfigurationError(
+                f"{role} {self.name} takes {signature}; it is called with the text and the tokens it may have: "
+                "def compact(text, target_tokens)"
+            )
+
+    def _bound(self, signature: inspect.Signature) -> bool:
+        keywords: dict[str, Any] = {_COUNT: len} if self._counts else {}
+        return (
+            _binds(signature, "", **{_TARGET: 1}, **keywords) if self._named else _binds(signature, "", 1, **keywords)
+        )
+
+    def __call__(self, text: str, target: int, count: Callable[[str], int]) -> Any:
+        """What the compactor returns: a text, an awaitable of one, or what it should not have returned."""
+        source = text if self._given is None else self._given
+        keywords: dict[str, Any] = {_COUNT: count} if self._counts else {}
+        if self._named:
+            return self.compact(source, target_tokens=target, **keywords)
+        return self.compact(source, target, **keywords)
+
+
+def _binds(signature: inspect.Signature, *values: Any, **keywords: Any) -> bool:
+    try:
+        signature.bind(*values, **keywords)
+    except TypeError:
+        return False
+    return True
+
+
+def _unwrapped(compact: Any) -> Any:
+    while isinstance(compact, functools.partial):
+        compact = compact.func
+    return compact
+
+
+def is_async(compact: Any) -> bool:
+    """Whether a callable is known to give an awaitable: a coroutine function, or one that says so (`is_async`)."""
+    inner = _unwrapped(compact)
+    if inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(inner, "__call__", None)):  # noqa: B004
+        return True
+    return getattr(inner, "is_async", False) is True
+
+
+def _name_of(compact: Any) -> str:
+    inner = _unwrapped(compact)
+    named = inspect.isroutine(inner) or isinstance(inner, type)
+    return str(getattr(inner, "__name__", "") if named else type(inner).__name__).strip("<>") or "compactor"
 
 
 class Compactors:

@@ -14,15 +14,16 @@ from otel_assembly.messages.describe import EventKind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from otel_assembly.budget.allocation import ItemOutcome
+
 #: What is gathered from several sources, so that two of them may bring the same. A turn may well be repeated.
 _GATHERED: Final = frozenset({EventKind.EVIDENCE, EventKind.MEMORY})
 
-Told = tuple[DecisionOutcome, DecisionReason, tuple[str, int] | None]
 _Place = tuple[Block, int, BlockItem]
 _Name = tuple[EventKind, str | None, str | None]
 
 
-def losers(ordered: Sequence[Block]) -> dict[str, dict[int, Told]]:
+def duplicates(ordered: Sequence[Block]) -> dict[str, dict[int, ItemOutcome]]:
     """Items that another stands for, by block and place, with what stands for them.
 
     Of items with one id the newest version stays, also against one that may not be cut: what is out of date is out of
@@ -38,7 +39,7 @@ def losers(ordered: Sequence[Block]) -> dict[str, dict[int, Told]]:
     gathered.sort(key=attrgetter("cuttable"))
     everything = [(block, index, item) for block in gathered for index, item in enumerate(block.items)]
     places = [place for place in everything if place[2].current]
-    found: dict[str, dict[int, Told]] = {}
+    found: dict[str, dict[int, ItemOutcome]] = {}
     by_id: dict[_Name, _Place] = {}
     for place in places:
         if place[2].id is None:
@@ -61,22 +62,24 @@ def losers(ordered: Sequence[Block]) -> dict[str, dict[int, Told]]:
         held = by_text.setdefault(text, place) if text else place
         if held is not place:
             _lose(found, place, held, DecisionReason.DUPLICATE)
-    return {name: _settled(told, found) for name, told in found.items()}
+    return {name: _settled(outcomes, found) for name, outcomes in found.items()}
 
 
 def _name(place: _Place) -> _Name:
     return place[0].kind, place[2].source, place[2].id
 
 
-def _lose(found: dict[str, dict[int, Told]], loser: _Place, winner: _Place | None, reason: DecisionReason) -> None:
+def _lose(
+    found: dict[str, dict[int, ItemOutcome]], loser: _Place, winner: _Place | None, reason: DecisionReason
+) -> None:
     stands = (winner[0].name, winner[1]) if winner is not None else None
     found.setdefault(loser[0].name, {})[loser[1]] = DecisionOutcome.DROPPED, reason, stands
 
 
-def _settled(told: dict[int, Told], found: dict[str, dict[int, Told]]) -> dict[int, Told]:
+def _settled(outcomes: dict[int, ItemOutcome], found: dict[str, dict[int, ItemOutcome]]) -> dict[int, ItemOutcome]:
     """Each loser names who stands in the end, not somebody who lost in turn."""
-    settled: dict[int, Told] = {}
-    for index, (outcome, reason, winner) in told.items():
+    settled: dict[int, ItemOutcome] = {}
+    for index, (outcome, reason, winner) in outcomes.items():
         while winner is not None and (beyond := found.get(winner[0], {}).get(winner[1])) is not None:
             winner = beyond[2]
         settled[index] = (outcome, reason, winner)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from otel_assembly.budget.extractive_pieces import Span
+#: Where a piece of a text begins, and where it ends.
+Span = tuple[int, int]
 
 # Scripts without spaces between words: there, two neighbouring characters are the nearest thing to a word.
 _UNSPACED: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otel_assembly.budget.allocation import pairing_of
+from otel_assembly.budget.keep_order import pairing_of
 from otel_assembly.budget.sections import is_text, zone_of
 from otel_assembly.decision import DecisionOutcome, DecisionReason
 from otel_assembly.errors import DescribeError
@@ -14,13 +14,13 @@ from otel_assembly.messages.tool_pairs import ANSWERS, unpaired
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from otel_assembly.budget.allocation import ItemOutcome
     from otel_assembly.budget.block import Block
-    from otel_assembly.budget.duplicates import Told
 
 
 def orphans(
-    blocks: Sequence[Block], lost: dict[str, dict[int, Told]]
-) -> tuple[dict[str, dict[int, Told]], frozenset[str]]:
+    blocks: Sequence[Block], lost: dict[str, dict[int, ItemOutcome]]
+) -> tuple[dict[str, dict[int, ItemOutcome]], frozenset[str]]:
     """Items that no prompt may hold, by block and place: an answer without its call, a call that nobody will answer.
 
     And the names of the blocks in which a call awaits an approval; see `pending_of`.
@@ -39,7 +39,7 @@ def orphans(
     if not holding:
         return {}, frozenset()
     replies = [block for block in holding if _replies(block, lost)]
-    found: dict[str, dict[int, Told]] = {}
+    found: dict[str, dict[int, ItemOutcome]] = {}
     pending: set[str] = set()
     for block in holding:
         items = block.items
@@ -47,19 +47,19 @@ def orphans(
         pairing = pairing_of([items[index] for index in alive])
         answered_later = any(other is not block and _may_follow(other, block) for other in replies)
         newest_response = len(alive) if answered_later else pairing.last_response
-        told: dict[int, Told] = {}
+        outcomes: dict[int, ItemOutcome] = {}
         for at in unpaired(pairing, range(len(alive) - 1, -1, -1), newest_response):
             asks = pairing.links[at] and not pairing.flags[at] & ANSWERS
             reason = DecisionReason.ORPHANED_TOOL_CALL if asks else DecisionReason.ORPHANED_TOOL_RESULT
-            told[alive[at]] = DecisionOutcome.DROPPED, reason, None
-        if told:
-            found[block.name] = told
+            outcomes[alive[at]] = DecisionOutcome.DROPPED, reason, None
+        if outcomes:
+            found[block.name] = outcomes
         if pairing.pending_calls(newest_response):
             pending.add(block.name)
     return found, frozenset(pending)
 
 
-def _replies(block: Block, lost: dict[str, dict[int, Told]]) -> bool:
+def _replies(block: Block, lost: dict[str, dict[int, ItemOutcome]]) -> bool:
     out = lost.get(block.name, ())
     try:
         return any(

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.budget.allocation import Allocation, BlockOutcome
+from otel_assembly.budget.allocation import Allocation, BlockOutcome, ItemOutcome
 from otel_assembly.budget.block import Block, BlockItem, Cut
-from otel_assembly.budget.compaction import CompactedBlock
-from otel_assembly.budget.duplicates import Told, losers
+from otel_assembly.budget.compacted_block import CompactedBlock
+from otel_assembly.budget.duplicates import duplicates
 from otel_assembly.budget.keep_order import pending_of, survivors_of
 from otel_assembly.budget.orphans import orphans
 from otel_assembly.budget.reports import overflow_report
@@ -25,11 +25,11 @@ from otel_assembly.decision import DecisionOutcome, DecisionReason, Overflow, Ov
 from otel_assembly.errors import ConfigurationError, ContextOverflowError, TokenizerError
 
 if TYPE_CHECKING:
-    from otel_assembly.budget.compaction import Compacted
+    from otel_assembly.budget.attempt import Compacted
     from otel_assembly.budget.measure import Measure, Rendered
 
 _DROPPED = DecisionOutcome.DROPPED
-_PENDING: Final[Told] = (DecisionOutcome.KEPT, DecisionReason.PENDING_TOOL_CALL, None)
+_PENDING: Final[ItemOutcome] = (DecisionOutcome.KEPT, DecisionReason.PENDING_TOOL_CALL, None)
 #: What an overflow calls the calls that await an approval in blocks that may be cut.
 _PENDING_COST: Final = "pending_tool_calls"
 #: Most blocks that leave whole have nothing more to say, so they share one.
@@ -98,7 +98,7 @@ class _Rule:
         "_blocks",
         "_budget",
         "_costs",
-        "_lost",
+        "_excluded",
         "_measure",
         "_pending",
         "_pinned",
@@ -128,7 +128,7 @@ class _Rule:
                     f"block {block.name!r}: its floor of {block.min_tokens} tokens is above the window of {window}; "
                     "lower min_tokens or raise the window"
                 )
-        self._lost, pending = self._out_from_the_start()
+        self._excluded, pending = self._exclude()
         #: Of cuttable blocks with calls that await an approval, the atoms that stay whatever is cut.
         self._pending: dict[str, list[list[int]]] = {
             block.name: pending_of(block, block.items, self._alive(block))
@@ -139,7 +139,7 @@ class _Rule:
         self._pinned: dict[str, int] = {}
         self._costs: list[int] = []
 
-    def _out_from_the_start(self) -> tuple[dict[str, dict[int, Told]], frozenset[str]]:
+    def _exclude(self) -> tuple[dict[str, dict[int, ItemOutcome]], frozenset[str]]:
         """Items that stay out of any prompt, however much room there is, by block and place.
 
         And the names of the blocks in which calls await an approval.
@@ -147,15 +147,15 @@ class _Rule:
         several = [block for block in self._blocks if isinstance(block.content, tuple)]
         if not several:
             return {}, frozenset()
-        lost = losers(several)
-        unpaired, pending = orphans(several, lost)
-        for name, told in unpaired.items():
-            lost.setdefault(name, {}).update(told)
-        return lost, pending
+        excluded = duplicates(several)
+        unpaired, pending = orphans(several, excluded)
+        for name, item_outcomes in unpaired.items():
+            excluded.setdefault(name, {}).update(item_outcomes)
+        return excluded, pending
 
     def _counted(self) -> list[int]:
         """What each block takes whole, without the items that are out from the start."""
-        text, overhead, lost = self._measure.text, self._measure.overhead, self._lost
+        text, overhead, excluded = self._measure.text, self._measure.overhead, self._excluded
         pending = self._pending
         costs: list[int] = []
         block: Block | None = None
@@ -165,7 +165,7 @@ class _Rule:
                     costs.append(overhead + text(block.content) if block.content else 0)  # type: ignore[arg-type]  # plain: a text
                 else:
                     items = block.items
-                    alive = self._alive(block) if block.name in lost else range(len(items))
+                    alive = self._alive(block) if block.name in excluded else range(len(items))
                     costs.append(self._measure.tokens(block, items, alive))
                     if block.name in pending:
                         held = _in_order(pending[block.name])
@@ -175,13 +175,13 @@ class _Rule:
         return costs
 
     def _alive(self, block: Block) -> Sequence[int]:
-        lost = self._lost.get(block.name)
+        excluded = self._excluded.get(block.name)
         count = len(block.items)
-        return range(count) if lost is None else [index for index in range(count) if index not in lost]
+        return range(count) if excluded is None else [index for index in range(count) if index not in excluded]
 
     def run(self) -> Plan:
         costs = self._costs = self._counted()
-        budget, lost, overhead = self._budget, self._lost, self._measure.overhead
+        budget, excluded, overhead = self._budget, self._excluded, self._measure.overhead
         pinned = self._pinned
         fixed = self._measure.priming + sum(pinned.values())
         fixed += sum(cost for block, cost in zip(self._blocks, costs, strict=True) if not block.cuttable)
@@ -192,32 +192,32 @@ class _Rule:
         used = fixed
         decided: list[tuple[Block, int, BlockOutcome | None]] = []
         for block, cost, floor in zip(self._blocks, costs, floors, strict=True):
-            fate: BlockOutcome | None = None
+            block_outcome: BlockOutcome | None = None
             if not block.cuttable:
                 # Its room is what it was given in the first pass: its own.
-                decided.append((block, cost, self._kept(block) if block.name in lost else None))
+                decided.append((block, cost, self._kept(block) if block.name in excluded else None))
                 continue
             # What is fixed of it has been taken already, and is all its own.
             holds = block.name in pinned
             own = pinned[block.name] if holds else 0
             room = sharing.room(floor) + own
             if floor < 0:
-                fate = self._pinned_alone(block, DecisionReason.BELOW_FLOOR) if holds else _BELOW_FLOOR
-                fate = self._with_lost(block, fate)
+                block_outcome = self._pinned_alone(block, DecisionReason.BELOW_FLOOR) if holds else _BELOW_FLOOR
+                block_outcome = self._with_excluded(block, block_outcome)
             elif cost <= room:
                 sharing.take(cost - own)
                 used += cost - own
-                fate = self._kept(block) if block.name in lost else None
+                block_outcome = self._kept(block) if block.name in excluded else None
             elif room <= (overhead if block.plain else 0) and not holds:
-                fate = self._with_lost(block, _OVER_BUDGET)
+                block_outcome = self._with_excluded(block, _OVER_BUDGET)
             else:
                 try:
-                    fate = self._with_lost(block, (yield from self._cut(block, cost, room)))
-                    sharing.take(min(room, max(own, self._charged(block, fate))) - own)
+                    block_outcome = self._with_excluded(block, (yield from self._cut(block, cost, room)))
+                    sharing.take(min(room, max(own, self._charged(block, block_outcome))) - own)
                 except TokenizerError as error:
                     raise _named(block, error) from error
-                used += fate.rendered.tokens - own
-            decided.append((block, room, fate))
+                used += block_outcome.rendered.tokens - own
+            decided.append((block, room, block_outcome))
         return Allocation(
             decided,
             window=self._window,
@@ -249,36 +249,36 @@ class _Rule:
     def _kept(self, block: Block) -> BlockOutcome:
         """A block that is kept whole but for the items that are out from the start."""
         alive = list(self._alive(block))
-        told = dict(self._lost[block.name])
+        item_outcomes = dict(self._excluded[block.name])
         if not alive:
-            return BlockOutcome(_DROPPED, next(iter(told.values()))[1], told=told)
+            return BlockOutcome(_DROPPED, next(iter(item_outcomes.values()))[1], item_outcomes=item_outcomes)
         items = block.items
         reason = DecisionReason.FITS if block.cuttable else DecisionReason.PINNED
         result = block.holding([items[index] for index in alive])
         return BlockOutcome(
-            DecisionOutcome.KEPT, reason, alive, told, result, self._measure.rendered(block, items, alive)
+            DecisionOutcome.KEPT, reason, alive, item_outcomes, result, self._measure.rendered(block, items, alive)
         )
 
     def _pinned_alone(self, block: Block, reason: DecisionReason) -> BlockOutcome:
         """A block of which nothing is left but the calls that await an approval."""
         kept = _in_order(self._pending[block.name])
         items = block.items
-        told: dict[int, Told] = dict.fromkeys(self._alive(block), (_DROPPED, reason, None))
-        told.update(dict.fromkeys(kept, _PENDING))
+        item_outcomes: dict[int, ItemOutcome] = dict.fromkeys(self._alive(block), (_DROPPED, reason, None))
+        item_outcomes.update(dict.fromkeys(kept, _PENDING))
         result = block.holding([items[index] for index in kept])
         return BlockOutcome(
-            DecisionOutcome.KEPT, reason, kept, told, result, self._measure.rendered(block, items, kept)
+            DecisionOutcome.KEPT, reason, kept, item_outcomes, result, self._measure.rendered(block, items, kept)
         )
 
-    def _with_lost(self, block: Block, fate: BlockOutcome) -> BlockOutcome:
-        lost = self._lost.get(block.name)
-        return fate if lost is None else replace(fate, told={**fate.told, **lost})
+    def _with_excluded(self, block: Block, outcome: BlockOutcome) -> BlockOutcome:
+        excluded = self._excluded.get(block.name, {})
+        return replace(outcome, item_outcomes={**outcome.item_outcomes, **excluded}) if excluded else outcome
 
-    def _charged(self, block: Block, fate: BlockOutcome) -> int:
+    def _charged(self, block: Block, block_outcome: BlockOutcome) -> int:
         """What later blocks cannot have: for a block that was cut, the bound by which it was."""
-        if fate.made is not None or not fate.kept:
-            return fate.rendered.tokens
-        return max(fate.rendered.tokens, sum(self._charges(block, block.items, fate.kept)))
+        if block_outcome.made is not None or not block_outcome.kept:
+            return block_outcome.rendered.tokens
+        return max(block_outcome.rendered.tokens, sum(self._charges(block, block.items, block_outcome.kept)))
 
     def _charges(self, block: Block, items: Sequence[BlockItem], indexes: Iterable[int]) -> list[int]:
         return self._measure.charges(block, [(self._measure.item(items[at]), is_text(items[at])) for at in indexes])
@@ -294,13 +294,13 @@ class _Rule:
         attempts: tuple[Any, ...] = ()
         single = len(items) == 1
         if (single or block.cut is Cut.COMPRESS) and all(is_text(items[index]) for index in alive):
-            fate = yield from self._compacted_whole(block, items, alive, room)
-            if single or fate.result is not None:
-                return fate
-            attempts = fate.attempts
-        fate = yield from self._cut_items(block, items, alive, room, min(block.min_tokens, cost))
-        fate.attempts = (*attempts, *fate.attempts)
-        return fate
+            block_outcome = yield from self._compacted_whole(block, items, alive, room)
+            if single or block_outcome.result is not None:
+                return block_outcome
+            attempts = block_outcome.attempts
+        block_outcome = yield from self._cut_items(block, items, alive, room, min(block.min_tokens, cost))
+        block_outcome.attempts = (*attempts, *block_outcome.attempts)
+        return block_outcome
 
     def _compacted_whole(
         self, block: Block, items: Sequence[BlockItem], alive: Sequence[int], room: int
@@ -313,14 +313,14 @@ class _Rule:
             return BlockOutcome(_DROPPED, DecisionReason.OVER_BUDGET)
         texts = [item_text(items[index]) for index in alive]
         compacted = yield CompactionRequest(block, block.separator.join(texts), target, measure)
-        fate = BlockOutcome(_DROPPED, DecisionReason.OVER_BUDGET, attempts=compacted.attempts)
+        block_outcome = BlockOutcome(_DROPPED, DecisionReason.OVER_BUDGET, attempts=compacted.attempts)
         if compacted.text is None:
-            return fate
+            return block_outcome
         made = _made(compacted.text, block, items, alive)
         result = block.holding(made)
         rendered = measure.rendered(result, result.items, (0,))
         if rendered.tokens > room:  # by a counter that finds more in a text than in its parts
-            return fate
+            return block_outcome
         return BlockOutcome(
             DecisionOutcome.COMPACTED,
             DecisionReason.COMPACTED,
@@ -337,7 +337,7 @@ class _Rule:
         survivors = survivors_of(block, items, alive)
         pending = self._pending.get(block.name, [])
         fitting, kept, rendered = self._that_fit(block, items, survivors, room, len(pending))
-        told: dict[int, Told] = {}
+        item_outcomes: dict[int, ItemOutcome] = {}
         made: CompactedBlock | None = None
         attempts: tuple[Any, ...] = ()
         result: Block | None = None
@@ -347,21 +347,21 @@ class _Rule:
             made, result, rendered_with, attempts = found
             if made is not None:
                 rendered = rendered_with
-                told[survivors[fitting][0]] = DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, None
+                item_outcomes[survivors[fitting][0]] = DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, None
         if made is None:
             if not kept or rendered.tokens < floor:
                 useless = DecisionReason.BELOW_FLOOR if fitting > len(pending) else DecisionReason.OVER_BUDGET
-                fate = self._pinned_alone(block, useless) if pending else BlockOutcome(_DROPPED, useless)
-                fate.attempts = attempts
-                return fate
+                block_outcome = self._pinned_alone(block, useless) if pending else BlockOutcome(_DROPPED, useless)
+                block_outcome.attempts = attempts
+                return block_outcome
             result = block.holding([items[index] for index in kept])
-        stays = set(kept).union(told)
-        told.update((index, (_DROPPED, reason, None)) for index in alive if index not in stays)
-        told.update(dict.fromkeys(_in_order(pending), _PENDING))
+        stays = set(kept).union(item_outcomes)
+        item_outcomes.update((index, (_DROPPED, reason, None)) for index in alive if index not in stays)
+        item_outcomes.update(dict.fromkeys(_in_order(pending), _PENDING))
         if made is not None:
             reason = DecisionReason.COMPACTED
         outcome = DecisionOutcome.KEPT if made is None else DecisionOutcome.COMPACTED
-        return BlockOutcome(outcome, reason, kept, told, result, rendered, made, attempts)
+        return BlockOutcome(outcome, reason, kept, item_outcomes, result, rendered, made, attempts)
 
     def _that_fit(
         self, block: Block, items: Sequence[BlockItem], survivors: Sequence[Sequence[int]], room: int, pinned: int

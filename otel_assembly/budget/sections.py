@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from otel_assembly.budget.block import Block, BlockItem, Cut
-from otel_assembly.budget.compaction import CompactedBlock
+from otel_assembly.budget.compacted_block import CompactedBlock
 from otel_assembly.messages.describe import EventKind
 
 if TYPE_CHECKING:

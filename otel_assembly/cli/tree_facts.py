@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from otel_assembly.budget.compaction import CompactionOutcome
+from otel_assembly.budget.attempt import CompactionOutcome
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.span_values import as_list, integer, pairs, whole_attributes

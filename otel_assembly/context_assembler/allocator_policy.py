@@ -8,14 +8,18 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
+from otel_assembly._internal.forks import new_lock
+from otel_assembly.assembler import Assembler
 from otel_assembly.budget.allocator import finished_async
-from otel_assembly.budget.measure import Measure
+from otel_assembly.budget.measure import Measure, meter_of_blocks
 from otel_assembly.budget.ordering import OrderedPrompt, order_for_attention_and_cache, parts_in_order
 from otel_assembly.budget.plan import plan
 from otel_assembly.budget.reports import report_of
 from otel_assembly.budget.sections import is_text, item_text
 from otel_assembly.context_assembler.compaction_cache import KeptCompactions, answered_keeping
+from otel_assembly.context_assembler.gather import error_type_of
 from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.history.history import text_digest
 from otel_assembly.history.view import View
@@ -31,9 +35,12 @@ if TYPE_CHECKING:
     from otel_assembly.budget.ordering import Order
     from otel_assembly.context import Context
     from otel_assembly.decision import BudgetReport
+    from otel_assembly.errors import SourceFailedError
+    from otel_assembly.ledger.ledger import Ledger
+    from otel_assembly.tokens import TokenCounter, TokenMeter
 
 
-class Placed:
+class BlockEvent:
     """One item of a block, as an event.
 
     It is described once. Across turns it is the same item where it says the same: a text by its block, source, id and
@@ -49,19 +56,19 @@ class Placed:
         self.facts = _facts(block, item)
 
     @property
-    def _said(self) -> tuple[Any, ...]:
+    def _content(self) -> tuple[Any, ...]:
         facts = self.facts
         name = facts.id if is_text(self.item) else None
         return facts.kind, name, facts.texts, tuple(facts.opens), tuple(facts.closes), facts.media_tokens
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Placed) and self._said == other._said
+        return isinstance(other, BlockEvent) and self._content == other._content
 
     def __hash__(self) -> int:
-        return hash(self._said)
+        return hash(self._content)
 
     def __repr__(self) -> str:
-        return f"Placed({self.block.name!r}, {self.place})"
+        return f"BlockEvent({self.block.name!r}, {self.place})"
 
 
 def _facts(block: Block, item: BlockItem) -> EventFacts:
@@ -74,14 +81,14 @@ def _facts(block: Block, item: BlockItem) -> EventFacts:
 
 
 @describe.register
-def _(placed: Placed) -> EventFacts:
-    return placed.facts
+def _(event: BlockEvent) -> EventFacts:
+    return event.facts
 
 
-def laid_out(blocks: Sequence[Block], order: Order) -> list[Placed]:
+def block_events(blocks: Sequence[Block], order: Order) -> list[BlockEvent]:
     """Every item of these blocks, in the order in which it would be sent if all of it fitted."""
     return [
-        Placed(block, place, item)
+        BlockEvent(block, place, item)
         for block, section in parts_in_order(blocks, order)
         for place, item in zip(section.items, map(block.items.__getitem__, section.items), strict=True)
     ]
@@ -93,15 +100,15 @@ class BlockSession:
 
     Attributes:
         kept: What compaction made on the turns before.
-        laid: What the allocation came to; None until it has.
+        result: What the allocation came to; None until it has.
     """
 
     kept: KeptCompactions = field(default_factory=KeptCompactions)
-    laid: tuple[Allocation, OrderedPrompt] | None = None
+    result: tuple[Allocation, OrderedPrompt] | None = None
 
 
 #: Where the allocation of the assembly that runs in this task is put for whoever started it.
-desk: ContextVar[BlockSession | None] = ContextVar("otel_assembly_desk", default=None)
+block_session: ContextVar[BlockSession | None] = ContextVar("otel_assembly_block_session", default=None)
 
 
 class AllocatorPolicy(DecidingPolicy):
@@ -137,19 +144,19 @@ class AllocatorPolicy(DecidingPolicy):
         measure = Measure(context.meter, framed=True)
         schemas = context.meter.tools(context.tools)
         measure.priming += schemas
-        blocks = {placed.block.name: placed.block for placed in events}
+        blocks = {event.block.name: event.block for event in events}
         steps = plan(blocks.values(), self._window, self._output_reserve, measure, schemas=schemas)
-        own = desk.get() or BlockSession()
-        answer = answered_keeping(self._compactors, lambda block: context.watch(block.kind.value), own.kept)
+        session = block_session.get() or BlockSession()
+        answer = answered_keeping(self._compactors, lambda block: context.watch(block.kind.value), session.kept)
         allocation = await finished_async(steps, answer)
         prompt = order_for_attention_and_cache(allocation, order=self._order)
-        known = {(placed.block.name, placed.place): placed for placed in events}
-        sent, made = _sent(prompt, {id(placed.item): placed for placed in events})
-        own.laid = allocation, prompt
+        known = {(event.block.name, event.place): event for event in events}
+        sent, made = _sent(prompt, {id(event.item): event for event in events})
+        session.result = allocation, prompt
         if isinstance(events, View):  # what the rule has counted, the ledger may as well know
             events.history.table(context.meter).each(events)
         decisions = allocation.decisions
-        alone = sum(measure.item(placed.item) for placed in sent)
+        alone = sum(measure.item(event.item) for event in sent)
         return Outcome(
             prompts=prompts,
             events=sent,
@@ -168,30 +175,30 @@ class AllocatorPolicy(DecidingPolicy):
         )
 
 
-def _report(allocation: Allocation, known: Mapping[tuple[str, int], Placed]) -> BudgetReport:
+def _report(allocation: Allocation, known: Mapping[tuple[str, int], BlockEvent]) -> BudgetReport:
     """The allocation in numbers, with the events that each block's items are."""
     report = report_of(allocation)
     entries = (replace(entry, items=[known[entry.name, place] for place in entry.items]) for entry in report.entries)
     return replace(report, entries=tuple(entries))
 
 
-def _sent(prompt: OrderedPrompt, known: Mapping[int, Placed]) -> tuple[list[Placed], dict[str, Placed]]:
+def _sent(prompt: OrderedPrompt, known: Mapping[int, BlockEvent]) -> tuple[list[BlockEvent], dict[str, BlockEvent]]:
     """The items of a prompt in its order, and those among them that compaction made, by block."""
-    sent: list[Placed] = []
-    made: dict[str, Placed] = {}
+    sent: list[BlockEvent] = []
+    made: dict[str, BlockEvent] = {}
     for block in prompt:
         for item in block.items:
-            placed = known.get(id(item))
-            if placed is None:
-                placed = made[block.name] = Placed(block, -1, item)
-            sent.append(placed)
+            event = known.get(id(item))
+            if event is None:
+                event = made[block.name] = BlockEvent(block, -1, item)
+            sent.append(event)
     return sent, made
 
 
 def _verdicts(
-    decisions: Sequence[BlockDecision], known: Mapping[tuple[str, int], Placed], made: Mapping[str, Placed]
+    decisions: Sequence[BlockDecision], known: Mapping[tuple[str, int], BlockEvent], made: Mapping[str, BlockEvent]
 ) -> list[Verdict]:
-    told: dict[tuple[DecisionOutcome, DecisionReason, str | None], list[Placed]] = {}
+    told: dict[tuple[DecisionOutcome, DecisionReason, str | None], list[BlockEvent]] = {}
     for decision in decisions:
         for item in decision.items:
             if item.reason is DecisionReason.FITS:  # what nobody says anything else of
@@ -204,10 +211,33 @@ def _verdicts(
     ]
 
 
-def _compacted(decision: BlockDecision, known: Mapping[tuple[str, int], Placed]) -> list[Placed]:
+def _compacted(decision: BlockDecision, known: Mapping[tuple[str, int], BlockEvent]) -> list[BlockEvent]:
     return [known[item.block, item.index] for item in decision.items if item.outcome is DecisionOutcome.COMPACTED]
 
 
 def _around(decision: BlockDecision) -> int:
     """What stands around a block's items when all of it is in the prompt: message marks, separators."""
     return decision.tokens_in + decision.separators_in - sum(item.tokens for item in decision.items)
+
+
+class BlockAssembler(Assembler):
+    """Assembles blocks that are laid out as events."""
+
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        super().__init__(*given, **settings)
+        self._lock = new_lock()
+        self._kept: WeakKeyDictionary[Ledger, KeptCompactions] = WeakKeyDictionary()
+
+    def kept(self, context: Context) -> KeptCompactions:
+        """What compaction made in a conversation; it goes with the conversation's ledger."""
+        ledger = self._ledgers.of((), context)
+        with self._lock:
+            return self._kept.setdefault(ledger, KeptCompactions())
+
+    def tell_failures(self, failures: Sequence[SourceFailedError]) -> None:
+        """Let whoever watches know of the sources that failed."""
+        for one in failures:
+            self._recorded_by().source_failed(one.role, one.source, error_type_of(one))
+
+    def _new_meter(self, counter: TokenCounter) -> TokenMeter:
+        return meter_of_blocks(counter, self.framing)

@@ -16,8 +16,13 @@ from otel_assembly.budget.compacted_block import CompactedBlock
 from otel_assembly.budget.compaction import compactors_of
 from otel_assembly.budget.ordering import Order
 from otel_assembly.context import Context
-from otel_assembly.context_assembler.allocator_policy import AllocatorPolicy, BlockSession, desk, laid_out
-from otel_assembly.context_assembler.block_assembler import DeskAssembler
+from otel_assembly.context_assembler.allocator_policy import (
+    AllocatorPolicy,
+    BlockAssembler,
+    BlockSession,
+    block_events,
+    block_session,
+)
 from otel_assembly.context_assembler.gather import Sources, checked_source
 from otel_assembly.context_assembler.retention import Retained, WriteGate, retained
 from otel_assembly.context_assembler.settings import check_numbers, checked_floors
@@ -212,7 +217,7 @@ class ContextAssembler:
         self._order = order
         self._step_tokens = step_tokens
         policy = AllocatorPolicy(window, output_reserve, compactors_of(compact), order)
-        self._assembler = DeskAssembler(
+        self._assembler = BlockAssembler(
             [policy], name=name, model=model, counter=counter, framing=framing, recorder=recorder
         )
 
@@ -241,19 +246,19 @@ class ContextAssembler:
             raise
         self._assembler.tell_failures(gathered.failures)
         blocks = self._blocks(task, gathered)
-        own = BlockSession(self._assembler.kept(context))
-        token = desk.set(own)
+        session = BlockSession(self._assembler.kept(context))
+        token = block_session.set(session)
         try:
-            assembly = await self._assembler.assemble([], laid_out(blocks, self._order), context)
+            assembly = await self._assembler.assemble([], block_events(blocks, self._order), context)
         except PolicyFailedError as failed:  # the policy is ours alone: what it has to say names the block and the mend
             if isinstance(failed.__cause__, AssemblyError):
                 raise failed.__cause__ from None
             raise
         finally:
-            desk.reset(token)
-        if own.laid is None:
+            block_session.reset(token)
+        if session.result is None:
             raise AssertionError("an assembly came to its end without its only policy")
-        allocation, prompt = own.laid
+        allocation, prompt = session.result
         return AssembledContext(prompt, allocation, assembly, gathered, self._gate)
 
     def observe_usage(self, counted: int, billed: int, *, model: str | None = None) -> None:

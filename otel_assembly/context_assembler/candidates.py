@@ -55,7 +55,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Something that a source would put on the desk: a passage, or a memory.
+    """Something that a source would put into the prompt: a passage, or a memory.
 
     Attributes:
         id: Its id at its source; of two with one id, the newest version stands, and the other is ``stale``.

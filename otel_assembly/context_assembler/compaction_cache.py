@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from otel_assembly.budget.allocator import answered_by
-from otel_assembly.budget.compaction import Compacted
+from otel_assembly.budget.attempt import Compacted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from otel_assembly.budget.attempt import Watch
     from otel_assembly.budget.block import Block
-    from otel_assembly.budget.compaction import Compactors, Watch
+    from otel_assembly.budget.compaction import Compactors
     from otel_assembly.budget.plan import CompactionRequest
 
 #: Texts of one conversation that are kept: a block has one at a time, and a few more for turns that go back and forth.

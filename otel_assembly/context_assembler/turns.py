@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.budget.allocation import pairing_of, texts_of
+from otel_assembly.budget.allocation import texts_of
 from otel_assembly.budget.block import BlockItem
+from otel_assembly.budget.keep_order import pairing_of
 from otel_assembly.budget.rule import BYTES_PER_TOKEN
 from otel_assembly.messages.tool_pairs import ECHO
 

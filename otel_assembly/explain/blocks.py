@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from otel_assembly.budget.attempt import Compacted
 from otel_assembly.budget.block import Block, BlockItem, Cut
-from otel_assembly.budget.compaction import Compacted, CompactedBlock
+from otel_assembly.budget.compacted_block import CompactedBlock
 from otel_assembly.budget.measure import NOTHING, Measure, Rendered
 from otel_assembly.budget.plan import CompactionRequest, plan
 from otel_assembly.decision import DecisionOutcome, DecisionReason

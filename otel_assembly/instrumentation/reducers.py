@@ -5,8 +5,8 @@ from __future__ import annotations
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.budget.attempt import CompactionOutcome
 from otel_assembly.budget.compact_errors import is_error_text
-from otel_assembly.budget.compaction import CompactionOutcome
 from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:

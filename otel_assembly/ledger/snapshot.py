@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from otel_assembly._internal.intervals import Run
-    from otel_assembly.budget.compaction import Attempt
+    from otel_assembly.budget.attempt import Attempt
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.decision import BudgetReport, DecisionOutcome, DecisionReason, Overflow
     from otel_assembly.history.history import History, ListHistory

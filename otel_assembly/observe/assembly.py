@@ -11,7 +11,7 @@ from otel_assembly.observe.step import ObservedStep
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from otel_assembly.budget.compaction import Attempt
+    from otel_assembly.budget.attempt import Attempt
     from otel_assembly.ledger.record import Record
     from otel_assembly.observe.assembler import ObservedAssembler
     from otel_assembly.recorder import PolicyTime, Recording

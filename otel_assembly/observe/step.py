@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from otel_assembly._internal.intervals import to_runs
-from otel_assembly.budget.compaction import Attempt, CompactionOutcome
+from otel_assembly.budget.attempt import Attempt, CompactionOutcome
 from otel_assembly.chain.step_diff import match
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Overflow, OverflowCause
 from otel_assembly.errors import error_type, is_failure

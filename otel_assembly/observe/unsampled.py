@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Self
 
-from otel_assembly.budget.compaction import Attempt
+from otel_assembly.budget.attempt import Attempt
 from otel_assembly.decision import DecisionReason, Overflow, OverflowCause
 from otel_assembly.observe.assembly import ObservedAssembly
 from otel_assembly.observe.step import STEP, Compacting, ObservedStep

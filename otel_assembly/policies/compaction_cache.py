@@ -15,7 +15,8 @@ from otel_assembly.messages.tool_pairs import ECHO
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_assembly.budget.compaction import Attempt, Compactors
+    from otel_assembly.budget.attempt import Attempt
+    from otel_assembly.budget.compaction import Compactors
     from otel_assembly.context import Context
     from otel_assembly.history.view import View
     from otel_assembly.policies.budget_plan import BudgetPlan

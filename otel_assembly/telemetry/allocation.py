@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from otel_assembly.budget.allocation import Allocation
+    from otel_assembly.budget.attempt import Watch
     from otel_assembly.budget.block import Block
-    from otel_assembly.budget.compaction import Watch
     from otel_assembly.telemetry.emitter import Arrays, Emitter
 
 #: How the allocator is called where metrics name a policy.

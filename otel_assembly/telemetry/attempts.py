@@ -10,7 +10,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import Status, StatusCode
 
-from otel_assembly.budget.compaction import CompactionOutcome
+from otel_assembly.budget.attempt import CompactionOutcome
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.emitter import Arrays
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context as OtelContext
     from opentelemetry.trace import Span
 
-    from otel_assembly.budget.compaction import Attempt, Watch
+    from otel_assembly.budget.attempt import Attempt, Watch
     from otel_assembly.telemetry.emitter import Emitter
 
 

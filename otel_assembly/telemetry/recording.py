@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context as OtelContext
     from opentelemetry.trace import Span
 
-    from otel_assembly.budget.compaction import Watch
+    from otel_assembly.budget.attempt import Watch
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.decision import Overflow
     from otel_assembly.events import HaltEvent

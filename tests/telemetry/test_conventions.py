@@ -23,7 +23,7 @@ from otel_assembly import (
     OverflowCause,
     Severity,
 )
-from otel_assembly.budget.compaction import CompactionOutcome
+from otel_assembly.budget.attempt import CompactionOutcome
 from otel_assembly.cli import tree_facts
 from otel_assembly.decision import PrefixBreak, PromptPart
 from otel_assembly.explain.wording import RULES

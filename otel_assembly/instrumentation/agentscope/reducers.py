@@ -9,7 +9,7 @@ import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_assembly.budget.compaction import CompactionOutcome
+from otel_assembly.budget.attempt import CompactionOutcome
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
 from otel_assembly.instrumentation.agentscope.conversation import (
     ids_of,
@@ -27,7 +27,7 @@ from otel_assembly.messages.describe import EventKind, describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from otel_assembly.budget.compaction import Attempt
+    from otel_assembly.budget.attempt import Attempt
     from otel_assembly.instrumentation.agentscope.messages import Part
     from otel_assembly.instrumentation.hooks import Instrumentation
     from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep

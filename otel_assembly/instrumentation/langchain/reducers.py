@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import TracebackType
 
-    from otel_assembly.budget.compaction import Attempt
+    from otel_assembly.budget.attempt import Attempt
     from otel_assembly.instrumentation.hooks import Instrumentation
     from otel_assembly.instrumentation.langchain.model_calls import ModelCall
     from otel_assembly.observe.assembler import ObservedStep
