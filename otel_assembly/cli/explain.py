@@ -10,6 +10,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from otel_assembly._internal.intervals import to_runs
+from otel_assembly.cli.jaeger_source import check_jaeger_options, spans_of_jaeger
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.errors import AssemblyError, ConfigurationError
 from otel_assembly.telemetry import conventions as names
@@ -72,8 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.transcript is not None and arguments.find is None:
         raise ConfigurationError("--transcript is where --find looks; name what to find")
-    if arguments.jaeger is None and (arguments.service is not None or arguments.lookback is not None):
-        raise ConfigurationError("--service and --lookback say what to read of a Jaeger; name one with --jaeger")
+    check_jaeger_options(arguments)
     try:
         ledger = _ledger(arguments)
         for problem in ledger.problems[:_SHOWN]:
@@ -140,15 +140,7 @@ def _spans(arguments: argparse.Namespace) -> Iterable[StoredSpan]:
         return read_spans(
             arguments.traces, on_problem=lambda line, problem: complain(f"{arguments.traces}:{line}: {problem}")
         )
-    from otel_assembly.telemetry.jaeger import read_jaeger
-
-    return read_jaeger(
-        arguments.jaeger,
-        service=arguments.service,
-        lookback=arguments.lookback,
-        conversation=arguments.conversation,
-        on_problem=complain,
-    )
+    return spans_of_jaeger(arguments, complain)
 
 
 def _conversation(ledger: LedgerHistory) -> str | None:

@@ -7,12 +7,13 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from otel_assembly.cli.jaeger_source import check_jaeger_options, spans_of_jaeger
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.errors import ConfigurationError, TranscriptError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from otel_assembly.telemetry.store_reader import StoredSpan
 
@@ -46,16 +47,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the page; 0, 1 where the spans tell of no assembly, 2 where they cannot be read."""
+    """Write the page; 0, 1 where the spans report no assembly, 2 where they cannot be read."""
     from otel_assembly.page import page_model, render_page, save_page
 
     if bool(arguments.paths) == bool(arguments.jaeger):
         raise ConfigurationError("name either files of spans or --jaeger URL; see otel-assembly view --help")
-    if arguments.jaeger is None and (arguments.service is not None or arguments.lookback is not None):
-        raise ConfigurationError("--service and --lookback say what to read of a Jaeger; name one with --jaeger")
+    check_jaeger_options(arguments)
     unread = _Unread()
     spans = (
-        _from_jaeger(arguments, unread) if arguments.jaeger else chain.from_iterable(map(unread.spans, arguments.paths))
+        spans_of_jaeger(arguments, unread.add)
+        if arguments.jaeger
+        else chain.from_iterable(map(unread.spans, arguments.paths))
     )
     model = page_model(spans, title=_title(arguments))
     unread.say()
@@ -98,18 +100,6 @@ class _Unread:
             print(f"otel-assembly: {safe_text(problem)}", file=sys.stderr)
         if self._count > len(self._problems):
             print(f"otel-assembly: and {self._count - len(self._problems):,} more like these", file=sys.stderr)
-
-
-def _from_jaeger(arguments: argparse.Namespace, unread: _Unread) -> Iterable[StoredSpan]:
-    from otel_assembly.telemetry.jaeger import read_jaeger
-
-    return read_jaeger(
-        arguments.jaeger,
-        service=arguments.service,
-        lookback=arguments.lookback,
-        conversation=arguments.conversation,
-        on_problem=unread.add,
-    )
 
 
 def _title(arguments: argparse.Namespace) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.page.fields import known
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.attributes import runs_in_order
-from otel_assembly.telemetry.span_values import as_list, integer, pairs, text, whole_attributes
+from otel_assembly.telemetry.span_values import as_list, below, integer, pairs, text, whole_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,8 +26,7 @@ _DEEPEST: Final = 6
 def turn_row(turn: ReportedTurn, span: SpanLike, children: _Children, texts: Texts) -> dict[str, Any]:
     """Everything of a turn but its items' histories."""
     held = turn.attributes
-    below = children.get((span.trace_id, span.span_id), ())
-    policies = [child for child in below if child.name.startswith(names.SPAN_APPLY_POLICY)]
+    policies = [child for child in below(span, children) if child.name.startswith(names.SPAN_APPLY_POLICY)]
     return known(
         {
             "n": turn.number,
@@ -111,7 +110,7 @@ def _signals(assembly: SpanLike, policies: Iterable[SpanLike]) -> list[dict[str,
 
 
 def halts_of(span: SpanLike) -> list[dict[str, Any]]:
-    """The halts that a span of another kind tells of, such as the run's."""
+    """The halts that stand on a span of another kind, such as the run's."""
     return [signal for signal in _event_signals(span) if signal["what"] == "halt"]
 
 
@@ -159,7 +158,7 @@ def _errors(span: SpanLike) -> Iterator[dict[str, Any]]:
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """A policy's span and its assembly's tell the same; two alerts of one policy are two."""
+    """A policy's span and its assembly's report the same thing; two alerts of one policy are two."""
     if one["what"] == "alert" and one.get("policy") is not None:
         return False
     return {**one, "policy": None} == {**other, "policy": None}
@@ -171,7 +170,7 @@ def _allocations(assembly: SpanLike, children: _Children) -> list[dict[str, Any]
     for span, policy in ((assembly, None), *_below(assembly, children, None, _DEEPEST)):
         if span.name.startswith(names.SPAN_ALLOCATE_BUDGET):
             held = span.attributes
-            below = _children(span, children)
+            inside = below(span, children)
             found.append(
                 known(
                     {
@@ -187,12 +186,12 @@ def _allocations(assembly: SpanLike, children: _Children) -> list[dict[str, Any]
                         "dropped": integer(held.get(names.BLOCKS_DROPPED)),
                         "blocks": [
                             _block(child, children)
-                            for child in below
+                            for child in inside
                             if child.name.startswith(names.SPAN_ALLOCATE_BLOCK)
                         ],
-                        "others": _others(whole_attributes(span, below)),
+                        "others": _others(whole_attributes(span, inside)),
                         "attempts": [
-                            _attempt(child) for child in below if child.name.startswith(names.SPAN_COMPACT_BLOCK)
+                            _attempt(child) for child in inside if child.name.startswith(names.SPAN_COMPACT_BLOCK)
                         ],
                     }
                 )
@@ -213,15 +212,11 @@ def _below(
     span: SpanLike, children: _Children, policy: str | None, depth: int, *, into_allocations: bool = True
 ) -> Iterator[tuple[SpanLike, str | None]]:
     """Descendants with the policy that they work for; only so deep, for a false circle of parents has no end."""
-    for child in _children(span, children) if depth else ():
+    for child in below(span, children) if depth else ():
         whose = text(child.attributes.get(names.POLICY_NAME)) or policy
         yield child, whose
         if into_allocations or not child.name.startswith(names.SPAN_ALLOCATE_BUDGET):
             yield from _below(child, children, whose, depth - 1, into_allocations=into_allocations)
-
-
-def _children(span: SpanLike, children: _Children) -> Sequence[SpanLike]:
-    return children.get((span.trace_id, span.span_id), ())
 
 
 def _block(span: SpanLike, children: _Children) -> dict[str, Any]:
@@ -241,9 +236,7 @@ def _block(span: SpanLike, children: _Children) -> dict[str, Any]:
             "itemsIn": integer(held.get(names.ITEMS_IN)),
             "itemsOut": integer(held.get(names.ITEMS_OUT)),
             "attempts": [
-                _attempt(child)
-                for child in _children(span, children)
-                if child.name.startswith(names.SPAN_COMPACT_BLOCK)
+                _attempt(child) for child in below(span, children) if child.name.startswith(names.SPAN_COMPACT_BLOCK)
             ],
         }
     )

@@ -138,7 +138,7 @@ _OF_THE_INPUT: Final = (
 
 
 def _of_others(attributes: Attributes, record: Record, view_out: View) -> None:
-    """What is told beside that of a framework's own reducer: pairs that it broke; nothing of an unknown input."""
+    """Add the pairs that a framework's own reducer broke; take away what depends on an input that is not known."""
     broken = record.broken(view_out) if record.error is None else 0
     if broken:
         attributes[names.PAIRS_BROKEN] = broken

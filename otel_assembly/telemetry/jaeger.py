@@ -14,7 +14,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from otel_assembly.errors import AssemblyError, ConfigurationError, UnknownNameError
 from otel_assembly.telemetry import conventions as names
@@ -22,6 +22,8 @@ from otel_assembly.telemetry.otlp_json import StoredSpan, read_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+T = TypeVar("T")
 
 __all__ = ["base_url", "read_jaeger", "read_jaeger_trace"]
 
@@ -129,7 +131,6 @@ class _Jaeger:
         if limit < 1:
             raise ConfigurationError(f"the limit must be at least 1 trace, got {limit}")
         self._base = base
-        self._shown = self._base
         self._on_problem = on_problem
         self._limit = limit
 
@@ -142,20 +143,28 @@ class _Jaeger:
 
     def search(self, service: str, since: int, until: int) -> Iterator[StoredSpan]:
         """The spans of the traces with an assembly that began within a time, in nanoseconds since 1970."""
+
+        def ask(start: int, stop: int) -> tuple[int, list[StoredSpan]]:
+            spans = self._search(service, start, stop)
+            return len({span.trace_id for span in spans}), spans
+
+        return self._halved(since, until, ask)
+
+    def _halved(self, since: int, until: int, ask: Callable[[int, int], tuple[int, list[T]]]) -> Iterator[T]:
+        """What is found in a window of time, which is halved where Jaeger may have more traces than it gives."""
         waiting = [(since, until)]
         while waiting:
             start, stop = waiting.pop()
-            spans = self._search(service, start, stop)
-            if spans is not None and len({span.trace_id for span in spans}) < self._limit:
-                yield from spans
-            elif stop - start > _SHORTEST:
+            traces, found = ask(start, stop)
+            if traces >= self._limit and stop - start > _SHORTEST:
                 middle = (start + stop) // 2
                 waiting += [(middle, stop), (start, middle)]
-            else:
-                self._too_many()
-                yield from spans or ()
+                continue
+            if traces >= self._limit:
+                self._on_problem(f"{self._base}: {self._limit} traces or more at once; some may be missing")
+            yield from found
 
-    def _search(self, service: str, start: int, stop: int) -> list[StoredSpan] | None:
+    def _search(self, service: str, start: int, stop: int) -> list[StoredSpan]:
         query = {
             "query.service_name": service,
             "query.operation_name": names.SPAN_ASSEMBLE_CONTEXT,
@@ -188,10 +197,8 @@ class _Jaeger:
 
     def _traces_of(self, service: str, conversation: str, since: int, until: int) -> list[str]:
         """The ids of the traces with an assembly of a conversation."""
-        found: dict[str, None] = {}
-        waiting = [(since, until)]
-        while waiting:
-            start, stop = waiting.pop()
+
+        def ask(start: int, stop: int) -> tuple[int, list[str]]:
             query = {
                 "service": service,
                 "operation": names.SPAN_ASSEMBLE_CONTEXT,
@@ -205,17 +212,9 @@ class _Jaeger:
                 traces = [str(row["traceID"]).rjust(32, "0") for row in rows]
             except (TypeError, KeyError):
                 raise self._no_jaeger() from None
-            if len(traces) >= self._limit and stop - start > _SHORTEST:
-                middle = (start + stop) // 2
-                waiting += [(middle, stop), (start, middle)]
-                continue
-            if len(traces) >= self._limit:
-                self._too_many()
-            found.update(dict.fromkeys(traces))
-        return list(found)
+            return len(traces), traces
 
-    def _too_many(self) -> None:
-        self._on_problem(f"{self._shown}: {self._limit} traces or more at once; some may be missing")
+        return list(dict.fromkeys(self._halved(since, until, ask)))
 
     def _spans(self, answer: Mapping[str, Any]) -> list[StoredSpan]:
         result = answer.get("result")
@@ -223,7 +222,7 @@ class _Jaeger:
             return []
         line = read_line(json.dumps(result).encode())
         if line.problem is not None:
-            self._on_problem(f"{self._shown}: {line.problem}")
+            self._on_problem(f"{self._base}: {line.problem}")
         return line.spans
 
     def _get(self, path: str, query: Mapping[str, str], *, none_is_404: bool = False) -> dict[str, Any]:
@@ -239,13 +238,13 @@ class _Jaeger:
                 return {}
             if said is None:
                 raise self._no_jaeger(f" (HTTP {error.code} at {path})") from None
-            raise AssemblyError(f"{self._shown}: Jaeger failed: {said}") from None
+            raise AssemblyError(f"{self._base}: Jaeger failed: {said}") from None
         except http.client.HTTPException:
             raise self._no_jaeger() from None
         except OSError as error:  # a URLError or a timeout
             why = getattr(error, "reason", error)
-            told = getattr(why, "strerror", None) or str(why) or type(error).__name__
-            raise AssemblyError(f"cannot connect to {self._shown}: {str(told).lower()}") from None
+            reason = getattr(why, "strerror", None) or str(why) or type(error).__name__
+            raise AssemblyError(f"cannot connect to {self._base}: {str(reason).lower()}") from None
         try:
             answer = json.loads(body)
         except (ValueError, RecursionError):
@@ -262,11 +261,11 @@ class _Jaeger:
             size += len(chunk)
             if size > _MOST_BYTES or time.monotonic() > until:
                 what = "is over 512 MiB" if size > _MOST_BYTES else f"takes more than {_LONGEST:.0f} s"
-                raise AssemblyError(f"{self._shown}: an answer {what}; ask for less with a service or a lookback")
+                raise AssemblyError(f"{self._base}: an answer {what}; ask for less with a service or a lookback")
         return b"".join(chunks)
 
     def _no_jaeger(self, more: str = "") -> _NoJaegerError:
-        return _NoJaegerError(f"what answers at {self._shown} is no Jaeger, or one without /api/v3{more}")
+        return _NoJaegerError(f"what answers at {self._base} is no Jaeger, or one without /api/v3{more}")
 
 
 class _NoJaegerError(AssemblyError):

@@ -1,4 +1,4 @@
-"""A ledger as its exported spans tell it: what became of every item, turn by turn."""
+"""A ledger as its exported spans report it: what became of every item, turn by turn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ReportedItem:
         kind: Its kind.
         bytes: Bytes of its text, as UTF-8.
         atom: The id of the first item of its atom.
-        turn: The turn that first told of it.
+        turn: The turn on which it arrived.
         calls: How many tool calls it asks for, or, below 0, how many it answers; None where the traces do not say.
     """
 
@@ -176,7 +176,7 @@ class _Timeline(Generic[T]):
 
 @dataclass(slots=True)
 class LedgerHistory:
-    """One conversation under one assembler, as its spans tell it.
+    """One conversation under one assembler, as its spans report it.
 
     Attributes:
         id: The ledger's id.

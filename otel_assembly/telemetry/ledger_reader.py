@@ -21,7 +21,7 @@ from otel_assembly.telemetry.ledger_history import (
     ReportedStep,
     ReportedTurn,
 )
-from otel_assembly.telemetry.span_values import SpanLike, by_item_id, children_of, item_ids, whole_attributes
+from otel_assembly.telemetry.span_values import SpanLike, below, by_item_id, children_of, item_ids, whole_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ __all__ = ["read_ledgers"]
 
 
 def read_ledgers(spans: Iterable[SpanLike], *, allocations: bool = False) -> dict[str, LedgerHistory]:
-    """Every ledger that the spans tell of, by its id; spans of others are passed over, and so is a second copy.
+    """Every ledger that the spans report of, by its id; spans of others are passed over, and so is a second copy.
 
     Args:
         spans: In any order.
@@ -78,18 +78,18 @@ def _policies(assemblies: Iterable[SpanLike], children: _Children) -> set[int]:
     return {
         int(child.attributes.get(names.POLICY_INDEX, 0))
         for span in assemblies
-        for child in children.get((span.trace_id, span.span_id), ())
+        for child in below(span, children)
         if child.name.startswith(names.SPAN_APPLY_POLICY)
     }
 
 
 def _turn(span: SpanLike, children: _Children, read: Mapping[str, SpanLike], policies: set[int]) -> ReportedTurn:
-    below = children.get((span.trace_id, span.span_id), ())
-    held = whole_attributes(span, below)
+    inside = below(span, children)
+    held = whole_attributes(span, inside)
     number = int(held[names.TURN]) if names.TURN in held else 0
     previous = held.get(names.PREVIOUS_ID)
     sent = names.PREFIX_HASH in held
-    steps = [_step(child, children, number) for child in below if child.name.startswith(names.SPAN_APPLY_POLICY)]
+    steps = [_step(child, children, number) for child in inside if child.name.startswith(names.SPAN_APPLY_POLICY)]
     expected = set(range(int(held[names.STEPS]))) if names.STEPS in held else policies
     return ReportedTurn(
         number=number,
@@ -111,20 +111,14 @@ def _turn(span: SpanLike, children: _Children, read: Mapping[str, SpanLike], pol
 
 def _allocation(span: SpanLike, children: _Children) -> ReportedTurn:
     """An allocation that stands alone: one turn, whose only step is the allocator."""
-    below = children.get((span.trace_id, span.span_id), ())
-    held = whole_attributes(span, below)
+    inside = below(span, children)
+    held = whole_attributes(span, inside)
     number = int(held.get(names.TURN, 0))
-    blocks: list[ReportedBlock] = []
-    # What happened to items of blocks without a span stands on this one.
-    unsaid = _step(span, children, number)
-    exits = {item: replace(exit_, policy=ALLOCATOR, index=0) for item, exit_ in unsaid.exits.items()}
-    injected = list(unsaid.injected)
-    for child in (child for child in below if child.name.startswith(names.SPAN_ALLOCATE_BLOCK)):
-        rest = children.get((child.trace_id, child.span_id), ())
-        step = _step(child, children, number)
-        exits.update({item: replace(exit_, policy=ALLOCATOR, index=0) for item, exit_ in step.exits.items()})
-        injected += step.injected
-        blocks.append(_block(child, rest))
+    # What happened to the items of a block that has no span stands on this one.
+    steps = [_step(one, children, number) for one in (span, *_block_spans(inside))]
+    exits = {item: replace(exit_, policy=ALLOCATOR, index=0) for step in steps for item, exit_ in step.exits.items()}
+    injected = [item for step in steps for item in step.injected]
+    blocks = [_block(child, children) for child in _block_spans(inside)]
     return ReportedTurn(
         number=number,
         assembly_id=str(held.get(names.ID, span.span_id)),
@@ -144,8 +138,12 @@ def _allocation(span: SpanLike, children: _Children) -> ReportedTurn:
     )
 
 
-def _block(span: SpanLike, children: Sequence[SpanLike]) -> ReportedBlock:
-    held = whole_attributes(span, children)
+def _block_spans(spans: Iterable[SpanLike]) -> list[SpanLike]:
+    return [span for span in spans if span.name.startswith(names.SPAN_ALLOCATE_BLOCK)]
+
+
+def _block(span: SpanLike, children: _Children) -> ReportedBlock:
+    held = whole_attributes(span, below(span, children))
     losers, winners = item_ids(held.get(names.BLOCK_LOSERS)), item_ids(held.get(names.BLOCK_WINNERS))
     return ReportedBlock(
         name=str(held.get(names.BLOCK_NAME)),
@@ -163,13 +161,12 @@ def _compactions(span: SpanLike, children: _Children, turn: int) -> Iterator[Rep
     """The summaries that were made anywhere under an assembly's span."""
     waiting, seen = [span], {span.span_id}
     while waiting:
-        below = children.get((span.trace_id, waiting.pop().span_id), ())
-        for child in below:
+        for child in below(waiting.pop(), children):
             if child.span_id in seen:
                 continue
             seen.add(child.span_id)
             waiting.append(child)
-            held = whole_attributes(child, children.get((child.trace_id, child.span_id), ()))
+            held = whole_attributes(child, below(child, children))
             provenance = item_ids(held.get(names.COMPACTION_PROVENANCE))
             if provenance:
                 result = held.get(names.COMPACTION_RESULT)
@@ -177,10 +174,10 @@ def _compactions(span: SpanLike, children: _Children, turn: int) -> Iterator[Rep
 
 
 def _step(span: SpanLike, children: _Children, turn: int) -> ReportedStep:
-    below = children.get((span.trace_id, span.span_id), ())
-    held = whole_attributes(span, below)
-    allocation = next((child for child in below if child.name == names.SPAN_ALLOCATE_BUDGET), None)
-    under = children.get((allocation.trace_id, allocation.span_id), ()) if allocation is not None else ()
+    inside = below(span, children)
+    held = whole_attributes(span, inside)
+    allocation = next((child for child in inside if child.name == names.SPAN_ALLOCATE_BUDGET), None)
+    under = below(allocation, children) if allocation is not None else ()
     policy, index = str(held.get(names.POLICY_NAME, span.name)), int(held.get(names.POLICY_INDEX, 0))
     dropped = by_item_id(held.get(names.DROPPED_ITEMS), held.get(names.DROPPED_REASONS))
     exits = {item: ReportedExit(str(reason), policy, index, turn=turn) for item, reason in dropped.items()}
@@ -195,9 +192,5 @@ def _step(span: SpanLike, children: _Children, turn: int) -> ReportedStep:
         returned=item_ids(held.get(names.RETURNED_ITEMS)),
         withdrawn=item_ids(held.get(names.WITHDRAWN_ITEMS)),
         allocation=whole_attributes(allocation, under) if allocation is not None else None,
-        blocks=[
-            _block(child, children.get((child.trace_id, child.span_id), ()))
-            for child in under
-            if child.name.startswith(names.SPAN_ALLOCATE_BLOCK)
-        ],
+        blocks=[_block(child, children) for child in _block_spans(under)],
     )

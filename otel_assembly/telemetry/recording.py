@@ -219,7 +219,7 @@ class OpenRecording:
 
     @contextmanager
     def observers(self) -> Iterator[None]:
-        """The time in which observers are told of it; a halt that they bring about stands on it."""
+        """The time in which observers look at it; a halt that they bring about stands on it."""
         self._enter()
         open_token, token = OPEN.set(self), otel_context.attach(self._context)
         try:
@@ -252,7 +252,7 @@ class OpenRecording:
         self._end(ended_ns)
 
     def signal(self, alerts: Sequence[AlertFacts], overflow: Overflow | None) -> None:
-        """Alerts were delivered or a limit could not hold, in an assembly of which nothing else is told."""
+        """Alerts were delivered or a limit could not hold, in an assembly of which nothing else is emitted."""
         self._enter()
         now_ns = time.time_ns()
         for alert in alerts:

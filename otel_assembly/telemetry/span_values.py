@@ -14,7 +14,7 @@ from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_registry as registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 class SpanLike(Protocol):
@@ -82,6 +82,11 @@ def children_of(spans: Iterable[S]) -> dict[tuple[str, str | None], list[S]]:
     for span in spans:
         held.setdefault((span.trace_id, span.parent_id), {}).setdefault(span.span_id, span)
     return {key: sorted(found.values(), key=attrgetter("start_ns")) for key, found in held.items()}
+
+
+def below(span: SpanLike, children: Mapping[tuple[str, str | None], Sequence[S]]) -> Sequence[S]:
+    """The spans right below a span, of those that `children_of` has arranged."""
+    return children.get((span.trace_id, span.span_id), ())
 
 
 def whole_attributes(span: SpanLike, children: Iterable[SpanLike]) -> dict[str, Any]:

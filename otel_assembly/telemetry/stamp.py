@@ -91,7 +91,7 @@ def _key(span: SpanContext) -> tuple[int, int]:
 
 
 def is_model_call(span: Any) -> bool:
-    """Whether a span is one of GenAI's model calls, or one of OpenInference's; only an SDK's span tells."""
+    """Whether a span is one of GenAI's model calls, or one of OpenInference's; only an SDK's span says so."""
     return _is_model_call(span) is True
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def assembly_telemetry() -> Iterator[RecordedTelemetry]:
-    """Everything that assemblies tell, in memory; assemblers that were given no recorder of their own tell it here."""
+    """Everything that assemblers emit, in memory, where they were given no recorder of their own."""
     from otel_assembly.testing import RecordedTelemetry
 
     telemetry = RecordedTelemetry()

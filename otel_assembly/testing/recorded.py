@@ -312,7 +312,7 @@ class RecordedTelemetry:
         return found[0].value
 
     def violations(self) -> list[str]:
-        """What was told against the contract (``docs/semantic-conventions.md``), a sentence each."""
+        """What was emitted against the contract (``docs/semantic-conventions.md``), a sentence each."""
         found: list[str] = []
         for span in self.spans:
             if span.scope == names.SCOPE:
