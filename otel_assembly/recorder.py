@@ -46,7 +46,7 @@ class Projection:
         envelopes_in: Envelopes that it was made of.
         envelopes_out: Envelopes of which something is in it, where that is known.
         error: What was raised instead of it.
-        measure: Its events, its tokens, how they were counted and by what; asked only where somebody is told.
+        measure: Its events, its tokens, how they were counted and by what; asked only where it is recorded.
     """
 
     view: str
@@ -74,7 +74,7 @@ class Recording(Protocol):
     recorded: bool
     #: What is remembered of it for a halt that comes when no assembly of the conversation is open.
     trail: Any
-    #: Whether anybody will be told numbers: a span, or a metric. Where nobody is, none is worked out.
+    #: Whether numbers go anywhere: onto a span, or into a metric. Where they do not, none is worked out.
     measured: bool
 
     def policy(self, name: str, index: int, started_ns: int | None = None) -> PolicyTime:
@@ -86,7 +86,7 @@ class Recording(Protocol):
         ...
 
     def observers(self) -> AbstractContextManager[Any]:
-        """The time in which observers are told of it; what they do inside belongs to its span."""
+        """The time in which observers look at it; what they do inside belongs to its span."""
         ...
 
     def finish(self, record: Record) -> None:
@@ -94,7 +94,7 @@ class Recording(Protocol):
         ...
 
     def signal(self, alerts: Sequence[AlertFacts], overflow: Overflow | None) -> None:
-        """Alerts were delivered or a limit could not hold, in an assembly of which nothing else is told."""
+        """Alerts were delivered or a limit could not hold, in an assembly of which nothing else is recorded."""
         ...
 
     def abandon(self) -> None:
@@ -106,15 +106,15 @@ class Recorder(Protocol):
     """Turns records into telemetry."""
 
     def listening(self) -> bool:
-        """Whether anybody listens."""
+        """Whether a provider is configured."""
         ...
 
     def begin(self, name: str | None, model: str | None, context: Any, started_ns: int) -> Recording | None:
-        """An assembly begins; None when nobody listens, which must cost one check."""
+        """An assembly begins; None where no provider is configured, which must cost one check."""
         ...
 
     def begin_allocation(self) -> AllocationRecording | None:
-        """The allocator begins, outside of any chain; None when nobody listens."""
+        """The allocator begins, outside of any chain; None where no provider is configured."""
         ...
 
     def calibrated(self, model: str | None, counted: int, billed: int) -> None:
@@ -161,31 +161,31 @@ class NullRecorder:
     """Records nothing."""
 
     def listening(self) -> bool:
-        """Nobody listens."""
+        """Nothing is recorded."""
         return False
 
     def begin(self, name: str | None, model: str | None, context: Any, started_ns: int) -> Recording | None:
-        """Nobody listens."""
+        """Nothing is recorded."""
         return None
 
     def begin_allocation(self) -> AllocationRecording | None:
-        """Nobody listens."""
+        """Nothing is recorded."""
         return None
 
     def calibrated(self, model: str | None, counted: int, billed: int) -> None:
-        """Nobody listens."""
+        """Nothing is recorded."""
 
     def source_failed(self, role: str, source: str, error_type: str) -> None:
-        """Nobody listens."""
+        """Nothing is recorded."""
 
     def declined(self, policy: str, agent_name: str | None, framework: str | None) -> None:
-        """Nobody listens."""
+        """Nothing is recorded."""
 
     def projected(self, projection: Projection) -> None:
-        """Nobody listens."""
+        """Nothing is recorded."""
 
     def failed(self, component: str, error: BaseException) -> None:
-        """Nobody listens."""
+        """Nothing is recorded."""
 
 
 #: What makes the recorder of assemblers that are given none: called when the first one needs it.

@@ -168,10 +168,10 @@ class OpenTelemetryRecorder:
 
 def halted(halt: HaltEvent, guard: HaltGuard, by: Whose | None = None) -> None:
     """A guard closed; `by` is on whose behalf somebody closed it, where that is known."""
-    tell_halt(halt, guard.last, by, guard.whose)
+    emit_halt(halt, guard.last, by, guard.whose)
 
 
-def tell_halt(
+def emit_halt(
     halt: HaltEvent, last: object, *known: Whose | None, recorder: OpenTelemetryRecorder | None = None
 ) -> None:
     """Emit a halt with the open assembly; where none is open, with the run, else with what the last assembly had.
@@ -213,4 +213,4 @@ def tell_halt(
         put_halts(emitter, [(halt, time.time_ns())], spans, otel_context.get_current(), whose, span)
 
 
-__all__ = ["OpenTelemetryRecorder", "halted", "tell_halt"]
+__all__ = ["OpenTelemetryRecorder", "emit_halt", "halted"]

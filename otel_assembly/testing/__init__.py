@@ -10,7 +10,8 @@ Importing this needs no OpenTelemetry SDK; `RecordedTelemetry` does when it is m
 """
 
 from otel_assembly.testing.conversations import assert_paired, conversation, said
-from otel_assembly.testing.recorded import Arrived, Distribution, Point, RecordedLog, RecordedSpan, RecordedTelemetry
+from otel_assembly.testing.recorded import Distribution, Point, RecordedLog, RecordedTelemetry
+from otel_assembly.testing.recorded_span import Arrived, RecordedSpan
 
 __all__ = [
     "Arrived",

@@ -5,115 +5,24 @@ from __future__ import annotations
 import os
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.recorder import using_recorder
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.conventions_check import event_violations, metric_violations, violations
-from otel_assembly.telemetry.otlp_json import StatusName, StoredEvent, StoredLink, StoredSpan
 from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
 from otel_assembly.telemetry.settings import TelemetrySettings
-from otel_assembly.telemetry.span_values import by_item_id, children_of, item_ids, whole_attributes
+from otel_assembly.telemetry.span_values import children_of
 from otel_assembly.telemetry.store_reader import SpanNode, span_tree
+from otel_assembly.testing.recorded_span import RecordedSpan, plain, recorded_span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.sampling import Sampler
     from opentelemetry.trace import Tracer
-
-
-class Arrived(NamedTuple):
-    """What a span says of an item at first sight; `tokens` is None while nobody has counted it."""
-
-    kind: str
-    tokens: int | None
-    bytes: int
-    atom: int
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedSpan(StoredSpan):
-    """A finished span, and what it says of the items of its ledger; what stands on `list_items` spans is included."""
-
-    _among: dict[tuple[str, str | None], list[RecordedSpan]] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def parent(self) -> RecordedSpan | None:
-        """The span above it, if that has ended."""
-        everything = (span for spans in self._among.values() for span in spans)
-        return next((s for s in everything if (s.trace_id, s.span_id) == (self.trace_id, self.parent_id)), None)
-
-    @property
-    def children(self) -> list[RecordedSpan]:
-        """The spans right below it, by start."""
-        return self._among.get((self.trace_id, self.span_id), [])
-
-    @property
-    def whole(self) -> dict[str, Any]:
-        """Its attributes; each array with the rest of it, where that stands on `list_items` spans."""
-        return whole_attributes(self, self.children)
-
-    def events_named(self, name: str) -> list[StoredEvent]:
-        """Its events of this name, in order."""
-        return [event for event in self.events if event.name == name]
-
-    @property
-    def kept(self) -> list[int]:
-        """The item ids of the whole output, in prompt order."""
-        return item_ids(self.whole.get(names.KEPT_ITEMS))
-
-    @property
-    def arrived(self) -> dict[int, Arrived]:
-        """What it says of each item that was seen for the first time."""
-        held = self.whole
-        columns = (names.ARRIVED_ITEMS, names.ARRIVED_KINDS, names.ARRIVED_TOKENS, names.ARRIVED_BYTES)
-        rows = zip(*(held.get(name, ()) for name in (*columns, names.ARRIVED_ATOMS)), strict=True)
-        return {
-            int(item): Arrived(kind, tokens if tokens >= 0 else None, size, int(atom))
-            for item, kind, tokens, size, atom in rows
-        }
-
-    @property
-    def contents(self) -> dict[int, str]:
-        """The captured text of each item that arrived; empty where content is not captured."""
-        held = self.whole
-        return by_item_id(held.get(names.ARRIVED_ITEMS), held.get(names.ARRIVED_CONTENTS))
-
-    @property
-    def counted(self) -> dict[int, int]:
-        """Tokens of earlier items that were counted now."""
-        held = self.whole
-        return by_item_id(held.get(names.COUNTED_ITEMS), held.get(names.COUNTED_TOKENS))
-
-    @property
-    def dropped_reasons(self) -> dict[int, str]:
-        """The reason of each item whose exit, or the cause of it, is new."""
-        held = self.whole
-        return by_item_id(held.get(names.DROPPED_ITEMS), held.get(names.DROPPED_REASONS))
-
-    @property
-    def compacted(self) -> list[int]:
-        """The items that were newly compacted."""
-        return item_ids(self.whole.get(names.COMPACTED_ITEMS))
-
-    @property
-    def returned(self) -> list[int]:
-        """The items that are in the output again."""
-        return item_ids(self.whole.get(names.RETURNED_ITEMS))
-
-    @property
-    def injected(self) -> list[int]:
-        """The items that were newly injected."""
-        return item_ids(self.whole.get(names.INJECTED_ITEMS))
-
-    @property
-    def withdrawn(self) -> list[int]:
-        """The items that their source no longer offers."""
-        return item_ids(self.whole.get(names.WITHDRAWN_ITEMS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +134,7 @@ class RecordedTelemetry:
     def spans(self) -> list[RecordedSpan]:
         """Every span that has ended, in that order."""
         among: dict[tuple[str, str | None], list[RecordedSpan]] = {}
-        spans = [_span(span, among) for span in self._spans.get_finished_spans()]
+        spans = [recorded_span(span, among) for span in self._spans.get_finished_spans()]
         among.update(children_of(spans))
         return spans
 
@@ -260,7 +169,7 @@ class RecordedTelemetry:
             found.append(
                 RecordedLog(
                     name=record.event_name or "",
-                    attributes=_plain(record.attributes),
+                    attributes=plain(record.attributes),
                     severity=record.severity_number.name if record.severity_number is not None else "UNSPECIFIED",
                     trace_id=f"{record.trace_id or 0:032x}",
                     span_id=f"{record.span_id or 0:016x}",
@@ -332,41 +241,8 @@ def _branch(node: SpanNode, depth: int) -> Iterable[str]:
         yield from _branch(child, depth + 1)
 
 
-def _span(span: ReadableSpan, among: dict[tuple[str, str | None], list[RecordedSpan]]) -> RecordedSpan:
-    context = span.get_span_context()
-    if context is None:  # pragma: no cover - the SDK's type allows it, its spans never are
-        raise AssertionError("a span without a context")
-    status = cast("StatusName", span.status.status_code.name)
-    scope = span.instrumentation_scope
-    return RecordedSpan(
-        trace_id=f"{context.trace_id:032x}",
-        span_id=f"{context.span_id:016x}",
-        parent_id=f"{span.parent.span_id:016x}" if span.parent is not None else None,
-        name=span.name,
-        start_ns=span.start_time or 0,
-        end_ns=span.end_time or 0,
-        attributes=_plain(span.attributes),
-        events=[StoredEvent(event.name, event.timestamp, _plain(event.attributes)) for event in span.events],
-        links=[
-            StoredLink(f"{link.context.trace_id:032x}", f"{link.context.span_id:016x}", _plain(link.attributes))
-            for link in span.links
-        ],
-        status=status,
-        status_message=span.status.description or "",
-        scope=scope.name if scope is not None else "",
-        scope_version=(scope.version or "") if scope is not None else "",
-        dropped_attributes=span.dropped_attributes,
-        dropped_events=span.dropped_events,
-        _among=among,
-    )
-
-
-def _plain(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in (attributes or {}).items()}
-
-
 def _point(point: Any) -> Point:
-    attributes = _plain(point.attributes)
+    attributes = plain(point.attributes)
     exemplars = tuple((f"{one.trace_id or 0:032x}", f"{one.span_id or 0:016x}") for one in point.exemplars)
     if not hasattr(point, "bucket_counts"):
         return Point(attributes, point.value, exemplars)

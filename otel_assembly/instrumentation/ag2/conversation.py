@@ -24,7 +24,7 @@ from otel_assembly.instrumentation.conversation import LEDGER_KEYS
 from otel_assembly.instrumentation.hooks import bound, reported_whole
 from otel_assembly.instrumentation.reducers import FRAMEWORK, same_objects
 from otel_assembly.recorder import Whose
-from otel_assembly.telemetry.recorder import OpenTelemetryRecorder, tell_halt
+from otel_assembly.telemetry.recorder import OpenTelemetryRecorder, emit_halt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,7 +74,7 @@ def halts(package: str, original: Callable[..., Any], instrumentation: Instrumen
 def _report(instrumentation: Instrumentation, halt: HaltEvent, stream: Any) -> None:
     recorder = instrumentation.recorder
     told_by = recorder if isinstance(recorder, OpenTelemetryRecorder) else None
-    tell_halt(halt, _LAST.get(stream.history), None, Whose(framework=instrumentation.framework), recorder=told_by)
+    emit_halt(halt, _LAST.get(stream.history), None, Whose(framework=instrumentation.framework), recorder=told_by)
 
 
 _AGENT: Final = "__ag2_agent__"

@@ -1,0 +1,144 @@
+"""A finished span as a test asks about it, with what it says of the items of its ledger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.otlp_json import StatusName, StoredEvent, StoredLink, StoredSpan
+from otel_assembly.telemetry.span_values import below, by_item_id, item_ids, whole_attributes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from opentelemetry.sdk.trace import ReadableSpan
+
+
+class Arrived(NamedTuple):
+    """What a span says of an item at first sight; `tokens` is None while nobody has counted it."""
+
+    kind: str
+    tokens: int | None
+    bytes: int
+    atom: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSpan(StoredSpan):
+    """A finished span, and what it says of the items of its ledger; what stands on `list_items` spans is included."""
+
+    _among: dict[tuple[str, str | None], list[RecordedSpan]] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def parent(self) -> RecordedSpan | None:
+        """The span above it, if that has ended."""
+        everything = (span for spans in self._among.values() for span in spans)
+        return next((s for s in everything if (s.trace_id, s.span_id) == (self.trace_id, self.parent_id)), None)
+
+    @property
+    def children(self) -> list[RecordedSpan]:
+        """The spans right below it, by start."""
+        return list(below(self, self._among))
+
+    @property
+    def whole(self) -> dict[str, Any]:
+        """Its attributes; each array with the rest of it, where that stands on `list_items` spans."""
+        return whole_attributes(self, self.children)
+
+    def events_named(self, name: str) -> list[StoredEvent]:
+        """Its events of this name, in order."""
+        return [event for event in self.events if event.name == name]
+
+    @property
+    def kept(self) -> list[int]:
+        """The item ids of the whole output, in prompt order."""
+        return self._ids(names.KEPT_ITEMS)
+
+    @property
+    def arrived(self) -> dict[int, Arrived]:
+        """What it says of each item that was seen for the first time."""
+        held = self.whole
+        columns = (names.ARRIVED_ITEMS, names.ARRIVED_KINDS, names.ARRIVED_TOKENS, names.ARRIVED_BYTES)
+        rows = zip(*(held.get(name, ()) for name in (*columns, names.ARRIVED_ATOMS)), strict=True)
+        return {
+            int(item): Arrived(kind, tokens if tokens >= 0 else None, size, int(atom))
+            for item, kind, tokens, size, atom in rows
+        }
+
+    @property
+    def contents(self) -> dict[int, str]:
+        """The captured text of each item that arrived; empty where content is not captured."""
+        return self._by_id(names.ARRIVED_ITEMS, names.ARRIVED_CONTENTS)
+
+    @property
+    def counted(self) -> dict[int, int]:
+        """Tokens of earlier items that were counted now."""
+        return self._by_id(names.COUNTED_ITEMS, names.COUNTED_TOKENS)
+
+    @property
+    def dropped_reasons(self) -> dict[int, str]:
+        """The reason of each item whose exit, or the cause of it, is new."""
+        return self._by_id(names.DROPPED_ITEMS, names.DROPPED_REASONS)
+
+    @property
+    def compacted(self) -> list[int]:
+        """The items that were newly compacted."""
+        return self._ids(names.COMPACTED_ITEMS)
+
+    @property
+    def returned(self) -> list[int]:
+        """The items that are in the output again."""
+        return self._ids(names.RETURNED_ITEMS)
+
+    @property
+    def injected(self) -> list[int]:
+        """The items that were newly injected."""
+        return self._ids(names.INJECTED_ITEMS)
+
+    @property
+    def withdrawn(self) -> list[int]:
+        """The items that their source no longer offers."""
+        return self._ids(names.WITHDRAWN_ITEMS)
+
+    def _ids(self, items: str) -> list[int]:
+        return item_ids(self.whole.get(items))
+
+    def _by_id(self, items: str, values: str) -> dict[int, Any]:
+        attributes = self.whole
+        return by_item_id(attributes.get(items), attributes.get(values))
+
+
+def recorded_span(span: ReadableSpan, among: dict[tuple[str, str | None], list[RecordedSpan]]) -> RecordedSpan:
+    """A span of the SDK's, among all that have ended, by their trace and parent."""
+    context = span.get_span_context()
+    if context is None:  # pragma: no cover - the SDK's type allows it, its spans never are
+        raise AssertionError("a span without a context")
+    status = cast("StatusName", span.status.status_code.name)
+    scope = span.instrumentation_scope
+    return RecordedSpan(
+        trace_id=f"{context.trace_id:032x}",
+        span_id=f"{context.span_id:016x}",
+        parent_id=f"{span.parent.span_id:016x}" if span.parent is not None else None,
+        name=span.name,
+        start_ns=span.start_time or 0,
+        end_ns=span.end_time or 0,
+        attributes=plain(span.attributes),
+        events=[StoredEvent(event.name, event.timestamp, plain(event.attributes)) for event in span.events],
+        links=[
+            StoredLink(f"{link.context.trace_id:032x}", f"{link.context.span_id:016x}", plain(link.attributes))
+            for link in span.links
+        ],
+        status=status,
+        status_message=span.status.description or "",
+        scope=scope.name if scope is not None else "",
+        scope_version=(scope.version or "") if scope is not None else "",
+        dropped_attributes=span.dropped_attributes,
+        dropped_events=span.dropped_events,
+        _among=among,
+    )
+
+
+def plain(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Attributes of the SDK's as a stored span has them."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in (attributes or {}).items()}
