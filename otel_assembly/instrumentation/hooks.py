@@ -256,14 +256,15 @@ class Instrumentation:
         self.recorder.failed(f"instrumentation.{self.framework}", error)
 
     def begin_run(self, agent_name: str, *, conversation_id: str | None = None) -> OpenRun | None:
-        """One ask of an agent: an ``invoke_agent`` span where no span is current; None where no provider is configured.
+        """One run of an agent: an ``invoke_agent`` span where no span is current; None where no provider is configured.
 
         ``with run.current():`` around what runs in it, and never across a ``yield``; then ``run.end(error)``.
         """
-        recorder = self.recorder
-        if not isinstance(recorder, OpenTelemetryRecorder):
-            return None
-        return recorder.begin_run(agent_name, framework=self.framework, conversation_id=conversation_id)
+        recorder, run = self.recorder, None
+        if isinstance(recorder, OpenTelemetryRecorder):
+            with self.contained():
+                run = recorder.begin_run(agent_name, framework=self.framework, conversation_id=conversation_id)
+        return run
 
 
 def argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: str, default: Any = None) -> Any:

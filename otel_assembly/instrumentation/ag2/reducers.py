@@ -6,7 +6,8 @@ they drop; of anybody else's only what goes in and what comes out.
 
 from __future__ import annotations
 
-from functools import partial, wraps
+from contextlib import ExitStack
+from functools import wraps
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -358,29 +359,6 @@ class _Plugin(_InAChain):
         return await self._policy.apply(prompts, events, context)
 
 
-class _Limiting:
-    """One model call whose history goes through a limiter."""
-
-    def __init__(self, assembly: ObservedAssembly, step: ObservedStep, report: Callable[[Sequence[Any]], None]) -> None:
-        self._assembly = assembly
-        self._step = step
-        self._report = report
-        self._open = True
-        step.__enter__()
-
-    def end(self, events: Sequence[Any]) -> None:
-        if self._open:
-            with reported_whole(self._assembly):
-                self._report(events)
-        self.close()
-
-    def close(self, error: BaseException | None = None) -> None:
-        """It is done; where no model was called, nothing is known to have left."""
-        if self._open:
-            self._open = False
-            self._step.__exit__(None if error is None else type(error), error, None)
-
-
 def _limiter(
     policy: str,
     limit_of: Callable[[Any], tuple[str, int]],
@@ -393,31 +371,34 @@ def _limiter(
         if not instrumentation.listening():
             return await original(self, call_next, events, context)
         call, first = model_call(instrumentation, context)
-        limiting: _Limiting | None = None
+        assembly = step = None
         with instrumentation.contained():
             setting, limit = limit_of(self)
             assembly = call.goes_on(context.prompt, events, call_next)
             if assembly is not None:
                 step = assembly.step(policy, kind="reduction", config={setting: limit})
-                limiting = _Limiting(assembly, step, partial(report, assembly, step, limit))
-        if limiting is None:
+        if assembly is None or step is None:
             return await original(self, call_next, events, context)
+        limiting, reported = ExitStack(), False
+        limiting.enter_context(step)
 
         async def limited(kept: Any, context: Any) -> Any:
-            with instrumentation.contained():
-                limiting.end(kept)
+            nonlocal reported
+            if not reported:
+                reported = True
+                with limiting, reported_whole(assembly):
+                    report(assembly, step, limit, kept)
             return await call.call(call_next, kept, context)
 
         try:
-            result = await original(self, limited, events, context)
+            with limiting:  # where no model was called, nothing is known to have left
+                result = await original(self, limited, events, context)
         except BaseException as error:
             with instrumentation.contained():
-                limiting.close(error)
                 call.end(error)
             raise
-        with instrumentation.contained():
-            limiting.close()
-            if first:
+        if first:
+            with instrumentation.contained():
                 call.end()
         return result
 

@@ -29,9 +29,7 @@ def _reply(original: Callable[..., Any], instrumentation: Instrumentation) -> Ca
     def reply(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not instrumentation.listening():
             return original(self, *args, **kwargs)
-        run = None
-        with instrumentation.contained():
-            run = instrumentation.begin_run(self.name, conversation_id=self.state.session_id)
+        run = instrumentation.begin_run(self.name, conversation_id=self.state.session_id)
         items = original(self, *args, **kwargs)
         return items if run is None else followed(_Reply(instrumentation, self, run), items)
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from otel_assembly.instrumentation.hooks import Following, Instrumentation
     from otel_assembly.observe.assembler import ObservedAssembly
-    from otel_assembly.telemetry.run import OpenRun
 
 _ENDS_ASSEMBLY = "_otel_assembly_ends_assembly"
 
@@ -140,7 +139,7 @@ def awaited_run(
     async def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not instrumentation.listening():
             return await original(self, *args, **kwargs)
-        opened = _begin_run(self, instrumentation)
+        opened = instrumentation.begin_run(str(self.name))
         work = original(self, *args, **kwargs)
         return await (work if opened is None else awaited(opened, work))
 
@@ -157,14 +156,7 @@ def streamed_run(
         items = original(self, *args, **kwargs)
         if not instrumentation.listening():
             return items
-        opened = _begin_run(self, instrumentation)
+        opened = instrumentation.begin_run(str(self.name))
         return items if opened is None else followed(opened, items)
 
     return run_stream
-
-
-def _begin_run(agent: Any, instrumentation: Instrumentation) -> OpenRun | None:
-    run: OpenRun | None = None
-    with instrumentation.contained():
-        run = instrumentation.begin_run(str(agent.name))
-    return run  # noqa: RET504  # None, where that failed
