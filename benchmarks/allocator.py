@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from benchmarks.turns import _Discard
 from benchmarks.workload import WORDS
 from otel_assembly import Block, BlockItem, allocate
-from otel_assembly.budget.measure import measure_for
+from otel_assembly.budget import measure_for
 from otel_assembly.recorder import NullRecorder, using_recorder
 from otel_assembly.telemetry import OpenTelemetryRecorder
 from otel_assembly.tokens import TokenMeter, counter_for

@@ -22,9 +22,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from otel_assembly import EventFacts, EventKind, describe
-from otel_assembly.instrumentation.hooks import Instrumentation
-from otel_assembly.telemetry import OpenTelemetryRecorder
-from otel_assembly.telemetry.emitter import Metrics
+from otel_assembly.instrumentation import Instrumentation
+from otel_assembly.telemetry import Metrics, OpenTelemetryRecorder
 from otel_assembly.tokens import CharacterCounter
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from otel_assembly import (
     TokenBudgetPolicy,
     describe,
 )
-from otel_assembly.messages.tool_pairs import broken_pairs
+from otel_assembly.messages import broken_pairs
 from otel_assembly.recorder import NullRecorder
 from otel_assembly.tokens import counter_for
 

@@ -22,7 +22,7 @@ from otel_assembly import (
     TokenBudgetPolicy,
     WorkingMemoryPolicy,
 )
-from otel_assembly.chain.config import chain_from_config, chain_from_spec
+from otel_assembly.chain import chain_from_config, chain_from_spec
 
 FORM = {
     "name": "support",

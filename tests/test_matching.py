@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_assembly import CompactionSummary, ModelRequest, ModelResponse
-from otel_assembly.matching.event_index import EventMatcher, moved
-from otel_assembly.matching.sequence_diff import diff_sequences
+from otel_assembly.matching import EventMatcher, diff_sequences, moved
 
 
 def match(inputs, outputs):

@@ -28,9 +28,8 @@ from otel_assembly import (
 )
 from otel_assembly.conversation import AlertFacts
 from otel_assembly.explain import explain
-from otel_assembly.observe.assembler import ObservedAssembler
-from otel_assembly.telemetry import AlertSignal, OpenTelemetryRecorder, TelemetrySettings
-from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.observe import ObservedAssembler
+from otel_assembly.telemetry import AlertSignal, OpenTelemetryRecorder, TelemetrySettings, read_ledgers
 
 
 def user(text):

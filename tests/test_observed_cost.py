@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from otel_assembly import EventFacts, EventKind, describe
-from otel_assembly.observe.assembler import ObservedAssembler
+from otel_assembly.observe import ObservedAssembler
 from otel_assembly.telemetry import OpenTelemetryRecorder
 
 

@@ -6,8 +6,8 @@ import pytest
 from counting import WordCounter
 
 from otel_assembly import DecisionReason
-from otel_assembly.observe.assembler import ObservedAssembler
-from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.observe import ObservedAssembler
+from otel_assembly.telemetry import read_ledgers
 
 
 class SpyCounter(WordCounter):

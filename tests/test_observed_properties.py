@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_assembly import DecisionReason, ModelRequest
-from otel_assembly.observe.assembler import ObservedAssembler
-from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.observe import ObservedAssembler
+from otel_assembly.telemetry import read_ledgers
 from otel_assembly.testing import RecordedTelemetry
 
 OUT = ("dropped", "outside_window")

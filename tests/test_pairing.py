@@ -6,7 +6,7 @@ import pytest
 from recount import pair
 
 from otel_assembly import Context, ConversationPolicy, EventFacts, History, SlidingWindowPolicy, describe
-from otel_assembly.messages.tool_pairs import broken_pairs
+from otel_assembly.messages import broken_pairs
 
 
 class Message:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import enum
+import importlib
 import inspect
+import pkgutil
 import re
 import subprocess
 import sys
 import types
+from pathlib import Path
+
+import pytest
 
 import otel_assembly
 
@@ -84,3 +90,108 @@ def test_importing_brings_no_sdk_and_no_terminal_library():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+# --- Faces ------------------------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[1]
+FACES = [
+    "otel_assembly",
+    *(
+        found.name
+        for found in pkgutil.walk_packages(otel_assembly.__path__, "otel_assembly.")
+        if found.ispkg and "._" not in found.name
+    ),
+]
+#: Modules behind a face that may be imported all the same, and why.
+BEHIND = {
+    "otel_assembly._internal.intervals": "arithmetic that every folder rests on: properties hold it against sets",
+    "otel_assembly._internal.registry": "what every bounded memory rests on",
+    "otel_assembly.budget.compact_workers": "how many threads hang is nowhere else to be seen",
+    "otel_assembly.budget.measure": "the memory of a process is replaced for a test",
+    "otel_assembly.cli.bars": "a test of the tree goes through every kind that has a bar",
+    "otel_assembly.cli.conventions": "where the registry lies in an installed package is replaced for a test",
+    "otel_assembly.cli.probes": "the stack's tests ask for the doctor's own traces by its name",
+    "otel_assembly.cli.transcript_records": "the size from which a document is refused is lowered for a test",
+    "otel_assembly.cli.tree_facts": "the registry's closed lists are compared with what the tree can say",
+    "otel_assembly.context_assembler.compaction_cache": "whether one outlives its conversation is to be seen",
+    "otel_assembly.history.history": "what reads an event is replaced by one that counts",
+    "otel_assembly.instrumentation.agentscope.conversation": "what reads an agent is replaced by one that fails",
+    "otel_assembly.instrumentation.agentscope.messages": "what reads a message is replaced by one that counts",
+    "otel_assembly.instrumentation.autogen.messages": "importing it registers how the messages are read",
+    "otel_assembly.instrumentation.langchain.messages": "importing it registers how the messages are read",
+    "otel_assembly.knowledge._descriptors": "what a system without them does is tried",
+    "otel_assembly.observe.conversations": "how many events are remembered is lowered for a test",
+    "otel_assembly.page.document": "what the page is made of is taken away for a test",
+    "otel_assembly.runtime.monitors": "how many conversations are remembered is lowered for a test",
+    "otel_assembly.telemetry.attributes": "the registry is compared with what the code writes",
+    "otel_assembly.telemetry.conventions": "the registry's names",
+    "otel_assembly.telemetry.conventions_environment": "the registry, which the documents are made of",
+    "otel_assembly.telemetry.conventions_metrics": "the registry, which the dashboards are made of",
+    "otel_assembly.telemetry.conventions_registry": "the registry, which documents and tests are made of",
+    "otel_assembly.telemetry.document": "a program: python -m otel_assembly.telemetry.document",
+    "otel_assembly.telemetry.emitter": "an array of a span is made small for a test",
+    "otel_assembly.telemetry.recording": "what works attributes out is replaced by what counts how often",
+    "otel_assembly.testing.plugin": "the entry point by which pytest finds it",
+    "otel_assembly.tokens.counters": "a private limit is lowered for a test",
+    "otel_assembly.tokens.models": "the memory of a process is replaced for a test",
+    "otel_assembly.tokens.vocabulary": "the memory of a process is replaced for a test",
+}
+
+
+def module_of(path):
+    """The module of ours that a dotted path names or lies in; None where it lies in no folder, or in a face alone."""
+    parts = path.split(".")
+    while len(parts) > 2:
+        file = ROOT.joinpath(*parts)
+        if file.is_dir():
+            return None
+        if file.with_suffix(".py").is_file():
+            return ".".join(parts)
+        parts.pop()
+    return None
+
+
+def paths_in(source):
+    """The dotted paths of ours that a program imports, or names in a string."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from (f"{node.module}.{one.name}" for one in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from re.findall(r"\botel_assembly(?:\.\w+)+", node.value)
+
+
+def behind_faces():
+    """Modules behind a face, by who speaks of them."""
+    found = {}
+    for folder in ("tests", "benchmarks", "examples", "scripts"):
+        for file in ROOT.joinpath(folder).rglob("*.py"):
+            if file != Path(__file__):
+                for path in paths_in(file.read_text(encoding="utf-8")):
+                    found.setdefault(module_of(path), set()).add(str(file.relative_to(ROOT)))
+    for file in (ROOT / "README.md", *ROOT.joinpath("docs").glob("**/*.md")):
+        if "decisions" not in file.parts:
+            for path in re.findall(r"\botel_assembly(?:\.\w+)+", file.read_text(encoding="utf-8")):
+                found.setdefault(module_of(path), set()).add(str(file.relative_to(ROOT)))
+    found.pop(None, None)
+    return {module: names for module, names in found.items() if module.count(".") > 1}
+
+
+def test_tests_benchmarks_examples_and_documents_speak_through_faces():
+    found = behind_faces()
+    assert {module: names for module, names in found.items() if module not in BEHIND} == {}
+    assert set(BEHIND) <= set(found), "nobody imports it any more"
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_face_lists_what_it_has_and_each_says_what_it_is(face):
+    package = importlib.import_module(face)
+    assert len(set(package.__all__)) == len(package.__all__)
+    silent = []
+    for name in package.__all__:
+        value = getattr(package, name)
+        if isinstance(value, type) or inspect.isroutine(value):
+            silent += [] if (value.__doc__ or "").strip() else [name]
+    assert silent == []

@@ -18,8 +18,7 @@ from otel_assembly import (
     ToolCallEvent,
 )
 from otel_assembly.recorder import default_recorder
-from otel_assembly.telemetry import TelemetrySettings, conventions
-from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.telemetry import TelemetrySettings, conventions, read_ledgers
 from otel_assembly.testing import Arrived, Distribution, RecordedTelemetry, assert_paired, conversation, said
 
 pytest_plugins = ["pytester"]

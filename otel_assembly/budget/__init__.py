@@ -1,0 +1,42 @@
+"""What the model gets of several blocks within one budget: the rule, the order, and what shortens a text."""
+
+from otel_assembly.budget.allocation import Allocation, BlockDecision, ItemDecision, texts_of
+from otel_assembly.budget.allocator import allocate, allocate_async
+from otel_assembly.budget.attempt import Attempt, CompactionOutcome
+from otel_assembly.budget.block import Block, BlockItem, Cut
+from otel_assembly.budget.compact_errors import is_error_text
+from otel_assembly.budget.compact_model import DEFAULT_COMPACTION_INSTRUCTIONS, ModelCompactor
+from otel_assembly.budget.compact_turns import compact_history, compact_history_async
+from otel_assembly.budget.compacted_block import CompactedBlock, leaves
+from otel_assembly.budget.compaction import Compactors
+from otel_assembly.budget.extractive import ExtractiveCompactor
+from otel_assembly.budget.measure import measure_for
+from otel_assembly.budget.ordering import OrderedPrompt, order_for_attention_and_cache
+from otel_assembly.budget.sections import Zone
+
+__all__ = [
+    "DEFAULT_COMPACTION_INSTRUCTIONS",
+    "Allocation",
+    "Attempt",
+    "Block",
+    "BlockDecision",
+    "BlockItem",
+    "CompactedBlock",
+    "CompactionOutcome",
+    "Compactors",
+    "Cut",
+    "ExtractiveCompactor",
+    "ItemDecision",
+    "ModelCompactor",
+    "OrderedPrompt",
+    "Zone",
+    "allocate",
+    "allocate_async",
+    "compact_history",
+    "compact_history_async",
+    "is_error_text",
+    "leaves",
+    "measure_for",
+    "order_for_attention_and_cache",
+    "texts_of",
+]

@@ -15,7 +15,10 @@ from otel_assembly.cli import explain as explain
 from otel_assembly.cli import replay as replay
 from otel_assembly.cli import stack as stack
 from otel_assembly.cli import view as view
+from otel_assembly.cli.export import file_exporter
 from otel_assembly.cli.terminal import safe_text
+from otel_assembly.cli.transcripts import Transcript, read_transcripts
+from otel_assembly.cli.tree import render_tree
 from otel_assembly.errors import AssemblyError, ConfigurationError, TranscriptError
 
 if TYPE_CHECKING:
@@ -66,3 +69,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _say(error: Exception, status: int) -> int:
     print(f"otel-assembly: {safe_text(error)}", file=sys.stderr)
     return status
+
+
+__all__ = [
+    "FAILURE",
+    "SUCCESS",
+    "USAGE",
+    "Transcript",
+    "file_exporter",
+    "main",
+    "parser",
+    "read_transcripts",
+    "render_tree",
+    "safe_text",
+]

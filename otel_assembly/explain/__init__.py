@@ -22,8 +22,10 @@ from otel_assembly.explain.explanation import (
     Raise,
     Standing,
 )
+from otel_assembly.explain.wording import RULES, headline, said
 
 __all__ = [
+    "RULES",
     "Absence",
     "BlockPlace",
     "BlockShare",
@@ -35,4 +37,6 @@ __all__ = [
     "Raise",
     "Standing",
     "explain",
+    "headline",
+    "said",
 ]

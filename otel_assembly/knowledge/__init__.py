@@ -15,6 +15,7 @@ from otel_assembly.knowledge.aggregates import (
 )
 from otel_assembly.knowledge.disk import DiskKnowledgeStore
 from otel_assembly.knowledge.memory import MemoryKnowledgeStore
+from otel_assembly.knowledge.rendering import MAX_TOOL_RESULT_CHARACTERS, render_events
 from otel_assembly.knowledge.sqlite import SqliteKnowledgeStore
 from otel_assembly.knowledge.store import CONVERSATIONS_PREFIX, WORKING_MEMORY_PATH, KnowledgeStore
 
@@ -22,6 +23,7 @@ __all__ = [
     "CONVERSATIONS_PREFIX",
     "DEFAULT_CONVERSATION_SUMMARY_PROMPT",
     "DEFAULT_WORKING_MEMORY_PROMPT",
+    "MAX_TOOL_RESULT_CHARACTERS",
     "WORKING_MEMORY_PATH",
     "AggregateTrigger",
     "ConversationSummaryAggregate",
@@ -30,4 +32,5 @@ __all__ = [
     "MemoryKnowledgeStore",
     "SqliteKnowledgeStore",
     "WorkingMemoryAggregate",
+    "render_events",
 ]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from otel_assembly.messages.chat import ROLES, ChatSummary
 from otel_assembly.messages.draft import MEDIA_TOKENS, Draft, spelled
 from otel_assembly.messages.parts import read_content, read_parts
+from otel_assembly.messages.replacements import result_texts, shortened, summary_like
 from otel_assembly.messages.responses import ITEMS
 from otel_assembly.messages.shortening import content_texts, parts_texts, parts_with_texts, with_texts
+from otel_assembly.messages.tool_pairs import broken_pairs
 
 __all__ = [
     "ITEMS",
@@ -14,11 +16,15 @@ __all__ = [
     "ROLES",
     "ChatSummary",
     "Draft",
+    "broken_pairs",
     "content_texts",
     "parts_texts",
     "parts_with_texts",
     "read_content",
     "read_parts",
+    "result_texts",
+    "shortened",
     "spelled",
+    "summary_like",
     "with_texts",
 ]

@@ -1,6 +1,13 @@
 """One self-contained page of what filled a context's budget, turn by turn, from exported spans."""
 
 from otel_assembly.page.document import render_page, save_page, write_page
+from otel_assembly.page.fields import MAX_TEXT
 from otel_assembly.page.model import page_model
 
-__all__ = ["page_model", "render_page", "save_page", "write_page"]
+__all__ = [
+    "MAX_TEXT",
+    "page_model",
+    "render_page",
+    "save_page",
+    "write_page",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otel_assembly.policies.alert import AlertPolicy
-from otel_assembly.policies.base import AssemblyPolicy, DecidingPolicy
+from otel_assembly.policies.base import INJECTION, REDUCTION, AssemblyPolicy, DecidingPolicy
 from otel_assembly.policies.budget import BudgetPolicy
 from otel_assembly.policies.conversation import ConversationPolicy
 from otel_assembly.policies.memory import EpisodicMemoryPolicy, WorkingMemoryPolicy
@@ -28,7 +28,9 @@ POLICIES: Final[dict[str, type[DecidingPolicy]]] = {
 }
 
 __all__ = [
+    "INJECTION",
     "POLICIES",
+    "REDUCTION",
     "AlertPolicy",
     "AssemblyPolicy",
     "BudgetPolicy",

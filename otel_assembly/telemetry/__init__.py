@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.recorder import default_recorder, set_default_recorder
 from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
@@ -15,6 +16,37 @@ if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
+
+    from otel_assembly.telemetry.conventions_check import event_violations, metric_violations, span_type, violations
+    from otel_assembly.telemetry.emitter import Arrays, Bounded, Metrics
+    from otel_assembly.telemetry.jaeger import read_jaeger
+    from otel_assembly.telemetry.ledger_reader import read_ledgers
+    from otel_assembly.telemetry.otlp_json import StoredEvent, StoredSpan, read_line
+    from otel_assembly.telemetry.span_values import as_list
+    from otel_assembly.telemetry.store import LogFileExporter, SpanFileExporter
+    from otel_assembly.telemetry.store_reader import SpanNode, read_spans, span_tree
+
+#: What writes spans to files, reads them back and checks them; loaded when asked for, for an agent needs none of it.
+_HOMES: Final = {
+    "LogFileExporter": "store",
+    "SpanFileExporter": "store",
+    "SpanNode": "store_reader",
+    "read_spans": "store_reader",
+    "span_tree": "store_reader",
+    "read_ledgers": "ledger_reader",
+    "read_jaeger": "jaeger",
+    "StoredEvent": "otlp_json",
+    "StoredSpan": "otlp_json",
+    "read_line": "otlp_json",
+    "as_list": "span_values",
+    "event_violations": "conventions_check",
+    "metric_violations": "conventions_check",
+    "span_type": "conventions_check",
+    "violations": "conventions_check",
+    "Arrays": "emitter",
+    "Bounded": "emitter",
+    "Metrics": "emitter",
+}
 
 
 def configure(
@@ -65,11 +97,39 @@ def invoke_agent(
     return recorder.invoke_agent(agent_name, framework=framework, conversation_id=conversation_id)
 
 
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
+
+
 __all__ = [
     "AlertSignal",
+    "Arrays",
+    "Bounded",
     "ContentCapture",
+    "LogFileExporter",
+    "Metrics",
     "OpenTelemetryRecorder",
+    "SpanFileExporter",
+    "SpanNode",
+    "StoredEvent",
+    "StoredSpan",
     "TelemetrySettings",
+    "as_list",
     "configure",
+    "event_violations",
     "invoke_agent",
+    "metric_violations",
+    "read_jaeger",
+    "read_ledgers",
+    "read_line",
+    "read_spans",
+    "span_tree",
+    "span_type",
+    "violations",
 ]

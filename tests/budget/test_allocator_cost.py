@@ -8,7 +8,7 @@ import pytest
 
 from otel_assembly import Block, BlockItem, CalibratedCounter, allocate
 from otel_assembly.budget import measure as measuring
-from otel_assembly.budget.measure import measure_for
+from otel_assembly.budget import measure_for
 from otel_assembly.tokens import TiktokenCounter, counter_for
 
 

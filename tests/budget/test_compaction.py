@@ -247,7 +247,7 @@ def test_the_threads_that_hang_are_bounded_and_the_fallback_still_answers(releas
 def test_a_process_ends_while_a_compactor_hangs():
     program = (
         "import threading\n"
-        "from otel_assembly.budget.compaction import Compactors\n"
+        "from otel_assembly import Compactors\n"
         "hang = lambda text, target: threading.Event().wait()\n"
         "print(Compactors(hang, deadline=0.01).run('a b c d e f', 2, lambda t: len(t.split())).tokens)\n"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_assembly.budget.compact_errors import is_error_text
+from otel_assembly.budget import is_error_text
 
 ERRORS = [
     "Error generating summary: Connection error.",

@@ -29,8 +29,8 @@ from otel_assembly import (
     event_from_json,
     event_to_json,
 )
-from otel_assembly.budget.compacted_block import leaves
-from otel_assembly.knowledge.rendering import render_events
+from otel_assembly.budget import leaves
+from otel_assembly.knowledge import render_events
 from otel_assembly.tokens import counter_for
 
 TRANSCRIPTS = Path(__file__).parents[3] / "shared" / "data" / "airline_support_dev.jsonl"

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from otel_assembly import Compactors, ConfigurationError, ModelCompactor
-from otel_assembly.budget.compact_model import DEFAULT_COMPACTION_INSTRUCTIONS
+from otel_assembly.budget import DEFAULT_COMPACTION_INSTRUCTIONS
 
 
 def words(text):

@@ -22,7 +22,7 @@ from otel_assembly import (
     allocate,
     order_for_attention_and_cache,
 )
-from otel_assembly.budget.sections import Zone
+from otel_assembly.budget import Zone
 
 
 def blocks() -> list[Block]:
@@ -210,8 +210,7 @@ def test_a_stable_block_that_changes_changes_the_hash():
 
 PROGRAM = """
 import datetime, uuid
-from otel_assembly.budget.block import Block
-from otel_assembly.budget.ordering import order_for_attention_and_cache
+from otel_assembly import Block, order_for_attention_and_cache
 import random
 names = {"system", "schema", "examples", "clock", "query"}
 made = {

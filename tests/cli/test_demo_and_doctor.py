@@ -8,7 +8,7 @@ import socket
 import pytest
 from command_line import runner
 
-from otel_assembly.telemetry.store_reader import read_spans
+from otel_assembly.telemetry import read_spans
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from otel_assembly import describe
-from otel_assembly.cli.transcripts import read_transcripts
-from otel_assembly.telemetry.store_reader import read_spans
+from otel_assembly.cli import read_transcripts
+from otel_assembly.telemetry import read_spans
 from otel_assembly.tokens import TokenMeter, counter_for
 
 TOTALS = [

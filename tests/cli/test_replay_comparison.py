@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from otel_assembly.telemetry.store_reader import read_spans
+from otel_assembly.telemetry import read_spans
 
 WINDOW = "conversation,sliding_window:max_events=6,token_budget:max_tokens=400"
 

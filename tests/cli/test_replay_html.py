@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from otel_assembly.telemetry.store_reader import read_spans
+from otel_assembly.telemetry import read_spans
 
 
 def page_data(path):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import otel_assembly.cli.transcript_records as records_module
 from otel_assembly import TranscriptError, describe
-from otel_assembly.cli.transcripts import Transcript, read_transcripts
+from otel_assembly.cli import Transcript, read_transcripts
 
 REAL_DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 CHAT = [

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from otel_assembly.cli.terminal import safe_text
-from otel_assembly.cli.tree import render_tree
-from otel_assembly.telemetry.store_reader import StoredEvent, StoredSpan, span_tree
+from otel_assembly.cli import render_tree, safe_text
+from otel_assembly.telemetry import StoredEvent, StoredSpan, span_tree
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 

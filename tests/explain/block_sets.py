@@ -9,7 +9,7 @@ from strategies import TEXTS, conversations
 
 from otel_assembly import Block, BlockItem, CompactedBlock, Compactors, ContextOverflowError, Cut, allocate
 from otel_assembly.explain import Explainer
-from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.telemetry import read_ledgers
 from otel_assembly.testing import RecordedTelemetry
 
 RESERVE = 40

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from otel_assembly import Assembler, AssemblyError, Context, History
-from otel_assembly.chain.config import chain_from_config
-from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.chain import chain_from_config
+from otel_assembly.telemetry import read_ledgers
 from otel_assembly.testing import RecordedTelemetry
 
 REAL_DATA = Path(__file__).parents[3] / "shared" / "data" / "airline_support_dev.jsonl"

@@ -7,7 +7,7 @@ from block_sets import Allocated, block_sets, budgets, compactors, counts, more_
 from hypothesis import HealthCheck, given, settings
 
 from otel_assembly import Block, BlockItem, CompactedBlock, Compactors
-from otel_assembly.explain.wording import said
+from otel_assembly.explain import said
 
 QUICK = settings(
     max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)

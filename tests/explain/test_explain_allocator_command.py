@@ -7,7 +7,7 @@ from block_sets import Allocated
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from otel_assembly import Block, BlockItem, allocate
-from otel_assembly.telemetry.store import SpanFileExporter
+from otel_assembly.telemetry import SpanFileExporter
 from otel_assembly.testing import RecordedTelemetry, conversation
 
 PASSAGES = [

@@ -9,10 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_assembly import Candidate, Context, ContextAssembler, ContextOverflowError, Task, TiktokenCounter
-from otel_assembly.budget.allocation import texts_of
+from otel_assembly.budget import texts_of
 from otel_assembly.explain import Explainer, explain
-from otel_assembly.telemetry import ContentCapture, TelemetrySettings
-from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.telemetry import ContentCapture, TelemetrySettings, read_ledgers
 from otel_assembly.testing import RecordedTelemetry, conversation
 
 MODEST = settings(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from otel_assembly import AssemblyError, Block, BlockItem, allocate
-from otel_assembly.explain import Explainer
-from otel_assembly.explain.wording import said
-from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.explain import Explainer, said
+from otel_assembly.telemetry import read_ledgers
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import talk
 from recorded_jaeger import serving
 
-from otel_assembly.telemetry.store_reader import read_spans
+from otel_assembly.telemetry import read_spans
 
 
 @pytest.fixture

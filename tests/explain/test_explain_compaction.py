@@ -6,7 +6,7 @@ import pytest
 
 from otel_assembly import Assembler, BudgetPolicy, Context, ContextOverflowError, ConversationPolicy, History
 from otel_assembly.explain import Explainer
-from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.telemetry import read_ledgers
 
 WINDOW = 450
 

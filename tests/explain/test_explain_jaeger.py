@@ -13,9 +13,7 @@ from recorded_jaeger import BEGUN, ENDED, TRACES, serving
 
 from otel_assembly import AssemblyError, ConfigurationError, UnknownNameError
 from otel_assembly.explain import explain
-from otel_assembly.telemetry.conventions_check import violations
-from otel_assembly.telemetry.jaeger import read_jaeger
-from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.telemetry import read_jaeger, read_ledgers, violations
 
 
 @pytest.fixture

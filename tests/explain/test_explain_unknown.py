@@ -22,8 +22,7 @@ from otel_assembly import (
     ToolCallEvent,
     Verdict,
 )
-from otel_assembly.explain import Explainer, explain
-from otel_assembly.explain.wording import headline, said
+from otel_assembly.explain import Explainer, explain, headline, said
 from otel_assembly.testing import conversation
 
 ASKS = conversation("ask", "answer", "ask", "answer", "ask", "answer", "ask")

@@ -55,7 +55,7 @@ from otel_assembly import (
     configure,
     describe,
 )
-from otel_assembly.telemetry.store import SpanFileExporter
+from otel_assembly.telemetry import SpanFileExporter
 
 #: Seconds within which a child answers that does not hang; far more than any needs.
 PATIENCE = 15

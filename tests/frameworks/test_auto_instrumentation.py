@@ -10,7 +10,7 @@ from otlp_receiver import receiving, receiving_http
 from programs import AGENTS, EXAMPLES
 
 from otel_assembly.cli import main
-from otel_assembly.telemetry.store_reader import read_spans
+from otel_assembly.telemetry import read_spans
 
 PROTOCOLS = {"grpc": receiving, "http/protobuf": receiving_http}
 

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 from opentelemetry import trace
 
-from otel_assembly.instrumentation.hooks import Instrumentation
-from otel_assembly.instrumentation.runs import Steps, awaited, stepping
+from otel_assembly.instrumentation import Instrumentation, Steps, awaited, stepping
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import gc
 
 import pytest
 
-from otel_assembly.instrumentation.hooks import ByIdentity, Patches, argument, bound
+from otel_assembly.instrumentation import ByIdentity, Patches, argument, bound
 
 PLACE = contextvars.ContextVar("place", default="outside")
 

@@ -25,12 +25,13 @@ from otel_assembly import (
 )
 from otel_assembly.knowledge import (
     CONVERSATIONS_PREFIX,
+    MAX_TOOL_RESULT_CHARACTERS,
     WORKING_MEMORY_PATH,
     AggregateTrigger,
     ConversationSummaryAggregate,
     WorkingMemoryAggregate,
+    render_events,
 )
-from otel_assembly.knowledge.rendering import MAX_TOOL_RESULT_CHARACTERS, render_events
 
 TALK = [ModelRequest(content="Where is my order?"), ModelResponse(content="On its way.")]
 NOON = datetime(2026, 3, 14, 12, 0, 0, 5, tzinfo=UTC)

@@ -172,8 +172,7 @@ async def test_half_an_emoji_leaves_as_what_utf8_can_say(caplog, tmp_path):
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    from otel_assembly.telemetry import OpenTelemetryRecorder, TelemetrySettings
-    from otel_assembly.telemetry.store import SpanFileExporter
+    from otel_assembly.telemetry import OpenTelemetryRecorder, SpanFileExporter, TelemetrySettings
 
     exporter = InMemorySpanExporter()
     provider = TracerProvider()

@@ -16,7 +16,7 @@ from otel_assembly import (
     ToolResultEvent,
     describe,
 )
-from otel_assembly.messages.tool_pairs import broken_pairs
+from otel_assembly.messages import broken_pairs
 
 
 def ours(first, second):

@@ -36,7 +36,7 @@ from otel_assembly import (
     WorkingMemoryPolicy,
     allocate,
 )
-from otel_assembly.observe.assembler import ObservedAssembler
+from otel_assembly.observe import ObservedAssembler
 from otel_assembly.testing import conversation
 
 #: Transcripts that may not be handed on, and so lie beside the checkout, where they lie at all.

@@ -27,11 +27,8 @@ from otel_assembly import (
     TokenBudgetPolicy,
     allocate,
 )
-from otel_assembly.page import page_model
-from otel_assembly.page.fields import MAX_TEXT
-from otel_assembly.telemetry import AlertSignal, TelemetrySettings
-from otel_assembly.telemetry.ledger_reader import read_ledgers
-from otel_assembly.telemetry.otlp_json import StoredSpan
+from otel_assembly.page import MAX_TEXT, page_model
+from otel_assembly.telemetry import AlertSignal, StoredSpan, TelemetrySettings, read_ledgers
 from otel_assembly.testing import RecordedTelemetry
 
 
@@ -225,7 +222,7 @@ ASSEMBLY = {
 
 
 def halt_event():
-    from otel_assembly.telemetry.otlp_json import StoredEvent
+    from otel_assembly.telemetry import StoredEvent
 
     return StoredEvent("assembly.halt", 50, {"assembly.halt.source": "guard", "assembly.halt.reason": "enough"})
 

@@ -19,8 +19,8 @@ from otel_assembly import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from otel_assembly.messages.replacements import summary_like
-from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.messages import summary_like
+from otel_assembly.telemetry import read_ledgers
 
 
 def words(count, word="word"):

@@ -25,7 +25,7 @@ from otel_assembly import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from otel_assembly.chain.config import chain_from_spec
+from otel_assembly.chain import chain_from_spec
 from otel_assembly.tokens import MessageFraming
 
 PROMPTS = ["You are a travel agent.", "Be brief."]

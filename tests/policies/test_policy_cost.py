@@ -24,7 +24,7 @@ from otel_assembly import (
     TurnStarted,
     describe,
 )
-from otel_assembly.messages.replacements import summary_like
+from otel_assembly.messages import summary_like
 
 # Conversations of 100,000 events are made for it; `tests/test_turn_cost.py` holds the same promise sooner.
 pytestmark = pytest.mark.slow

@@ -17,8 +17,7 @@ from otel_assembly import (
     ToolResultsEvent,
     describe,
 )
-from otel_assembly.messages import MEDIA_TOKENS
-from otel_assembly.messages.tool_pairs import broken_pairs
+from otel_assembly.messages import MEDIA_TOKENS, broken_pairs
 
 ROWS = "\n".join(f"Row {number}: flight {number * 7} leaves from gate {number % 30}." for number in range(3_000))
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBOR"}}

@@ -22,7 +22,7 @@ from otel_assembly import (
     describe,
     order_for_attention_and_cache,
 )
-from otel_assembly.messages.tool_pairs import broken_pairs
+from otel_assembly.messages import broken_pairs
 from otel_assembly.testing import RecordedTelemetry
 
 QUICK = settings(

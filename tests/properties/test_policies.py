@@ -29,7 +29,7 @@ from otel_assembly import (
     TokenBudgetPolicy,
     describe,
 )
-from otel_assembly.messages.tool_pairs import broken_pairs
+from otel_assembly.messages import broken_pairs
 from otel_assembly.tokens import MessageFraming
 
 QUICK = settings(

@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from otel_assembly import ConfigurationError, Context, HaltEvent, ModelRequest, ObserverAlert
-from otel_assembly.runtime import Stream, attach
-from otel_assembly.runtime.observers import MAX_TIMEOUTS
+from otel_assembly.runtime import MAX_TIMEOUTS, Stream, attach
 
 SECRET = "4111-1111-1111-1111"
 

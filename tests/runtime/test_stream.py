@@ -28,8 +28,7 @@ from otel_assembly import (
     TurnStarted,
     describe,
 )
-from otel_assembly.runtime import NestedSendError, Stream
-from otel_assembly.runtime.stream import MAX_NESTED_SENDS
+from otel_assembly.runtime import MAX_NESTED_SENDS, NestedSendError, Stream
 
 SECRET = "4111-1111-1111-1111"
 

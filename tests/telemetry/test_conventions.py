@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from otel_assembly import (
+    CompactionOutcome,
     Cut,
     DecisionOutcome,
     DecisionReason,
@@ -23,18 +24,24 @@ from otel_assembly import (
     OverflowCause,
     Severity,
 )
-from otel_assembly.budget.attempt import CompactionOutcome
 from otel_assembly.cli import tree_facts
 from otel_assembly.decision import PrefixBreak, PromptPart
-from otel_assembly.explain.wording import RULES
-from otel_assembly.policies.base import INJECTION, REDUCTION
-from otel_assembly.telemetry import attributes, conventions_metrics, document
+from otel_assembly.explain import RULES
+from otel_assembly.policies import INJECTION, REDUCTION
+from otel_assembly.telemetry import (
+    attributes,
+    conventions_metrics,
+    document,
+    event_violations,
+    metric_violations,
+    span_type,
+    violations,
+)
 from otel_assembly.telemetry import conventions as c
 from otel_assembly.telemetry import conventions_registry as registry
-from otel_assembly.telemetry.conventions_check import event_violations, metric_violations, span_type, violations
 from otel_assembly.telemetry.conventions_environment import ENVIRONMENT
 from otel_assembly.telemetry.conventions_registry import Level
-from otel_assembly.tokens.counters import CountMethod
+from otel_assembly.tokens import CountMethod
 
 ATTRIBUTES, SPANS, EVENTS, METRICS = registry.attributes(), registry.spans(), registry.events(), registry.metrics()
 MODEL_CALL_STAMP = registry.model_call_stamp()

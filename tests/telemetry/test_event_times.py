@@ -28,7 +28,7 @@ from otel_assembly import (
     allocate,
     attach,
 )
-from otel_assembly.observe.assembler import ObservedAssembler
+from otel_assembly.observe import ObservedAssembler
 from otel_assembly.testing import RecordedTelemetry, conversation
 
 pytestmark = pytest.mark.usefixtures("quiet_sdk")

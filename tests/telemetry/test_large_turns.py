@@ -11,12 +11,16 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from otel_assembly import Assembler, Context, History, ModelRequest, SlidingWindowPolicy
-from otel_assembly.telemetry import OpenTelemetryRecorder, TelemetrySettings, conventions
-from otel_assembly.telemetry.emitter import Arrays
-from otel_assembly.telemetry.ledger_reader import read_ledgers
-from otel_assembly.telemetry.otlp_json import StoredSpan
-from otel_assembly.telemetry.store import SpanFileExporter
-from otel_assembly.telemetry.store_reader import read_spans
+from otel_assembly.telemetry import (
+    Arrays,
+    OpenTelemetryRecorder,
+    SpanFileExporter,
+    StoredSpan,
+    TelemetrySettings,
+    conventions,
+    read_ledgers,
+    read_spans,
+)
 
 pytestmark = pytest.mark.usefixtures("quiet_sdk")
 

@@ -16,11 +16,15 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from random_runs import REFRAMING, Run, played, runs
 
-from otel_assembly.telemetry import AlertSignal, OpenTelemetryRecorder, TelemetrySettings
-from otel_assembly.telemetry.conventions_check import violations
-from otel_assembly.telemetry.ledger_reader import read_ledgers
-from otel_assembly.telemetry.store import SpanFileExporter
-from otel_assembly.telemetry.store_reader import read_spans
+from otel_assembly.telemetry import (
+    AlertSignal,
+    OpenTelemetryRecorder,
+    SpanFileExporter,
+    TelemetrySettings,
+    read_ledgers,
+    read_spans,
+    violations,
+)
 from otel_assembly.testing import RecordedTelemetry, conversation
 
 MODEST = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)

@@ -22,8 +22,8 @@ from otel_assembly import (
     Usage,
     invoke_agent,
 )
+from otel_assembly.telemetry import Bounded
 from otel_assembly.telemetry import conventions_registry as registry
-from otel_assembly.telemetry.emitter import Bounded
 from otel_assembly.testing import RecordedTelemetry, conversation
 
 pytestmark = pytest.mark.usefixtures("quiet_sdk")

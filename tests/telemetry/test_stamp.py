@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_assembly import AlertPolicy, Assembler, Context, SlidingWindowPolicy
-from otel_assembly.observe.assembler import ObservedAssembler
+from otel_assembly.observe import ObservedAssembler
 from otel_assembly.telemetry import conventions_registry as registry
 from otel_assembly.testing import RecordedTelemetry, conversation
 

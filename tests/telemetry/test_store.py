@@ -23,10 +23,16 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
 
 from otel_assembly import AssemblyError, ConfigurationError, TranscriptError
-from otel_assembly.telemetry.otlp_json import read_line
-from otel_assembly.telemetry.span_values import as_list
-from otel_assembly.telemetry.store import LogFileExporter, SpanFileExporter
-from otel_assembly.telemetry.store_reader import SpanNode, StoredSpan, read_spans, span_tree
+from otel_assembly.telemetry import (
+    LogFileExporter,
+    SpanFileExporter,
+    SpanNode,
+    StoredSpan,
+    as_list,
+    read_line,
+    read_spans,
+    span_tree,
+)
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -289,8 +295,7 @@ def test_a_read_only_folder_is_one_warning_and_no_exception(tmp_path):
 import os, logging
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from otel_assembly.telemetry.otlp_json import read_line
-from otel_assembly.telemetry.store import SpanFileExporter
+from otel_assembly.telemetry import SpanFileExporter, read_line
 logging.basicConfig(format="%(levelname)s %(message)s")
 provider = TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(SpanFileExporter({str(tmp_path / "locked" / "s.jsonl")!r})))
@@ -357,8 +362,7 @@ def test_three_processes_share_a_rotating_file(path):
 import sys
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from otel_assembly.telemetry.otlp_json import read_line
-from otel_assembly.telemetry.store import SpanFileExporter
+from otel_assembly.telemetry import SpanFileExporter, read_line
 provider = TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(SpanFileExporter({str(path)!r}, max_bytes=20_000, backups=200)))
 for index in range(100):
@@ -380,8 +384,7 @@ def test_a_forked_child_writes_although_the_parent_was_writing(path):
 import os, threading
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from otel_assembly.telemetry.otlp_json import read_line
-from otel_assembly.telemetry.store import SpanFileExporter
+from otel_assembly.telemetry import SpanFileExporter, read_line
 exporter = SpanFileExporter({str(path)!r})
 provider = TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(exporter))

@@ -16,8 +16,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from otel_assembly import AlertPolicy, Assembler, Context, ConversationPolicy, History, SlidingWindowPolicy
-from otel_assembly.telemetry import AlertSignal, OpenTelemetryRecorder, TelemetrySettings, recording
-from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.telemetry import AlertSignal, OpenTelemetryRecorder, TelemetrySettings, read_ledgers, recording
 from otel_assembly.testing import RecordedTelemetry, conversation
 
 pytestmark = pytest.mark.usefixtures("quiet_sdk")

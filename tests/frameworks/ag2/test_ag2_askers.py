@@ -17,7 +17,7 @@ from ag2_package import (
     said,
 )
 
-from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.telemetry import read_ledgers
 
 
 def chains(telemetry):

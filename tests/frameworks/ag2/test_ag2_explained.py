@@ -6,8 +6,7 @@ from ag2_package import MemoryStream, Model, ag2, policies
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from otel_assembly.cli import main
-from otel_assembly.cli.export import file_exporter
+from otel_assembly.cli import file_exporter, main
 from otel_assembly.instrumentation import instrument, uninstrument
 from otel_assembly.recorder import using_recorder
 from otel_assembly.telemetry import OpenTelemetryRecorder

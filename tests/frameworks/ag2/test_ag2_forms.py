@@ -7,8 +7,7 @@ from ag2_package import MemoryStream, answer, ask, call, events, part
 
 from otel_assembly import Assembler, BudgetPolicy, ConversationPolicy, DescribeError, describe
 from otel_assembly.instrumentation.ag2 import AssembledPolicy
-from otel_assembly.messages import MEDIA_TOKENS
-from otel_assembly.messages.tool_pairs import broken_pairs
+from otel_assembly.messages import MEDIA_TOKENS, broken_pairs
 
 ROWS = "\n".join(f"Row {number}: flight {number * 7} leaves." for number in range(2_000))
 

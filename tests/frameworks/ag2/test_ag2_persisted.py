@@ -11,7 +11,7 @@ from counting import Reads, Work, counted_texts
 from otel_assembly import SlidingWindowPolicy
 from otel_assembly.explain import Explainer
 from otel_assembly.instrumentation.ag2 import AssembledPolicy
-from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.telemetry import read_ledgers
 
 MemoryStorage = part("history").MemoryStorage
 ASSEMBLY = "assemble_context"

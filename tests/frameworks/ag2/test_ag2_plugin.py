@@ -39,7 +39,7 @@ from otel_assembly import (
 )
 from otel_assembly.instrumentation import instrument, uninstrument
 from otel_assembly.instrumentation.ag2 import AssembledPolicy
-from otel_assembly.messages.tool_pairs import broken_pairs
+from otel_assembly.messages import broken_pairs
 from otel_assembly.tokens import TokenMeter, counter_for
 
 

@@ -10,7 +10,7 @@ from agentscope.message import AssistantMsg, Base64Source, DataBlock, TextBlock,
 from agentscope.middleware import MiddlewareBase
 from scripted import LIMITS_IMAGES, ScriptedModel, agent, instrumented, talk, tool, words
 
-from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.telemetry import read_ledgers
 
 ASSEMBLY = "assemble_context"
 

@@ -10,7 +10,7 @@ from scripted import ScriptedModel, agent, instrumented, talk, words
 from otel_assembly import SlidingWindowPolicy
 from otel_assembly.explain import Explainer
 from otel_assembly.instrumentation.agentscope import AssemblyMiddleware
-from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.telemetry import read_ledgers
 
 ASSEMBLY = "assemble_context"
 

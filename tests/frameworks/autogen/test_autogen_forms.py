@@ -9,7 +9,7 @@ from autogen_talk import calls, results, user
 
 import otel_assembly.instrumentation.autogen.messages  # noqa: F401  # the rows
 from otel_assembly import Assembler, BudgetPolicy, ConversationPolicy, DescribeError, describe
-from otel_assembly.messages.tool_pairs import broken_pairs
+from otel_assembly.messages import broken_pairs
 
 ROWS = "\n".join(f"Row {number}: flight {number * 7} leaves." for number in range(2_000))
 

@@ -11,7 +11,7 @@ from PIL import Image as Picture
 
 import otel_assembly.instrumentation.autogen.messages  # noqa: F401  # the rows, which an instrumentor or a plug-in loads
 from otel_assembly import describe
-from otel_assembly.messages.replacements import result_texts, shortened, summary_like
+from otel_assembly.messages import result_texts, shortened, summary_like
 
 
 def test_what_each_message_is():

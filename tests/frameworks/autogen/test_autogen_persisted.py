@@ -17,7 +17,7 @@ from PIL import Image as Picture
 from otel_assembly import SlidingWindowPolicy
 from otel_assembly.explain import Explainer
 from otel_assembly.instrumentation.autogen import AssembledChatCompletionContext
-from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.telemetry import read_ledgers
 
 ASSEMBLY = "assemble_context"
 CONTEXTS = {

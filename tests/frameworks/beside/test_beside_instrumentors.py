@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from programs import AGENTS, EXAMPLES, ROOT
 
-from otel_assembly.telemetry.store_reader import read_spans
+from otel_assembly.telemetry import read_spans
 
 HERE = Path(__file__).parent
 PROGRAMS = {**{name: EXAMPLES / file for name, file in AGENTS.items()}, "openai": HERE / "autogen_openai_agent.py"}

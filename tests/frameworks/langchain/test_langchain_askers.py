@@ -23,7 +23,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Send, interrupt
 from opentelemetry import trace
 
-from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.telemetry import read_ledgers
 
 ASSEMBLY = "assemble_context"
 HOWS = pytest.mark.parametrize("how", ["sync", "async"])

@@ -19,7 +19,7 @@ from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, trim
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
-from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.telemetry import read_ledgers
 
 ASSEMBLY, CALL = "assemble_context", "chat fake"
 

@@ -11,8 +11,7 @@ from langchain.agents.middleware import ClearToolUsesEdit, ContextEditingMiddlew
 from langchain_agents import agent, arun, chat, run, summarizer, tool_loop
 from langchain_core.messages import trim_messages
 
-from otel_assembly.instrumentation import HookState, LangChainInstrumentor, instrument, uninstrument
-from otel_assembly.instrumentation.hooks import find
+from otel_assembly.instrumentation import HookState, LangChainInstrumentor, find, instrument, uninstrument
 from otel_assembly.testing import RecordedTelemetry
 
 
@@ -128,7 +127,7 @@ async def test_where_nobody_listens_nothing_is_done():
 
 
 async def test_a_failure_of_ours_is_counted_and_the_agent_goes_on(assembly_telemetry, monkeypatch, caplog):
-    from otel_assembly.observe.assembler import ObservedAssembler
+    from otel_assembly.observe import ObservedAssembler
 
     def broken(*args, **kwargs):
         raise ZeroDivisionError

@@ -22,7 +22,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from otel_assembly import Assembler, Context, SlidingWindowPolicy
 from otel_assembly.explain import Explainer
 from otel_assembly.instrumentation.langchain import AssemblyMiddleware
-from otel_assembly.telemetry.ledger_reader import read_ledgers
+from otel_assembly.telemetry import read_ledgers
 
 ASSEMBLY = "assemble_context"
 THREAD = {"configurable": {"thread_id": "one"}}
