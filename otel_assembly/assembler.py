@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import logging
 import time
-import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -181,7 +180,6 @@ class Assembler:
         for guard in guards[1:]:
             guard.last, guard.whose = context.guard.last, context.guard.whose
         record = Record(
-            assembly_id=uuid.uuid4().hex,
             name=self.name,
             model=model,
             turn=ledger.turn(),

@@ -477,7 +477,7 @@ def test_where_nothing_is_recorded_nothing_is_read_and_turns_are_counted(words):
     for _ in range(3):
         turn(observed, "c", [Spied(), Spied()], lambda e: e[1:])
     assert Spied.read == 0
-    assert observed._ledgers.of("c").turns == 3
+    assert observed.ledger("c").turns == 3
 
 
 def test_alerts_are_logged_also_where_no_span_records_and_nothing_is_measured():

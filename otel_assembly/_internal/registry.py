@@ -53,14 +53,18 @@ class Registry(Generic[K, V]):
     def get(self, key: K) -> V | None:
         """The value of a key; None where there is none."""
         with self._lock:
-            entry = self._find(key)
-            return None if entry is None else entry.value
+            name = _name(key)
+            entry = self._entries.get(name)
+            if entry is None or (entry.reference is not None and entry.reference() is not key):
+                return None
+            self._entries.move_to_end(name)
+            return entry.value
 
     def of(self, key: K, new: Callable[[], V]) -> V:
         """The value of a key; where there is none, a new one."""
         with self._lock:
-            entry = self._find(key)
-            return self.put(key, new()) if entry is None else entry.value
+            value = self.get(key)
+            return self.put(key, new()) if value is None else value
 
     def put(self, key: K, value: V) -> V:
         """Remember this value of a key; it is returned."""
@@ -89,14 +93,6 @@ class Registry(Generic[K, V]):
             entry.weight = weight
             while self._weight > most and len(self._entries) > 1:
                 self._forget(next(iter(self._entries)))
-
-    def _find(self, key: K) -> _Entry[V] | None:
-        name = _name(key)
-        entry = self._entries.get(name)
-        if entry is None or (entry.reference is not None and entry.reference() is not key):
-            return None
-        self._entries.move_to_end(name)
-        return entry
 
     def _forget(self, name: Any, reference: object = None) -> None:
         """Forget the entry of this name, if it is still that of this reference."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +131,6 @@ class Breakpoints:
 class Record:
     """One assembly, whole."""
 
-    assembly_id: str
     name: str | None
     model: str | None
     turn: int
@@ -139,6 +139,7 @@ class Record:
     context: Context
     meter: TokenMeter
     prompts_in: tuple[str, ...]
+    assembly_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     #: The assembly before this one in the ledger.
     last: Snapshot | None = None
     #: The last assembly before this one whose span was recorded.

@@ -7,35 +7,22 @@ agent: what fails is counted, and that assembly is left out.
 
 from __future__ import annotations
 
-import os
 import time
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from otel_assembly.context import Context
-from otel_assembly.ledger.record import Record
-from otel_assembly.observe.assembly import ObservedAssembly
-from otel_assembly.observe.conversations import ObservedLedgers
-from otel_assembly.observe.prepared import PreparedAssembly
-from otel_assembly.observe.step import ObservedStep, current_step
-from otel_assembly.observe.unsampled import UnmeasuredAssembly
-from otel_assembly.recorder import Projection, Whose, default_recorder
-from otel_assembly.tokens import TokenMeter, counter_for
+from otel_assembly.observe.assembly import ObservedAssembly, ObservedStep, current_step
+from otel_assembly.observe.conversations import ObservedConversations
+from otel_assembly.recorder import Projection, Whose
+from otel_assembly.tokens import counter_for
 from otel_assembly.tokens.models import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from otel_assembly.recorder import Recorder, Recording
-    from otel_assembly.tokens import TokenCounter
-
-__all__ = ["ObservedAssembler", "ObservedAssembly", "ObservedStep", "PreparedAssembly", "current_step"]
-
-_METERS: Final = 32
-_VIEWS: Final = 32
+__all__ = ["ObservedAssembler", "ObservedAssembly", "ObservedStep", "current_step"]
 
 
-class ObservedAssembler:
+class ObservedAssembler(ObservedConversations):
     """What one framework's reducers do, by conversation.
 
     Args:
@@ -43,21 +30,6 @@ class ObservedAssembler:
         recorder: Where the record of each assembly goes; by default where everything else goes.
         counter: Counts instead of the model's tokenizer.
     """
-
-    def __init__(
-        self, framework: str, *, recorder: Recorder | None = None, counter: TokenCounter | None = None
-    ) -> None:
-        self.framework = framework
-        self._recorder = recorder
-        self._counter = counter
-        self._ledgers = ObservedLedgers()
-        self._views: dict[str, ObservedLedgers] = {}
-        self._meters: dict[str | None, TokenMeter] = {}
-
-    @property
-    def recorder(self) -> Recorder:
-        """Where records go."""
-        return self._recorder if self._recorder is not None else default_recorder()
 
     def begin(
         self,
@@ -92,99 +64,44 @@ class ObservedAssembler:
                 left: what was in an earlier prompt and is not in this one left for a reason that nobody knows.
 
         Returns:
-            None where nobody listens.
+            None where no provider is configured.
         """
-        recording: Recording | None = None
-        try:
-            recording = self._recording(name, model, Whose(agent_name, self.framework, conversation_id), started_ns)
-            if recording is None:
-                return None
-            return self.assembly(
-                recording,
-                conversation,
-                events,
-                prompts=prompts,
-                tools=tools,
-                name=name,
-                model=model,
-                unknown_input=unknown_input,
-            )
-        except Exception as error:  # noqa: BLE001  # who only looks on must not be felt
-            self.failed(recording, error)
+        assembly = self.prepare(
+            name=name, agent_name=agent_name, model=model, conversation_id=conversation_id, started_ns=started_ns
+        )
+        if assembly is None:
             return None
+        opened = assembly.open(
+            conversation, events, prompts=prompts, tools=tools, name=name, unknown_input=unknown_input
+        )
+        if not opened:
+            assembly.end()
+        return assembly if opened else None
 
     def prepare(
         self,
         *,
+        name: str | None = None,
         agent_name: str | None = None,
         model: str | None = None,
         conversation_id: str | None = None,
         started_ns: int | None = None,
-    ) -> PreparedAssembly | None:
-        """An assembly begins of whose model call nothing is known yet: what a reducer does for it can be told already.
+    ) -> ObservedAssembly | None:
+        """An assembly begins of whose model call nothing is known yet: what a reducer does for it is recorded already.
 
-        Whose it is, what came in, the prompts and the tools are said at its end.
+        Whose it is, what came in, the prompts and the tools are said by `ObservedAssembly.open`.
 
         Returns:
-            None where nobody listens.
+            None where no provider is configured.
         """
+        whose = Whose(agent_name, self.framework, conversation_id)
+        began = started_ns if started_ns is not None else time.time_ns()
         try:
-            recording = self._recording(None, model, Whose(agent_name, self.framework, conversation_id), started_ns)
-        except Exception as error:  # noqa: BLE001
+            recording = self.recorder.begin(name, model, whose, began)
+        except Exception as error:  # noqa: BLE001  # an observer must not be felt
             self.failed(None, error)
             return None
-        return None if recording is None else PreparedAssembly(self, recording, model)
-
-    def _recording(self, name: str | None, model: str | None, whose: Whose, started_ns: int | None) -> Recording | None:
-        return self.recorder.begin(name, model, whose, started_ns if started_ns is not None else time.time_ns())
-
-    def assembly(
-        self,
-        recording: Recording,
-        conversation: Any,
-        events: Sequence[Any],
-        *,
-        prompts: Sequence[str] = (),
-        tools: Sequence[Mapping[str, Any]] = (),
-        name: str | None = None,
-        model: str | None = None,
-        unknown_input: bool = False,
-    ) -> ObservedAssembly:
-        """The assembly of which a recording has begun, with the arguments of `begin`.
-
-        Raises:
-            DescribeError: An event cannot be read.
-        """
-        if not recording.measured:
-            self._ledgers.turn(conversation)
-            return UnmeasuredAssembly(self, recording)
-        ledger = self._ledgers.of(conversation)
-        meter = self.meter(model)
-        with ledger.lock:
-            ledger_input = ledger.open(events)
-            turn = ledger.turn()
-        self._ledgers.grown(conversation)
-        record = Record(
-            assembly_id=os.urandom(16).hex(),
-            name=name,
-            model=model,
-            turn=turn,
-            ledger=ledger,
-            ledger_input=ledger_input,
-            context=Context(tools=tools),
-            meter=meter,
-            prompts_in=tuple(prompts),
-            observed=True,
-            unknown=unknown_input,
-        )
-        return ObservedAssembly(self, record, recording, ledger_input.given)
-
-    def failed(self, recording: Recording | None, error: Exception) -> None:
-        """Something of ours went wrong: that assembly is left out, and the agent goes on."""
-        with suppress(Exception):  # what tells of failures may be what is broken
-            if recording is not None:
-                recording.abandon()
-            self.recorder.failed(f"instrumentation.{self.framework}", error)
+        return None if recording is None else ObservedAssembly(self, recording, model)
 
     def declined(self, policy: str, agent_name: str | None = None) -> None:
         """A reducer looked whether there was anything to do, and there was not: a count, and no span.
@@ -232,7 +149,7 @@ class ObservedAssembler:
         whose = Whose(agent_name, self.framework, conversation_id)
 
         def measure() -> tuple[int, int, str, str]:
-            meter, ledger = self.meter(model), self._views_of(view).of(conversation)
+            meter, ledger = self.meter(model), self.view_ledger(view, conversation)
             with ledger.lock:
                 seen = ledger.open(events).view
                 table = seen.history.table(meter)
@@ -250,25 +167,3 @@ class ObservedAssembler:
     def expect(self) -> None:
         """Begin to read what will count where no model says otherwise: the framework is here, and will be used."""
         prepare(self._counter or counter_for())
-
-    def _views_of(self, view: str) -> ObservedLedgers:
-        ledgers = self._views.get(view)
-        if ledgers is None:
-            ledgers = self._views[view] = ObservedLedgers()
-            while len(self._views) > _VIEWS:
-                del self._views[next(iter(self._views))]
-        return ledgers
-
-    def meter(self, model: str | None) -> TokenMeter:
-        """What counts for a model."""
-        meter = self._meters.get(model)
-        if meter is None:
-            meter = self._meters[model] = TokenMeter(self._counter or counter_for(model))
-            while len(self._meters) > _METERS:
-                del self._meters[next(iter(self._meters))]
-        return meter
-
-    def forget(self) -> None:
-        """Let go of every conversation."""
-        self._ledgers = ObservedLedgers()
-        self._views = {}

@@ -2,37 +2,140 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
+from otel_assembly._internal.intervals import to_runs
+from otel_assembly.budget.attempt import Attempt, CompactionOutcome
 from otel_assembly.chain.open_assembly import OpenAssembly
-from otel_assembly.observe.step import ObservedStep
+from otel_assembly.chain.step_diff import match
+from otel_assembly.context import Context
+from otel_assembly.decision import DecisionOutcome, DecisionReason, Overflow, OverflowCause
+from otel_assembly.errors import error_type, is_failure
+from otel_assembly.ledger.record import Record
+from otel_assembly.ledger.snapshot import StepCompaction, item_id_runs
+from otel_assembly.messages.content_snapshot import equal
+from otel_assembly.recorder import NULL_RECORDING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from contextvars import Token
+    from types import TracebackType
 
-    from otel_assembly.budget.attempt import Attempt
-    from otel_assembly.ledger.record import Record
-    from otel_assembly.observe.assembler import ObservedAssembler
+    from otel_assembly._internal.intervals import Run
+    from otel_assembly.conversation import AlertFacts
+    from otel_assembly.decision import Verdict
+    from otel_assembly.ledger.ledger import Ledger
+    from otel_assembly.ledger.snapshot import Step
+    from otel_assembly.observe.conversations import ObservedConversations
     from otel_assembly.recorder import PolicyTime, Recording
+
+STEP: Final[ContextVar[ObservedStep | None]] = ContextVar("otel_assembly_observed_step", default=None)
+
+
+def current_step() -> ObservedStep | None:
+    """The step that is running here: what it calls, such as a summariser, belongs to it."""
+    return STEP.get()
 
 
 class ObservedAssembly(OpenAssembly):
-    """One assembly of a framework, while it runs."""
+    """One assembly of a framework, while it runs.
 
-    __slots__ = ("_assembler", "_broken", "events")
+    A framework's reducers may run long before the model call that they work for, and not know whose it will be. Spans,
+    times and attempts to compact are recorded as the steps run, so that what they call stands under them; what came out
+    of a step is read once it is known what came in, by `open`.
 
-    def __init__(self, assembler: ObservedAssembler, record: Record, recording: Recording, events: list[Any]) -> None:
-        super().__init__(record, recording)
-        self._assembler = assembler
-        #: What the next step takes in: the framework's own list, whose objects need not be those first seen.
-        self.events = events
-        self._broken = False
+    Of an assembly that is sampled out, and has no metrics either, no event is read or counted: `NULL_RECORDING` stands
+    in for the times of its steps, and only its alerts and overflows are reported.
+
+    Attributes:
+        events: What the next step takes in: the framework's own list, whose objects need not be those first seen.
+        model: The model whose tokenizer counts.
+        steps: What ran so far.
+        done_ns: When the last of them was done.
+        waits: Whether what came in is yet to be known.
+    """
+
+    __slots__ = (
+        "_broken",
+        "_conversations",
+        "_is_open",
+        "_of_steps",
+        "done_ns",
+        "events",
+        "model",
+        "steps",
+        "waits",
+    )
+
+    def __init__(self, conversations: ObservedConversations, recording: Recording, model: str | None) -> None:
+        self._conversations = conversations
+        self.recording = recording
+        self._of_steps = recording if recording.measured else NULL_RECORDING
+        self.model = model
+        self.events: list[Any] = []
+        self.steps: list[ObservedStep] = []
+        self.done_ns = 0
+        self.waits = True
+        self._is_open = self._broken = False
 
     @property
     def id(self) -> str:
-        """The assembly's id, as on its span."""
-        return self.record.assembly_id
+        """The assembly's id, as on its span; empty where it has no span that anybody could look for."""
+        return self.record.assembly_id if self._is_open else ""
+
+    def open(
+        self,
+        conversation: Any,
+        events: Sequence[Any],
+        *,
+        prompts: Sequence[str] = (),
+        tools: Sequence[Mapping[str, Any]] = (),
+        name: str | None = None,
+        model: str | None = None,
+        unknown_input: bool = False,
+    ) -> bool:
+        """It is known what came in, with the arguments of `ObservedAssembler.begin`.
+
+        Returns:
+            Whether it could be read; if not, it is left out.
+        """
+        if self._broken:
+            return False
+        self.waits = False
+        try:
+            if not self.recording.measured:
+                if conversation is not None:
+                    self._conversations.ledger(conversation).turn()
+                return True
+            self.model = model or self.model
+            ledger = self._conversations.ledger(conversation)
+            with ledger.lock:
+                ledger_input = ledger.open(events)
+                turn = ledger.turn()
+            self._conversations.make_room(conversation, ledger)
+            self.record = Record(
+                name=name,
+                model=self.model,
+                turn=turn,
+                ledger=ledger,
+                ledger_input=ledger_input,
+                context=Context(tools=tools),
+                meter=self._conversations.meter(self.model),
+                prompts_in=tuple(prompts),
+                observed=True,
+                unknown=unknown_input,
+            )
+            self.events = ledger_input.given
+            self._is_open = True
+            for step in self.steps:
+                step.begin()
+        except Exception as problem:  # noqa: BLE001  # an observer must not be felt
+            self.fail(problem)
+        return not self._broken
 
     def step(
         self,
@@ -50,33 +153,46 @@ class ObservedAssembly(OpenAssembly):
         Args:
             policy: Its name, of low cardinality.
             kind: ``injection`` or ``reduction``, where that is known.
-            config: Its settings; numbers, bools and enums of them are told.
+            config: Its settings; numbers, bools and enums of them are reported.
             started_ns: When it began, if that was before the block is entered.
         """
-        time_of: PolicyTime | None = None
+        if not (self._is_open or self.waits):
+            return _SuppressedStep(self)
+        time_of: PolicyTime = NULL_RECORDING.policy(policy, 0)
         try:
-            time_of = self.recording.policy(policy, len(self.record.steps), started_ns)
+            time_of = self._of_steps.policy(policy, len(self.steps), started_ns)
         except Exception as problem:  # noqa: BLE001
             self.fail(problem)
-        return self.take(policy, kind, config or {}, time_of)
-
-    def take(
-        self,
-        policy: str,
-        kind: str | None,
-        config: Mapping[str, Any],
-        time_of: PolicyTime | None,
-        attempts: Sequence[Attempt] = (),
-    ) -> ObservedStep:
-        """A step whose time, and whose attempts to compact, are told of already."""
-        return ObservedStep(self, self.begin_step(policy, kind, config), time_of, attempts)
+        step = ObservedStep(self, policy, kind, config or {}, time_of)
+        self.steps.append(step)
+        if self._is_open:
+            step.begin()
+        return step
 
     def tokens(self) -> int | None:
         """Tokens of the prompt as the last step left it; None where nobody counts."""
+        if not self._is_open:
+            return None
         record = self.record
         view = record.view_out
         record.count(view)
         return record.tokens(record.prompts_out, view)
+
+    def count(self, text: str) -> int:
+        """Tokens of a text, by what counts for this assembly so far; 0 where no number is reported."""
+        return self._conversations.meter(self.model).prompt(text) if self.recording.measured else 0
+
+    def watch(self, kind: str, attempt: Attempt) -> AbstractContextManager[Any]:
+        """Around an attempt to compact something of this kind."""
+        return self._of_steps.watch(kind)(attempt)
+
+    def signal(self, alerts: Sequence[AlertFacts], overflow: Overflow | None = None) -> None:
+        """Report alerts and overflows of an assembly of which nothing else is reported."""
+        if not self.recording.measured and (alerts or overflow is not None):
+            try:
+                self.recording.signal(alerts, overflow)
+            except Exception as problem:  # noqa: BLE001
+                self.fail(problem)
 
     def end(
         self,
@@ -95,12 +211,11 @@ class ObservedAssembly(OpenAssembly):
             called: Whether a model is called with it now.
             over_ns: When it was over, if that was earlier.
         """
-        record, recording = self.record, self.recording
-        record.called, record.ended_ns = called, over_ns
-        if self._broken:
+        if self._broken or not self._is_open:
             with suppress(Exception):
-                recording.abandon()
+                self.recording.abandon()
             return
+        self.record.called, self.record.ended_ns = called, over_ns
         try:
             if error is None:
                 self.succeeded()
@@ -109,9 +224,286 @@ class ObservedAssembly(OpenAssembly):
             else:
                 self.failed(error)
         except Exception as problem:  # noqa: BLE001
-            self._assembler.failed(recording, problem)
+            self._conversations.failed(self.recording, problem)
 
     def fail(self, problem: Exception) -> None:
-        """What is known of this assembly is not to be told."""
+        """What is known of this assembly is not to be reported."""
         self._broken = True
-        self._assembler.failed(None, problem)
+        self._conversations.failed(None, problem)
+
+
+class _Said(NamedTuple):
+    """What `ObservedStep.out` is told beside the events."""
+
+    prompts: Sequence[str] | None
+    reason: DecisionReason
+    verdicts: Sequence[Verdict]
+    budget: int | None
+    fixed: int | None
+    alerts: Sequence[AlertFacts]
+    halts: int
+    reported: int | None
+    stands_in: bool
+
+
+class ObservedStep:
+    """One policy or reducer of an observed assembly, while it runs.
+
+    Attributes:
+        events: What came out; None where that is what came in.
+    """
+
+    __slots__ = (
+        "_assembly",
+        "_attempts",
+        "_config",
+        "_current",
+        "_error",
+        "_kind",
+        "_overflow",
+        "_policy",
+        "_said",
+        "_step",
+        "_time",
+        "events",
+    )
+
+    def __init__(
+        self,
+        assembly: ObservedAssembly,
+        policy: str,
+        kind: str | None,
+        config: Mapping[str, Any],
+        time_of: PolicyTime,
+    ) -> None:
+        self._assembly = assembly
+        self._policy = policy
+        self._kind = kind
+        self._config = config
+        self._time = time_of
+        self._attempts: list[Attempt] = []
+        self._current: Token[ObservedStep | None] | None = None
+        self._error: BaseException | None = None
+        self._overflow: Overflow | None = None
+        self._step: Step | None = None
+        self._said: _Said | None = None
+        self.events: Sequence[Any] | None = None
+
+    def __enter__(self) -> Self:
+        self._time.__enter__()
+        self._current = STEP.set(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._current is not None:
+            with suppress(ValueError):  # a coroutine that nobody awaited to its end is closed in another context
+                STEP.reset(self._current)
+        self._time.__exit__(kind, error, trace)
+        self.failed(error)
+        self._assembly.done_ns = time.time_ns()
+
+    def begin(self) -> None:
+        """The assembly is open: it is known what this step takes in, and what it said so far is read."""
+        self._step = step = self._assembly.begin_step(self._policy, self._kind, self._config)
+        step.error = self._error
+        if self._overflow is not None:
+            self._overflows(step, self._overflow)
+        if self._said is not None:
+            self._write(step, self._said)
+
+    def out(
+        self,
+        events: Sequence[Any] | None = None,
+        *,
+        prompts: Sequence[str] | None = None,
+        reason: DecisionReason = DecisionReason.POLICY,
+        verdicts: Sequence[Verdict] = (),
+        budget: int | None = None,
+        fixed: int | None = None,
+        alerts: Sequence[AlertFacts] = (),
+        halts: int = 0,
+        reported: int | None = None,
+        stands_in: bool | None = None,
+    ) -> None:
+        """Say what came out; the time that the policy took ends here.
+
+        What is in it that lost the other half of its pair, a tool's result without the call or the other way round, is
+        found here, and told as ``assembly.pairs.broken``.
+
+        Args:
+            events: The events; None where they are those that came in.
+            prompts: The prompts; None where they are those that came in.
+            reason: Why an event left of which no verdict speaks.
+            verdicts: Why, by event; a verdict on an event that did not leave is not heeded.
+            budget: The limit that was held, in tokens.
+            fixed: Tokens of what could not be dropped.
+            alerts: Alerts that were delivered to the model.
+            halts: Halts that were emitted.
+            reported: How many events the framework itself says that it left out, in the text that it puts in their
+                place or elsewhere; told beside what is really not there.
+            stands_in: Whether what is new where something left stands in for it, so that this was compacted into it, or
+                only notes that something is missing, so that it was dropped. By default it does, unless the framework
+                says how many it left out.
+        """
+        self._time.stop()
+        assembly = self._assembly
+        assembly.done_ns = time.time_ns()
+        if stands_in is None:
+            stands_in = reported is None
+        # What came in is not known yet: the framework may change its list by then.
+        self.events = list(events) if assembly.waits and events is not None else events
+        self._said = _Said(prompts, reason, verdicts, budget, fixed, alerts, halts, reported, stands_in)
+        if self._step is not None:
+            self._write(self._step, self._said)
+        assembly.signal(alerts)
+
+    def _write(self, step: Step, said: _Said) -> None:
+        """Find out what was done, from what came out and what came in."""
+        assembly, events = self._assembly, self.events
+        record = assembly.record
+        try:
+            if events is not None:
+                index = record.ledger_input.numbered.places if step.view_in is record.ledger_input.view else None
+                with record.ledger.lock:
+                    inputs = assembly.events
+                    if len(inputs) > len(step.view_in):  # another assembly of the conversation put more behind them
+                        inputs = inputs[: len(step.view_in)]
+                    given = inputs if type(events) is list and _unchanged(inputs, events) else list(events)
+                    match(
+                        step,
+                        inputs,
+                        given,
+                        said.verdicts,
+                        record.ledger,
+                        otherwise=said.reason,
+                        rereads=True,
+                        stands_in=said.stands_in,
+                        index=index,
+                    )
+                assembly.events = given
+            if said.prompts is not None:
+                step.let_out(tuple(said.prompts))
+            step.budget, step.fixed, step.reported = said.budget, said.fixed, said.reported
+            step.alerts, step.halts = tuple(said.alerts), said.halts
+            if record.unknown:
+                step.exits = step.pinned = ()
+            if step.created:
+                step.compactions = tuple(_compactions(step, self._attempts, record.ledger))
+        except Exception as problem:  # noqa: BLE001
+            assembly.fail(problem)
+
+    def overflow(
+        self, *, budget: int, needed: int, cause: OverflowCause = OverflowCause.FRAMEWORK, unit: str = "tokens"
+    ) -> None:
+        """A limit could not hold; the time that the policy took ends here."""
+        self._time.stop()
+        self._overflow = Overflow(budget, needed, cause, unit)
+        if self._step is not None:
+            self._overflows(self._step, self._overflow)
+        self._assembly.signal((), self._overflow)
+
+    def _overflows(self, step: Step, overflow: Overflow) -> None:
+        step.overflow, record = overflow, self._assembly.record
+        record.overflow = record.overflow or overflow
+
+    def failed(self, error: BaseException | None) -> None:
+        """It failed, where that is said after the block, beside what it had done by then."""
+        self._error = error
+        if self._step is not None:
+            self._step.error = error
+
+    def compacting(self, compactor: str, *, kind: str = "summary", target: int = 0, tokens_in: int = 0) -> Compacting:
+        """Around one attempt to compact, such as a summariser's model call: a ``compact_block`` span.
+
+        What is yielded is the `Attempt`; the block fills in `tokens_out`, and `outcome` where it came to nothing.
+        """
+        attempt = Attempt(compactor, len(self._attempts) + 1, target, tokens_in)
+        self._attempts.append(attempt)
+        return Compacting(attempt, self._assembly.watch(kind, attempt))
+
+    def count(self, text: str) -> int:
+        """Tokens of a text, by what counts for this assembly.
+
+        The time that the policy took ends here, but where it compacts: then it goes on with what was made.
+        """
+        if not self._attempts:
+            self._time.stop()
+        return self._assembly.count(text)
+
+
+class _SuppressedStep(ObservedStep):
+    """Stands in for every step of an assembly that is sampled out: what came out is not looked at."""
+
+    __slots__ = ()
+
+    def __init__(self, assembly: ObservedAssembly) -> None:
+        self._assembly, self._time, self._step = assembly, NULL_RECORDING.policy("", 0), None
+        self._attempts = []
+
+    def __exit__(self, *_: object) -> None:
+        if self._current is not None:
+            with suppress(ValueError):  # as above
+                STEP.reset(self._current)
+
+    def out(self, events: Sequence[Any] | None = None, *, alerts: Sequence[AlertFacts] = (), **_: Any) -> None:
+        if alerts:
+            self._assembly.signal(alerts)
+
+
+class Compacting:
+    """One attempt to compact, while it runs."""
+
+    __slots__ = ("_around", "_attempt")
+
+    def __init__(self, attempt: Attempt, around: AbstractContextManager[Any]) -> None:
+        self._attempt = attempt
+        self._around = around
+
+    def __enter__(self) -> Attempt:
+        self._around.__enter__()
+        return self._attempt
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        attempt = self._attempt
+        if error is None:
+            attempt.outcome = attempt.outcome or CompactionOutcome.COMPACTED
+        else:
+            attempt.error_type = error_type(error)
+            if isinstance(error, TimeoutError):
+                attempt.outcome = CompactionOutcome.TIMED_OUT
+            elif is_failure(error):
+                attempt.outcome = CompactionOutcome.RAISED
+        self._around.__exit__(None, None, None)
+
+
+def _unchanged(inputs: list[Any], events: list[Any]) -> bool:
+    if len(inputs) != len(events) or not inputs:
+        return False
+    return inputs[0] is events[0] and inputs[-1] is events[-1] and equal(inputs, events)
+
+
+def _compactions(step: Step, attempts: Sequence[Attempt], ledger: Ledger) -> Sequence[StepCompaction]:
+    """What was made of others: of leaves alone, also where a summary was compacted once more."""
+    gone = [group for group in step.exits if group.outcome is DecisionOutcome.COMPACTED]
+    if not gone or (not attempts and (len(step.created) > 1 or step.created[0][1] in ledger.leaves)):
+        return ()
+    runs = sorted(run for group in gone for run in item_id_runs(group.view, group.numbered))
+    leaves = tuple(_leaves(runs, ledger))
+    if len(step.created) == 1:
+        ledger.remember_leaves(step.created[0][1], leaves)
+    return [StepCompaction(leaves, step.created[0][1], tuple(attempts))] if attempts else ()
+
+
+def _leaves(runs: Sequence[Run], ledger: Ledger) -> list[Run]:
+    found: set[int] = set()
+    for first, last in runs:
+        found.update(range(first, last + 1))
+    for item in found & ledger.leaves.keys():
+        found.discard(item)
+        for first, last in ledger.leaves[item]:
+            found.update(range(first, last + 1))
+    return [(start, stop - 1) for start, stop in to_runs(sorted(found))]

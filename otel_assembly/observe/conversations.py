@@ -1,110 +1,91 @@
-"""Ledgers of conversations that others hold: bounded, and never what keeps a conversation alive."""
+"""What is remembered of the conversations that one framework holds: their ledgers, and what counts their tokens."""
 
 from __future__ import annotations
 
-import weakref
-from collections import OrderedDict
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly._internal.forks import in_child, new_lock
+from otel_assembly._internal.registry import Registry
 from otel_assembly.ledger.ledger import Ledger
+from otel_assembly.recorder import default_recorder
+from otel_assembly.tokens import TokenMeter, counter_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from otel_assembly.recorder import Recorder, Recording
+    from otel_assembly.tokens import TokenCounter
 
 #: Conversations of one framework that are remembered; beyond it the least recently used are forgotten, and begin a new
 #: ledger when they come back.
 CONVERSATIONS: Final = 1_000
 #: Events that the ledgers of all conversations of one framework hold together; beyond it, the same.
 EVENTS: Final = 200_000
+#: Models whose counts are remembered, and views of conversations.
+_MODELS: Final = 32
+_VIEWS: Final = 32
 
 
-@dataclass(slots=True)
-class _Held:
-    ledger: Ledger
-    reference: weakref.ref[Any] | None
-    #: How many events it held when that was last looked at.
-    size: int = 0
+def _observed() -> Ledger:
+    return Ledger(observed=True)
 
 
-class ObservedLedgers:
+def _ledgers() -> Registry[Any, Ledger]:
     """Ledgers by conversation: an object that is only weakly held, or an id.
 
-    A ledger holds the events of its conversation. The events may well refer to the conversation; so what is held of it
-    beside that is let go of as soon as the conversation is let go of by everybody else, or grows too much. A forked
-    child begins them all anew, for its parent goes on with them.
+    A ledger holds the events of its conversation, which may well refer to the conversation; so it is let go of as soon
+    as everybody else has let go of the conversation, or it grows too much. A forked child begins all of them anew,
+    because its parent goes on with them.
+    """
+    return Registry(CONVERSATIONS, anew_in_child=True)
+
+
+class ObservedConversations:
+    """What is remembered of the conversations that one framework holds.
+
+    Args:
+        framework: The framework's name, as on its spans (``assembly.framework``).
+        recorder: Where the record of each assembly goes; by default where everything else goes.
+        counter: Counts instead of the model's tokenizer.
     """
 
-    def __init__(self) -> None:
-        self.lock = new_lock()
-        self._begin()
-        in_child(self._begin)
+    def __init__(
+        self, framework: str, *, recorder: Recorder | None = None, counter: TokenCounter | None = None
+    ) -> None:
+        self.framework = framework
+        self._recorder = recorder
+        self._counter = counter
+        self._meters: Registry[str | None, TokenMeter] = Registry(_MODELS)
+        self.forget()
 
-    def _begin(self) -> None:
-        self.held: OrderedDict[Any, _Held] = OrderedDict()
-        self._events = 0
+    def forget(self) -> None:
+        """Let go of every conversation."""
+        self._ledgers = _ledgers()
+        self._views: Registry[str, Registry[Any, Ledger]] = Registry(_VIEWS)
 
-    def of(self, conversation: Any) -> Ledger:
-        """The ledger of a conversation."""
-        if conversation is None:
-            return Ledger(observed=True)
-        by_id = isinstance(conversation, str)
-        key = conversation if by_id else id(conversation)
-        with self.lock:
-            held = self.held.get(key)
-            if held is None or (held.reference is not None and held.reference() is not conversation):
-                if held is not None:
-                    self._forget(key)
-                held = self.held[key] = _Held(
-                    Ledger(observed=True), None if by_id else weakref.ref(conversation, self._forgetting(key))
-                )
-                while len(self.held) > CONVERSATIONS:
-                    self._forget(next(iter(self.held)))
-            else:
-                self.held.move_to_end(key)
-            return held.ledger
+    @property
+    def recorder(self) -> Recorder:
+        """Where records go."""
+        return self._recorder if self._recorder is not None else default_recorder()
 
-    def turn(self, conversation: Any) -> None:
-        """Count an assembly of a conversation, of which nothing else is kept."""
-        if conversation is None:
-            return
-        held = self.held.get(conversation if isinstance(conversation, str) else id(conversation))
-        if held is None or (held.reference is not None and held.reference() is not conversation):
-            self.of(conversation).turn()
-        else:
-            held.ledger.turn()
+    def ledger(self, conversation: Any) -> Ledger:
+        """The ledger of a conversation; None is a conversation of this one assembly."""
+        return _observed() if conversation is None else self._ledgers.of(conversation, _observed)
 
-    def grown(self, conversation: Any) -> None:
+    def view_ledger(self, view: str, conversation: Any) -> Ledger:
+        """The ledger of what is seen of a conversation in one view."""
+        return _observed() if conversation is None else self._views.of(view, _ledgers).of(conversation, _observed)
+
+    def make_room(self, conversation: Any, ledger: Ledger) -> None:
         """A conversation's ledger has read its events: others may have to be forgotten for it."""
-        with self.lock:
-            held = self.held.get(conversation if isinstance(conversation, str) else id(conversation))
-            if held is None:
-                return
-            size = held.ledger.size
-            self._events += size - held.size
-            held.size = size
-            while self._events > EVENTS and len(self.held) > 1:
-                self._forget(next(iter(self.held)))
+        if conversation is not None:
+            self._ledgers.weigh(conversation, ledger.size, EVENTS)
 
-    def _forget(self, key: Any) -> None:
-        held = self.held.pop(key, None)
-        if held is not None:
-            self._events -= held.size
+    def meter(self, model: str | None) -> TokenMeter:
+        """What counts for a model."""
+        return self._meters.of(model, lambda: TokenMeter(self._counter or counter_for(model)))
 
-    def _forgetting(self, key: int) -> Callable[[weakref.ref[Any]], None]:
-        me = weakref.ref(self)
-
-        def gone(reference: weakref.ref[Any]) -> None:
-            ledgers = me()
-            if ledgers is None:
-                return
-            with ledgers.lock:
-                held = ledgers.held.get(key)
-                if held is not None and held.reference is reference:
-                    ledgers._forget(key)  # noqa: SLF001  # of our own class
-
-        return gone
-
-    def __len__(self) -> int:
-        return len(self.held)
+    def failed(self, recording: Recording | None, error: Exception) -> None:
+        """Something of ours went wrong: that assembly is left out, and the agent goes on."""
+        with suppress(Exception):  # what reports failures may be what is broken
+            if recording is not None:
+                recording.abandon()
+            self.recorder.failed(f"instrumentation.{self.framework}", error)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.instrumentation.hooks import Instrumentation
     from otel_assembly.instrumentation.langchain.conversation import Place
-    from otel_assembly.observe.prepared import PreparedAssembly, PreparedStep
+    from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
 
 #: Preparations of one run that wait; beyond it the oldest wait no more.
 _WAITING: Final = 64
@@ -54,7 +54,7 @@ class ModelCall:
     """
 
     def __init__(
-        self, prepared: PreparedAssembly, place: Place, messages: Sequence[Any], whole: Sequence[Any] | None
+        self, prepared: ObservedAssembly, place: Place, messages: Sequence[Any], whole: Sequence[Any] | None
     ) -> None:
         self._prepared = prepared
         self.place = place
@@ -73,7 +73,7 @@ class ModelCall:
         with self._lock:
             self._enter()
 
-    def step(self, policy: str, started_ns: int, **known: Any) -> PreparedStep:
+    def step(self, policy: str, started_ns: int, **known: Any) -> ObservedStep:
         """A reducer begins, or began; steps follow one another."""
         return self._prepared.step(policy, started_ns=max(started_ns, self._prepared.done_ns), **known)
 
@@ -141,15 +141,15 @@ class ModelCall:
             self._leave()
         place = at if at is not None and at.run is not None else self.place
         asker = place.asker(self.asker if at is None else place.node)
-        self._prepared.end(
+        self._prepared.open(
             CONVERSATIONS_WITHOUT_THREAD.ledger(self.messages, place.thread, asker, place.run),
             self.messages,
             prompts=self.prompts or (),
             tools=self.tools,
             model=self.model,
-            error=error,
-            called=at is not None,
         )
+        called = at is not None
+        self._prepared.end(error, called=called, over_ns=None if called else self._prepared.done_ns)
         for step in self._prepared.steps:  # any of them may have changed what the next turn begins with
             if step.events is not None:
                 CONVERSATIONS_WITHOUT_THREAD.goes_on(self.messages, step.events)

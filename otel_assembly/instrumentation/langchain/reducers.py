@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.hooks import Instrumentation
     from otel_assembly.instrumentation.langchain.model_calls import ModelCall
     from otel_assembly.observe.assembler import ObservedStep
-    from otel_assembly.observe.prepared import PreparedStep
 
 
 TRIM_MESSAGES: Final = "trim_messages"
@@ -81,7 +80,7 @@ class ReducerCall:
         self.explained = False
         self.reason = DecisionReason.POLICY
         self.model_call: ModelCall | None = None
-        self.step: PreparedStep | None = None
+        self.step: ObservedStep | None = None
         self._started_ns = time.time_ns()
 
     def running(self) -> AbstractContextManager[None]:
@@ -92,7 +91,7 @@ class ReducerCall:
         """What runs in this block is no longer the reducer."""
         return bound(REDUCER_CALL, None)
 
-    def open(self) -> PreparedStep | None:
+    def open(self) -> ObservedStep | None:
         """Its step, as of when the reducer began. None where no provider is configured."""
         if self.step is None:
             with self.instrumentation.contained():
