@@ -244,7 +244,7 @@ class Instrumentation:
         return self.observed.recorder
 
     def listening(self) -> bool:
-        """What a wrapper asks first: whether it has anything to do. It must cost next to nothing."""
+        """Whether a provider is configured: every wrapper asks this first, so that it must cost next to nothing."""
         return self.open and self.observed.recorder.listening()
 
     def contained(self) -> contained:

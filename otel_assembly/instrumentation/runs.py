@@ -9,20 +9,20 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
-class AskedRun(Protocol):
-    """One ask that is followed; `OpenRun` is one."""
+class Run(Protocol):
+    """One run that is followed; `OpenRun` is one."""
 
     def current(self) -> AbstractContextManager[None]:
         """What runs in this block belongs to the run."""
         ...
 
     def end(self, error: BaseException | None = None) -> None:
-        """The ask came to its end."""
+        """End the run."""
         ...
 
 
-def followed(run: AskedRun, answers: Any) -> Any:
-    """What gives an ask's answers, inside its run: one by one, or all at once.
+def followed(run: Run, answers: Any) -> Any:
+    """What gives a run's answers, inside of it: one by one, or all at once.
 
     A framework's function that another one has wrapped may give them as anything that can be iterated or awaited.
     """
@@ -36,7 +36,7 @@ def followed(run: AskedRun, answers: Any) -> Any:
     return answers
 
 
-async def awaited(run: AskedRun, work: Awaitable[Any]) -> Any:
+async def awaited(run: Run, work: Awaitable[Any]) -> Any:
     """Await something inside a run, which ends with it."""
     try:
         with run.current():
@@ -55,7 +55,7 @@ class Steps(AsyncGenerator[Any, Any]):
     in one another the second would find the first one running.
     """
 
-    def __init__(self, run: AskedRun, items: AsyncIterable[Any]) -> None:
+    def __init__(self, run: Run, items: AsyncIterable[Any]) -> None:
         self._ended = False
         self._run = run
         self._given = items
@@ -112,7 +112,7 @@ def _each(items: Iterable[Any]) -> Generator[Any, Any, Any]:
     return (yield from items)
 
 
-def stepping(run: AskedRun, items: Iterable[Any]) -> Generator[Any, Any, Any]:
+def stepping(run: Run, items: Iterable[Any]) -> Generator[Any, Any, Any]:
     """A generator whose every step runs inside a run; nothing is attached while its reader has control."""
     error: BaseException | None = None
     items = items if isinstance(items, Generator) else _each(items)

@@ -13,7 +13,7 @@ __all__ = ["AG2Instrumentor", "AssembledPolicy"]
 
 
 def __getattr__(name: str) -> Any:
-    """The plug-in, which needs the engine, comes when it is asked for."""
+    """The plug-in needs the engine, so it is imported only when it is asked for."""
     if name == "AssembledPolicy":
         from otel_assembly.instrumentation.ag2.plugin import AssembledPolicy
 

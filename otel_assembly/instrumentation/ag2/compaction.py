@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.instrumentation.ag2.conversation import agent_name_of, begin
-from otel_assembly.instrumentation.ag2.runs import AGENT_RUN
+from otel_assembly.instrumentation.ag2.runs import AGENT_RUN, agent_run_of
 from otel_assembly.instrumentation.hooks import argument, bound
 from otel_assembly.instrumentation.reducers import no_summary, same_objects
 from otel_assembly.observe.assembler import current_step
@@ -53,18 +53,18 @@ class _StrategyRun:
         self.lost: Sequence[Any] = ()
 
     def open(self, strategy: Any) -> ObservedStep | None:
-        """There is something to do."""
+        """Open the step: the strategy has found something to do."""
         with self._instrumentation.contained():
             if self._assembly is None:
                 compacts = self._policy == COMPACTION
-                ask = AGENT_RUN.get()
+                agent_run = AGENT_RUN.get()
                 self._assembly = begin(
                     self._instrumentation,
                     self._context,
                     self._given,
                     stage=_PROMPTS if compacts else self._policy,
                     prompts=self._context.prompt if compacts else (),
-                    tools=ask.tools[1] if compacts and ask is not None and ask.tools is not None else (),
+                    tools=agent_run.tools[1] if compacts and agent_run and agent_run.tools else (),
                     name=self._policy,
                     started_ns=self._started_ns,
                 )
@@ -89,7 +89,7 @@ class _StrategyRun:
         return record.items_tokens(view)
 
     def end(self, strategy: Any, events: Any) -> None:
-        """It came to a good end, with these events where it compacted."""
+        """End the step: the strategy has returned, with these events if it compacted."""
         with self._instrumentation.contained():
             put_back = _PUT_BACK.get()
             if events is not None and put_back is not None:
@@ -110,7 +110,7 @@ class _StrategyRun:
             self._assembly.end()
 
     def fail(self, strategy: Any, error: BaseException) -> None:
-        """It raised, or was cancelled: the history stays as it was, and AG2 goes on with it."""
+        """End the step: the strategy raised or was cancelled, and AG2 goes on with the history as it was."""
         with self._instrumentation.contained():
             self.open(strategy)
             if self._assembly is not None and self.step is not None:
@@ -125,8 +125,8 @@ def _strategy(policy: str, original: Callable[..., Any], instrumentation: Instru
         if not instrumentation.listening() or _RUNNING.get() is not None or current_step() is not None:
             return await original(self, *args, **kwargs)
         context = argument(args, kwargs, 1, "context")
-        ask = AGENT_RUN.get()
-        with ask.current() if ask is not None and ask.context is context else nullcontext():
+        agent_run = agent_run_of(context)
+        with agent_run.current() if agent_run is not None else nullcontext():
             strategy_run: _StrategyRun | None = None
             with instrumentation.contained():
                 strategy_run = _StrategyRun(instrumentation, policy, argument(args, kwargs, 0, "events"), context)

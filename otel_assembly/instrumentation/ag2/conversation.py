@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from otel_assembly.events import HaltEvent
-from otel_assembly.instrumentation.ag2.runs import AGENT_RUN, channel_of, conversation_id, name_of
+from otel_assembly.instrumentation.ag2.runs import AGENT_RUN, agent_run_of, channel_of, conversation_id, name_of
 from otel_assembly.instrumentation.conversation import LEDGER_KEYS
 from otel_assembly.instrumentation.hooks import bound, reported_whole
 from otel_assembly.instrumentation.reducers import FRAMEWORK, same_objects
@@ -82,7 +82,7 @@ _MODEL_CONFIG: Final = "__ag2_model_config__"
 
 
 def ledger_of(context: Any, agent: Any, stage: str) -> object:
-    """Whose ledger it is: an object that goes with a history in memory, else an id.
+    """The key of the ledger: an object that goes with a history in memory, else an id.
 
     Two agents on one stream have two. What is no prompt of an agent's, or comes after a plug-in that makes assemblies
     itself, is a stage of its own.
@@ -98,13 +98,13 @@ def ledger_of(context: Any, agent: Any, stage: str) -> object:
 
 
 def agent_of(context: Any) -> Any:
-    """The agent that asks, or None."""
-    ask = AGENT_RUN.get()
-    return ask.agent if ask is not None and ask.context is context else context.dependencies.get(_AGENT)
+    """The agent that runs here, or None."""
+    agent_run = agent_run_of(context)
+    return agent_run.agent if agent_run is not None else context.dependencies.get(_AGENT)
 
 
 def agent_name_of(context: Any) -> str | None:
-    """Its name."""
+    """The name of the agent that runs here."""
     agent = agent_of(context)
     return None if agent is None else name_of(agent)
 
@@ -129,12 +129,12 @@ def tools_of(call_next: Any) -> tuple[dict[str, Any], ...]:
 
 def _known_tools(schemas: Any) -> tuple[dict[str, Any], ...]:
     """The list is the same one in all calls of a turn."""
-    ask = AGENT_RUN.get()
-    if ask is not None and ask.tools is not None and ask.tools[0] is schemas:
-        return ask.tools[1]
+    agent_run = AGENT_RUN.get()
+    if agent_run is not None and agent_run.tools is not None and agent_run.tools[0] is schemas:
+        return agent_run.tools[1]
     tools = tuple(tool for schema in schemas if (tool := tool_of(schema)) is not None)
-    if ask is not None:
-        ask.tools = schemas, tools
+    if agent_run is not None:
+        agent_run.tools = schemas, tools
     return tools
 
 
@@ -198,7 +198,7 @@ class ModelCall:
         self.over = False
 
     def serves(self, context: Any) -> bool:
-        """Whether it is the call that is prepared in this context."""
+        """Whether this call is prepared in this context."""
         return self._context is context
 
     def goes_on(self, prompts: Sequence[str], events: Sequence[Any], call_next: Any) -> ObservedAssembly | None:
@@ -234,7 +234,7 @@ class ModelCall:
         self.plugins += 1
 
     def end(self, error: BaseException | None = None) -> None:
-        """What is open ends."""
+        """End the assembly that is open."""
         assembly, self.assembly = self.assembly, None
         if assembly is not None:
             assembly.end(error)
@@ -252,7 +252,7 @@ def model_call(instrumentation: Instrumentation, context: Any) -> tuple[ModelCal
 
 
 def _arrived(assembly: ObservedAssembly, prompts: Sequence[str], events: Sequence[Any]) -> None:
-    """A middleware in between may have made others of them."""
+    """Report what a middleware in between has changed."""
     steps = assembly.record.steps
     known = steps[-1].prompts_out if steps else assembly.record.prompts_in
     if not same_objects(events, assembly.events) or list(prompts) != list(known):
@@ -261,7 +261,7 @@ def _arrived(assembly: ObservedAssembly, prompts: Sequence[str], events: Sequenc
 
 
 def _reduces_further(call_next: Any) -> bool:
-    """Whether what reduces stands between here and the model."""
+    """Whether another middleware that reduces comes before the model."""
     while isinstance(call_next, partial):
         owner = getattr(call_next.func, "__self__", None)
         if owner is not None and any(kind.__name__ in _REDUCES for kind in type(owner).__mro__):

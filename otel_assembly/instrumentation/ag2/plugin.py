@@ -13,7 +13,7 @@ from otel_assembly.errors import ConfigurationError, HaltedError
 from otel_assembly.events import HaltEvent
 from otel_assembly.instrumentation.ag2.conversation import agent_of, already_reported, model_of, tool_of
 from otel_assembly.instrumentation.ag2.messages import register
-from otel_assembly.instrumentation.ag2.runs import AGENT_RUN, name_of
+from otel_assembly.instrumentation.ag2.runs import agent_run_of, name_of
 from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, PluginStream
 from otel_assembly.knowledge import KnowledgeStore
 from otel_assembly.runtime.stream import MAX_NESTED_SENDS
@@ -46,7 +46,7 @@ class AssembledPolicy(Plugin[PluginConversation]):
         name: Its name in AG2, and of the assembler in telemetry.
         model: The model whose tokenizer counts; by default that of the agent's configuration.
         tools: The schemas of the tools that the model is offered, which take tokens of the budget. By default those of
-            the agent; of tools that are given to one ask alone, AG2 tells only while it is instrumented.
+            the agent; tools that are given to one run alone are known only while AG2 is instrumented.
         agent_name: The agent's name, for telemetry; by default AG2's.
         dependencies: What policies ask for by type, in the place of AG2's own: a mapping, or a function of AG2's
             context that returns one, async or not, called before each assembly.
@@ -54,7 +54,7 @@ class AssembledPolicy(Plugin[PluginConversation]):
         observers: Observers of ours, shown AG2's events before the assembly for which they are first there. Their
             alerts go on AG2's stream. AG2's own observers watch that stream as ever: one of a kind is enough.
 
-    Before 1.0, AG2 tells a policy of no agent, so that model, tools and name are known only from here, or while it is
+    Before 1.0, a policy cannot see the agent, so that model, tools and name are known only from here, or while AG2 is
     instrumented.
 
     Raises:
@@ -180,7 +180,7 @@ class _Sink(PluginStream):
         if type(event).__name__ == "HaltEvent":
             made = events.HaltEvent(reason=event.reason, source=event.source)
             self.halts += 1
-            already_reported(made)  # the guard has told of it
+            already_reported(made)  # the guard has reported it
             return made
         if is_alert(event):
             alert = alert_facts(event)
@@ -216,9 +216,9 @@ def _package(history: Any) -> str:
 
 async def _tools(agent: Any, context: Any) -> tuple[dict[str, Any], ...]:
     """The functions that the model is offered, as far as they can be known."""
-    ask = AGENT_RUN.get()
-    if ask is not None and ask.context is context and ask.tools is not None:
-        return ask.tools[1]
+    agent_run = agent_run_of(context)
+    if agent_run is not None and agent_run.tools is not None:
+        return agent_run.tools[1]
     found: list[dict[str, Any]] = []
     for tool in getattr(agent, "tools", ()):
         found += [made for schema in await tool.schemas(context) if (made := tool_of(schema)) is not None]
@@ -226,7 +226,7 @@ async def _tools(agent: Any, context: Any) -> tuple[dict[str, Any], ...]:
 
 
 def _as_sent(given: Sequence[Any], events: list[Any]) -> list[Any]:
-    """The events with each result that was shortened shortened where it is sent from: providers read the batch."""
+    """The events; a result that was shortened is also shortened in its batch, which is what providers are sent."""
     known = set(map(id, given))
     new: dict[str, Any] = {}
     out: list[Any] = []

@@ -42,7 +42,7 @@ _LIMITS: Final[ByIdentity[int]] = ByIdentity()
 
 
 def limited(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around `TokenBudgetPolicy.__init__`: whether anybody listens by then says nothing of when it is applied."""
+    """Around `TokenBudgetPolicy.__init__`: a provider may be configured later, before the policy is applied."""
 
     @wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -55,7 +55,7 @@ def limited(original: Callable[..., Any], instrumentation: Instrumentation) -> C
 
 
 class PolicyObserver:
-    """A policy, about to be applied: anybody's.
+    """Observes one policy while it is applied; this one knows nothing of the policy.
 
     Attributes:
         kind: ``injection`` or ``reduction``, where that is known.
@@ -193,12 +193,12 @@ _BUILT_IN: Final[Mapping[str, type[PolicyObserver]]] = {
 }
 
 
-#: How policies of a type are read.
+#: What observes the policies of a type.
 _OBSERVERS: Final[WeakKeyDictionary[type, type[PolicyObserver]]] = WeakKeyDictionary()
 
 
 def _observer_type(policy_type: type) -> type[PolicyObserver]:
-    """Those derived from AG2's are read as those."""
+    """How policies of a type are observed: those derived from AG2's as AG2's own are."""
     for base in policy_type.__mro__:
         if base.__module__.startswith(("ag2.", "autogen.beta.")) and base.__name__ in _BUILT_IN:
             return _BUILT_IN[base.__name__]
@@ -206,12 +206,12 @@ def _observer_type(policy_type: type) -> type[PolicyObserver]:
 
 
 def observer_of(policy: Any, assembly: ObservedAssembly) -> PolicyObserver:
-    """How this policy is read in this assembly."""
+    """What observes this policy in this assembly."""
     policy_type: type = type(policy)
-    read = _OBSERVERS.get(policy_type)
-    if read is None:
-        read = _OBSERVERS[policy_type] = _observer_type(policy_type)
-    return read(policy, assembly)
+    observer = _OBSERVERS.get(policy_type)
+    if observer is None:
+        observer = _OBSERVERS[policy_type] = _observer_type(policy_type)
+    return observer(policy, assembly)
 
 
 def orphaned(given: Sequence[Any], cut: int, events: Sequence[Any]) -> list[Verdict]:
@@ -335,19 +335,19 @@ class _Policy(_InAChain):
 
     async def apply(self, prompts: Any, events: Any, context: Any) -> Any:
         policy, chain = self._policy, self._chain
-        assembly = step = read = None
+        assembly = step = observer = None
         with chain.instrumentation.contained():
             assembly = chain.assembly(prompts, events)
         if assembly is not None:
             with reported_whole(assembly):
-                read = observer_of(policy, assembly)
-                step = assembly.step(read.name, kind=read.kind, config=read.config)
-        if assembly is None or step is None or read is None:
+                observer = observer_of(policy, assembly)
+                step = assembly.step(observer.name, kind=observer.kind, config=observer.config)
+        if assembly is None or step is None or observer is None:
             return await policy.apply(prompts, events, context)
         with step:
             result = await policy.apply(prompts, events, context)
             with reported_whole(assembly):
-                read.report(step, result)
+                observer.report(step, result)
         return result
 
 

@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from otel_assembly.telemetry.run import OpenRun
 
 
-#: Whether what is projected is the message that asks for this turn: it is no part of the history.
+#: Whether AG2 renders the message that asks for this turn, which is no part of the history.
 _CURRENT_INPUT: Final[ContextVar[bool]] = ContextVar("otel_assembly_ag2_current_input", default=False)
-#: Whether a view runs already: one that asks another reports both.
+#: Whether a view runs already: a view that asks another one reports for both.
 _PROJECTING: Final[ContextVar[bool]] = ContextVar("otel_assembly_ag2_projecting", default=False)
 #: What this turn's projections have to report, once it has a span; None outside of a turn.
 _WAITING: Final[ContextVar[list[Callable[[], None]] | None]] = ContextVar("otel_assembly_ag2_waiting", default=None)
 
 
 def report_projections() -> None:
-    """The turn has its span: what was projected for it is reported there."""
+    """Report the projections of this turn, which has its span now."""
     waiting = _WAITING.get()
     while waiting:
         waiting.pop(0)()
@@ -112,7 +112,7 @@ def view_policy(original: Callable[..., Any], instrumentation: Instrumentation) 
     return resolved
 
 
-#: The dependencies by which AG2 hands a network's channel, and whose turn it is there, to an ask.
+#: The dependencies by which AG2 gives a run a network's channel, and the client whose turn it is there.
 _CHANNEL: Final = "ag2.network.channel"
 _CLIENT: Final = "ag2.network.agent_client"
 
@@ -132,7 +132,7 @@ class AgentRun:
         self._run: OpenRun | None = None
         self.agent = agent
         self.context = context
-        #: The schemas of the tools of this turn, as AG2 and as we hold them, once somebody has asked.
+        #: The schemas of the tools of this turn, as AG2 and as we hold them, once they were needed.
         self.tools: tuple[Any, tuple[dict[str, Any], ...]] | None = None
 
     def open(self) -> None:
@@ -169,6 +169,12 @@ def _current(run: OpenRun) -> Iterator[None]:
             otel_context.detach(token)
 
 
+def agent_run_of(context: Any) -> AgentRun | None:
+    """The run that goes on here, if it is the one that this context of AG2's is made for."""
+    agent_run = AGENT_RUN.get()
+    return agent_run if agent_run is not None and agent_run.context is context else None
+
+
 def name_of(agent: Any) -> str:
     """An agent's name, of low cardinality."""
     return _SUBTASK.sub(r"\1", str(agent.name))
@@ -187,7 +193,7 @@ def conversation_id(context: Any, agent: Any) -> str | None:
 
 
 def turn_scope(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around `Agent._turn_scope`, which hands out what drives a turn; every way to ask goes through it."""
+    """Around `Agent._turn_scope`, which hands out what drives a turn; every run goes through it."""
 
     @wraps(original)
     def scope(self: Any, event: Any, *, context: Any, **rest: Any) -> Any:
@@ -199,17 +205,17 @@ def turn_scope(original: Callable[..., Any], instrumentation: Instrumentation) -
 
 
 @asynccontextmanager
-async def _observed_scope(scope: Any, ask: AgentRun) -> AsyncGenerator[Callable[[], Awaitable[Any]], None]:
+async def _observed_scope(scope: Any, agent_run: AgentRun) -> AsyncGenerator[Callable[[], Awaitable[Any]], None]:
     async with scope as drive:
 
         async def driven() -> Any:
-            return await _driven(ask, drive())
+            return await _driven(agent_run, drive())
 
         yield driven
 
 
 def execute(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around `Agent._execute` of the versions in which every ask goes through that."""
+    """Around `Agent._execute` of the versions in which every run goes through that."""
 
     @wraps(original)
     async def asked(self: Any, event: Any, *, context: Any, **rest: Any) -> Any:
@@ -220,14 +226,14 @@ def execute(original: Callable[..., Any], instrumentation: Instrumentation) -> C
     return asked
 
 
-async def _driven(ask: AgentRun, turn: Awaitable[Any]) -> Any:
+async def _driven(agent_run: AgentRun, turn: Awaitable[Any]) -> Any:
     try:
-        with bound(AGENT_RUN, ask):
+        with bound(AGENT_RUN, agent_run):
             result = await turn
     except BaseException as error:
-        ask.end(error)
+        agent_run.end(error)
         raise
-    ask.end()
+    agent_run.end()
     return result
 
 
@@ -236,11 +242,11 @@ def execute_turn(original: Callable[..., Any], instrumentation: Instrumentation)
 
     @wraps(original)
     async def looped(event: Any, context: Any) -> Any:
-        ask = AGENT_RUN.get()
-        if ask is None or ask.context is not context or not instrumentation.listening():
+        agent_run = agent_run_of(context)
+        if agent_run is None or not instrumentation.listening():
             return await original(event, context)
-        ask.open()
-        with ask.current():
+        agent_run.open()
+        with agent_run.current():
             return await original(event, context)
 
     return looped

@@ -67,7 +67,7 @@ class Remembered:
         self.replies = 0
 
     def events(self, agent: Any) -> list[Part]:
-        """What stands behind the system prompt: the summary of what was compressed, and the context."""
+        """What follows the system prompt: the summary of what was compressed, and the context."""
         return _parts_of(agent.state.session_id, agent.name).of(agent.state.context, agent.state.summary)
 
 
@@ -152,7 +152,7 @@ def _prompt(agent: Any) -> str:
 
 
 def step_done(agent: Any, error: BaseException | None = None, *, stays: bool = False) -> None:
-    """A step is done: others may follow before the model is called, unless it failed, or none will be called."""
+    """Note that a step is done: others may follow before the model is called, unless it failed or none will be."""
     known = remembered(agent)
     known.done_ns = time.time_ns()
     if error is not None:
@@ -190,7 +190,7 @@ def report(
 
 
 def arrives(agent: Any, events: Sequence[Part]) -> None:
-    """The model is called with these: what differs from what the last step let out is nobody's that we know."""
+    """Report what changed between the last step's output and these parts, with which the model is called."""
     known = remembered(agent)
     assembly = known.assembly
     if assembly is not None and assembly.recording.measured and ids_of(assembly.events) != ids_of(events):
@@ -205,7 +205,7 @@ def as_known(assembly: ObservedAssembly, events: Sequence[Part]) -> list[Part]:
 
 
 def model_called(agent: Any) -> None:
-    """The model is called now: what was prepared for it is reported, as of when that was done.
+    """End the assembly of the model call, which is made now, as of when its last step was done.
 
     A middleware may have opened the call's span before this one was sure to be the call.
     """
@@ -216,7 +216,7 @@ def model_called(agent: Any) -> None:
 
 
 def not_called(agent: Any) -> None:
-    """No model is called with what was prepared: it was over when its last step was done."""
+    """End an assembly with which no model is called: it was over when its last step was done."""
     known = remembered(agent)
     assembly, known.assembly = known.assembly, None
     if assembly is not None:

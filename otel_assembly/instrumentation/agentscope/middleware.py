@@ -222,7 +222,7 @@ def _compressed(
 
 
 def call_model(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Wraps ``Agent._call_model``: what it is given is what the system prompt was made for."""
+    """Wraps ``Agent._call_model``, whose messages the system prompt was made for."""
 
     @functools.wraps(original)
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -260,7 +260,7 @@ def call_model(original: Callable[..., Any], instrumentation: Instrumentation) -
 
 
 def _middleware_call(given: MiddlewareCall) -> MiddlewareCall | None:
-    """A model call begins; None where no middleware stands in front of the model that is to be observed."""
+    """Begin a model call; None where there is no middleware in front of the model to observe."""
     agent = given.agent
     if remembered(agent).assembly is not None:
         arrives(agent, _behind_the_prompt(given, given.messages)[0])

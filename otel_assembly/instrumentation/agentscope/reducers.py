@@ -70,7 +70,7 @@ class Compression:
         return self._agent is agent
 
     def open(self) -> None:
-        """The context is being split: it will be compressed."""
+        """Open the step: AgentScope splits the context, which it is going to compress."""
         if self._assembly is not None:
             return
         known = remembered(self._agent)
@@ -142,7 +142,7 @@ class Compression:
                 attempt.tokens_out = self._step.count(json.dumps(said, ensure_ascii=False))
 
     def end(self, error: BaseException | None = None) -> None:
-        """The check came to its end; what an exception leaves as it was is not reported as done."""
+        """End the check; what an exception leaves as it was is not reported as done."""
         remembered(self._agent).failures += error is not None
         if self._assembly is None or self._step is None:
             if error is None:
@@ -179,13 +179,13 @@ class Compression:
         self._hold(step)
 
     def _is_lost(self, part: Part) -> bool:
-        """Whether nothing stands for a part that left: no summary was made, or none that had read it."""
+        """Whether a part that left is in no summary: none was made, or the summariser had not read it."""
         if part.facts.kind is EventKind.SUMMARY or not self._attempts:
             return False
         return self._attempts[-1].outcome is not CompactionOutcome.COMPACTED or part.facts.id not in self._read
 
     def _hold(self, step: ObservedStep) -> None:
-        """What is left may still be too long: the newest messages, prompt and tools stay, whatever they take."""
+        """Report an overflow where what is left is still too long: newest messages, prompt and tools always stay."""
         needed = self._assembly.tokens() if self._assembly is not None else None
         if needed is not None and needed > self._trigger:
             step.overflow(budget=self._trigger, needed=needed, cause=OverflowCause.FRAMEWORK)
@@ -198,7 +198,7 @@ class Compression:
             self._attempts[-1].tokens_out = self._assembly.record.meter.event(describe(events[0]))
 
     def _impossible(self, error: BaseException) -> None:
-        """Nothing is left that could be compressed, and it is too long all the same."""
+        """Report an overflow: nothing is left to compress, and the prompt is too long all the same."""
         events = remembered(self._agent).events(self._agent)
         assembly = prepare(self._instrumentation, self._agent, events, started_ns=self.started_ns)
         if assembly is None:

@@ -79,7 +79,7 @@ class ModelCall:
             assembly.end()
 
     def release(self) -> ObservedAssembly | None:
-        """The assembly that is still open; whoever takes it ends it."""
+        """Hand over the assembly that is still open, if any; the caller ends it."""
         held, self._held = self._held, None
         return held
 
@@ -243,7 +243,7 @@ def begin(
 
 
 def _stages(context: Any, events: Sequence[Any]) -> list[_Stage]:
-    """What memories put into a context since its last assembly, as far as it still stands where they put it."""
+    """What memories put into a context since its last assembly, as far as it is still where they put it."""
     found = [one for one in _PENDING.pop(context) or () if _stands(one, events)]
     stages: list[_Stage] = []
     after = list(events)

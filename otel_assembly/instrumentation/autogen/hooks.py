@@ -56,7 +56,7 @@ def _memory_classes(module: ModuleType, instrumentation: Instrumentation) -> Non
 
 
 def _followed(module: str, owner: str, following: Following, gives: str) -> Hook:
-    """One class's own method; what stands there need not say whose it is."""
+    """Hooks the method of one class; another wrapper in its place need not know the class."""
 
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
         return following.wrap(original, getattr(sys.modules[module], owner), instrumentation)

@@ -1,4 +1,4 @@
-"""Our policies inside AutoGen: a model context whose messages are what an assembler lets through."""
+"""`AssembledChatCompletionContext`: a model context whose messages are what our policies keep."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class ReducerRun:
     result: Sequence[Any]
 
     def explanation(self, nested: Sequence[ReducerRun] = ()) -> Explanation:
-        """How it is read, where these ran inside it on the same context: the first of them is the innermost base's."""
+        """Why its messages left, where these ran inside of it on the same context, the innermost base's first."""
         if self.reducer.read is not None:
             return self.reducer.read(self.context, self.inputs, self.result)
         base = next((one for one in nested if one is not self), None)
@@ -233,7 +233,7 @@ def observed_memory(
 
 
 class _AskedMemory:
-    """One memory, while it is asked to put what it has into a context."""
+    """One memory, while it puts what it has into a context."""
 
     def __init__(self, instrumentation: Instrumentation, policy: str, context: Any) -> None:
         self._instrumentation = instrumentation
@@ -245,13 +245,13 @@ class _AskedMemory:
         self._last = held[-1] if held else None
 
     def answered(self) -> None:
-        """What it has put in is reported by the next assembly."""
+        """Remember what it has put in, which the next assembly reports."""
         added = self._added()
         if added:
             remember(self._context, Injection(self._policy, self._started_ns, self._count, added))
 
     def failed(self, error: BaseException) -> None:
-        """It raised, perhaps when it had put in some of what it has."""
+        """Report that it raised, perhaps when it had put in some of what it has."""
         held, added = stored_messages(self._context) or [], self._added()
         before = held[: len(held) - len(added)]
         assembly = begin(self._instrumentation, self._context, before, started_ns=self._started_ns)
@@ -346,7 +346,7 @@ class _ObservedReducer:
             return Explanation()
 
     async def _afterwards(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Where the input may stand elsewhere: what came out, or a context that was asked, says what it was."""
+        """Where the input may be stored elsewhere: the output, or a context that ran inside, says what it was."""
         started_ns = time.time_ns()
         stored = [*(stored_messages(self._context) or ())]
         try:
@@ -406,6 +406,6 @@ class _ObservedReducer:
 
 
 def _stores_itself(context: Any) -> bool:
-    """Whether a class takes messages in by a method of its own, so that nobody else knows where they stand."""
+    """Whether a class stores messages by a method of its own, so that only the class knows where they are."""
     owner = next((one for one in type(context).__mro__ if "add_message" in vars(one)), None)
     return owner is None or not owner.__module__.startswith("autogen_core.")

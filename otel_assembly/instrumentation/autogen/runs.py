@@ -68,7 +68,7 @@ def _call_of(
 def speaker_selection(
     original: Callable[..., Awaitable[Any]], instrumentation: Instrumentation
 ) -> Callable[..., Awaitable[Any]]:
-    """The selector's question to its model, whose context is the whole team's conversation."""
+    """Around the selector's model call, whose context is the whole team's conversation."""
 
     @functools.wraps(original)
     async def select_speaker(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -89,7 +89,7 @@ def speaker_selection(
 def images_removed(
     original: Callable[..., Sequence[Any]], instrumentation: Instrumentation
 ) -> Callable[..., Sequence[Any]]:
-    """What an agent does to messages whose images its model cannot see: the last step of their assembly."""
+    """Around the removal of images that an agent's model cannot see: the last step of their assembly."""
 
     @functools.wraps(original)
     def get_compatible_context(*args: Any, **kwargs: Any) -> Sequence[Any]:
@@ -133,7 +133,7 @@ def _shows(message: Any) -> bool:
 def awaited_run(
     original: Callable[..., Awaitable[Any]], instrumentation: Instrumentation
 ) -> Callable[..., Awaitable[Any]]:
-    """One ask of an agent: one run, whose span is ours only where there would be none."""
+    """Around one run of an agent that is awaited; its span is ours only where there would be none."""
 
     @functools.wraps(original)
     async def run(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -149,7 +149,7 @@ def awaited_run(
 def streamed_run(
     original: Callable[..., AsyncGenerator[Any, Any]], instrumentation: Instrumentation
 ) -> Callable[..., AsyncGenerator[Any, Any]]:
-    """The same, of an ask whose answers come one by one."""
+    """Around one run of an agent or a team whose answers come one by one."""
 
     @functools.wraps(original)
     def run_stream(self: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:

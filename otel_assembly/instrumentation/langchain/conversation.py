@@ -248,7 +248,7 @@ class Conversations:
         self._of: Registry[Any, dict[str, LedgerKey]] = Registry(CONVERSATIONS)
 
     def ledger(self, messages: Sequence[Any], thread: str | None, asker: str, run: GraphRun | None) -> Any:
-        """Whose ledger it is: that of one asker in the conversation that these messages are."""
+        """The key of the ledger of one asker in the conversation that these messages are."""
         if thread is not None:
             return f"{thread}\0{asker}"
         with self._lock:
@@ -256,7 +256,7 @@ class Conversations:
             return None if ledgers is None else ledgers.setdefault(asker, LedgerKey())
 
     def meet(self, messages: Sequence[Any], run: GraphRun) -> None:
-        """A run's state holds these messages: middleware may show copies of them alone to the reducers behind it."""
+        """Note the messages of a run's state: a middleware may show only copies of them to the reducers behind it."""
         if run.thread_id is None and run.opening is None:
             run.opening = _opening(messages)
             if run.opening is not None:
@@ -264,7 +264,7 @@ class Conversations:
                     run.ledgers = run.ledgers or self._of.get(run.opening)
 
     def goes_on(self, messages: Sequence[Any], becomes: Sequence[Any]) -> None:
-        """A conversation's messages are others now; who meets them next is to know whose they are."""
+        """Remember that a conversation goes on with other messages, by which it is known from now on."""
         first, new = _opening(messages), _opening(becomes)
         if first is None or new is None or new is first:
             return

@@ -129,7 +129,7 @@ def model_ainvoke(original: Callable[..., Any], instrumentation: Instrumentation
 
 
 class _CalledInRun(CalledModel):
-    """A call of the model in a run whose span was opened while its node ran already: the call belongs to it too."""
+    """A model call in a run whose span was opened while the node ran already: the call belongs to the run too."""
 
     def __init__(self, run: GraphRun) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ def _as_messages(given: Any) -> list[Any]:
 
 
 def _sent(model_call: ModelCall, messages: list[Any], model: Any, settings: Mapping[str, Any]) -> None:
-    """The model is sent these: what was let out, behind the system prompts that are made for the call."""
+    """The model is sent the last output, behind the system prompts that are made for the call."""
     known, start = set(map(id, model_call.out)), 0
     while start < len(messages) and messages[start].type == "system" and id(messages[start]) not in known:
         start += 1

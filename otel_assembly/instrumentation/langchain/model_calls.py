@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.langchain.conversation import Place
     from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
 
-#: Preparations of one run that wait; beyond it the oldest wait no more.
+#: Model calls that wait in one run, at most; beyond it the oldest are ended.
 _WAITING: Final = 64
 
 #: The execution of a node, or of another function of a graph, that runs here.
@@ -91,7 +91,7 @@ class ModelCall:
         self.model = self.model or model
 
     def widen(self) -> None:
-        """What was reduced was a part, and the whole is what is sent."""
+        """Take the whole for what is sent, of which only a part was reduced."""
         whole, part = self.whole, self.messages
         if whole is None:
             return
@@ -101,7 +101,7 @@ class ModelCall:
                 step.events = spliced(whole, part, step.events)
 
     def hand_on(self) -> None:
-        """The node has returned what was let out: the model is called by a later one."""
+        """Note that the node has returned the last output: a later node calls the model."""
         self.handed_on, self.task = True, None
 
     def taken_up(self, place: Place) -> None:
@@ -113,7 +113,7 @@ class ModelCall:
             self.asker = place.node
 
     def arrives(self, messages: Sequence[Any]) -> None:
-        """These are sent, or reduced next: what differs from what was let out is nobody's that we know."""
+        """Report what changed between the last output and these messages, which are sent or reduced next."""
         if self.whole is not None and not same(self.out, messages):
             objects = set(map(id, self.out))
             if part_of([one for one in messages if id(one) not in objects], self.whole):
@@ -124,7 +124,7 @@ class ModelCall:
             self.out = list(messages)
 
     def fail(self, problem: Exception) -> None:
-        """What is known of it is not to be reported."""
+        """Report nothing of it: what is known of it is broken."""
         self._prepared.fail(problem)
 
     def end(self, error: BaseException | None = None, *, at: Place | None = None) -> None:
@@ -185,12 +185,12 @@ def begin(
 
 
 def continued(place: Place, messages: Sequence[Any]) -> ModelCall | None:
-    """What a reducer that takes in these messages goes on with, if it is not the first one."""
+    """The prepared call that a reducer of these messages works for; None if it is the first one to."""
     return _found(place, messages, _continued)
 
 
 def awaiting(place: Place, messages: Sequence[Any]) -> ModelCall | None:
-    """What waits for a model call that is sent these messages."""
+    """The prepared call that is made when a model is sent these messages; None where there is none."""
     return _found(place, messages, _awaiting)
 
 
@@ -201,7 +201,7 @@ def _found(
 ) -> ModelCall | None:
     if place.run is None:
         return None
-    #: Of which it shows now that no model was called with them.
+    #: Prepared calls of which it shows now that no model was called with them.
     over: list[ModelCall] = []
     with place.run.lock:
         found = look(place, messages, over)
@@ -245,20 +245,20 @@ def _awaiting(place: Place, messages: Sequence[Any], over: list[ModelCall]) -> M
 
 
 def _is_next(place: Place, model_call: ModelCall) -> bool:
-    """Whether nothing can have come between: it is this task's, or the step's before this one."""
+    """Whether nothing can have come between: it belongs to this task, or to the step before this one."""
     at = model_call.place
     return not model_call.handed_on or (at.run is place.run and at.superstep + 1 == place.superstep)
 
 
 def _adds(model_call: ModelCall, messages: Sequence[Any]) -> bool:
-    """Whether messages are what was let out and others, none of which it has taken out."""
+    """Whether messages are its last output and others, none of which it has dropped."""
     out = set(map(id, model_call.out))
     others = [one for one in messages if id(one) not in out]
     return bool(out) and len(messages) - len(others) == len(out) and not holds(model_call.messages, others)
 
 
 def _open_to(place: Place) -> Iterator[ModelCall]:
-    """Preparations of the same task, and those that an earlier step of this graph or of one around it has handed on."""
+    """Prepared calls of the same task, and those that an earlier step of this graph, or one around it, handed on."""
     run, superstep = place.run, place.superstep
     while run is not None:
         for model_call in reversed([*run.model_calls]):
