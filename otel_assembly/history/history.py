@@ -39,7 +39,8 @@ CONVERSATION_KINDS: Final = frozenset(
         EventKind.SYSTEM,
     }
 )
-_CONVERSATION_CODES: Final = frozenset(_CODES[kind] for kind in CONVERSATION_KINDS)
+#: The places of `History.column_sets`, by the events that each set lists.
+_ALERT, _NON_CONVERSATION, _ORPHAN, _REQUEST, _SUMMARY, _OTHER = range(6)
 #: Facts of so many newest events are held until they are counted, so that a text is read once.
 _FRESH: Final = 1024
 #: Token tables of so many meters are held: a second assembler with another model is common, a tenth is not.
@@ -72,8 +73,9 @@ class History(Sequence[Any]):
         self.extend(events)
 
     def _begin(self) -> None:
-        self._events: list[Any] = []
-        self._kinds = bytearray()
+        #: The events by position; not to be changed by others.
+        self.events: list[Any] = []
+        self.kind_codes = bytearray()
         self._offsets = array("Q", [0])
         self._sizes = array("I")
         #: Items that take no tokens: what the model does not see as a message, and what restates another event.
@@ -84,9 +86,11 @@ class History(Sequence[Any]):
         self.max_atom_span = 0
         self._media = array("I")
         self._dicts = False
-        self._digests = array("Q")
+        #: What stands for the texts of each event, as far as somebody has asked; 0 where nobody has.
+        self.known_digests = array("Q")
         self._pairing = Pairing()
-        self._fresh: dict[int, EventFacts] = {}
+        #: What was read of the newest events, by position, until it is not needed any more.
+        self.fresh_facts: dict[int, EventFacts] = {}
         self._tables: dict[Hashable, TokenTable] = {}
         #: The table that was asked for last, and for whom: it is asked for many times a turn.
         self._last_table: tuple[TokenMeter | None, int, TokenTable | None] = (None, 0, None)
@@ -108,6 +112,16 @@ class History(Sequence[Any]):
             self.alerts,
             self.summaries,
         )
+        #: The columns that may list one event together, and which of these sets each event has.
+        self.column_sets: tuple[tuple[Column, ...], ...] = (
+            (self.all, self.non_conversation, self.alerts),
+            (self.all, self.non_conversation),
+            (self.all, self.orphans),
+            (self.all, self.conversational, self.requests),
+            (self.all, self.conversational, self.summaries),
+            (self.all, self.conversational),
+        )
+        self.column_set = bytearray()
         #: One past the last system message that leads the conversation: a prompt that stands among the events. Alerts
         #: and lifecycle notes, which the model does not read, may stand before it.
         self.leading = 0
@@ -115,7 +129,7 @@ class History(Sequence[Any]):
 
     def _read_again(self) -> None:
         """A fork caught another thread while it was writing here: what was read cannot be relied upon."""
-        events = self._events
+        events = self.events
         self._begin()
         self.extend(events)
 
@@ -132,11 +146,11 @@ class History(Sequence[Any]):
     def _add(self, event: Any, facts: EventFacts) -> None:
         code = _CODES[EventKind(facts.kind)]
         with self.lock:
-            position = len(self._events)
+            position = len(self.events)
             flags = self._pairing.append(facts)
             self.max_atom_span = max(self.max_atom_span, position - self._pairing.atoms[position])
             size = 0 if flags & ECHO else sum(map(_utf8_length, facts.texts))
-            self._kinds.append(code)
+            self.kind_codes.append(code)
             self._offsets.append(self._offsets[-1] + size)
             self._sizes.append(size)
             if flags & ECHO:
@@ -145,9 +159,9 @@ class History(Sequence[Any]):
                 self.zero_token.append(position)
             if flags & MEDIA:
                 self._media.append(position)
-            self._fresh[position] = facts
-            if len(self._fresh) > _FRESH and not self.passing:
-                del self._fresh[next(iter(self._fresh))]
+            self.fresh_facts[position] = facts
+            if len(self.fresh_facts) > _FRESH and not self.passing:
+                del self.fresh_facts[next(iter(self.fresh_facts))]
             if facts.unknown and self.unknown is None:
                 self.unknown = type(event), facts.unknown[0]
             if facts.billed_tokens:
@@ -158,8 +172,10 @@ class History(Sequence[Any]):
                 elif facts.rendered:
                     self._leads = False
             self._dicts = self._dicts or isinstance(event, dict)
-            self._events.append(event)
-            for column in self.columns_of(position)[1:]:
+            self.events.append(event)
+            column_set = self._column_set(KINDS[code], flags)
+            self.column_set.append(column_set)
+            for column in self.column_sets[column_set][1:]:
                 column.held.append(position)  # type: ignore[attr-defined]  # all but the first are arrays
 
     def extend(self, events: Iterable[Any]) -> None:
@@ -167,67 +183,55 @@ class History(Sequence[Any]):
         for event, facts in [(event, self._read(event)) for event in events]:
             self._add(event, facts)
 
-    def columns_of(self, position: int) -> tuple[Column, ...]:
-        """The columns that list an item."""
-        code = self._kinds[position]
-        kind = KINDS[code]
+    def _column_set(self, kind: EventKind, flags: int) -> int:
+        """Which of the sets of columns list an event."""
         if kind is EventKind.ALERT:
-            return self.all, self.non_conversation, self.alerts
-        if code not in _CONVERSATION_CODES:
-            return self.all, self.non_conversation
-        if self._pairing.flags[position] & ORPHAN:
-            return self.all, self.orphans
+            return _ALERT
+        if kind not in CONVERSATION_KINDS:
+            return _NON_CONVERSATION
+        if flags & ORPHAN:
+            return _ORPHAN
         if kind is EventKind.REQUEST:
-            return self.all, self.conversational, self.requests
-        if kind is EventKind.SUMMARY:
-            return self.all, self.conversational, self.summaries
-        return self.all, self.conversational
+            return _REQUEST
+        return _SUMMARY if kind is EventKind.SUMMARY else _OTHER
 
     def __len__(self) -> int:
-        return len(self._events)
+        return len(self.events)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._events)
+        return iter(self.events)
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[Any]: ...
     def __getitem__(self, index: int | slice) -> Any:
-        return self.view()[index] if isinstance(index, slice) else self._events[index]
+        return self.view()[index] if isinstance(index, slice) else self.events[index]
 
     def __repr__(self) -> str:
         return f"History({len(self)} events)"
 
     def view(self) -> View:
         """All events up to now; what is appended later is not in it."""
-        return View(self, [(self.all, 0, len(self._events))])
+        return View(self, [(self.all, 0, len(self.events))])
 
     @property
     def of_dicts(self) -> bool:
         """Whether an event is a dict, which whoever holds it may change in place."""
         return self._dicts
 
-    @property
-    def events(self) -> Sequence[Any]:
-        """The events by position; not to be changed."""
-        return self._events
-
     def event(self, position: int) -> Any:
         """The event at a position."""
-        return self._events[position]
+        return self.events[position]
 
-    def facts(self, position: int, *, last: bool = False) -> EventFacts:
-        """What `describe` says of an event; `last` gives up what was remembered of it."""
-        if last and not self.passing and position < len(self._digests) and self._digests[position]:
-            fresh = self._fresh.pop(position, None)
-        else:
-            fresh = self._fresh.get(position)
-        return fresh if fresh is not None else describe(self._events[position])
+    def facts(self, position: int) -> EventFacts:
+        """What `describe` says of an event."""
+        fresh = self.fresh_facts.get(position)
+        return fresh if fresh is not None else describe(self.events[position])
 
     def kind(self, position: int) -> EventKind:
         """The kind of an event."""
-        return KINDS[self._kinds[position]]
+        return KINDS[self.kind_codes[position]]
 
     def flags(self, position: int) -> int:
         """The pairing flags of an event."""
@@ -272,25 +276,18 @@ class History(Sequence[Any]):
             for column, start, stop in view.segments
         )
 
-    def tokens_by_kind(self, view: View, table: TokenTable) -> list[int]:
-        """The tokens of a view's items, added up by kind, in the order of `KINDS`."""
-        sums = [0] * len(KINDS)
-        for code, tokens in zip(map(self._kinds.__getitem__, view.positions()), table.each(view), strict=True):
-            sums[code] += tokens
-        return sums
-
     def digests(self, view: View) -> bytes:
         """What stands for the texts of a view's items, 8 bytes each, equal in every process."""
         found = array("Q")
         if view.segments:
             last = max(column.position(stop - 1) for column, _, stop in view.segments)
-            if last >= len(self._digests):
+            if last >= len(self.known_digests):
                 self.digest(last)
         for column, start, stop in view.segments:
             if type(column) is Column:
-                found += self._digests[start:stop]
+                found += self.known_digests[start:stop]
             else:
-                found.extend(map(self._digests.__getitem__, column.positions(start, stop)))
+                found.extend(map(self.known_digests.__getitem__, column.positions(start, stop)))
         missing = -1
         for _ in range(found.count(0)):
             missing = found.index(0, missing + 1)
@@ -302,13 +299,13 @@ class History(Sequence[Any]):
     def digest(self, position: int) -> int:
         """64 bits that stand for an item's rendered texts, equal in every process."""
         with self.lock:
-            missing = position + 1 - len(self._digests)
+            missing = position + 1 - len(self.known_digests)
             if missing > 0:
-                self._digests.extend(array("Q", bytes(8 * missing)))
-            if not self._digests[position]:
+                self.known_digests.extend(array("Q", bytes(8 * missing)))
+            if not self.known_digests[position]:
                 facts = self.facts(position)
-                self._digests[position] = text_digest((self.kind(position), *facts.texts))
-            return self._digests[position]
+                self.known_digests[position] = text_digest((self.kind(position), *facts.texts))
+            return self.known_digests[position]
 
     def table(self, meter: TokenMeter) -> TokenTable:
         """What `meter` counted of this history so far."""
@@ -364,11 +361,11 @@ class ListHistory(History):
     def renew(self, events: Sequence[Any]) -> None:
         """Hold these objects instead of the first ones, which are the same events and say the same."""
         with self.lock:
-            self._events[: len(events)] = events
+            self.events[: len(events)] = events
 
     def reread(self, position: int, facts: EventFacts) -> None:
         """An event says the same as before, and has been given an id since."""
-        self._fresh[position] = facts
+        self.fresh_facts[position] = facts
 
 
 def unknown_part(event_type: type, part: str) -> DescribeError:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from otel_assembly.history.view import Column
+from otel_assembly.messages.describe import EventKind, describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,13 +63,13 @@ class TokenTable:
 
     def _reach(self) -> array[int]:
         history, counts = self._history, self._counts
-        if len(history) > len(counts):
+        if len(history.events) > len(counts):
             with history.lock:
                 start = len(counts)
-                counts.extend(array("I", bytes(4 * (len(history) - start))))
+                counts.extend(array("I", bytes(4 * (len(history.events) - start))))
                 for position in history.zero_token[bisect_left(history.zero_token, start) :]:
                     counts[position] = 1
-                    for column in history.columns_of(position):
+                    for column in history.column_sets[history.column_set[position]]:
                         self.counted[column] += 1
         return counts
 
@@ -106,16 +107,28 @@ class TokenTable:
             return list(map(self.tokens, positions))
         return [count - 1 for count in counts]
 
+    def by_kind(self, view: View) -> list[int]:
+        """The tokens of a view's items, added up by kind, in the order of `EventKind`."""
+        sums, codes = [0] * len(EventKind), self._history.kind_codes
+        for code, tokens in zip(map(codes.__getitem__, view.positions()), self.each(view), strict=True):
+            sums[code] += tokens
+        return sums
+
     def _count(self, position: int) -> int:
         history, counts = self._history, self._reach()
         if counts[position]:
             return counts[position]
-        tokens = self._meter.event(history.facts(position, last=True), remember=history.passing)
+        facts, digests = history.fresh_facts.get(position), history.known_digests
+        if facts is not None and not history.passing and position < len(digests) and digests[position]:
+            history.fresh_facts.pop(position, None)  # nobody will read them again
+        if facts is None:
+            facts = describe(history.events[position])
+        tokens = self._meter.event(facts, remember=history.passing)
         with history.lock:
             if not counts[position]:
                 counts[position] = tokens + 1
                 self.order.append(position)
-                for column in history.columns_of(position):
+                for column in history.column_sets[history.column_set[position]]:
                     self.totals[column] += tokens
                     self.counted[column] += 1
         return counts[position]

@@ -30,7 +30,7 @@ class Column:
         self.history = history
 
     def __len__(self) -> int:
-        return len(self.history)
+        return len(self.history.events)
 
     def positions(self, start: int, stop: int) -> Sequence[int]:
         """The positions at indexes ``start`` to ``stop``."""
@@ -118,7 +118,7 @@ class View(Sequence[Any]):
             return View(self.history, self.pick([(start, stop)]).segments, is_slice=is_slice)
         if index < 0:
             index += self._length
-        return self.history.event(self.position(index))
+        return self.history.events[self.position(index)]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, str | bytes):

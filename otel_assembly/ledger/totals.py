@@ -147,12 +147,10 @@ def _tokens_of_kinds(record: Record, view: View) -> Sequence[int]:
     if last is not None and last.kinds is not None and last.kept.history is history and last.kept_table is table:
         came, went = view.minus(last.kept), last.kept.minus(view)
         if len(came) + len(went) < len(view):
-            changes = zip(
-                last.kinds, history.tokens_by_kind(came, table), history.tokens_by_kind(went, table), strict=True
-            )
+            changes = zip(last.kinds, table.by_kind(came), table.by_kind(went), strict=True)
             record.kinds = [tokens + more - less for tokens, more, less in changes]
             return record.kinds
-    record.kinds = history.tokens_by_kind(view, table)
+    record.kinds = table.by_kind(view)
     return record.kinds
 
 
