@@ -25,7 +25,7 @@ _DEEPEST: Final = 6
 
 def turn_row(turn: ReportedTurn, span: SpanLike, children: _Children, texts: Texts) -> dict[str, Any]:
     """Everything of a turn but its items' histories."""
-    held = turn.attributes
+    attributes = turn.attributes
     policies = [child for child in below(span, children) if child.name.startswith(names.SPAN_APPLY_POLICY)]
     return known(
         {
@@ -35,17 +35,17 @@ def turn_row(turn: ReportedTurn, span: SpanLike, children: _Children, texts: Tex
             "partial": not turn.follows,
             "start": span.start_ns // 1_000_000,
             "us": max(0, span.end_ns - span.start_ns) // 1_000,
-            **_measures(held),
-            "method": text(held.get(names.TOKENS_METHOD)),
-            "encoding": text(held.get(names.TOKENS_ENCODING)),
-            "model": text(held.get(names.MODEL)),
-            "budget": integer(held.get(names.BUDGET_TOKENS)),
-            "fixed": integer(held.get(names.BUDGET_FIXED)),
-            "prefix": integer(held.get(names.PREFIX_TOKENS)),
-            "break": text(held.get(names.PREFIX_BREAK)),
-            "kinds": pairs(held.get(names.KIND_NAMES), held.get(names.KIND_TOKENS)),
-            "prompts": pairs(held.get(names.PROMPT_SOURCES), held.get(names.PROMPT_TOKENS)),
-            "said": texts.instructions(held),
+            **_measures(attributes),
+            "method": text(attributes.get(names.TOKENS_METHOD)),
+            "encoding": text(attributes.get(names.TOKENS_ENCODING)),
+            "model": text(attributes.get(names.MODEL)),
+            "budget": integer(attributes.get(names.BUDGET_TOKENS)),
+            "fixed": integer(attributes.get(names.BUDGET_FIXED)),
+            "prefix": integer(attributes.get(names.PREFIX_TOKENS)),
+            "break": text(attributes.get(names.PREFIX_BREAK)),
+            "kinds": pairs(attributes.get(names.KIND_NAMES), attributes.get(names.KIND_TOKENS)),
+            "prompts": pairs(attributes.get(names.PROMPT_SOURCES), attributes.get(names.PROMPT_TOKENS)),
+            "said": texts.instructions(attributes),
             "kept": runs_in_order(turn.kept),
             "steps": [_step(step) for step in turn.steps],
             "signals": _signals(span, policies),
@@ -57,35 +57,35 @@ def turn_row(turn: ReportedTurn, span: SpanLike, children: _Children, texts: Tex
 
 
 def _step(step: ReportedStep) -> dict[str, Any]:
-    held = step.attributes
+    attributes = step.attributes
     reasons = Counter(exit_.reason for exit_ in step.exits.values())
     return known(
         {
             "policy": step.policy,
             "index": step.index,
-            "kind": text(held.get(names.POLICY_KIND)),
-            "config": text(held.get(names.POLICY_CONFIG)),
-            **_measures(held),
+            "kind": text(attributes.get(names.POLICY_KIND)),
+            "config": text(attributes.get(names.POLICY_CONFIG)),
+            **_measures(attributes),
             "reasons": [[reason, count] for reason, count in reasons.most_common()],
-            "error": text(held.get(names.ERROR_TYPE)),
+            "error": text(attributes.get(names.ERROR_TYPE)),
         }
     )
 
 
-def _measures(held: Mapping[str, Any]) -> dict[str, Any]:
+def _measures(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "in": integer(held.get(names.TOKENS_IN)),
-        "estimated": held.get(names.TOKENS_IN_ESTIMATED) is True,
-        "out": integer(held.get(names.TOKENS_OUT)),
-        "eventsIn": integer(held.get(names.EVENTS_IN)),
-        "eventsOut": integer(held.get(names.EVENTS_OUT)),
-        "inserted": integer(held.get(names.EVENTS_INJECTED)) or None,
-        "injectedTokens": integer(held.get(names.INJECTED_TOKENS)) or None,
-        "dropped": integer(held.get(names.DROPPED_COUNT)) or None,
-        "droppedTokens": integer(held.get(names.DROPPED_TOKENS)) or None,
-        "compacted": integer(held.get(names.COMPACTED_COUNT)) or None,
-        "compactedTokens": integer(held.get(names.COMPACTED_TOKENS)) or None,
-        "diff": text(held.get(names.DIFF)),
+        "in": integer(attributes.get(names.TOKENS_IN)),
+        "estimated": attributes.get(names.TOKENS_IN_ESTIMATED) is True,
+        "out": integer(attributes.get(names.TOKENS_OUT)),
+        "eventsIn": integer(attributes.get(names.EVENTS_IN)),
+        "eventsOut": integer(attributes.get(names.EVENTS_OUT)),
+        "inserted": integer(attributes.get(names.EVENTS_INJECTED)) or None,
+        "injectedTokens": integer(attributes.get(names.INJECTED_TOKENS)) or None,
+        "dropped": integer(attributes.get(names.DROPPED_COUNT)) or None,
+        "droppedTokens": integer(attributes.get(names.DROPPED_TOKENS)) or None,
+        "compacted": integer(attributes.get(names.COMPACTED_COUNT)) or None,
+        "compactedTokens": integer(attributes.get(names.COMPACTED_TOKENS)) or None,
+        "diff": text(attributes.get(names.DIFF)),
     }
 
 
@@ -117,14 +117,14 @@ def halts_of(span: SpanLike) -> list[dict[str, Any]]:
 def _event_signals(span: SpanLike) -> Iterator[dict[str, Any]]:
     policy = text(span.attributes.get(names.POLICY_NAME))
     for event in getattr(span, "events", ()):
-        held = event.attributes
+        attributes = event.attributes
         if event.name == names.EVENT_ALERT:
             yield known(
                 {
                     "what": "alert",
-                    "severity": text(held.get(names.ALERT_SEVERITY)),
-                    "source": text(held.get(names.ALERT_SOURCE)),
-                    "says": text(held.get(names.ALERT_MESSAGE)),
+                    "severity": text(attributes.get(names.ALERT_SEVERITY)),
+                    "source": text(attributes.get(names.ALERT_SOURCE)),
+                    "says": text(attributes.get(names.ALERT_MESSAGE)),
                     "policy": policy,
                 }
             )
@@ -132,8 +132,8 @@ def _event_signals(span: SpanLike) -> Iterator[dict[str, Any]]:
             yield known(
                 {
                     "what": "halt",
-                    "source": text(held.get(names.HALT_SOURCE)),
-                    "says": text(held.get(names.HALT_REASON)),
+                    "source": text(attributes.get(names.HALT_SOURCE)),
+                    "says": text(attributes.get(names.HALT_REASON)),
                     "policy": policy,
                 }
             )
@@ -141,18 +141,18 @@ def _event_signals(span: SpanLike) -> Iterator[dict[str, Any]]:
 
 def _errors(span: SpanLike) -> Iterator[dict[str, Any]]:
     """Overflow has attributes of its own, which stand on the span whatever carries the events."""
-    held = span.attributes
-    policy = text(held.get(names.POLICY_NAME))
-    if held.get(names.OVERFLOWED) is True:
+    attributes = span.attributes
+    policy = text(attributes.get(names.POLICY_NAME))
+    if attributes.get(names.OVERFLOWED) is True:
         yield known(
             {
                 "what": "overflow",
-                "cause": text(held.get(names.OVERFLOW_CAUSE)),
-                "tokens": integer(held.get(names.OVERFLOW_TOKENS)),
+                "cause": text(attributes.get(names.OVERFLOW_CAUSE)),
+                "tokens": integer(attributes.get(names.OVERFLOW_TOKENS)),
                 "policy": policy,
             }
         )
-    error = text(held.get(names.ERROR_TYPE))
+    error = text(attributes.get(names.ERROR_TYPE))
     if error is not None and error not in (names.ERROR_CONTEXT_OVERFLOW, names.ERROR_ASSEMBLY_HALT):
         yield known({"what": "error", "says": error, "policy": policy})
 
@@ -169,21 +169,21 @@ def _allocations(assembly: SpanLike, children: _Children) -> list[dict[str, Any]
     found = []
     for span, policy in ((assembly, None), *_below(assembly, children, None, _DEEPEST)):
         if span.name.startswith(names.SPAN_ALLOCATE_BUDGET):
-            held = span.attributes
+            attributes = span.attributes
             inside = below(span, children)
             found.append(
                 known(
                     {
                         "policy": policy,
-                        "window": integer(held.get(names.BUDGET_WINDOW)),
-                        "reserve": integer(held.get(names.BUDGET_OUTPUT_RESERVE)),
-                        "budget": integer(held.get(names.BUDGET_TOKENS)),
-                        "fixed": integer(held.get(names.BUDGET_FIXED)),
-                        "used": integer(held.get(names.BUDGET_USED)),
-                        "remaining": integer(held.get(names.BUDGET_REMAINING)),
-                        "kept": integer(held.get(names.BLOCKS_KEPT)),
-                        "compacted": integer(held.get(names.BLOCKS_COMPACTED)),
-                        "dropped": integer(held.get(names.BLOCKS_DROPPED)),
+                        "window": integer(attributes.get(names.BUDGET_WINDOW)),
+                        "reserve": integer(attributes.get(names.BUDGET_OUTPUT_RESERVE)),
+                        "budget": integer(attributes.get(names.BUDGET_TOKENS)),
+                        "fixed": integer(attributes.get(names.BUDGET_FIXED)),
+                        "used": integer(attributes.get(names.BUDGET_USED)),
+                        "remaining": integer(attributes.get(names.BUDGET_REMAINING)),
+                        "kept": integer(attributes.get(names.BLOCKS_KEPT)),
+                        "compacted": integer(attributes.get(names.BLOCKS_COMPACTED)),
+                        "dropped": integer(attributes.get(names.BLOCKS_DROPPED)),
                         "blocks": [
                             _block(child, children)
                             for child in inside
@@ -220,21 +220,21 @@ def _below(
 
 
 def _block(span: SpanLike, children: _Children) -> dict[str, Any]:
-    held = span.attributes
+    attributes = span.attributes
     return known(
         {
-            "name": text(held.get(names.BLOCK_NAME)),
-            "kind": text(held.get(names.BLOCK_KIND)),
-            "priority": integer(held.get(names.BLOCK_PRIORITY)),
-            "cuttable": text(held.get(names.BLOCK_CUTTABLE)),
-            "floor": integer(held.get(names.BLOCK_MIN_TOKENS)),
-            "in": integer(held.get(names.TOKENS_IN)),
-            "out": integer(held.get(names.TOKENS_OUT)),
-            "outcome": text(held.get(names.DECISION_OUTCOME)),
-            "reason": text(held.get(names.DECISION_REASON)),
-            "remaining": integer(held.get(names.BUDGET_REMAINING)),
-            "itemsIn": integer(held.get(names.ITEMS_IN)),
-            "itemsOut": integer(held.get(names.ITEMS_OUT)),
+            "name": text(attributes.get(names.BLOCK_NAME)),
+            "kind": text(attributes.get(names.BLOCK_KIND)),
+            "priority": integer(attributes.get(names.BLOCK_PRIORITY)),
+            "cuttable": text(attributes.get(names.BLOCK_CUTTABLE)),
+            "floor": integer(attributes.get(names.BLOCK_MIN_TOKENS)),
+            "in": integer(attributes.get(names.TOKENS_IN)),
+            "out": integer(attributes.get(names.TOKENS_OUT)),
+            "outcome": text(attributes.get(names.DECISION_OUTCOME)),
+            "reason": text(attributes.get(names.DECISION_REASON)),
+            "remaining": integer(attributes.get(names.BUDGET_REMAINING)),
+            "itemsIn": integer(attributes.get(names.ITEMS_IN)),
+            "itemsOut": integer(attributes.get(names.ITEMS_OUT)),
             "attempts": [
                 _attempt(child) for child in below(span, children) if child.name.startswith(names.SPAN_COMPACT_BLOCK)
             ],
@@ -242,26 +242,26 @@ def _block(span: SpanLike, children: _Children) -> dict[str, Any]:
     )
 
 
-def _others(held: Mapping[str, Any]) -> list[list[Any]]:
+def _others(attributes: Mapping[str, Any]) -> list[list[Any]]:
     """Blocks past the number that have a span each."""
     columns = (names.BLOCKS_NAMES, names.BLOCKS_OUTCOMES, names.BLOCKS_REASONS, names.BLOCKS_TOKENS)
-    return [list(row) for row in zip(*(as_list(held.get(column)) for column in columns), strict=False)]
+    return [list(row) for row in zip(*(as_list(attributes.get(column)) for column in columns), strict=False)]
 
 
 def _attempt(span: SpanLike) -> dict[str, Any]:
     """An attempt's own attributes, whatever they are called: what is new there is shown without being known here."""
-    held = span.attributes
+    attributes = span.attributes
     said = {
         key.removeprefix(_COMPACTION): ", ".join(map(str, as_list(value)))
-        for key, value in held.items()
+        for key, value in attributes.items()
         if key.startswith(_COMPACTION)
     }
     return known(
         {
             "kind": span.name.removeprefix(names.SPAN_COMPACT_BLOCK).strip() or None,
-            "in": integer(held.get(names.TOKENS_IN)),
-            "out": integer(held.get(names.TOKENS_OUT)),
-            "error": text(held.get(names.ERROR_TYPE)),
+            "in": integer(attributes.get(names.TOKENS_IN)),
+            "out": integer(attributes.get(names.TOKENS_OUT)),
+            "error": text(attributes.get(names.ERROR_TYPE)),
             "said": said or None,
         }
     )

@@ -39,15 +39,15 @@ def read_ledgers(spans: Iterable[SpanLike], *, allocations: bool = False) -> dic
         allocations: Whether to read what the allocator did outside of any assembly, too: a ledger of one turn each.
     """
     children = children_of(spans)
-    held: dict[str, dict[str, SpanLike]] = {}
+    attributes: dict[str, dict[str, SpanLike]] = {}
     for span in (span for found in children.values() for span in found):
         is_turn = span.name == names.SPAN_ASSEMBLE_CONTEXT or (allocations and span.name == names.SPAN_ALLOCATE_BUDGET)
         if is_turn and names.LEDGER_ID in span.attributes:
             ledger_id = str(span.attributes[names.LEDGER_ID])
             assembly_id = str(span.attributes.get(names.ID, span.span_id))
-            held.setdefault(ledger_id, {}).setdefault(assembly_id, span)
+            attributes.setdefault(ledger_id, {}).setdefault(assembly_id, span)
     ledgers: dict[str, LedgerHistory] = {}
-    for ledger_id, assemblies in held.items():
+    for ledger_id, assemblies in attributes.items():
         ledger = ledgers[ledger_id] = LedgerHistory(ledger_id)
         policies = _policies(assemblies.values(), children)
         for span in _in_order(assemblies):
@@ -85,24 +85,24 @@ def _policies(assemblies: Iterable[SpanLike], children: _Children) -> set[int]:
 
 def _turn(span: SpanLike, children: _Children, read: Mapping[str, SpanLike], policies: set[int]) -> ReportedTurn:
     inside = below(span, children)
-    held = whole_attributes(span, inside)
-    number = int(held[names.TURN]) if names.TURN in held else 0
-    previous = held.get(names.PREVIOUS_ID)
-    sent = names.PREFIX_HASH in held
+    attributes = whole_attributes(span, inside)
+    number = int(attributes[names.TURN]) if names.TURN in attributes else 0
+    previous = attributes.get(names.PREVIOUS_ID)
+    sent = names.PREFIX_HASH in attributes
     steps = [_step(child, children, number) for child in inside if child.name.startswith(names.SPAN_APPLY_POLICY)]
-    expected = set(range(int(held[names.STEPS]))) if names.STEPS in held else policies
+    expected = set(range(int(attributes[names.STEPS]))) if names.STEPS in attributes else policies
     return ReportedTurn(
         number=number,
-        assembly_id=str(held.get(names.ID)),
+        assembly_id=str(attributes.get(names.ID)),
         previous_id=previous,
         sent=sent,
         follows=(previous is None or previous in read) and (not sent or {step.index for step in steps} == expected),
-        attributes=held,
+        attributes=attributes,
         steps=sorted(steps, key=attrgetter("index")),
-        kept=item_ids(held.get(names.KEPT_ITEMS)),
-        arrived=item_ids(held.get(names.ARRIVED_ITEMS)),
-        counted=by_item_id(held.get(names.COUNTED_ITEMS), held.get(names.COUNTED_TOKENS)),
-        withdrawn=item_ids(held.get(names.WITHDRAWN_ITEMS)),
+        kept=item_ids(attributes.get(names.KEPT_ITEMS)),
+        arrived=item_ids(attributes.get(names.ARRIVED_ITEMS)),
+        counted=by_item_id(attributes.get(names.COUNTED_ITEMS), attributes.get(names.COUNTED_TOKENS)),
+        withdrawn=item_ids(attributes.get(names.WITHDRAWN_ITEMS)),
         trace_id=span.trace_id,
         span_id=span.span_id,
         compactions=list(_compactions(span, children, number)),
@@ -112,8 +112,8 @@ def _turn(span: SpanLike, children: _Children, read: Mapping[str, SpanLike], pol
 def _allocation(span: SpanLike, children: _Children) -> ReportedTurn:
     """An allocation that stands alone: one turn, whose only step is the allocator."""
     inside = below(span, children)
-    held = whole_attributes(span, inside)
-    number = int(held.get(names.TURN, 0))
+    attributes = whole_attributes(span, inside)
+    number = int(attributes.get(names.TURN, 0))
     # What happened to the items of a block that has no span stands on this one.
     steps = [_step(one, children, number) for one in (span, *_block_spans(inside))]
     exits = {item: replace(exit_, policy=ALLOCATOR, index=0) for step in steps for item, exit_ in step.exits.items()}
@@ -121,14 +121,14 @@ def _allocation(span: SpanLike, children: _Children) -> ReportedTurn:
     blocks = [_block(child, children) for child in _block_spans(inside)]
     return ReportedTurn(
         number=number,
-        assembly_id=str(held.get(names.ID, span.span_id)),
+        assembly_id=str(attributes.get(names.ID, span.span_id)),
         previous_id=None,
-        sent=names.EXCEPTION_TYPE not in held,
+        sent=names.EXCEPTION_TYPE not in attributes,
         follows=True,
-        attributes=held,
-        steps=[ReportedStep(ALLOCATOR, 0, held, exits, injected, (), (), held, blocks)],
-        kept=item_ids(held.get(names.KEPT_ITEMS)),
-        arrived=item_ids(held.get(names.ARRIVED_ITEMS)),
+        attributes=attributes,
+        steps=[ReportedStep(ALLOCATOR, 0, attributes, exits, injected, (), (), attributes, blocks)],
+        kept=item_ids(attributes.get(names.KEPT_ITEMS)),
+        arrived=item_ids(attributes.get(names.ARRIVED_ITEMS)),
         counted={},
         withdrawn=(),
         trace_id=span.trace_id,
@@ -143,16 +143,16 @@ def _block_spans(spans: Iterable[SpanLike]) -> list[SpanLike]:
 
 
 def _block(span: SpanLike, children: _Children) -> ReportedBlock:
-    held = whole_attributes(span, below(span, children))
-    losers, winners = item_ids(held.get(names.BLOCK_LOSERS)), item_ids(held.get(names.BLOCK_WINNERS))
+    attributes = whole_attributes(span, below(span, children))
+    losers, winners = item_ids(attributes.get(names.BLOCK_LOSERS)), item_ids(attributes.get(names.BLOCK_WINNERS))
     return ReportedBlock(
-        name=str(held.get(names.BLOCK_NAME)),
-        kind=str(held.get(names.BLOCK_KIND)),
-        priority=held.get(names.BLOCK_PRIORITY),
-        remaining=held.get(names.BUDGET_REMAINING),
-        items=frozenset(item_ids(held.get(names.BLOCK_ITEMS))),
-        attributes=held,
-        order=item_ids(held.get(names.BLOCK_ORDER)),
+        name=str(attributes.get(names.BLOCK_NAME)),
+        kind=str(attributes.get(names.BLOCK_KIND)),
+        priority=attributes.get(names.BLOCK_PRIORITY),
+        remaining=attributes.get(names.BUDGET_REMAINING),
+        items=frozenset(item_ids(attributes.get(names.BLOCK_ITEMS))),
+        attributes=attributes,
+        order=item_ids(attributes.get(names.BLOCK_ORDER)),
         winners=dict(zip(losers, winners, strict=False)),
     )
 
@@ -166,31 +166,31 @@ def _compactions(span: SpanLike, children: _Children, turn: int) -> Iterator[Rep
                 continue
             seen.add(child.span_id)
             waiting.append(child)
-            held = whole_attributes(child, below(child, children))
-            provenance = item_ids(held.get(names.COMPACTION_PROVENANCE))
+            attributes = whole_attributes(child, below(child, children))
+            provenance = item_ids(attributes.get(names.COMPACTION_PROVENANCE))
             if provenance:
-                result = held.get(names.COMPACTION_RESULT)
+                result = attributes.get(names.COMPACTION_RESULT)
                 yield ReportedCompaction(int(result) if result is not None else None, frozenset(provenance), turn)
 
 
 def _step(span: SpanLike, children: _Children, turn: int) -> ReportedStep:
     inside = below(span, children)
-    held = whole_attributes(span, inside)
+    attributes = whole_attributes(span, inside)
     allocation = next((child for child in inside if child.name == names.SPAN_ALLOCATE_BUDGET), None)
     under = below(allocation, children) if allocation is not None else ()
-    policy, index = str(held.get(names.POLICY_NAME, span.name)), int(held.get(names.POLICY_INDEX, 0))
-    dropped = by_item_id(held.get(names.DROPPED_ITEMS), held.get(names.DROPPED_REASONS))
+    policy, index = str(attributes.get(names.POLICY_NAME, span.name)), int(attributes.get(names.POLICY_INDEX, 0))
+    dropped = by_item_id(attributes.get(names.DROPPED_ITEMS), attributes.get(names.DROPPED_REASONS))
     exits = {item: ReportedExit(str(reason), policy, index, turn=turn) for item, reason in dropped.items()}
     compacted = ReportedExit(DecisionReason.COMPACTED.value, policy, index, DecisionOutcome.COMPACTED.value, turn)
-    exits.update(dict.fromkeys(item_ids(held.get(names.COMPACTED_ITEMS)), compacted))
+    exits.update(dict.fromkeys(item_ids(attributes.get(names.COMPACTED_ITEMS)), compacted))
     return ReportedStep(
         policy=policy,
         index=index,
-        attributes=held,
+        attributes=attributes,
         exits=exits,
-        injected=item_ids(held.get(names.INJECTED_ITEMS)),
-        returned=item_ids(held.get(names.RETURNED_ITEMS)),
-        withdrawn=item_ids(held.get(names.WITHDRAWN_ITEMS)),
+        injected=item_ids(attributes.get(names.INJECTED_ITEMS)),
+        returned=item_ids(attributes.get(names.RETURNED_ITEMS)),
+        withdrawn=item_ids(attributes.get(names.WITHDRAWN_ITEMS)),
         allocation=whole_attributes(allocation, under) if allocation is not None else None,
         blocks=[_block(child, children) for child in _block_spans(under)],
     )

@@ -30,7 +30,7 @@ MODEL_CALLS: Final = frozenset({"chat", "generate_content", "text_completion"})
 _OPENINFERENCE_KIND: Final = "openinference.span.kind"
 _OPENINFERENCE_MODEL_CALL: Final = "LLM"
 #: The attributes by which a span says what it is.
-_SAYS: Final = frozenset({names.GEN_AI_OPERATION_NAME, _OPENINFERENCE_KIND})
+_IDENTIFYING: Final = frozenset({names.GEN_AI_OPERATION_NAME, _OPENINFERENCE_KIND})
 _SETTERS: Final = ("set_attribute", "set_attributes")
 #: Assemblies that wait for their model call; the oldest give up.
 _WAITING: Final = 1_024
@@ -105,14 +105,14 @@ def _is_model_call(span: Any) -> bool | None:
     return None if kind is None else kind == _OPENINFERENCE_MODEL_CALL
 
 
-class _Looking:
-    """Looks at the attributes that a span of the SDK is given, until it has said what it is, or ends."""
+class _WatchedSpan:
+    """A span of the SDK whose attributes are looked at as they are set, until one says what it is, or it ends."""
 
-    __slots__ = ("_before", "_said", "_span")
+    __slots__ = ("_before", "_identified", "_span")
 
-    def __init__(self, span: Any, said: Callable[[Any], None]) -> None:
+    def __init__(self, span: Any, identified: Callable[[Any], None]) -> None:
         self._span = span
-        self._said = said
+        self._identified = identified
         self._before = {name: vars(span).get(name) for name in _SETTERS}
         with suppress(AttributeError):  # a span of another make goes without a stamp
             for name in _SETTERS:
@@ -137,31 +137,31 @@ class _Looking:
 
     def _look(self, given: Iterable[Any]) -> None:
         try:
-            says = not _SAYS.isdisjoint(given)
+            identifies = not _IDENTIFYING.isdisjoint(given)
         except TypeError:  # no attributes at all, which is the caller's affair
             return
-        if says:
-            self._said(self._span)
+        if identifies:
+            self._identified(self._span)
 
     def leave(self) -> None:
         """The span is as it was, unless somebody else has come over it since."""
-        held = vars(self._span)
+        own = vars(self._span)
         for name, before in self._before.items():
-            if held.get(name) == getattr(self, name):
-                del held[name]
+            if own.get(name) == getattr(self, name):
+                del own[name]
                 if before is not None:
-                    held[name] = before
+                    own[name] = before
 
 
-def _looking_at(span: Any) -> _Looking | None:
-    held = getattr(vars(span).get(_SETTERS[0]), "__self__", None)
-    return held if isinstance(held, _Looking) else None
+def _watch_of(span: Any) -> _WatchedSpan | None:
+    own = getattr(vars(span).get(_SETTERS[0]), "__self__", None)
+    return own if isinstance(own, _WatchedSpan) else None
 
 
 def _leave(span: Any) -> None:
-    looking = _looking_at(span)
-    if looking is not None:
-        looking.leave()
+    watch = _watch_of(span)
+    if watch is not None:
+        watch.leave()
 
 
 def is_under(span: Any, parent: Span) -> bool:
@@ -192,15 +192,15 @@ class StampingProcessor:
             self._waiting.move_to_end(key)
             if len(self._waiting) > _WAITING:
                 self._waiting.popitem(last=False)
-        self._look_at(parent, key)
+        self._watch(parent, key)
         if is_under(running, parent):
-            self._look_at(running, key)
+            self._watch(running, key)
 
-    def _look_at(self, span: Any, key: tuple[int, int]) -> None:
+    def _watch(self, span: Any, key: tuple[int, int]) -> None:
         while hasattr(span, "__wrapped__"):  # by another instrumentation: what takes attributes is inside
             span = span.__wrapped__
-        if span.is_recording() and _is_model_call(span) is None and _looking_at(span) is None:
-            _Looking(span, partial(self._said, key))
+        if span.is_recording() and _is_model_call(span) is None and _watch_of(span) is None:
+            _WatchedSpan(span, partial(self._identified, key))
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
         """Stamp a model call that an assembly waits for."""
@@ -213,13 +213,13 @@ class StampingProcessor:
             key = called
         try:
             if _is_model_call(span) is not None:
-                self._said(key, span)
+                self._identified(key, span)
             elif span.instrumentation_scope.name != names.SCOPE:
-                _Looking(span, partial(self._said, key))
+                _WatchedSpan(span, partial(self._identified, key))
         except Exception as error:  # noqa: BLE001  # nothing of ours reaches the agent
             self._failed("stamp", error)
 
-    def _said(self, key: tuple[int, int], span: Any) -> None:
+    def _identified(self, key: tuple[int, int], span: Any) -> None:
         """A span has said what it is."""
         try:
             _leave(span)
