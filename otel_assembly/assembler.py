@@ -299,7 +299,7 @@ class Assembler:
             error.assembly = Assembly(record)
 
     async def _note(self, assembly: OpenAssembly, recording: Recording) -> None:
-        """Let observers of budgets know, who may halt; the tokens are counted only where somebody may subscribe."""
+        """Let observers of budgets know, which may halt; the tokens are counted only where one may be subscribed."""
         record = assembly.record
         stream = record.context.stream
         if stream is None or not listens(stream, AssemblyCompleted):

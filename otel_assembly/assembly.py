@@ -106,7 +106,7 @@ class Assembly:
 
 
 def note_on(record: Record, totals: Totals) -> AssemblyCompleted:
-    """What observers of budgets are told of an assembly."""
+    """The event by which observers of budgets learn of an assembly."""
     overflow = record.overflow
     return AssemblyCompleted(
         assembly=record.assembly_id,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class EventSink(Protocol):
     """Where events are sent: our `Stream`, or a framework's.
 
-    It may have ``listens(event_type) -> bool`` too: what nobody listens to is not worked out.
+    It may have ``listens(event_type) -> bool`` too: an event of a type that it does not listen to is not worked out.
     """
 
     async def send(self, event: Any) -> None:
@@ -98,7 +98,7 @@ class Context:
         return self._conversation
 
     def _present(self) -> None:
-        """Let the guard know who asks: a halt that comes from elsewhere is told as that agent's."""
+        """Let the guard know who asks: a halt that comes from elsewhere is reported as that agent's."""
         if self._conversation is not None:
             self._conversation.guard.whose = self.whose
 
@@ -152,17 +152,17 @@ class Context:
             await self.stream.send(event)
 
     def watch(self, kind: str) -> Watch | None:
-        """What a policy puts around its attempts to compact something of this kind; None where nobody listens."""
+        """What stands around attempts to compact something of this kind; None where no provider is configured."""
         return self._watch(kind) if self._watch is not None else None
 
     @property
     def listening(self) -> bool:
-        """Whether anybody listens to this assembly, so that details are worth working out."""
+        """Whether a recorder records this assembly, so that details are worth working out."""
         return self._watch is not None
 
     @property
     def halts_emitted(self) -> int:
-        """The `HaltEvent`s that this assembly brought about: its policies, and who was told of it."""
+        """How many `HaltEvent`s this assembly brought about: its policies, and the observers that learned of it."""
         return len(self._emitted)
 
     @contextmanager

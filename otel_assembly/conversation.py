@@ -103,7 +103,7 @@ def on_halt(listener: Callable[[HaltEvent], None]) -> None:
 
 
 def on_close(listener: Callable[[HaltEvent, HaltGuard, Whose | None], None]) -> None:
-    """As `on_halt`, for who wants to know which guard it is, and on whose behalf somebody closed it."""
+    """As `on_halt`, for a listener that wants to know which guard it is, and on whose behalf it was closed."""
     _halt_listeners.append(listener)
 
 
@@ -255,11 +255,11 @@ class Deliveries:
     again, a few times at most.
     """
 
-    __slots__ = ("_held", "_lock", "_open", "now")
+    __slots__ = ("_deliveries", "_lock", "_open", "now")
 
     def __init__(self, lock: Lock) -> None:
         self._lock = lock
-        self._held: dict[Hashable, _Delivery] = {}
+        self._deliveries: dict[Hashable, _Delivery] = {}
         #: Those that no response has followed yet.
         self._open: dict[Hashable, None] = {}
         #: How often an assembly that shows an alert has come to its end.
@@ -280,47 +280,47 @@ class Deliveries:
                 has failed since.
         """
         with self._lock:
-            held = self._held.get(alert)
-            if held is None:
-                self._held[alert] = _Delivery()
+            delivery = self._deliveries.get(alert)
+            if delivery is None:
+                self._deliveries[alert] = _Delivery()
                 return True
-            if held.taken or held.came is None or held.ended > began:
+            if delivery.taken or delivery.came is None or delivery.ended > began:
                 return False
-            if held.came.answered(view):
-                self._settle(alert, held)
+            if delivery.came.answered(view):
+                self._settle(alert, delivery)
                 return False
-            held.taken = True
+            delivery.taken = True
             return True
 
     def first(self, alert: Hashable) -> bool:
         """Whether an alert that was claimed has not been shown before."""
         with self._lock:
-            return self._held[alert].shown == 0
+            return self._deliveries[alert].shown == 0
 
     def release(self, alert: Hashable) -> bool:
         """The assembly that claimed it came to nothing; whether it is as if it had never been seen."""
         with self._lock:
-            held = self._held[alert]
-            held.taken = False
-            if held.shown == 0:
-                del self._held[alert]
-            return held.shown == 0
+            delivery = self._deliveries[alert]
+            delivery.taken = False
+            if delivery.shown == 0:
+                del self._deliveries[alert]
+            return delivery.shown == 0
 
     def deliver(self, alert: Hashable, view: _View) -> None:
         """The assembly that claimed it has come to a good end: its prompt is sent."""
         came = _Came(view)
         with self._lock:
-            held = self._held[alert]
-            held.taken = False
-            held.shown += 1
+            delivery = self._deliveries[alert]
+            delivery.taken = False
+            delivery.shown += 1
             self.now += 1
-            held.ended, held.came = self.now, came
+            delivery.ended, delivery.came = self.now, came
             self._open[alert] = None
-            if held.shown > MAX_REPEATS:
-                self._settle(alert, held)
+            if delivery.shown > MAX_REPEATS:
+                self._settle(alert, delivery)
 
-    def _settle(self, alert: Hashable, held: _Delivery) -> None:
-        held.came = None
+    def _settle(self, alert: Hashable, delivery: _Delivery) -> None:
+        delivery.came = None
         self._open.pop(alert, None)
 
 

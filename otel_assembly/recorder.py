@@ -134,7 +134,7 @@ class Recorder(Protocol):
         ...
 
     def failed(self, component: str, error: BaseException) -> None:
-        """Something of ours that only looks on went wrong: the agent goes on."""
+        """Something of ours that only observes went wrong: the agent goes on."""
         ...
 
 

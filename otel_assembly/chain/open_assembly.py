@@ -69,7 +69,7 @@ class OpenAssembly:
         with ledger.lock:
             record.last, record.baseline = ledger.last, ledger.recorded
             record.departed = dict(ledger.departed)
-            # What is sent is counted before it is noted how much has been counted: both are told together.
+            # What is sent is counted before it is noted how much has been counted: both are reported together.
             if recording.measured and ledger.observed:
                 _count_what_left(record)
             totals = self.totals() if recording.measured or isinstance(counter, CalibratedCounter) else None
@@ -138,9 +138,9 @@ def _count_what_left(record: Record) -> None:
 
 
 def _count(history: History, positions: Iterable[int], meter: TokenMeter, room: int) -> int:
-    """Count items while the bytes of those that nobody has counted are no more than `room`; what is left of it."""
-    table, held = history.table(meter), list(positions)
-    for position, counted in zip(held, table.peek(held), strict=True):
+    """Count items while the bytes of those that are not counted yet are no more than `room`; what is left of it."""
+    table, wanted = history.table(meter), list(positions)
+    for position, counted in zip(wanted, table.peek(wanted), strict=True):
         if not counted:
             room -= history.size(position)
             if room < 0:

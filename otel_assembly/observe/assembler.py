@@ -1,7 +1,7 @@
-"""Assemblies that somebody else's code runs: told what went in and what came out, and recorded as ours are.
+"""Assemblies that somebody else's code runs: the caller says what went in and what came out, and they are recorded.
 
 A framework's reducer is watched, never asked to change: `ObservedAssembler.begin` opens an assembly, each `step` is one
-reducer or policy of it, and `end` tells the record. Nothing here raises, and nothing that goes wrong here reaches the
+reducer or policy of it, and `end` records it. Nothing here raises, and nothing that goes wrong here reaches the
 agent: what fails is counted, and that assembly is left out.
 """
 
@@ -131,14 +131,14 @@ class ObservedAssembler(ObservedConversations):
     ) -> None:
         """What one agent gets to see of what a network of agents has said was worked out: a ``project_view`` span.
 
-        It is told once that is done, and is no assembly: what becomes of these events is told by the one that follows.
+        It is recorded once that is done, and is no assembly: the one that follows says what becomes of these events.
 
         Args:
             view: The view's name, of low cardinality.
-            conversation: As for `begin`; its events are counted once, however often a view of it is told of.
+            conversation: As for `begin`; its events are counted once, however often a view of it is recorded.
             envelopes_in: Envelopes that the view was made of.
-            events: The events that came out, in the framework's own types. Their number and their tokens are told, and
-                nothing that they say.
+            events: The events that came out, in the framework's own types. Their number and their tokens are reported,
+                and nothing that they say.
             envelopes_out: Envelopes of which something came out, where that is known.
             agent_name: The agent who gets to see it.
             model: The model whose tokenizer counts.

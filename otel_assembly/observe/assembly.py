@@ -170,7 +170,7 @@ class ObservedAssembly(OpenAssembly):
         return step
 
     def tokens(self) -> int | None:
-        """Tokens of the prompt as the last step left it; None where nobody counts."""
+        """Tokens of the prompt as the last step left it; None where no number is reported."""
         if not self._is_open:
             return None
         record = self.record
@@ -233,7 +233,7 @@ class ObservedAssembly(OpenAssembly):
 
 
 class _Said(NamedTuple):
-    """What `ObservedStep.out` is told beside the events."""
+    """What the caller of `ObservedStep.out` says beside the events."""
 
     prompts: Sequence[str] | None
     reason: DecisionReason
@@ -330,7 +330,7 @@ class ObservedStep:
         """Say what came out; the time that the policy took ends here.
 
         What is in it that lost the other half of its pair, a tool's result without the call or the other way round, is
-        found here, and told as ``assembly.pairs.broken``.
+        found here, and reported as ``assembly.pairs.broken``.
 
         Args:
             events: The events; None where they are those that came in.
@@ -342,7 +342,7 @@ class ObservedStep:
             alerts: Alerts that were delivered to the model.
             halts: Halts that were emitted.
             reported: How many events the framework itself says that it left out, in the text that it puts in their
-                place or elsewhere; told beside what is really not there.
+                place or elsewhere; reported beside what is really not there.
             stands_in: Whether what is new where something left stands in for it, so that this was compacted into it, or
                 only notes that something is missing, so that it was dropped. By default it does, unless the framework
                 says how many it left out.
@@ -487,7 +487,7 @@ def _unchanged(inputs: list[Any], events: list[Any]) -> bool:
 
 
 def _compactions(step: Step, attempts: Sequence[Attempt], ledger: Ledger) -> Sequence[StepCompaction]:
-    """What was made of others: of leaves alone, also where a summary was compacted once more."""
+    """The compaction that created an item, and its sources: leaves alone, also where a summary was compacted again."""
     gone = [group for group in step.exits if group.outcome is DecisionOutcome.COMPACTED]
     if not gone or (not attempts and (len(step.created) > 1 or step.created[0][1] in ledger.leaves)):
         return ()

@@ -1,4 +1,4 @@
-"""What runs around the assembler: the stream of events, who watches it, and the halt."""
+"""What runs around the assembler: the stream of events, its observers, and the halt."""
 
 from otel_assembly.runtime.monitors import BudgetMonitor, LoopDetector, TokenMonitor
 from otel_assembly.runtime.observers import MAX_TIMEOUTS, Attachment, Observer, attach

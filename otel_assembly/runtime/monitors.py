@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from otel_assembly.conversation import Conversation
     from otel_assembly.events import SeverityName
 
-#: Something told in one way is awaited in others for so many others.
+#: Something reported in one way is awaited in the other ways for so many other things.
 _AWAITED: Final = 64
 #: Characters of a tool's name in a message: the model writes it, and it may write anything.
 _NAME_LENGTH: Final = 64
@@ -55,9 +55,9 @@ class Message(metaclass=_Message):
 class TokenMonitor:
     """Adds up the tokens that a conversation's model calls were billed for, input and output.
 
-    It reads `UsageEvent`, and what the responses of any framework say of their own usage. Where a call is told in both
-    ways it counts once: one of each, with the same two numbers and fewer than 64 others in between, are one call. Each
-    threshold alerts once; where one call crosses both, the alert's alone is raised.
+    It reads `UsageEvent`, and what the responses of any framework say of their own usage. Where a call is reported in
+    both ways it counts once: one of each, with the same two numbers and fewer than 64 others in between, are one call.
+    Each threshold alerts once; where one call crosses both, the alert's alone is raised.
 
     Args:
         warn_threshold: Tokens from which `warn_severity` is raised.
@@ -127,8 +127,8 @@ class LoopDetector:
     """Notices a tool that is called again and again with the same arguments.
 
     Arguments are compared as canonical JSON and remembered as hashes; they never stand in an alert. It reads the tool
-    calls in the responses of any framework, and those that are events by themselves; a call that is told in both ways
-    counts once. A loop alerts once, until fewer than `repeat_threshold` of its calls are in the window.
+    calls in the responses of any framework, and those that are events by themselves; a call that is reported in both
+    ways counts once. A loop alerts once, until fewer than `repeat_threshold` of its calls are in the window.
 
     Args:
         window_size: How many of the newest tool calls are looked at.
@@ -169,7 +169,7 @@ class LoopDetector:
         begun: dict[tuple[str, bytes], int] = {}
         for call in facts.calls:
             key = (call.name, _arguments_hash(call.arguments))
-            if not state.told.first(type(event), (call.id, key)):
+            if not state.reported.first(type(event), (call.id, key)):
                 continue
             state.window.append(key)
             if len(state.window) > self.window_size:
@@ -184,7 +184,7 @@ class LoopDetector:
         state.found += 1
         loops = [{"tool": tool[:_NAME_LENGTH], "count": count} for (tool, _), count in begun.items()]
         which = " and ".join(f"tool {loop['tool']!r} was called {loop['count']} times" for loop in loops)
-        # The ordinal keeps a later loop of the same tool from being taken for this alert again.
+        # The number keeps a later loop of the same tool from being taken for this alert again.
         return ObserverAlert(
             source=self.name,
             severity=self.severity,
@@ -260,22 +260,22 @@ class BudgetMonitor:
 
 
 class _Once:
-    """What may be told in several ways, by itself or with the response, counts as often as one of them tells it."""
+    """What is reported in several ways, by itself or with the response, counts as often as one of them reports it."""
 
-    __slots__ = ("_told",)
+    __slots__ = ("_reported",)
 
     def __init__(self) -> None:
-        self._told: OrderedDict[Hashable, dict[type, int]] = OrderedDict()
+        self._reported: OrderedDict[Hashable, dict[type, int]] = OrderedDict()
 
     def first(self, way: type, what: Hashable) -> bool:
-        """Whether this is the first to tell it, of events of the type `way` and of others."""
-        told = self._told.setdefault(what, {})
-        self._told.move_to_end(what)
-        while len(self._told) > _AWAITED:
-            self._told.popitem(last=False)
-        most = max(told.values(), default=0)
-        told[way] = told.get(way, 0) + 1
-        return told[way] > most
+        """Whether this is the first to report it, of events of the type `way` and of others."""
+        reported = self._reported.setdefault(what, {})
+        self._reported.move_to_end(what)
+        while len(self._reported) > _AWAITED:
+            self._reported.popitem(last=False)
+        most = max(reported.values(), default=0)
+        reported[way] = reported.get(way, 0) + 1
+        return reported[way] > most
 
 
 @dataclass(slots=True)
@@ -289,7 +289,7 @@ class _Calls:
     window: deque[tuple[str, bytes]] = field(default_factory=deque)
     loops: set[tuple[str, bytes]] = field(default_factory=set)
     found: int = 0
-    told: _Once = field(default_factory=_Once)
+    reported: _Once = field(default_factory=_Once)
 
 
 @dataclass(slots=True)

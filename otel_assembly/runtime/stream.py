@@ -254,7 +254,7 @@ class Stream:
         try:
             await self._record(event)
         finally:
-            # Also when the delivery of the alert was cancelled: the guard is closed, and nobody will be told again.
+            # Also when the delivery of the alert was cancelled: the guard is closed, and no later alert makes a halt.
             if halt is not None:
                 await self._record(halt, MAX_NESTED_SENDS + 1)
 
