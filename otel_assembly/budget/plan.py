@@ -371,11 +371,11 @@ class _Rule:
         The first `pinned` of them stay in any case: `room` holds them.
         """
         charges = iter(self._charges(block, items, [index for atom in survivors for index in atom]))
-        counted = Survivors(room)
-        for atom in survivors:
-            if not counted.take(sum(next(charges) for _ in atom)):
+        kept_atoms = Survivors(room, none=0)
+        for number, atom in enumerate(survivors, start=1):
+            if not kept_atoms.take(number, sum(next(charges) for _ in atom)):
                 break
-        fitting = max(pinned, counted.count)
+        fitting = max(pinned, kept_atoms.last)
         while True:
             kept = _in_order(survivors[:fitting])
             rendered = self._measure.rendered(block, items, kept)

@@ -62,35 +62,36 @@ class Sharing:
 
 
 class Survivors:
-    """How many of a part's atoms fit a room, which are told one by one in the order in which they survive.
+    """The atoms of a part that fit a room, which are told one by one in the order in which they survive.
 
     Atoms may lie in cells, for a cut that is to move in steps: it is then made in front of the last atom of a cell,
     unless that would keep less than a quarter of what there is room for.
 
     Args:
         room: The tokens that they may take.
+        none: What `last` is where no atom is kept.
 
     Attributes:
-        count: How many of the first atoms are kept.
+        last: The last atom that is kept, as the caller named it.
     """
 
-    __slots__ = ("_at_step", "_cell", "_left", "_left_at_step", "_room", "count")
+    __slots__ = ("_at_step", "_cell", "_left", "_left_at_step", "_none", "_room", "last")
 
-    def __init__(self, room: int) -> None:
-        self.count = 0
+    def __init__(self, room: int, none: int) -> None:
+        self.last = self._at_step = self._none = none
         self._room = self._left = self._left_at_step = room
-        self._at_step = 0
-        self._cell = -1
+        self._cell = 0
 
-    def take(self, tokens: int, cell: int = -1) -> bool:
+    def take(self, atom: int, tokens: int, cell: int = 0) -> bool:
         """Whether the next atom, of so many tokens, is kept; after the first that is not, none is asked any more."""
         if cell != self._cell:
-            self._at_step, self._left_at_step, self._cell = self.count, self._left, cell
-        self._left -= tokens
-        if self._left >= 0:
-            self.count += 1
+            self._at_step, self._left_at_step, self._cell = self.last, self._left, cell
+        left = self._left - tokens
+        if left >= 0:
+            self._left = left
+            self.last = atom
             return True
         # A step right behind the newest atom would throw away what there is room for.
-        if self._at_step and _LEAST_FILLED * (self._room - self._left_at_step) >= self._room:
-            self.count = self._at_step
+        if self._at_step != self._none and _LEAST_FILLED * (self._room - self._left_at_step) >= self._room:
+            self.last = self._at_step
         return False

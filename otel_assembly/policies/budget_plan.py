@@ -15,7 +15,7 @@ from otel_assembly.decision import BudgetEntry, BudgetReport, DecisionOutcome, D
 from otel_assembly.errors import ContextOverflowError
 from otel_assembly.history.view import View
 from otel_assembly.messages.describe import EventKind, describe
-from otel_assembly.messages.tool_pairs import ORPHAN
+from otel_assembly.messages.tool_pairs import ANSWERS, ASKS, ECHO, ORPHAN
 from otel_assembly.policies.base import keep, keep_verdicts, leading, newest_atom, newest_request, newest_response
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from otel_assembly.decision import Compaction, Verdict
     from otel_assembly.tokens import TokenMeter
 
+#: What is set of an event that calls tools or answers them; any other is an atom of its own.
+_PAIRED: Final = ORPHAN | ECHO | ANSWERS | ASKS
 #: Of what is fixed, that which is an event.
 _OF_EVENTS: Final = frozenset({"leading_system", "pending_tool_calls", "newest_request"})
 #: The priorities of the blocks that a chain's parts are reported as.
@@ -175,13 +177,13 @@ class BudgetPlan:
     def place_summaries(self) -> None:
         """Take in the summaries that fit, the newest first: they stand for what is gone, and older turns do not."""
         history, view = self._view.history, self._view
-        column, counted = history.summaries, Survivors(self.sharing.room())
+        column, kept = history.summaries, Survivors(self.sharing.room(), none=-1)
         for at in range(column.index(view.end) - 1, -1, -1):
             position = column.position(at)
             if position < history.leading or not view.holds(position) or position in self.newest:
                 continue
             tokens = self._table.tokens(position)
-            if not counted.take(tokens):
+            if not kept.take(position, tokens):
                 return
             self.summaries.append(position)
             self.sharing.take(tokens)
@@ -199,35 +201,34 @@ class BudgetPlan:
         atoms, flags, incomplete = pairing.atoms, pairing.flags, pairing.incomplete
         # Where the view is a column's beginning, the call of every result in it is in it too.
         solid = len(view.segments) == 1 and view.segments[0][1] == 0
-        shortened = self.shortened
-        paid = self.pinned | set(self.newest) | set(self.summaries)
+        #: Tokens of what does not cost its own: what has been taken in already, and what something stands for.
+        priced = {**self.shortened, **dict.fromkeys((*self.pinned, *self.newest, *self.summaries), 0)}
         cell = BYTES_PER_TOKEN * step_tokens
-        counted = Survivors(max(0, self.sharing.room() - reserved))
         index = len(view)
-        #: Where the cut is when so many atoms are kept.
-        cuts = [index]
+        kept = Survivors(max(0, self.sharing.room() - reserved), none=index)
+        take = kept.take
+        #: Tokens of an atom's items whose first has not been reached, by that one's position.
         late: dict[int, int] = {}
         for chunk in view.chunks_backward():
             for position, count in zip(chunk, table.peek(chunk), strict=True):
                 index -= 1
                 if index < first:
                     return first
-                atom = atoms[position]
-                if flags[position] & ORPHAN or position in left_out:
+                paired = flags[position] & _PAIRED
+                if paired:
+                    atom = atoms[position]
+                    if paired & ORPHAN or (atom in incomplete and not pairing.is_sendable(position, response)):
+                        continue
+                if left_out and position in left_out:
                     continue
-                if atom in incomplete and not pairing.is_sendable(position, response):
-                    continue
-                tokens = 0 if position in paid else count - 1 if count else table.tokens(position)
-                if shortened and position in shortened and position not in paid:
-                    tokens = shortened[position]
-                if late or atom != position:
+                tokens = priced[position] if position in priced else count - 1 if count else table.tokens(position)
+                if paired:
                     if atom != position and (solid or view.holds(atom)):
                         late[atom] = late.get(atom, 0) + tokens
                         continue
                     tokens += late.pop(position, 0)
-                if not counted.take(tokens, history.offset(position) // cell if cell else 0):
-                    return cuts[counted.count]
-                cuts.append(index)
+                if not (take(index, tokens, history.offset(position) // cell) if cell else take(index, tokens)):
+                    return kept.last
         return first
 
     def selected(self, cut: int) -> tuple[View, list[Verdict]]:
