@@ -198,16 +198,16 @@ def _sent(prompt: OrderedPrompt, known: Mapping[int, BlockEvent]) -> tuple[list[
 def _verdicts(
     decisions: Sequence[BlockDecision], known: Mapping[tuple[str, int], BlockEvent], made: Mapping[str, BlockEvent]
 ) -> list[Verdict]:
-    told: dict[tuple[DecisionOutcome, DecisionReason, str | None], list[BlockEvent]] = {}
+    by_outcome: dict[tuple[DecisionOutcome, DecisionReason, str | None], list[BlockEvent]] = {}
     for decision in decisions:
         for item in decision.items:
             if item.reason is DecisionReason.FITS:  # what nobody says anything else of
                 continue
             into = item.block if item.outcome is DecisionOutcome.COMPACTED else None
-            told.setdefault((item.outcome, item.reason, into), []).append(known[item.block, item.index])
+            by_outcome.setdefault((item.outcome, item.reason, into), []).append(known[item.block, item.index])
     return [
         Verdict(items, outcome, reason, made.get(into) if into is not None else None)
-        for (outcome, reason, into), items in told.items()
+        for (outcome, reason, into), items in by_outcome.items()
     ]
 
 

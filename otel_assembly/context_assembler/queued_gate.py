@@ -128,13 +128,13 @@ class QueuedWriteGate:
             self._outcomes.update(outcomes)
 
     async def _offered(self, proposals: list[Proposal]) -> list[RetentionOutcome]:
-        told: dict[int, RetentionOutcome] = {}
+        outcomes: dict[int, RetentionOutcome] = {}
         try:
             for one in await self._gate.offer(proposals):
-                told[id(one.proposal)] = one.outcome
+                outcomes[id(one.proposal)] = one.outcome
         except Exception as error:  # noqa: BLE001  # the answer has been given; nobody is there to be told
             return _failed(proposals, type(error).__name__)
-        return [told.get(id(proposal), RetentionOutcome.FAILED) for proposal in proposals]
+        return [outcomes.get(id(proposal), RetentionOutcome.FAILED) for proposal in proposals]
 
 
 def _failed(proposals: Sequence[Proposal], why: str) -> list[RetentionOutcome]:

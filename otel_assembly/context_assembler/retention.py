@@ -219,17 +219,17 @@ async def retained(
     """Offer candidates to a gate; what lies outside of the scopes never reaches it, and no failure comes through."""
     proposals = [Proposal(candidate, assembly, answer) for candidate in candidates]
     offered = [proposal for proposal in proposals if proposal.candidate.scope in scopes]
-    told: dict[int, RetentionOutcome] = {}
+    outcomes: dict[int, RetentionOutcome] = {}
     try:
         for one in await gate.offer(offered) if offered else ():
-            told[id(one.proposal)] = one.outcome
+            outcomes[id(one.proposal)] = one.outcome
     except Exception as error:  # noqa: BLE001  # as above
         logger.warning("the write gate failed: %s", type(error).__name__)
     permitted = {id(proposal) for proposal in offered}
     return [
         Retained(
             proposal,
-            told.get(id(proposal), RetentionOutcome.FAILED)
+            outcomes.get(id(proposal), RetentionOutcome.FAILED)
             if id(proposal) in permitted
             else RetentionOutcome.FORBIDDEN_SCOPE,
         )

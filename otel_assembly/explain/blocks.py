@@ -17,6 +17,7 @@ from otel_assembly.budget.block import Block, BlockItem, Cut
 from otel_assembly.budget.compacted_block import CompactedBlock
 from otel_assembly.budget.measure import NOTHING, Measure, Rendered
 from otel_assembly.budget.plan import CompactionRequest, plan
+from otel_assembly.budget.rule import Sharing
 from otel_assembly.decision import DecisionOutcome, DecisionReason
 from otel_assembly.errors import AssemblyError
 from otel_assembly.explain.skeleton import StandIn, UnknownError
@@ -312,16 +313,13 @@ class BlocksOfTurn:
 
     def floors(self, more: int) -> tuple[list[int], int]:
         """What is reserved for each block, −1 where there is no room for its floor; and how much more it would take."""
-        room, reserved = self.budget + more - self.fixed, 0
-        floors: list[int] = []
-        lacking = 1 << 60
-        for one in self.numbers:
-            if reserved + one.floor > room:
-                floors.append(-1)
-                lacking = min(lacking, reserved + one.floor - room)
-            else:
-                floors.append(one.floor)
-                reserved += one.floor
+        sharing = Sharing(self.budget + more, self.fixed)
+        floors = sharing.reserve(one.floor for one in self.numbers)
+        reserved, lacking = 0, 1 << 60
+        for one, floor in zip(self.numbers, floors, strict=True):
+            if floor < 0:
+                lacking = min(lacking, reserved + one.floor - sharing.free)
+            reserved += max(0, floor)
         return floors, lacking
 
     def run(self, more: int, answer: Answer | None) -> BlocksRun:
