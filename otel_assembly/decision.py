@@ -239,7 +239,7 @@ class Decision:
     """One change of one item's state in an assembly.
 
     Attributes:
-        item: The item's ordinal in its conversation's ledger, from 0.
+        item: The item's id in its conversation's ledger, a number from 0.
         kind: The item's kind.
         tokens: What it costs, in tokens; None while it has not been counted.
         outcome: What happened.

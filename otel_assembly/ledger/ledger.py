@@ -284,7 +284,7 @@ class Ledger:
         return LedgerInput(numbered, numbered.history.view(), self._last_list)
 
     def _depart(self, old: NumberedHistory, new: NumberedHistory) -> None:
-        """Of what is not offered any more, note what a step took out in an assembly that no reader was told of."""
+        """Note why items are not offered any more that a step took out in an assembly whose span was not recorded."""
         last = self.last
         if last is None:
             return

@@ -80,7 +80,7 @@ def _arrival(record: Record, numbered: NumberedHistory, position: int) -> Arriva
 
 
 def offered_no_more(record: Record, since: Snapshot | None) -> list[Place]:
-    """What came in then and does not come in now, by its place in the input of then."""
+    """Positions in the baseline's input whose items are missing from this one."""
     if since is None or record.unknown:
         return []
     numbered, end = record.ledger_input.numbered, record.ledger_input.view.end
@@ -98,7 +98,7 @@ def offered_no_more(record: Record, since: Snapshot | None) -> list[Place]:
 
 
 def made_no_more(record: Record, since: Snapshot | None) -> list[tuple[Any, int, int]]:
-    """What steps made for the prompt of then that do not stand in this chain, by event, item and the step's place.
+    """Items of the baseline's prompt whose step is not in this chain: the event, the item id and the step's place.
 
     A framework's chain is not the same in each turn, and what a step makes it makes anew: no step is here to say that
     these are gone.
@@ -165,7 +165,7 @@ class StepDelta:
     returned: list[int]
     injected: list[int]
     withdrawn: list[int]
-    #: What left in an assembly that no reader was told of, and was not offered since.
+    #: Items that left in an assembly whose span was not recorded, and were not offered since.
     departed: dict[int, Departure]
 
 

@@ -251,7 +251,7 @@ class Record:
         view.history.table(self.meter).count(view)
 
     def count_where_it_came_in(self) -> None:
-        """Count what is sent in another order or shape than it came in; what arrived is told by these tokens."""
+        """Count, where it came in, what is sent in another order or shape: the tokens of arrivals are read there."""
         source = self.ledger_input.numbered
         if self.numbered_out is not source:
             table, end = source.history.table(self.meter), self.ledger_input.view.end

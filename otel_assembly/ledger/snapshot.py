@@ -227,7 +227,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """Why an item left that is not offered any more, decided in an assembly that no reader was told of."""
+    """Why an item left in an assembly whose span was not recorded; the item is not offered any more."""
 
     policy: str
     index: int
