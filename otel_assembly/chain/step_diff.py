@@ -7,11 +7,11 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.intervals import complement, difference, intersection, is_in, merged, to_runs
-from otel_assembly.chain.filtered_output import FilteredOutput
 from otel_assembly.decision import DecisionOutcome, DecisionReason
 from otel_assembly.history.broken_pairs import echoes_stand, runs_of
 from otel_assembly.history.history import ListHistory
 from otel_assembly.history.view import View
+from otel_assembly.ledger.filtered_output import FilteredOutput
 from otel_assembly.ledger.snapshot import ItemGroup, ItemIds, NumberedHistory, item_id_runs
 from otel_assembly.matching.event_index import EventMatcher, moved
 from otel_assembly.matching.sequence_diff import diff_sequences

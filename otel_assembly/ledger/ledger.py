@@ -32,9 +32,9 @@ from otel_assembly.messages.content_snapshot import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_assembly.chain.filtered_output import FilteredOutput
     from otel_assembly.context import Context
     from otel_assembly.history.view import View
+    from otel_assembly.ledger.filtered_output import FilteredOutput
     from otel_assembly.ledger.snapshot import Step
     from otel_assembly.messages.describe import EventFacts
 
