@@ -26,8 +26,8 @@ _EXTRACTIVE = Compactors()
 class AllocationRecording(AbstractContextManager[Any], Protocol):
     """One run of the allocator outside of any chain, while it runs; left with an error, it tells of that."""
 
-    def asks(self, window: int, output_reserve: int) -> None:
-        """What is to be given out."""
+    def set_limits(self, window: int, output_reserve: int) -> None:
+        """The allocator says what it shares out, before anything can go wrong."""
         ...
 
     def watch(self, block: Block) -> Watch:
@@ -79,7 +79,7 @@ def allocate(
     if recording is None:
         return _finished(steps, compactors, None)
     with recording:
-        recording.asks(window, output_reserve)
+        recording.set_limits(window, output_reserve)
         allocation = _finished(steps, compactors, recording)
         recording.finish(allocation)
         return allocation
@@ -103,7 +103,7 @@ async def allocate_async(
     if recording is None:
         return await finished_async(steps, answered_by(compactors, None))
     with recording:
-        recording.asks(window, output_reserve)
+        recording.set_limits(window, output_reserve)
         allocation = await finished_async(steps, answered_by(compactors, recording.watch))
         recording.finish(allocation)
         return allocation

@@ -132,7 +132,6 @@ class OpenAllocation:
 
     __slots__ = (
         "_agent",
-        "_asked",
         "_attempts",
         "_context",
         "_done",
@@ -140,6 +139,7 @@ class OpenAllocation:
         "_span",
         "_started_ns",
         "_token",
+        "_unallocated",
     )
 
     def __init__(self, emitter: Emitter) -> None:
@@ -150,7 +150,7 @@ class OpenAllocation:
         self._attempts = AttemptSpans(emitter)
         self._token: Any = None
         self._done = False
-        self._asked = BudgetReport(0, 0, 0, 0, ())
+        self._unallocated = BudgetReport(0, 0, 0, 0, ())
         run = RUN.get()
         self._agent = (run.whose.agent_name, run.whose.framework) if run is not None else (None, None)
         with emitter.contained("span"):
@@ -176,9 +176,9 @@ class OpenAllocation:
         with contained("span"):
             self._span.end(ended_ns)
 
-    def asks(self, window: int, output_reserve: int) -> None:
-        """What is to be given out."""
-        self._asked = BudgetReport(window, output_reserve, 0, 0, ())
+    def set_limits(self, window: int, output_reserve: int) -> None:
+        """The allocator says what it shares out, before anything can go wrong."""
+        self._unallocated = BudgetReport(window, output_reserve, 0, 0, ())
 
     def watch(self, block: Block) -> Watch:
         """What stands around each attempt to compact a block."""
@@ -213,7 +213,7 @@ class OpenAllocation:
         if isinstance(error, ContextOverflowError):
             overflow = Overflow(error.budget, error.needed, OverflowCause(error.cause))
             put_overflow(self._emitter, [self._span], self._context, overflow, at_ns)
-        report = getattr(error, "report", None) or self._asked
+        report = getattr(error, "report", None) or self._unallocated
         put_budget(self._emitter, self._span, self._context, report, BlockItems(), self._started_ns)
         self._span.set_attributes(overflow_attributes(overflow))
         set_status(self._span, error, overflow=overflow, halted=False)
