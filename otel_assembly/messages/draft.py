@@ -110,13 +110,14 @@ class Draft:
         self.text(spelled(part))
         _warn(name)
 
-    def facts(self, kind: EventKind, message: Mapping[str, Any], name: str = "") -> EventFacts:
+    def facts(self, kind: EventKind, message: Mapping[str, Any], name: str = "", **known: Any) -> EventFacts:
         """What the engine is told of the message.
 
         Args:
             kind: What it is.
             message: The message, for its id.
             name: Who speaks.
+            known: What else is known of it, by the names of `EventFacts`.
         """
         own = message.get("id")
         lead = self.texts[0] if self._leads else ""
@@ -132,6 +133,7 @@ class Draft:
             media_tokens=self.media,
             calls=self.calls,
             unknown=tuple(self.unknown) if self.unknown else (),
+            **known,
         )
 
 

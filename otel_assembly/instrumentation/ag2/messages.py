@@ -172,7 +172,7 @@ def _results(event: Any) -> EventFacts:
 def _answering(results: Sequence[Any]) -> EventFacts:
     draft = _read(part for result in results for part in result.result.parts)
     draft.closes += [result.parent_id for result in results if result.parent_id]
-    return replace(draft.facts(EventKind.TOOL_RESULT, {}), restates=True)
+    return draft.facts(EventKind.TOOL_RESULT, {}, restates=True)
 
 
 def _summary(event: Any) -> EventFacts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from langchain_core.messages import (
@@ -63,12 +62,12 @@ def _(message: BaseMessage) -> EventFacts:
         kind = EventKind.TOOL_RESULT  # Anthropic's results, in blocks
     _spell_calls(draft, calls, message.additional_kwargs.get("function_call"))
     usage: Mapping[str, Any] = getattr(message, "usage_metadata", None) or {}
-    facts = draft.facts(kind, {}, "" if isinstance(message, ToolMessage) else message.name or "")
-    return replace(
-        facts,
-        fields=tuple(facts.fields),
-        closes=(*draft.closes, *_closes(message)),
-        id=message.id or None,
+    closes = (*draft.closes, *_closes(message))
+    draft.texts, draft.closes = tuple(draft.texts), closes  # type: ignore[assignment]  # complete from here on
+    return draft.facts(
+        kind,
+        {"id": message.id or None},
+        "" if isinstance(message, ToolMessage) else message.name or "",
         billed_tokens=usage.get("input_tokens") or None,
         output_tokens=usage.get("output_tokens") or None,
     )
