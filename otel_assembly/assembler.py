@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from otel_assembly._internal.arguments import OnError, OnHalt, counts, instance, one_of
 from otel_assembly._internal.registry import Registry
 from otel_assembly.assembly import Assembly, note_on
-from otel_assembly.chain.apply_policy import apply, config_of
+from otel_assembly.chain.apply_policy import apply
 from otel_assembly.chain.config import chain_from_config, chain_to_config
 from otel_assembly.chain.open_assembly import OpenAssembly
 from otel_assembly.context import Context, listens
@@ -28,7 +28,8 @@ from otel_assembly.events import AssemblyCompleted, HaltEvent
 from otel_assembly.history.history import History, unknown_part
 from otel_assembly.ledger.ledger import Ledgers
 from otel_assembly.ledger.record import Record
-from otel_assembly.policies.order import checked_chain, policy_kind, validate_order
+from otel_assembly.policies.order import checked_chain, validate_order
+from otel_assembly.policies.registry import config_of, policy_kind, trait
 from otel_assembly.recorder import NULL_RECORDING, default_recorder
 from otel_assembly.tokens import CalibratedCounter, MessageFraming, TokenMeter, counter_for
 from otel_assembly.tokens.models import is_ready, prepare, ready
@@ -246,7 +247,9 @@ class Assembler:
             raise
         except Exception as error:
             step.error = error
-            if self.on_policy_error == "skip" and not (policy.name == "alert" or isinstance(error, HaltedError)):
+            if self.on_policy_error == "skip" and not (
+                trait(policy, "skippable") is False or isinstance(error, HaltedError)
+            ):
                 logger.warning(
                     "policy %r (index %d) was skipped: it raised %s", policy.name, step.index, type(error).__name__
                 )

@@ -282,7 +282,7 @@ def test_a_mistake_on_one_line_is_named_with_its_place(spec, message):
 
 
 def test_defaults_fill_in_what_an_entry_leaves_out():
-    defaults = {"sliding_window": {"max_events": 7, "stride": 2}}
+    defaults = {SlidingWindowPolicy: {"max_events": 7, "stride": 2}}.get
     [window] = chain_from_spec("sliding_window:stride=3", defaults)
     assert (window.max_events, window.stride) == (7, 3)
     [window] = chain_from_config({"policies": ["sliding_window"]}, defaults).policies

@@ -1,46 +1,38 @@
-"""How one policy is applied: ours by what they decide, anybody's by what goes in and comes out."""
+"""How one policy is applied: by what it decides, or else by what goes in and comes out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from enum import Enum
+import logging
+from collections.abc import Sequence
+from functools import lru_cache
 from inspect import isawaitable
+from itertools import pairwise
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from otel_assembly._internal.intervals import to_runs
-from otel_assembly.chain.step_diff import EXITS, match
-from otel_assembly.decision import Outcome, Verdict
+from otel_assembly.chain.step_diff import EXITS, match, match_part
+from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome
 from otel_assembly.errors import DescribeError, PolicyContractError
+from otel_assembly.history.broken_pairs import echoes_stand, runs_of
 from otel_assembly.history.history import ListHistory
-from otel_assembly.history.view import Edited, View
+from otel_assembly.history.view import Edited, EventList, View, reader
 from otel_assembly.ledger.snapshot import ItemGroup, ItemIds, NumberedHistory, StepCompaction, item_id_runs
-from otel_assembly.policies import POLICIES, DecidingPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from otel_assembly.context import Context
-    from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason
+    from otel_assembly.decision import Compaction, Verdict
+    from otel_assembly.history.view import Column, Segment
     from otel_assembly.ledger.ledger import Ledger
     from otel_assembly.ledger.snapshot import Step
     from otel_assembly.policies.base import AssemblyPolicy
 
-_OURS: Final = frozenset(POLICIES.values())
-
-
-def config_of(policy: AssemblyPolicy) -> Mapping[str, Any]:
-    """The settings for a span; of a policy that is not ours numbers and enums only: a string could be content."""
-    if isinstance(policy, DecidingPolicy) and type(policy) in _OURS:
-        return policy.config
-    try:
-        config = getattr(policy, "config", None)
-        settings = dict(config) if isinstance(config, Mapping) else {}
-    except Exception:  # noqa: BLE001  # a span's attribute is no reason to fail
-        return {}
-    return {
-        str(name): value for name, value in settings.items() if value is None or isinstance(value, int | float | Enum)
-    }
+logger: Final = logging.getLogger("otel_assembly")
+#: Classes of policies of which a warning has said that a verdict was not true.
+_warned: Final[WeakSet[type]] = WeakSet()
 
 
 async def apply(policy: AssemblyPolicy, step: Step, context: Context, ledger: Ledger) -> None:
@@ -51,14 +43,11 @@ async def apply(policy: AssemblyPolicy, step: Step, context: Context, ledger: Le
     """
     halts = context.halts_emitted
     try:
-        if isinstance(policy, DecidingPolicy) and type(policy) in _OURS:
-            outcome = await policy.decide(step.prompts_in, step.view_in, context)
-        else:
-            outcome = await _foreign(policy, step, context)
+        outcome = await (_decided if _decides(type(policy)) else _applied)(policy, step, context)
     finally:
         step.halts = context.halts_emitted - halts
     prompts, alerts = _prompts(policy, step, outcome.prompts), tuple(outcome.alerts)
-    _events(policy, step, outcome, ledger)
+    _take_events(policy, step, outcome, ledger)
     step.let_out(prompts)
     step.alerts = alerts
     step.budget, step.fixed, step.overflow = outcome.budget, outcome.fixed, outcome.overflow
@@ -67,48 +56,105 @@ async def apply(policy: AssemblyPolicy, step: Step, context: Context, ledger: Le
     step.compactions = tuple(_compactions(step, outcome.compactions))
 
 
-async def _foreign(policy: AssemblyPolicy, step: Step, context: Context) -> Outcome:
-    """Apply a policy that is not ours, and make sure that it changed nothing in place."""
-    prompts, events = list(step.prompts_in), list(step.view_in)
-    given = list(events)
-    watched = [_containers(event) for event in given]
-    decides = _decides(policy)
-    decide: Any = getattr(policy, "decide", None)
+@lru_cache(maxsize=512)
+def _decides(policy: type) -> bool:
+    """Whether a policy has a `decide` that its `apply` does not override."""
+    if not callable(getattr(policy, "decide", None)):
+        return False
+    classes = policy.__mro__
+    level = {name: next((i for i, one in enumerate(classes) if name in vars(one)), -1) for name in ("decide", "apply")}
+    return level["decide"] <= level["apply"]
+
+
+async def _decided(policy: Any, step: Step, context: Context) -> Outcome:
+    """What a policy decides; it is given what it cannot change, but for dicts: those that it reads are watched."""
+    seen = _Seen() if step.view_in.history.of_dicts else None
+    before = reader.get()
     try:
-        made: Any = (
-            decide(step.prompts_in, step.view_in, context) if decides else policy.apply(prompts, events, context)
-        )
+        reader.set(seen.read if seen is not None else None)
+        made = policy.decide(step.prompts_in, step.view_in, context)
+        outcome = await made if isawaitable(made) else made
+    finally:
+        reader.set(before)
+        changed = seen.put_back() if seen is not None else ()
+    _refuse_changed(policy, step, changed)
+    if not isinstance(outcome, Outcome):
+        raise PolicyContractError(policy.name, step.index, f"decided {_shape(outcome)}, expected an Outcome")
+    return outcome
+
+
+async def _applied(policy: AssemblyPolicy, step: Step, context: Context) -> Outcome:
+    """What a policy returns that is given lists; it is made sure that it changed neither them nor what is in them."""
+    prompts, events = list(step.prompts_in), EventList(step.view_in)
+    given = list(events)
+    seen = _Seen()
+    if step.view_in.history.of_dicts:
+        for event in given:
+            seen.read(event)
+    try:
+        made: Any = policy.apply(prompts, events, context)
         result = await made if isawaitable(made) else made
     finally:
-        changed = [index for index, containers in enumerate(watched) if _put_back(containers)]
-    if changed:
-        raise PolicyContractError(
-            policy.name,
-            step.index,
-            f"changed event {changed[0]} of its input in place (it was put back); return a changed copy instead",
-        )
+        changed = seen.put_back()
+    _refuse_changed(policy, step, changed)
     if prompts != list(step.prompts_in) or len(events) != len(given) or not all(map(is_, events, given)):
         raise PolicyContractError(
             policy.name, step.index, "changed the list that it was given; return a new list instead"
         )
-    if decides:
-        if isinstance(result, Outcome):
-            return result
-        raise PolicyContractError(policy.name, step.index, f"decided {_shape(result)}, expected an Outcome")
     if not isinstance(result, tuple) or len(result) != 2 or not all(map(_is_sequence, result)):
         raise PolicyContractError(
             policy.name, step.index, f"returned {_shape(result)}, expected (prompts, events): two sequences"
         )
-    return Outcome(result[0], result[1])
+    return Outcome(result[0], step.view_in if result[1] is events else result[1])
 
 
-def _decides(policy: AssemblyPolicy) -> bool:
-    """Whether a policy has a `decide` that its `apply` does not override."""
-    if not callable(getattr(policy, "decide", None)):
-        return False
-    classes = type(policy).__mro__
-    level = {name: next((i for i, one in enumerate(classes) if name in vars(one)), -1) for name in ("decide", "apply")}
-    return level["decide"] <= level["apply"]
+class _Seen:
+    """Messages that a policy has read, each with a copy of the containers in it; only of dicts and lists.
+
+    What is in other types of events is not watched.
+    """
+
+    def __init__(self) -> None:
+        self._containers: dict[int, list[tuple[Any, Any]]] = {}
+
+    def read(self, event: Any) -> Any:
+        """Remember what a message holds, and hand it on."""
+        if isinstance(event, dict | list) and id(event) not in self._containers:
+            self._containers[id(event)] = _containers(event)
+        return event
+
+    def put_back(self) -> set[int]:
+        """Undo changes in place; which messages there were any in, by their `id()`."""
+        return {message for message, containers in self._containers.items() if _put_back(containers)}
+
+
+def _containers(value: Any) -> list[tuple[Any, Any]]:
+    """A container and those in it, each with a copy."""
+    found: list[tuple[Any, Any]] = [(value, dict(value) if isinstance(value, dict) else list(value))]
+    for part in value.values() if isinstance(value, dict) else value:
+        if isinstance(part, dict | list):
+            found += _containers(part)
+    return found
+
+
+def _put_back(containers: list[tuple[Any, Any]]) -> bool:
+    changed = False
+    for container, was in containers:
+        if container != was:
+            container.clear()
+            (container.update if isinstance(container, dict) else container.extend)(was)
+            changed = True
+    return changed
+
+
+def _refuse_changed(policy: AssemblyPolicy, step: Step, changed: Iterable[int]) -> None:
+    if changed:
+        index = next(index for index, event in enumerate(step.view_in) if id(event) in changed)
+        raise PolicyContractError(
+            policy.name,
+            step.index,
+            f"changed event {index} of its input in place (it was put back); return a changed copy instead",
+        )
 
 
 def _is_sequence(value: Any) -> bool:
@@ -121,51 +167,118 @@ def _shape(value: Any) -> str:
     return type(value).__name__
 
 
-def _containers(value: Any) -> list[tuple[Any, Any]]:
-    """A chat message and the containers in it, each with a copy; what is in other types of events is not watched."""
-    if isinstance(value, dict):
-        return [(value, dict(value)), *(pair for part in value.values() for pair in _containers(part))]
-    if isinstance(value, list):
-        return [(value, list(value)), *(pair for part in value for pair in _containers(part))]
-    return []
-
-
-def _put_back(containers: list[tuple[Any, Any]]) -> bool:
-    """Undo changes in place; whether there were any."""
-    changed = False
-    for container, was in containers:
-        if container != was:
-            container.clear()
-            (container.update if isinstance(container, dict) else container.extend)(was)
-            changed = True
-    return changed
-
-
 def _prompts(policy: AssemblyPolicy, step: Step, prompts: Any) -> tuple[str, ...]:
     if not _is_sequence(prompts) or not all(isinstance(prompt, str) for prompt in prompts):
         raise PolicyContractError(policy.name, step.index, "returned prompts that are not a sequence of strings")
     return tuple(prompts)
 
 
-def _events(policy: AssemblyPolicy, step: Step, outcome: Outcome, ledger: Ledger) -> None:
+def _take_events(policy: AssemblyPolicy, step: Step, outcome: Outcome, ledger: Ledger) -> None:
+    """Write down what came out: a view of what went in is taken as it is, of anything else it is found out."""
     events: Any = outcome.events
     if not _is_sequence(events):
         raise PolicyContractError(
             policy.name, step.index, f"returned events that are a {type(events).__name__}, expected a sequence"
         )
-    if type(policy) in _OURS and isinstance(events, View) and events.history is step.view_in.history:
-        step.view_out = events
-        _take_verdicts(step, outcome.decisions)
-    elif type(policy) in _OURS and isinstance(events, Edited) and events.view.history is step.view_in.history:
-        _take_edits(step, events, ledger)
-        _take_verdicts(step, outcome.decisions)
-    elif events is not step.view_in or outcome.decisions:
-        try:
-            match(step, list(step.view_in), list(events), outcome.decisions, ledger)
-        except DescribeError as error:
-            raise PolicyContractError(
-                policy.name, step.index, f"returned an event that cannot be read: {error}"
-            ) from error
+    verdicts = outcome.decisions
+    if events is step.view_in and not verdicts:
+        return
+    if isinstance(events, View) and events.history is step.view_in.history:
+        if _take_view(policy, step, events, verdicts):
+            return
+    elif isinstance(events, Edited) and events.view.history is step.view_in.history:
+        if _take_edits(step, events, verdicts, ledger):
+            return
+        _warn(policy)
+    try:
+        match(step, list(step.view_in), list(events), verdicts, ledger)
+    except DescribeError as error:
+        raise PolicyContractError(policy.name, step.index, f"returned an event that cannot be read: {error}") from error
+
+
+def _take_view(policy: AssemblyPolicy, step: Step, part: View, verdicts: Sequence[Verdict]) -> bool:
+    """Take a part of what went in, if it is one that reads as it did there."""
+    history = part.history
+    if part.is_slice and history.echoes and not echoes_stand(history, runs_of(part)):
+        return False
+    if _take_verdicts(step, part, verdicts):
+        step.view_out = part
+        return True
+    true = match_part(step, part, verdicts)
+    if true is None:
+        return False
+    if not true:
+        _warn(policy)
+    return True
+
+
+def _take_verdicts(step: Step, stays: View, verdicts: Sequence[Verdict], edited: View | None = None) -> bool:
+    """Groups from verdicts, if each is on a view and true; what left and is in none of them has the reason ``policy``.
+
+    It costs what the views are made of, intervals, and not what they hold.
+
+    Args:
+        step: The step.
+        stays: What went in and comes out.
+        verdicts: Why the rest does not.
+        edited: Where some of that is replaced, all that stays in its place or in another's.
+    """
+    views = [verdict.events for verdict in verdicts]
+    if not all(isinstance(view, View) and view.history is stays.history for view in views):
+        return False
+    groups = [ItemGroup(verdict.events, step.numbered_in, verdict.outcome, verdict.reason) for verdict in verdicts]  # type: ignore[arg-type]  # views, just checked
+    exits = [group for group in groups if group.outcome in EXITS]
+    pinned = [group for group in groups if group.outcome not in EXITS]
+    rest = _rest(step.view_in, (stays, *(group.view for group in exits)))
+    held = edited if edited is not None else stays
+    if rest is None or not all(held.holds(at) for group in pinned for at in group.view.minus(held).positions()):
+        return False
+    exits += (ItemGroup(view, step.numbered_in, DecisionOutcome.DROPPED, DecisionReason.POLICY) for view in rest)
+    step.exits, step.pinned = tuple(exits), tuple(pinned)
+    return True
+
+
+def _rest(whole: View, parts: Iterable[View]) -> list[View] | None:
+    """What of a view is in none of its parts, a view for each column; None where two share an item, or one has another.
+
+    The history's classes of events together are all of it, so that what is in the one is compared with the others.
+    """
+    history = whole.history
+    #: By column and place, how many views more (or fewer) hold what is behind it than what is in front of it.
+    edges: dict[Column, dict[int, int]] = {}
+    for weight, view in ((1, whole), *((-1, part) for part in parts)):
+        for column, start, stop in view.segments:
+            at = edges.setdefault(column, {})
+            at[start] = at.get(start, 0) + weight
+            at[stop] = at.get(stop, 0) - weight
+    if len(edges) > 1 and any(column in edges for column in history.classes):
+        for position, change in edges.pop(history.all, {}).items():
+            for column in history.classes:
+                at, index = edges.setdefault(column, {}), column.index(position)
+                at[index] = at.get(index, 0) + change
+    rest: list[View] = []
+    for column, at in edges.items():
+        held = 0
+        left: list[Segment] = []
+        for start, stop in pairwise(sorted(place for place, change in at.items() if change)):
+            held += at[start]
+            if held not in {0, 1}:
+                return None
+            if held:
+                left.append((column, start, stop))
+        if left:
+            rest.append(View(history, left))
+    return rest
+
+
+def _warn(policy: AssemblyPolicy) -> None:
+    if type(policy) not in _warned:
+        _warned.add(type(policy))
+        logger.warning(
+            "policy %r gave a verdict that its events do not bear out; what left without a true one has the reason "
+            "'policy' (said once for each class)",
+            policy.name,
+        )
 
 
 def _compactions(step: Step, compactions: Sequence[Compaction]) -> Iterator[StepCompaction]:
@@ -188,23 +301,11 @@ def _ids(step: Step, events: Sequence[Any]) -> tuple[tuple[int, int], ...]:
     return tuple(item_id_runs(step.view_in.pick(here), step.numbered_in))
 
 
-def _group(step: Step, view: View, outcome: DecisionOutcome, reason: DecisionReason) -> ItemGroup:
-    return ItemGroup(view, step.numbered_in, outcome, reason)
-
-
-def _take_verdicts(step: Step, verdicts: Sequence[Verdict]) -> None:
-    """Groups from our own policies' verdicts, which are views and name all that left."""
-    groups = [
-        _group(step, verdict.events, verdict.outcome, verdict.reason)
-        for verdict in verdicts
-        if isinstance(verdict.events, View)
-    ]
-    step.exits = tuple(group for group in groups if group.outcome in EXITS)
-    step.pinned = tuple(group for group in groups if group.outcome not in EXITS)
-
-
-def _take_edits(step: Step, events: Edited, ledger: Ledger) -> None:
+def _take_edits(step: Step, events: Edited, verdicts: Sequence[Verdict], ledger: Ledger) -> bool:
     """The output of a policy that knows which of its events came in where: nothing has to be looked for."""
+    stays = events.view.pick_positions(position for position in events.positions if position is not None)
+    if not _take_verdicts(step, stays, verdicts, events.view):
+        return False
     before = events.view.history
     facts = (
         ledger.facts(event) if position is None else before.facts(position)
@@ -225,3 +326,4 @@ def _take_edits(step: Step, events: Edited, ledger: Ledger) -> None:
         numbered.item_ids.extend(1, made[-1][1])
     step.numbered_out, step.view_out = numbered, history.view()
     step.created, step.created_positions = tuple(made), tuple(made_at)
+    return True

@@ -1,16 +1,22 @@
-"""Chains written down: a YAML or JSON file, a mapping, or one line for the command line."""
+"""Chains written down: a YAML or JSON file, a mapping, or one line for the command line.
+
+Our policies stand there by their names, anybody else's by an import path: ``package.module:Class``.
+"""
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields as dataclass_fields
-from functools import cache
+from enum import Enum
+from functools import lru_cache, reduce
+from importlib import import_module
+from inspect import Parameter
 from os import PathLike, fspath
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -18,14 +24,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from otel_assembly._internal.arguments import OnError, OnHalt  # noqa: TC001  # pydantic reads it
 from otel_assembly.errors import ConfigurationError, UnknownNameError
 from otel_assembly.policies import POLICIES, DecidingPolicy
+from otel_assembly.policies.base import SAYABLE, parameters_of
 from otel_assembly.tokens import MessageFraming
 
 if TYPE_CHECKING:
     from otel_assembly.policies import AssemblyPolicy
 
 
-#: The types of what a file can say.
-_WRITTEN: Final = (str, int, float, bool, NoneType)
 _PLAIN: Final = MessageFraming()
 _FRAMING: Final = tuple(field.name for field in dataclass_fields(MessageFraming))
 
@@ -49,8 +54,8 @@ class _Form(BaseModel):
     policies: list[str | dict[str, Any]] = Field(default_factory=list)
 
 
-#: Parameters that a policy gets where its entry does not say otherwise, by the policy's name.
-Defaults = Mapping[str, Mapping[str, Any]]
+#: The parameters that a policy of a class gets where its entry does not say otherwise.
+Defaults: TypeAlias = Callable[[type], Mapping[str, Any] | None]
 
 
 def chain_from_config(config: Mapping[str, Any] | str | PathLike[str], defaults: Defaults | None = None) -> Chain:
@@ -60,9 +65,9 @@ def chain_from_config(config: Mapping[str, Any] | str | PathLike[str], defaults:
         ConfigurationError: What is wrong, where, and the mend.
     """
     if isinstance(config, Mapping):
-        return _chain(config, "config", defaults or {})
+        return _chain(config, "config", defaults)
     path = fspath(config)
-    return _chain(_read(path), path, defaults or {})
+    return _chain(_read(path), path, defaults)
 
 
 def _read(path: str) -> Any:
@@ -83,7 +88,7 @@ def _read(path: str) -> Any:
         raise ConfigurationError(f"{path}: cannot be read: {error}") from error
 
 
-def _chain(form: Any, where: str, defaults: Defaults) -> Chain:
+def _chain(form: Any, where: str, defaults: Defaults | None) -> Chain:
     if not isinstance(form, Mapping):
         raise ConfigurationError(f"{where}: expected a mapping with 'policies', found {type(form).__name__}")
     for key in form:
@@ -108,27 +113,58 @@ def _framing(form: Mapping[str, Any], where: str) -> MessageFraming:
         raise ConfigurationError(f"{where}: {error}") from error
 
 
-def _entry(entry: str | Mapping[str, Any], where: str, defaults: Defaults) -> AssemblyPolicy:
+def _entry(entry: str | Mapping[str, Any], where: str, defaults: Defaults | None) -> AssemblyPolicy:
     if isinstance(entry, str):
-        return make_policy(entry, defaults.get(entry, {}), where)
+        return make_policy(entry, {}, where, defaults)
     if len(entry) != 1:
         raise ConfigurationError(f"{where}: expected one policy name with its parameters, found {len(entry)} keys")
     ((name, parameters),) = entry.items()
     if parameters is not None and not isinstance(parameters, Mapping):
         raise ConfigurationError(f"{where}.{name}: expected a mapping of parameters, found {parameters!r}")
-    return make_policy(str(name), {**defaults.get(str(name), {}), **(parameters or {})}, where)
+    return make_policy(str(name), parameters or {}, where, defaults)
 
 
-def make_policy(name: str, parameters: Mapping[str, Any], where: str) -> AssemblyPolicy:
-    """A policy of ours by its name.
+def make_policy(
+    name: str, parameters: Mapping[str, Any], where: str, defaults: Defaults | None = None
+) -> AssemblyPolicy:
+    """A policy by its name or import path.
 
     Raises:
         ConfigurationError: The name or a parameter is unknown, missing, or of another type; `where` begins the message.
     """
-    policy = POLICIES.get(name)
-    if policy is None:
+    policy = policy_class(name, where)
+    filled = {**((defaults(policy) if defaults is not None else None) or {}), **parameters}
+    return policy_of(policy, filled, where, name)
+
+
+def policy_class(name: str, where: str) -> type[AssemblyPolicy]:
+    """A policy's class: one of ours by its name, or anybody's by its import path, ``package.module:Class``.
+
+    Raises:
+        ConfigurationError: There is none; `where` begins the message.
+    """
+    ours = POLICIES.get(name)
+    if ours is not None:
+        return ours
+    module, colon, path = name.partition(":")
+    if not colon:
         raise ConfigurationError(f"{where}: {UnknownNameError('policy', name, POLICIES)}")
-    known = parameters_of(policy.name)
+    try:
+        found: Any = reduce(getattr, path.split("."), import_module(module))
+    except Exception as error:  # an import runs whatever stands in the module
+        raise ConfigurationError(f"{where}: {name} cannot be imported: {type(error).__name__}: {error}") from error
+    if not isinstance(found, type) or not callable(getattr(found, "apply", None)):
+        raise ConfigurationError(f"{where}: {name} is no policy's class: it needs a 'name' and an async 'apply'")
+    return found
+
+
+def policy_of(policy: type[AssemblyPolicy], parameters: Mapping[str, Any], where: str, name: str) -> AssemblyPolicy:
+    """A policy of a class.
+
+    Raises:
+        ConfigurationError: A parameter is unknown, missing, or of another type; `where` begins the message.
+    """
+    known = _form_of(policy)
     for parameter in parameters:
         if parameter not in known.model_fields:
             raise ConfigurationError(
@@ -145,15 +181,12 @@ def make_policy(name: str, parameters: Mapping[str, Any], where: str) -> Assembl
         raise ConfigurationError(f"{where}: {error}") from error
 
 
-@cache
-def parameters_of(name: str) -> type[BaseModel]:
-    """The parameters of a policy of ours, as a model made from its constructor."""
-    policy = POLICIES[name]
-    signature = inspect.signature(policy)
-    hints = get_type_hints(policy.__init__)
+@lru_cache(maxsize=512)
+def _form_of(policy: type) -> type[BaseModel]:
+    """The parameters of a policy, as a model made from its constructor."""
     fields: dict[str, Any] = {
-        name: (_sayable(hints[name]), ... if parameter.default is parameter.empty else parameter.default)
-        for name, parameter in signature.parameters.items()
+        name: (_sayable(hint), ... if default is Parameter.empty else default)
+        for name, (hint, default) in parameters_of(policy).items()
     }
     return create_model(policy.__name__, __config__=ConfigDict(extra="forbid", strict=True), **fields)
 
@@ -161,7 +194,7 @@ def parameters_of(name: str) -> type[BaseModel]:
 def _sayable(hint: Any) -> Any:
     """A parameter's type where a file can say all of it; else anything, and the policy checks what it is given."""
     members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    return hint if all(one in _WRITTEN or get_origin(one) is Literal for one in members) else Any
+    return hint if all(one in SAYABLE or get_origin(one) is Literal for one in members) else Any
 
 
 def _first(error: ValidationError) -> str:
@@ -179,10 +212,12 @@ def chain_from_spec(spec: str, defaults: Defaults | None = None) -> list[Assembl
     policies: list[AssemblyPolicy] = []
     for index, part in enumerate(spec.split(",")):
         name, *settings = (piece.strip() for piece in part.split(":"))
+        if settings and name not in POLICIES and "=" not in settings[0]:
+            name = f"{name}:{settings.pop(0)}"  # an import path
         where = f"policies[{index}]"
         if not name:
             raise ConfigurationError(f"{where}: empty; expected policies by name, separated by commas")
-        parameters: dict[str, Any] = dict((defaults or {}).get(name, {}))
+        parameters: dict[str, Any] = {}
         for setting in settings:
             key, equals, value = setting.partition("=")
             if not equals or not key:
@@ -191,7 +226,7 @@ def chain_from_spec(spec: str, defaults: Defaults | None = None) -> list[Assembl
                 parameters[key.strip()] = yaml.safe_load(value)
             except (yaml.YAMLError, ValueError) as error:
                 raise ConfigurationError(f"{where}.{name}.{key.strip()}: cannot be read: {value!r}") from error
-        policies.append(make_policy(name, parameters, where))
+        policies.append(make_policy(name, parameters, where, defaults))
     return policies
 
 
@@ -199,22 +234,45 @@ def chain_to_config(policies: Sequence[AssemblyPolicy], settings: Mapping[str, A
     """The mapping that `chain_from_config` reads back.
 
     Raises:
-        ConfigurationError: A policy is not one of ours, or was given something that only code can make.
+        ConfigurationError: A policy's class cannot be imported, does not tell its settings, or was given something that
+            only code can make.
     """
-    entries: list[str | dict[str, Any]] = []
-    for index, policy in enumerate(policies):
-        if type(policy) is not POLICIES.get(policy.name) or not isinstance(policy, DecidingPolicy):
-            raise ConfigurationError(
-                f"policy {policy.name!r} (index {index}) is not one of ours, so that no configuration stands for it"
-            )
-        if policy.only_in_code:
-            raise ConfigurationError(
-                f"policy {policy.name!r} (index {index}): its {policy.only_in_code!r} was made in code, so that no "
-                "configuration stands for it"
-            )
-        parameters = {name: value for name, value in policy.config.items() if value is not None}
-        entries.append({policy.name: parameters} if parameters else policy.name)
+    entries = [_written(policy, f"policy {policy.name!r} (index {index})") for index, policy in enumerate(policies)]
     written = {name: value for name, value in settings.items() if value is not None}
     framing = written.pop("framing", None)
     figures = {name: value for name in _FRAMING if (value := getattr(framing, name, None)) != getattr(_PLAIN, name)}
     return {**written, **({"framing": figures} if framing is not None and figures else {}), "policies": entries}
+
+
+def _written(policy: AssemblyPolicy, where: str) -> str | dict[str, Any]:
+    """A policy's entry, from which `make_policy` makes one with the same settings."""
+    name = policy.name if type(policy) is POLICIES.get(policy.name) else _import_path(type(policy))
+    if name is None:
+        raise ConfigurationError(
+            f"{where} is not one of ours, so that no configuration stands for it, nor has its class an import path "
+            "(package.module:Class)"
+        )
+    in_code = getattr(policy, "only_in_code", "")
+    if in_code:
+        raise ConfigurationError(f"{where}: its {in_code!r} was made in code, so that no configuration stands for it")
+    config = getattr(policy, "config", None) or {}
+    parameters = parameters_of(type(policy))
+    decides = isinstance(policy, DecidingPolicy)
+    untold = [key for key, (_, default) in parameters.items() if not decides or default is Parameter.empty]
+    untold = [key for key in untold if key not in config]
+    if untold:
+        raise ConfigurationError(
+            f"{where}: its 'config' does not tell {untold[0]!r}, so that no configuration stands for it"
+        )
+    told = {key: config[key] for key in parameters if config.get(key) is not None}
+    settings = {key: one.value if isinstance(one, Enum) else one for key, one in told.items()}
+    return {name: settings} if settings else name
+
+
+def _import_path(policy: type) -> str | None:
+    """The path by which a class is imported, if there is one."""
+    try:
+        found: Any = reduce(getattr, policy.__qualname__.split("."), sys.modules[policy.__module__])
+    except (KeyError, AttributeError):
+        return None
+    return f"{policy.__module__}:{policy.__qualname__}" if found is policy and policy.__module__ != "__main__" else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from operator import is_
+from operator import is_, lt
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.intervals import complement, difference, intersection, is_in, merged, to_runs
@@ -80,7 +80,24 @@ def match(
         step.moved = tuple(sorted(step.numbered_in.item_ids.of(view.position(at)) for at in moved(indexes)))
     replaced = diff.replaced() if stands_in and None in diff.middle else []
     tags = _tags(inputs, complement(diff.length, kept), replaced, verdicts, otherwise, index)
-    groups = [ItemGroup(view.pick(runs), step.numbered_in, *tag) for tag, runs in tags]
+    _write_groups(step, tags)
+
+
+def match_part(step: Step, part: View, verdicts: Sequence[Verdict]) -> bool | None:
+    """As `match`, of a part of what went in: whether all verdicts are true; None where it is no such part, in order."""
+    view = step.view_in
+    indexes = [view.index_of(position) for position in part.positions()]
+    if -1 in indexes or not all(map(lt, indexes, indexes[1:])):
+        return None
+    inputs, gone = list(view), complement(len(view), to_runs(indexes))
+    _write_groups(step, _tags(inputs, gone, (), verdicts, DecisionReason.POLICY, None))
+    step.view_out = part
+    said = {id(inputs[at]) for at in _said(inputs, verdicts, gone, None)}
+    return all(id(event) in said for verdict in verdicts for event in verdict.events)
+
+
+def _write_groups(step: Step, tags: Sequence[tuple[Tag, list[Run]]]) -> None:
+    groups = [ItemGroup(step.view_in.pick(runs), step.numbered_in, *tag) for tag, runs in tags]
     step.exits = tuple(group for group in groups if group.outcome in EXITS)
     step.pinned = tuple(group for group in groups if group.outcome not in EXITS)
 

@@ -51,6 +51,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit status is returned."""
     arguments = parser().parse_args(argv)
+    if "" not in sys.path:
+        sys.path.append("")  # so that a policy in a file of the working folder is found, behind all else
     try:
         return int(arguments.run(arguments))
     except (ConfigurationError, TranscriptError) as error:

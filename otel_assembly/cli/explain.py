@@ -49,6 +49,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--transcript", metavar="PATH", help="the conversation that was replayed, for --find")
     parser.add_argument("--service", metavar="NAME", help="with --jaeger: only this service")
     parser.add_argument("--lookback", metavar="TIME", help="with --jaeger: how far back, such as 2h or 7d (default 2d)")
+    parser.add_argument(
+        "--policy",
+        dest="policies",
+        action="append",
+        metavar="MODULE:CLASS",
+        help="a policy of your own that was in the chain, to run it again; may be repeated",
+    )
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     parser.set_defaults(run=run)
 
@@ -69,6 +76,7 @@ class AmbiguousError(ConfigurationError):
 
 def run(arguments: argparse.Namespace) -> int:
     """Explain; 0, 1 where there is no such turn or item or nothing is known of it, 2 where several fit."""
+    from otel_assembly.chain.config import policy_class
     from otel_assembly.explain import Explainer
 
     if arguments.transcript is not None and arguments.find is None:
@@ -78,7 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
         ledger = _ledger(arguments)
         for problem in ledger.problems[:_SHOWN]:
             print(f"otel-assembly: {safe_text(problem)}", file=sys.stderr)
-        explainer = Explainer(ledger, arguments.turn)
+        policies = [policy_class(path, "--policy") for path in arguments.policies or ()]
+        explainer = Explainer(ledger, arguments.turn, policies)
         item = arguments.item if arguments.find is None else _find(arguments, ledger)
     except AmbiguousError as error:
         print(f"otel-assembly: {safe_text(error)}", file=sys.stderr)

@@ -21,22 +21,19 @@ from otel_assembly.errors import AssemblyError, ContextOverflowError, Transcript
 from otel_assembly.history.history import History
 from otel_assembly.messages.describe import EventKind, describe
 from otel_assembly.messages.tool_pairs import broken_pairs
+from otel_assembly.policies.registry import token_limit
 from otel_assembly.recorder import NullRecorder
 from otel_assembly.telemetry import OpenTelemetryRecorder
 from otel_assembly.tokens import TokenMeter, counter_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from otel_assembly.cli.transcripts import Transcript
     from otel_assembly.decision import DecisionOutcome
     from otel_assembly.policies import AssemblyPolicy
     from otel_assembly.recorder import Recorder
     from otel_assembly.tokens import MessageFraming
-
-#: A budget that cannot hold is counted here, not raised: the other turns are worth seeing.
-_TOLERANT = {"token_budget": {"on_overflow": "drop"}, "budget": {"on_overflow": "drop"}}
-
 
 #: Unreadable conversations that are named one by one.
 _SHOWN = 20
@@ -156,21 +153,27 @@ def _variants(arguments: argparse.Namespace) -> list[Variant]:
         framing: MessageFraming | None = None
         if option == "--budget":
             name = f"budget-{value}"
-            policies = chain_from_spec(f"conversation,budget:window={value}:output_reserve=0", _TOLERANT)
+            policies = chain_from_spec(f"conversation,budget:window={value}:output_reserve=0", _tolerant)
         elif option == "--policies":
-            policies = chain_from_spec(value, _TOLERANT)
+            policies = chain_from_spec(value, _tolerant)
             name = "+".join(policy.name for policy in policies)
         else:
-            chain = chain_from_config(value, _TOLERANT)
+            chain = chain_from_config(value, _tolerant)
             policies, framing = chain.policies, chain.settings["framing"]
             name = chain.settings["name"] or Path(value).stem
-        limits = [limit for policy in policies if (limit := getattr(policy, "max_tokens", None)) is not None]
+        limits = [limit for policy in policies if (limit := token_limit(policy)) is not None]
         taken = sum(variant.name == name or variant.name.startswith(f"{name}#") for variant in variants)
         name = f"{name}#{taken + 1}" if taken else name
         budget = min(limits) if limits else None
         counter = counter_for(arguments.model)
         variants.append(Variant(name, Assembler(policies, counter=counter, framing=framing), budget, counter))
     return variants
+
+
+def _tolerant(policy: type) -> Mapping[str, Any]:
+    """A budget that cannot hold is counted here, not raised: the other turns are worth seeing."""
+    defaults: Mapping[str, Any] = getattr(policy, "replay_defaults", {})
+    return defaults
 
 
 def _assembler(variant: Variant, model: str | None, recorder: Recorder) -> Assembler:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from otel_assembly.chain.config import make_policy
+from otel_assembly.chain.config import policy_of
 from otel_assembly.context import Context
 from otel_assembly.decision import DecisionReason
 from otel_assembly.errors import ConfigurationError, ContextOverflowError
 from otel_assembly.explain.skeleton import PromptsOfTurn, SkeletonMeter, UnknownError, note_tokens, stand_ins
-from otel_assembly.explain.summarised import SummarisedBudget
+from otel_assembly.explain.summarised import summarised
 from otel_assembly.history.history import History
 from otel_assembly.messages.describe import EventKind
-from otel_assembly.policies import POLICIES, DecidingPolicy
+from otel_assembly.policies import POLICIES, BudgetPolicy, DecidingPolicy
+from otel_assembly.policies.base import INJECTION, PolicyLimit, parameters_of
 from otel_assembly.telemetry import conventions as names
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping, Sequence
+    from collections.abc import Coroutine, Iterable, Mapping, Sequence
 
     from otel_assembly.decision import Outcome
     from otel_assembly.explain.skeleton import StandIn
@@ -26,16 +27,26 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-BUDGET: Final = "budget"
 
-#: The setting of each reducer that makes room, and what it counts.
-LIMITS: Final[Mapping[str, tuple[str, str]]] = {
-    "token_budget": ("max_tokens", "tokens"),
-    "budget": ("window", "tokens"),
-    "sliding_window": ("max_events", "events"),
-}
-#: What adds to the prompts and lets every event through; what it added stands in the ledger.
-_INJECTIONS: Final = frozenset({"alert", "working_memory", "episodic_memory", "topic_inbox", "network_context"})
+class KnownPolicies:
+    """The classes of policies by the names that spans say: ours, and a user's.
+
+    Args:
+        users: Classes of the user's own, which go before ours of the same name.
+    """
+
+    def __init__(self, users: Iterable[type[Any]] = ()) -> None:
+        self._classes: dict[str, type[Any]] = {**POLICIES, **{policy.name: policy for policy in users}}
+
+    def of(self, step: ReportedStep) -> type[DecidingPolicy] | None:
+        """The class of the policy whose step it is, if it is known and can be run again in principle."""
+        found = self._classes.get(step.policy)
+        return found if found is not None and issubclass(found, DecidingPolicy) else None
+
+    def limit(self, step: ReportedStep) -> PolicyLimit | None:
+        """What bounds the policy's output."""
+        policy = self.of(step)
+        return policy.limit if policy is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +78,10 @@ class ChainRun:
         uncounted: Items whose tokens nobody counted: what is worked out without them is a lower bound.
     """
 
-    def __init__(self, ledger: LedgerHistory, turn: ReportedTurn) -> None:
+    def __init__(self, ledger: LedgerHistory, turn: ReportedTurn, known: KnownPolicies) -> None:
         self._ledger = ledger
         self._turn = turn
+        self._known = known
         self._exits = ledger.exits(turn.number)
         self._policies: dict[tuple[int, int], DecidingPolicy | None] = {}
         self.problem: str | None = None
@@ -157,8 +169,8 @@ class ChainRun:
         }
 
     def is_ours(self, step: ReportedStep) -> bool:
-        """Whether a policy can be run again."""
-        return step.policy in _INJECTIONS or self._policy(step, 0) is not None
+        """Whether a policy can be run again, or lets every event pass."""
+        return _injects(step) or self._policy(step, 0) is not None
 
     def size(self, unit: str) -> int:
         """What a limit has to be raised by, at most, so that everything fits."""
@@ -169,7 +181,8 @@ class ChainRun:
 
         Shown it is by a filter in front of that policy, or by a prompt that held them when there was a newer response.
         """
-        if any(step.policy == "conversation" for step in self._turn.steps if step.index < index):
+        before = [self._known.of(step) for step in self._turn.steps if step.index < index]
+        if any(policy is not None and policy.filters is not None and policy.replayable for policy in before):
             return []
         if all(self._ledger.items[item].calls is not None for item in self._items):
             return []
@@ -206,13 +219,19 @@ class ChainRun:
             policy = self._policy(step, more.get(step.index, 0))
             if policy is None or names.EXCEPTION_TYPE in step.attributes:
                 prompts = [*prompts, *self._prompts.given_by({names_at[step.index]} - {"caller"})]
-                view = view if step.policy in _INJECTIONS else self._as_stated(step, view)
+                view = view if _injects(step) else self._as_stated(step, view)
                 runs.append(StepRun(_ordinals(view)))
                 continue
             try:
                 outcome = _finished(policy.decide(prompts, view, context))
             except ContextOverflowError:
                 raise UnknownError(f"{step.policy}, run again, finds that its budget cannot hold") from None
+            except UnknownError:
+                raise
+            except Exception as error:  # it may be anybody's, and is shown events without a word in them
+                raise UnknownError(
+                    f"{step.policy} cannot be run again without what the events say: {type(error).__name__}"
+                ) from error
             prompts, view = list(outcome.prompts), outcome.events
             runs.append(StepRun(_ordinals(view), outcome))
         return runs
@@ -220,13 +239,15 @@ class ChainRun:
     def _policy(self, step: ReportedStep, more: int) -> DecidingPolicy | None:
         key = step.index, more
         if key not in self._policies:
-            self._policies[key] = self._summarised(step, more) or _made_again(step, more)
+            self._policies[key] = self._summarised(step, more) or self._made_again(step, more)
         return self._policies[key]
 
     def _summarised(self, step: ReportedStep, more: int) -> DecidingPolicy | None:
         """A budget that put a summary in the place of what it cut."""
-        settings = _settings(step)
-        if step.policy != BUDGET or "summary_tokens" not in settings:
+        policy, settings = self._known.of(step), settings_of(step)
+        if policy is None or not (
+            issubclass(policy, BudgetPolicy) and policy.replayable and "summary_tokens" in settings
+        ):
             return None
         older = next((block for block in step.blocks if block.kind == EventKind.OLDER), None)
         reserve = int(older.attributes.get(names.BLOCK_MIN_TOKENS, 0)) if older is not None else 0
@@ -235,7 +256,24 @@ class ChainRun:
             return None
         (summary,) = stand_ins(self._ledger, self._turn, made, frozenset()).values()
         settings["window"] += more
-        return SummarisedBudget({**settings, "compact": None}, reserve, summary)
+        return summarised(policy, settings, reserve, summary)
+
+    def _made_again(self, step: ReportedStep, more: int) -> DecidingPolicy | None:
+        """The policy with its settings; None where it is not known, or goes by what no ledger states."""
+        policy = self._known.of(step)
+        if policy is None or _injects(step):
+            return None
+        try:
+            stated = policy.settings_to_rerun(settings_of(step))
+            if stated is None:
+                return None
+            settings = {name: stated[name] for name in parameters_of(policy) if name in stated}
+            if more and policy.limit is not None:
+                settings[policy.limit.setting] += more
+            again = policy_of(policy, settings, step.policy, step.policy)
+        except (ValueError, TypeError, KeyError, ConfigurationError):
+            return None
+        return again if isinstance(again, DecidingPolicy) else None
 
     def _as_stated(self, step: ReportedStep, view: Sequence[Any]) -> Sequence[Any]:
         """What a policy that is not ours did, as the ledger states it, on events that it may never have seen."""
@@ -269,23 +307,12 @@ def _ordinals(view: Sequence[Any]) -> tuple[int, ...]:
     return tuple(event.item for event in view)
 
 
-def _made_again(step: ReportedStep, more: int) -> DecidingPolicy | None:
-    """The policy with its settings; None where it is not one of ours, or was counted by what no ledger states."""
-    if step.policy not in POLICIES or step.policy in _INJECTIONS:
-        return None
-    try:
-        config = _settings(step)
-        if config.pop("compact", None) is not None or step.policy == BUDGET:
-            config.pop("summary_tokens", None)
-        if more:
-            config[LIMITS[step.policy][0]] += more
-        policy = make_policy(step.policy, config, step.policy)
-    except (ValueError, TypeError, KeyError, ConfigurationError):
-        return None
-    return None if "chars_per_token" in config or not isinstance(policy, DecidingPolicy) else policy
+def _injects(step: ReportedStep) -> bool:
+    """Whether a policy adds to the prompts and lets every event pass; what it added stands in the ledger."""
+    return step.attributes.get(names.POLICY_KIND) == INJECTION
 
 
-def _settings(step: ReportedStep) -> dict[str, Any]:
+def settings_of(step: ReportedStep) -> dict[str, Any]:
     """A policy's settings, as its span states them."""
     try:
         read = dict(json.loads(step.attributes.get(names.POLICY_CONFIG) or "{}"))

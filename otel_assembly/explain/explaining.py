@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from otel_assembly._internal.forks import worked_out_once
 from otel_assembly.decision import DecisionOutcome, DecisionReason, PromptPart
 from otel_assembly.errors import AssemblyError
-from otel_assembly.explain.chain import BUDGET
+from otel_assembly.explain.chain import KnownPolicies
 from otel_assembly.explain.explanation import (
     Absence,
     BlockPlace,
@@ -24,21 +24,25 @@ from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.ledger_history import ALLOCATOR
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from otel_assembly.policies.base import AssemblyPolicy
     from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedBlock, ReportedExit, ReportedTurn
 
 
-def explain(ledger: LedgerHistory, turn: int, item: int) -> Explanation:
+def explain(ledger: LedgerHistory, turn: int, item: int, policies: Iterable[type[AssemblyPolicy]] = ()) -> Explanation:
     """What happened to an item at a turn.
 
     Args:
         ledger: As `read_ledgers` gives it.
         turn: The assembly's number in its ledger, from 0.
         item: The item's ordinal in its ledger, from 0.
+        policies: Classes of policies of your own, to be run again where they are `replayable`; ours are known.
 
     Raises:
         AssemblyError: The ledger has no such turn or item.
     """
-    return Explainer(ledger, turn).explain(item)
+    return Explainer(ledger, turn, policies).explain(item)
 
 
 class Explainer:
@@ -47,19 +51,20 @@ class Explainer:
     Args:
         ledger: As `read_ledgers` gives it.
         turn: The assembly's number in its ledger, from 0.
+        policies: Classes of policies of your own, to be run again where they are `replayable`; ours are known.
 
     Raises:
         AssemblyError: The ledger has no such turn.
     """
 
-    def __init__(self, ledger: LedgerHistory, turn: int) -> None:
+    def __init__(self, ledger: LedgerHistory, turn: int, policies: Iterable[type[AssemblyPolicy]] = ()) -> None:
         self.ledger = ledger
         numbers = [one.number for one in ledger.turns]
         if not numbers or not 0 <= turn <= max(numbers):
             there = f"turns {min(numbers)} to {max(numbers)}" if numbers else "no turn"
             raise AssemblyError(f"ledger {ledger.id[:12]} has no turn {turn}; the traces tell of {there}")
         self.number = turn
-        self._told = _OfTurn(ledger, ledger.turn(turn)) if turn in numbers else None
+        self._told = _OfTurn(ledger, ledger.turn(turn), KnownPolicies(policies)) if turn in numbers else None
 
     def explain(self, item: int) -> Explanation:
         """What happened to one item.
@@ -119,14 +124,15 @@ class Explainer:
 class _OfTurn:
     """The answers of a turn that is in the traces."""
 
-    def __init__(self, ledger: LedgerHistory, turn: ReportedTurn) -> None:
+    def __init__(self, ledger: LedgerHistory, turn: ReportedTurn, known: KnownPolicies) -> None:
         self.ledger = ledger
         self.turn = turn
+        self.known = known
 
     @worked_out_once
     def remedy(self) -> Remedy:
         """The turn's limits, with its chain run again."""
-        return Remedy(self.ledger, self.turn)
+        return Remedy(self.ledger, self.turn, self.known)
 
     def explain(self, answer: Explanation) -> Explanation:
         """What happened to the item."""
@@ -293,7 +299,7 @@ class _OfTurn:
     def _as_it_is(self, answer: Explanation, exit_: ReportedExit) -> Explanation:
         """What would have kept a compacted item as it is, where an allocator compacted it on this turn."""
         step = next((step for step in self.turn.steps if step.index == exit_.index), None)
-        if step is None or step.policy not in {ALLOCATOR, BUDGET}:
+        if step is None or (step.policy != ALLOCATOR and self.known.limit(step) is None):
             return answer
         return self.remedy.with_raises(self.remedy.with_room(answer, step), step)
 

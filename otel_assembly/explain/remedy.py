@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from otel_assembly._internal.forks import worked_out_once
 from otel_assembly.decision import DecisionReason
 from otel_assembly.explain.allocated import AllocatorRun
-from otel_assembly.explain.chain import LIMITS, ChainRun
+from otel_assembly.explain.chain import ChainRun, KnownPolicies, settings_of
 from otel_assembly.explain.explanation import Competitor, Explanation, Limit, Raise, unsure
 from otel_assembly.explain.skeleton import UnknownError
 from otel_assembly.telemetry import conventions as names
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedStep, ReportedTurn
 
 __all__ = ["Remedy"]
-
-#: The policy that takes in summaries before older turns.
-_PLACES_SUMMARIES: Final = "budget"
 
 #: Why no larger limit would keep an item that left for this reason.
 _NEVER: Final = {
@@ -51,10 +47,11 @@ _LIMITED: Final = frozenset(
 class Remedy:
     """The limits of one turn's policies, and what a larger one would do."""
 
-    def __init__(self, ledger: LedgerHistory, turn: ReportedTurn) -> None:
+    def __init__(self, ledger: LedgerHistory, turn: ReportedTurn, known: KnownPolicies) -> None:
         self.ledger = ledger
         self.turn = turn
-        self.chain = ChainRun(ledger, turn)
+        self.known = known
+        self.chain = ChainRun(ledger, turn, known)
 
     @worked_out_once
     def allocator(self) -> AllocatorRun:
@@ -64,13 +61,14 @@ class Remedy:
 
     def limit(self, step: ReportedStep) -> Limit | None:
         """The limit of a policy; None where it has none, or where its settings are not in the traces."""
-        if step.policy not in LIMITS:
+        bound = self.known.limit(step)
+        if bound is None:
             return self._allocated(step)
-        parameter, unit = LIMITS[step.policy]
+        parameter = bound.setting
         setting = self._setting(step, parameter)
         if setting is None:
             return None
-        if unit == "events":
+        if bound.unit == "events":
             out = step.attributes.get(names.EVENTS_OUT)
             return Limit("events", parameter, setting, setting, None, int(out) if isinstance(out, int) else None)
         used = step.attributes.get(names.TOKENS_OUT)
@@ -78,10 +76,10 @@ class Remedy:
             "tokens",
             parameter,
             setting,
-            setting - (self._setting(step, "output_reserve") or 0),
+            setting - (self._setting(step, bound.reserve) or 0),
             self._fixed(step),
             used if isinstance(used, int) else None,
-            self._setting(step, "step_tokens") or 0,
+            self._setting(step, bound.step) or 0,
         )
 
     def _allocated(self, step: ReportedStep) -> Limit | None:
@@ -93,14 +91,8 @@ class Remedy:
             return None
         return Limit("tokens", "window", window, tokens, fixed, used)
 
-    def _config(self, step: ReportedStep) -> dict[str, Any]:
-        try:
-            return dict(json.loads(step.attributes.get(names.POLICY_CONFIG) or "{}"))
-        except (ValueError, TypeError):
-            return {}
-
     def _setting(self, step: ReportedStep, parameter: str) -> int | None:
-        setting = self._config(step).get(parameter)
+        setting = settings_of(step).get(parameter)
         return setting if type(setting) is int else None
 
     def _fixed(self, step: ReportedStep) -> int | None:
@@ -108,9 +100,13 @@ class Remedy:
             outcome = self.chain.base[step.index].outcome
             if outcome is not None and outcome.fixed is not None:
                 return outcome.fixed
-        holders = [one for one in self.turn.steps if LIMITS.get(one.policy, ("", ""))[1] == "tokens"]
+        holders = [one for one in self.turn.steps if self._counts_tokens(one)]
         fixed = self.turn.attributes.get(names.BUDGET_FIXED)
         return int(fixed) if isinstance(fixed, int) and len(holders) == 1 else None
+
+    def _counts_tokens(self, step: ReportedStep) -> bool:
+        bound = self.known.limit(step)
+        return bound is not None and bound.unit == "tokens"
 
     def with_room(self, answer: Explanation, step: ReportedStep) -> Explanation:
         """The limit, and the items that have the room."""
@@ -162,11 +158,13 @@ class Remedy:
 
     def with_raises(self, answer: Explanation, step: ReportedStep) -> Explanation:
         """The smallest larger limits that would have kept it, or why there are none."""
-        if step.policy not in LIMITS:
+        if self.known.limit(step) is None:
             if answer.reason in _NEVER:
                 return replace(answer, never=_NEVER[answer.reason])
             if step.policy == ALLOCATOR:
                 return self._allocated_more(answer, step)
+            if self.known.of(step) is not None:
+                return unsure(answer, f"what would have kept it: {step.policy} has no limit that could be raised")
             return unsure(answer, f"{step.policy} is not one of our policies: what it goes by is not known")
         chain = self.chain
         problem = chain.problem
@@ -219,14 +217,16 @@ class Remedy:
     def _with_later_policies(self, answer: Explanation) -> Explanation:
         """What cannot be told of the policies that come after those whose limits were raised."""
         raised = {change.index for change in answer.raises}
-        bound = any(change.at_least for change in answer.raises)
+        vague = any(change.at_least for change in answer.raises)
         for step in self.turn.steps:
             if step.index < min(raised) or step.index in raised:
                 continue
-            policy, counts = step.policy, LIMITS.get(step.policy, ("", ""))[1] == "tokens"
+            policy, counts = step.policy, self._counts_tokens(step)
             if not self.chain.is_ours(step):
                 answer = unsure(answer, f"whether {policy}, which comes after it, would have let the item pass")
-            elif (bound and policy in LIMITS) or (counts and self._needs_uncounted(answer.item, step)):
+            elif (vague and self.known.limit(step) is not None) or (
+                counts and self._needs_uncounted(answer.item, step)
+            ):
                 answer = unsure(answer, f"whether {policy} would then have had room: some items were never counted")
         return answer
 
@@ -236,8 +236,8 @@ class Remedy:
         Where the cut moves in steps, or a note says that something was left out, what is older counts as well.
         """
         known = self.ledger.items.get(item)
-        config = self._config(step)
-        older = config.get("step_tokens") or config.get("transparent") or known is None
+        config, bound = settings_of(step), self.known.limit(step)
+        older = (bound is not None and config.get(bound.step)) or config.get("transparent") or known is None
         first = known.atom if known is not None and not older else 0
         return any(one >= first for one in self.chain.uncounted)
 
@@ -271,7 +271,7 @@ class Remedy:
             if point - 1 > low and keeps(point - 1):
                 return _first(keeps, low, point - 1)
             low = max(low, point - 1)
-        most = low + self.chain.size(LIMITS[step.policy][1])
+        most = low + self.chain.size("tokens" if self._counts_tokens(step) else "events")
         reach = 1
         while not keeps(low + reach):
             if low + reach > most:
@@ -282,11 +282,12 @@ class Remedy:
     def _turning_points(self, item: int, step: ReportedStep, more: dict[int, int]) -> list[int]:
         """The raises at which something else than older items comes in, ascending."""
         excess = step.attributes.get(names.OVERFLOW_TOKENS)
-        points = [excess] if isinstance(excess, int) and LIMITS[step.policy][1] == "tokens" else []
-        if step.policy != _PLACES_SUMMARIES:
+        points = [excess] if isinstance(excess, int) and self._counts_tokens(step) else []
+        bound = self.known.limit(step)
+        if bound is None or not bound.first:
             return points
         exits = self.ledger.exits(self.turn.number)
-        out = (one for one, exit_ in exits.items() if exit_.index == step.index and self._kind(one) == "summary")
+        out = (one for one, exit_ in exits.items() if exit_.index == step.index and self._kind(one) in bound.first)
         found = (self._between(one, step, more, points) for one in out if one != item)
         return sorted({*points, *(point for point in found if point is not None)})
 

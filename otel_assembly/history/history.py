@@ -100,18 +100,12 @@ class History(Sequence[Any]):
         self.conversational = PositionColumn(self, array("I"))
         self.non_conversation = PositionColumn(self, array("I"))
         self.orphans = PositionColumn(self, array("I"))
+        #: Each item is in one of these, whatever else it is in.
+        self.classes: tuple[Column, ...] = (self.conversational, self.non_conversation, self.orphans)
         self.requests = PositionColumn(self, array("I"))
         self.alerts = PositionColumn(self, array("I"))
         self.summaries = PositionColumn(self, array("I"))
-        self.columns: tuple[Column, ...] = (
-            self.all,
-            self.conversational,
-            self.non_conversation,
-            self.orphans,
-            self.requests,
-            self.alerts,
-            self.summaries,
-        )
+        self.columns: tuple[Column, ...] = (self.all, *self.classes, self.requests, self.alerts, self.summaries)
         #: The columns that may list one event together, and which of these sets each event has.
         self.column_sets: tuple[tuple[Column, ...], ...] = (
             (self.all, self.non_conversation, self.alerts),

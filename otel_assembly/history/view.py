@@ -7,9 +7,10 @@ filter over a hundred thousand events is therefore one interval, and what it lef
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from otel_assembly._internal.intervals import difference, merged, to_runs
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Positions of a column are copied so many at a time, so that who stops early has not copied them all.
 _CHUNK = 64
+#: Who is shown each event that this task reads from a view, and hands it on; None for nobody.
+reader: Final[ContextVar[Callable[[Any], Any] | None]] = ContextVar("otel_assembly_reader", default=None)
 
 
 class Column:
@@ -101,9 +104,10 @@ class View(Sequence[Any]):
         return self._length
 
     def __iter__(self) -> Iterator[Any]:
-        events = self.history.events
+        events, read = self.history.events, reader.get()
         for column, start, stop in self.segments:
-            yield from map(events.__getitem__, column.positions(start, stop))
+            found = map(events.__getitem__, column.positions(start, stop))
+            yield from found if read is None else map(read, found)
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -112,13 +116,11 @@ class View(Sequence[Any]):
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             start, stop, step = index.indices(self._length)
-            if step != 1:
-                return [self[i] for i in range(start, stop, step)]
-            is_slice = self.is_slice or stop - start < self._length
-            return View(self.history, self.pick([(start, stop)]).segments, is_slice=is_slice)
+            return self.pick([(start, stop)]) if step == 1 else [self[i] for i in range(start, stop, step)]
         if index < 0:
             index += self._length
-        return self.history.events[self.position(index)]
+        event, read = self.history.events[self.position(index)], reader.get()
+        return event if read is None else read(event)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, str | bytes):
@@ -201,7 +203,7 @@ class View(Sequence[Any]):
             column, low, _ = self.segments[0]
             for start, stop in runs:
                 _extend(segments, (column, low + start, low + min(stop, self._length)))
-            return View(self.history, segments, is_slice=self.is_slice)
+            return self._cut_out(segments)
         indexes, _ = self._starts()
         for start, stop in runs:
             place = bisect_right(indexes, start) - 1
@@ -212,7 +214,16 @@ class View(Sequence[Any]):
                 _extend(segments, (column, first, last))
                 start += last - first
                 place += 1
-        return View(self.history, segments, is_slice=self.is_slice)
+        return self._cut_out(segments)
+
+    def _cut_out(self, segments: Sequence[Segment]) -> View:
+        part = View(self.history, segments, is_slice=self.is_slice)
+        part.is_slice |= len(part) < self._length
+        return part
+
+    def mended(self) -> View:
+        """The same view, said to hold no half of a pair: for whoever cut it out and has taken out what that parted."""
+        return View(self.history, self.segments)
 
     def minus(self, other: View) -> View:
         """The part of this view that is not in another one of the same history, by interval over shared columns."""
@@ -224,12 +235,26 @@ class View(Sequence[Any]):
         for column, start, stop in self.segments:
             left = difference([(start, stop)], held.get(id(column), ()))
             segments += ((column, low, high) for low, high in left)
-        return View(self.history, segments, is_slice=self.is_slice)
+        return self._cut_out(segments)
 
     def pick_positions(self, positions: Iterable[int]) -> View:
         """The part of this view at these positions of its history, in the view's order."""
         indexes = sorted(index for position in positions if (index := self.index_of(position)) >= 0)
         return self.pick(to_runs(indexes))
+
+
+class EventList(list[Any]):
+    """A list of a view's events, for policies that are given lists; it knows the view.
+
+    Args:
+        view: What it is a list of.
+    """
+
+    __slots__ = ("view",)
+
+    def __init__(self, view: View) -> None:
+        super().__init__(view)
+        self.view = view
 
 
 class Edited(Sequence[Any]):

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from otel_assembly.policies.alert import AlertPolicy
-from otel_assembly.policies.base import INJECTION, REDUCTION, AssemblyPolicy, DecidingPolicy
+from otel_assembly.policies.base import INJECTION, REDUCTION, AssemblyPolicy, DecidingPolicy, PolicyLimit
 from otel_assembly.policies.budget import BudgetPolicy
 from otel_assembly.policies.conversation import ConversationPolicy
 from otel_assembly.policies.memory import EpisodicMemoryPolicy, WorkingMemoryPolicy
-from otel_assembly.policies.order import policy_kind, validate_order
+from otel_assembly.policies.order import validate_order
+from otel_assembly.policies.registry import POLICIES, policy_kind
 from otel_assembly.policies.token_budget import TokenBudgetPolicy
 from otel_assembly.policies.window import SlidingWindowPolicy
-
-#: Our policies by the name that configuration files and the command line use.
-POLICIES: Final[dict[str, type[DecidingPolicy]]] = {
-    policy.name: policy
-    for policy in (
-        AlertPolicy,
-        BudgetPolicy,
-        ConversationPolicy,
-        EpisodicMemoryPolicy,
-        SlidingWindowPolicy,
-        TokenBudgetPolicy,
-        WorkingMemoryPolicy,
-    )
-}
 
 __all__ = [
     "INJECTION",
@@ -37,6 +22,7 @@ __all__ = [
     "ConversationPolicy",
     "DecidingPolicy",
     "EpisodicMemoryPolicy",
+    "PolicyLimit",
     "SlidingWindowPolicy",
     "TokenBudgetPolicy",
     "WorkingMemoryPolicy",

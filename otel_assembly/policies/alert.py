@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from otel_assembly.conversation import AlertFacts, alert_facts
 from otel_assembly.decision import Outcome
@@ -31,6 +31,8 @@ class AlertPolicy(DecidingPolicy):
 
     name: str = "alert"
     kind: str = INJECTION
+    reads: ClassVar[frozenset[str]] = frozenset({EventKind.ALERT})
+    skippable: ClassVar[bool] = False
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return the prompts with the new alerts, and those that the model has not answered."""

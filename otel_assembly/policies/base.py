@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from dataclasses import dataclass
+from functools import lru_cache
+from inspect import Parameter, isfunction, signature
+from types import NoneType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, get_type_hints, runtime_checkable
 
 from otel_assembly._internal.intervals import Run, complement
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.errors import ConfigurationError
+from otel_assembly.history.broken_pairs import broken_atoms, runs_of
 from otel_assembly.history.history import History, ListHistory
-from otel_assembly.history.view import View
+from otel_assembly.history.view import EventList, View
 from otel_assembly.messages.describe import EventKind
 from otel_assembly.messages.tool_pairs import ANSWERS, ASKS, ECHO, RESPONSE, unpaired
 
@@ -19,6 +24,8 @@ if TYPE_CHECKING:
 
 INJECTION: Final = "injection"
 REDUCTION: Final = "reduction"
+#: The types of what a configuration file can say.
+SAYABLE: Final = (str, int, float, bool, NoneType)
 
 
 @runtime_checkable
@@ -55,16 +62,59 @@ class PolicyLike(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class PolicyLimit:
+    """What bounds the output of a policy that makes room.
+
+    Attributes:
+        setting: The setting that says it, by its name in the policy's `config`.
+        unit: What it counts: ``tokens`` or ``events``.
+        reserve: The setting that says how much of it is kept free for something else; empty where there is none.
+        step: The setting that says in what steps the cut moves; empty where there is none.
+        first: Kinds of events that come before older ones, wherever they stand.
+    """
+
+    setting: str
+    unit: Literal["tokens", "events"] = "tokens"
+    reserve: str = ""
+    step: str = ""
+    first: frozenset[str] = frozenset()
+
+
 class DecidingPolicy:
-    """The base of our policies: they decide, and `apply` follows from it."""
+    """The base of a policy that says why: it decides, and `apply` follows from it.
+
+    Whoever derives from it writes `decide`. Where the events of its `Outcome` are the `View` that it was given, or a
+    slice of it, a turn costs what is new and what the policy looks at, however long the conversation is. Everything
+    else about the policy is in its class:
+
+    Attributes:
+        name: What it is called, in spans, in warnings and on the command line.
+        kind: ``reduction``, or ``injection`` for one that adds prompts and lets every event pass.
+        limit: What bounds its output; None for one that has no limit.
+        filters: The kinds of event that it takes out wherever they stand, for one that makes no room but filters; None
+            for one that makes room. An injection may stand behind a filter, unless it reads what that takes out.
+        reads: The kinds of event that it has to see to do its work.
+        replayable: Whether it goes by kinds, tokens, bytes and pairs alone, and never by what an event says: then
+            `explain` runs it again on what the spans state.
+        skippable: Whether ``on_policy_error="skip"`` goes on without it where it raises.
+        replay_defaults: Settings that ``otel-assembly replay`` gives it where its entry does not.
+    """
 
     name: str = ""
     kind: str = REDUCTION
+    limit: ClassVar[PolicyLimit | None] = None
+    filters: ClassVar[frozenset[str] | None] = None
+    reads: ClassVar[frozenset[str]] = frozenset()
+    replayable: ClassVar[bool] = False
+    skippable: ClassVar[bool] = True
+    replay_defaults: ClassVar[Mapping[str, Any]] = {}
 
     @property
     def config(self) -> Mapping[str, int | float | bool | str | None]:
-        """The settings as given, for spans and configuration files."""
-        return {}
+        """The settings, for spans and configuration files: the constructor's parameters that are attributes as well."""
+        settings = ((name, getattr(self, name, self)) for name in parameters_of(type(self)))
+        return {name: value for name, value in settings if isinstance(value, SAYABLE)}
 
     @property
     def only_in_code(self) -> str:
@@ -80,22 +130,77 @@ class DecidingPolicy:
         outcome = await self.decide(prompts, events, context)
         return list(outcome.prompts), list(outcome.events)
 
+    @classmethod
+    def settings_to_rerun(cls, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The settings with which `explain` runs it again on kinds, tokens, bytes and pairs; None where it cannot.
+
+        Args:
+            settings: Those of the policy that ran, as its span states them.
+        """
+        return settings if cls.replayable else None
+
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in self.config.items())
         return f"{type(self).__name__}({settings})"
 
 
+def parameters_of(policy: type[Any]) -> Mapping[str, tuple[Any, Any]]:
+    """The parameters of a policy's constructor, each with its type and its default (`Parameter.empty` for none).
+
+    What a constructor takes as ``**keywords`` are its base's.
+    """
+    return _parameters_of(policy)  # type: ignore[arg-type]  # a class has a hash
+
+
+@lru_cache(maxsize=512)
+def _parameters_of(policy: type[Any]) -> Mapping[str, tuple[Any, Any]]:
+    found: dict[str, tuple[Any, Any]] = {}
+    for one in policy.__mro__[:-1]:
+        init = vars(one).get("__init__")
+        if not isfunction(init):
+            continue
+        parameters = list(signature(init).parameters.values())[1:]
+        hints = _hints(init)
+        for parameter in parameters:
+            if parameter.kind not in {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}:
+                found.setdefault(parameter.name, (hints.get(parameter.name, Any), parameter.default))
+        if all(parameter.kind is not Parameter.VAR_KEYWORD for parameter in parameters):
+            break
+    return found
+
+
+def _hints(function: Any) -> Mapping[str, Any]:
+    """The types of a function's parameters, but for those that are not there when the program runs."""
+    try:
+        return get_type_hints(function)
+    except Exception:  # noqa: BLE001  # an annotation may be any expression
+        return {name: hint for name, hint in function.__annotations__.items() if not isinstance(hint, str)}
+
+
 def as_view(events: Sequence[Any]) -> View:
     """The events as a `View`; a list is read into a history that lives as long as the view.
 
-    So is a view that may part what belongs together: a slice, or one whose calls were answered after it was made. What
-    pairs with what is then another matter than in its history.
+    So is a view that parts what belongs together: a slice that holds half a pair, or one whose calls were answered
+    after it was made. What pairs with what is then another matter than in its history.
     """
     if isinstance(events, History):
         return events.view()
-    if isinstance(events, View) and not events.is_slice and not _answered_since(events):
-        return events
+    view = events.view if isinstance(events, EventList) else events
+    if isinstance(view, View) and not _answered_since(view):
+        if not view.is_slice:
+            return view
+        if _holds_whole_pairs(view):
+            return view.mended()
     return ListHistory(events).view()
+
+
+def _holds_whole_pairs(view: View) -> bool:
+    """Whether a slice reads as it does in its history: it holds no half of a pair, and leads as the history does."""
+    history = view.history
+    behind = (at for at in view.positions() if at >= history.leading and history.kind(at) not in _NON_CONVERSATION)
+    first = next(behind, None)
+    leads_anew = first is not None and history.kind(first) is EventKind.SYSTEM
+    return not leads_anew and not (history.max_atom_span and broken_atoms(history, runs_of(view)))
 
 
 def _answered_since(view: View) -> bool:
@@ -149,7 +254,7 @@ def newest_atom(view: View, response: int) -> list[int]:
     atom = -1
     for position in view.backward():
         if atom < 0:
-            if history.kind(position) in _ASIDES or not history.pairing.is_sendable(position, response):
+            if history.kind(position) in _NON_CONVERSATION or not history.pairing.is_sendable(position, response):
                 continue
             atom = history.atom(position)
         if history.atom(position) == atom:
@@ -170,7 +275,7 @@ def newest_request(view: View) -> list[int]:
     return [position for position in members if history.atom(position) == atom and view.holds(position)]
 
 
-_ASIDES: Final = frozenset({EventKind.ALERT, EventKind.OTHER})
+_NON_CONVERSATION: Final = frozenset({EventKind.ALERT, EventKind.OTHER})
 
 
 def orphan_verdicts(view: View, lost: Iterable[int]) -> list[Verdict]:
@@ -208,7 +313,7 @@ def keep(view: View, runs: Sequence[Run], reason: DecisionReason) -> tuple[View,
         verdicts += orphan_verdicts(kept, lost)
         indexes = sorted(kept.index_of(position) for position in lost)
         kept = kept.pick(complement(len(kept), [(index, index + 1) for index in indexes]))
-    return kept, verdicts
+    return kept.mended(), verdicts
 
 
 def keep_verdicts(view: View, kept: View, pinned: Iterable[int], reason: DecisionReason) -> list[Verdict]:

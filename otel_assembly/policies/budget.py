@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from otel_assembly._internal.arguments import OnOverflow, one_of
 from otel_assembly.budget.compaction import Compact, Compactors, compactors_of
@@ -18,9 +18,9 @@ from otel_assembly.decision import (
 )
 from otel_assembly.errors import ConfigurationError, ContextOverflowError
 from otel_assembly.history.view import Edited, View
-from otel_assembly.messages.describe import describe
+from otel_assembly.messages.describe import EventKind, describe
 from otel_assembly.messages.replacements import summary_like
-from otel_assembly.policies.base import DecidingPolicy, as_view, at_least
+from otel_assembly.policies.base import DecidingPolicy, PolicyLimit, as_view, at_least
 from otel_assembly.policies.budget_plan import BudgetPlan
 from otel_assembly.policies.compaction_cache import CompactionCache, compaction_cache_of, takes_summary
 
@@ -66,6 +66,11 @@ class BudgetPolicy(DecidingPolicy):
     """
 
     name: str = "budget"
+    limit: ClassVar[PolicyLimit | None] = PolicyLimit(
+        "window", reserve="output_reserve", step="step_tokens", first=frozenset({EventKind.SUMMARY})
+    )
+    replayable: ClassVar[bool] = True
+    replay_defaults: ClassVar[Mapping[str, Any]] = {"on_overflow": "drop"}
 
     def __init__(
         self,
@@ -99,6 +104,7 @@ class BudgetPolicy(DecidingPolicy):
     def config(self) -> Mapping[str, int | float | bool | str | None]:
         """The settings as given."""
         return {
+            **{name: value for name, value in super().config.items() if name != "summary_tokens"},
             "window": self.window,
             "output_reserve": self.output_reserve,
             "step_tokens": self.step_tokens,
@@ -106,6 +112,12 @@ class BudgetPolicy(DecidingPolicy):
             **({"compact": EXTRACTIVE} if self._compact == EXTRACTIVE else {}),
             **({"summary_tokens": self.summary_tokens} if self._compactors is not None else {}),
         }
+
+    @classmethod
+    def settings_to_rerun(cls, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Without a compactor, which has no words to work on."""
+        replayed = super().settings_to_rerun(settings)
+        return replayed and {name: replayed[name] for name in replayed if name not in {"compact", "summary_tokens"}}
 
     @property
     def only_in_code(self) -> str:

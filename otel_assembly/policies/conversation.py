@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from otel_assembly._internal.intervals import complement, to_runs
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.history.history import CONVERSATION_KINDS
 from otel_assembly.history.view import View
+from otel_assembly.messages.describe import EventKind
 from otel_assembly.policies.base import DecidingPolicy, as_view, keep, orphan_verdicts
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ class ConversationPolicy(DecidingPolicy):
     """
 
     name: str = "conversation"
+    filters: ClassVar[frozenset[str] | None] = frozenset(EventKind) - CONVERSATION_KINDS
+    replayable: ClassVar[bool] = True
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return the conversation in `events`."""
@@ -55,4 +58,4 @@ class ConversationPolicy(DecidingPolicy):
             verdicts += orphan_verdicts(kept, lost)
             indexes = sorted(index for position in lost if (index := kept.index_of(position)) >= 0)
             kept = kept.pick(complement(len(kept), [(index, index + 1) for index in indexes]))
-        return Outcome(prompts, kept, verdicts)
+        return Outcome(prompts, kept.mended(), verdicts)

@@ -10,7 +10,7 @@ from otel_assembly.knowledge import CONVERSATIONS_PREFIX, WORKING_MEMORY_PATH, K
 from otel_assembly.policies.base import INJECTION, DecidingPolicy, at_least
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from otel_assembly.context import Context
 
@@ -77,11 +77,6 @@ class EpisodicMemoryPolicy(_MemoryPolicy):
     def __init__(self, max_episodes: int = 5, transparent: bool = True) -> None:
         self.max_episodes = at_least(self.name, "max_episodes", max_episodes)
         self.transparent = bool(transparent)
-
-    @property
-    def config(self) -> Mapping[str, int | float | bool | str | None]:
-        """The settings as given."""
-        return {"max_episodes": self.max_episodes, "transparent": self.transparent}
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return the prompts with past conversations.

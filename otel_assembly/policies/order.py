@@ -6,28 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.arguments import instance, several, text_of
 from otel_assembly.errors import ConfigurationError
+from otel_assembly.messages.describe import EventKind
 from otel_assembly.policies.base import INJECTION, REDUCTION
+from otel_assembly.policies.registry import policy_kind, trait
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_assembly.policies.base import AssemblyPolicy, PolicyLike
-
-#: Names that say what they are, for policies of other libraries that have no ``kind``.
-_KNOWN_KINDS: Final = {
-    "conversation": REDUCTION,
-    "sliding_window": REDUCTION,
-    "token_budget": REDUCTION,
-    "budget": REDUCTION,
-    "episodic_memory": INJECTION,
-    "working_memory": INJECTION,
-    "topic_inbox": INJECTION,
-    "network_context": INJECTION,
-    "alert": INJECTION,
-}
-#: A filter takes nothing for room, so that an injection behind it is counted all the same.
-_FILTERS: Final = frozenset({"conversation"})
-
 
 _BY_NAME: Final = "name policies with Assembler.from_config({'policies': […]}), or give a list of instances"
 
@@ -51,17 +37,12 @@ def checked_chain(policies: Any) -> tuple[AssemblyPolicy, ...]:
     return chain
 
 
-def policy_kind(policy: PolicyLike) -> str | None:
-    """``injection``, ``reduction``, or None where neither the policy nor its name says."""
-    kind = getattr(policy, "kind", None)
-    return kind if kind in {INJECTION, REDUCTION} else _KNOWN_KINDS.get(policy.name)
-
-
 def validate_order(policies: Sequence[PolicyLike]) -> list[str]:
     """Warnings about an order that loses something; an empty list where there is none.
 
-    Injection before reduction (seed 000): what is injected later is missing from the reduction's budget. And a filter
-    in front of `AlertPolicy` takes the alerts away that it should deliver.
+    Injection before reduction (seed 000): what is injected later is missing from the reduction's budget. A filter takes
+    nothing for room, so that an injection may stand behind it; but not `AlertPolicy`, whose alerts a filter may take
+    away. A policy's class says what it is: see `DecidingPolicy`.
 
     Args:
         policies: The chain, in its order.
@@ -75,14 +56,20 @@ def validate_order(policies: Sequence[PolicyLike]) -> list[str]:
         for j in range(i + 1, len(names)):
             if kinds[j] != INJECTION:
                 continue
-            if names[i] not in _FILTERS:
+            filters = trait(policies[i], "filters")
+            if filters is None:
                 warnings.append(
                     f"Policy '{names[i]}' (index {i}) runs before '{names[j]}' (index {j}). Injection policies should "
                     "generally run before reduction policies so injected context is included in the reduction budget."
                 )
-            elif names[j] == "alert":
+            elif lost := sorted(frozenset(filters) & frozenset(trait(policies[j], "reads") or ())):
+                drops = (
+                    "observer alerts, so that none is delivered and a FATAL one does not halt"
+                    if lost == [EventKind.ALERT]
+                    else f"what the other reads: {', '.join(lost)}"
+                )
                 warnings.append(
-                    f"Policy '{names[i]}' (index {i}) runs before '{names[j]}' (index {j}). The filter drops observer "
-                    "alerts, so that none is delivered and a FATAL one does not halt; place 'alert' first."
+                    f"Policy '{names[i]}' (index {i}) runs before '{names[j]}' (index {j}). The filter drops {drops}; "
+                    f"place '{names[j]}' first."
                 )
     return warnings

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from otel_assembly._internal.arguments import OnOverflow, one_of
 from otel_assembly.decision import Outcome
-from otel_assembly.policies.base import DecidingPolicy, as_view, at_least
+from otel_assembly.policies.base import DecidingPolicy, PolicyLimit, as_view, at_least
 from otel_assembly.policies.budget_plan import BudgetPlan
 from otel_assembly.tokens import CharacterCounter, TokenMeter
 
@@ -38,6 +38,9 @@ class TokenBudgetPolicy(DecidingPolicy):
     """
 
     name: str = "token_budget"
+    limit: ClassVar[PolicyLimit | None] = PolicyLimit("max_tokens", step="step_tokens")
+    replayable: ClassVar[bool] = True
+    replay_defaults: ClassVar[Mapping[str, Any]] = {"on_overflow": "drop"}
 
     def __init__(
         self,
@@ -56,16 +59,10 @@ class TokenBudgetPolicy(DecidingPolicy):
         one_of(f"{self.name}: on_overflow", on_overflow, OnOverflow)
         self.on_overflow = on_overflow
 
-    @property
-    def config(self) -> Mapping[str, int | float | bool | str | None]:
-        """The settings as given."""
-        return {
-            "max_tokens": self.max_tokens,
-            "chars_per_token": self.chars_per_token,
-            "transparent": self.transparent,
-            "step_tokens": self.step_tokens,
-            "on_overflow": self.on_overflow,
-        }
+    @classmethod
+    def settings_to_rerun(cls, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """None where it counted by characters: no span states how many there are."""
+        return None if settings.get("chars_per_token") is not None else super().settings_to_rerun(settings)
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return what fits.

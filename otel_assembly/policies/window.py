@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from otel_assembly._internal.intervals import to_runs
 from otel_assembly.decision import DecisionReason, Outcome, Overflow, OverflowCause
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.policies.base import (
     DecidingPolicy,
+    PolicyLimit,
     as_view,
     at_least,
     keep,
@@ -20,7 +21,7 @@ from otel_assembly.policies.base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from otel_assembly.context import Context
     from otel_assembly.history.view import View
@@ -45,6 +46,8 @@ class SlidingWindowPolicy(DecidingPolicy):
     """
 
     name: str = "sliding_window"
+    limit: ClassVar[PolicyLimit | None] = PolicyLimit("max_events", "events")
+    replayable: ClassVar[bool] = True
 
     def __init__(self, max_events: int, transparent: bool = False, stride: int = 1) -> None:
         self.max_events = at_least(self.name, "max_events", max_events)
@@ -55,11 +58,6 @@ class SlidingWindowPolicy(DecidingPolicy):
                 "a longer jump would leave nothing"
             )
         self.transparent = bool(transparent)
-
-    @property
-    def config(self) -> Mapping[str, int | float | bool | str | None]:
-        """The settings as given."""
-        return {"max_events": self.max_events, "transparent": self.transparent, "stride": self.stride}
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return the window."""
