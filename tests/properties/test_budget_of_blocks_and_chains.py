@@ -110,30 +110,32 @@ async def keep_the_same(policy, events, prompts, reserve):
         assert kept == allocated
 
 
-budget_policies = st.builds(
-    lambda budget, reserve, overflow: (BudgetPolicy(budget + reserve, reserve, 0, overflow), reserve),
-    st.integers(4, 700),
-    reserves,
-    overflows,
-)
-token_policies = st.builds(
-    lambda budget, overflow: (TokenBudgetPolicy(budget, on_overflow=overflow), 0), st.integers(4, 700), overflows
-)
-policies = st.one_of(budget_policies, token_policies)
+def policy_of(blocks, percent, reserve, overflow):
+    """A policy with so much of the budget that all of these blocks take; None for the reserve: one that has none."""
+    everything = allocate(blocks, ENOUGH, 0).used
+    budget = max(4, everything * percent // 100)
+    if reserve is None:
+        return TokenBudgetPolicy(budget, on_overflow=overflow)
+    return BudgetPolicy(budget + reserve, reserve, 0, overflow)
+
+
+settings_of_a_policy = st.tuples(st.integers(30, 100), st.one_of(st.none(), reserves), overflows)
 
 
 @QUICK
-@given(conversations(), policies, prompts_of_text)
+@given(conversations(), settings_of_a_policy, prompts_of_text)
 async def test_a_chain_keeps_what_the_allocator_keeps_of_its_parts_as_blocks(events, policy, prompts):
-    await keep_the_same(policy[0], events, prompts, policy[1])
+    blocks, _ = blocks_of(events, prompts, True, set())
+    await keep_the_same(policy_of(blocks, *policy), events, prompts, policy[1] or 0)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
 @LONG
-@given(conversations(max_blocks=16), policies, prompts_of_text)
+@given(conversations(max_blocks=16), settings_of_a_policy, prompts_of_text)
 async def test_thousands_of_chains_keep_what_the_allocator_keeps(events, policy, prompts):
-    await keep_the_same(policy[0], events, prompts, policy[1])
+    blocks, _ = blocks_of(events, prompts, True, set())
+    await keep_the_same(policy_of(blocks, *policy), events, prompts, policy[1] or 0)
 
 
 @QUICK
