@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from otel_assembly._internal.arguments import OnError, OnHalt, counts, instance, one_of
 from otel_assembly._internal.registry import Registry
 from otel_assembly.assembly import Assembly, note_on
-from otel_assembly.chain.apply_policy import apply
+from otel_assembly.chain.apply_policy import apply, config_of
 from otel_assembly.chain.config import chain_from_config, chain_to_config
 from otel_assembly.chain.open_assembly import OpenAssembly
 from otel_assembly.context import Context, listens
@@ -29,7 +29,7 @@ from otel_assembly.history.history import History, unknown_part
 from otel_assembly.ledger.ledger import Ledgers
 from otel_assembly.ledger.record import Record
 from otel_assembly.policies.order import checked_chain, validate_order
-from otel_assembly.policies.registry import config_of, policy_kind, trait
+from otel_assembly.policies.registry import policy_kind, trait
 from otel_assembly.recorder import NULL_RECORDING, default_recorder
 from otel_assembly.tokens import CalibratedCounter, MessageFraming, TokenMeter, counter_for
 from otel_assembly.tokens.models import is_ready, prepare, ready
@@ -88,6 +88,7 @@ class Assembler:
         recorder: Recorder | None = None,
     ) -> None:
         self.policies: tuple[AssemblyPolicy, ...] = checked_chain(policies)
+        self._kinds = tuple(map(policy_kind, self.policies))
         one_of("on_policy_error", on_policy_error, OnError)
         one_of("on_halt", on_halt, OnHalt)
         if counter is not None:
@@ -106,6 +107,7 @@ class Assembler:
         self._recorder = recorder
         self._ledgers = Ledgers()
         self._meters: Registry[str | None, TokenMeter] = Registry(_METERS)
+        self._last_meter: tuple[str | None, TokenMeter] | None = None
         for warning in validate_order(self.policies):
             logger.warning("assembly policy ordering: %s", warning)
         with suppress(TokenizerError):  # raised where something is to be counted
@@ -157,7 +159,8 @@ class Assembler:
             PolicyContractError: A policy changed its input, or returned something else than two sequences.
             DescribeError: An event cannot be read, or has a part that nobody knows and `strict` is asked for.
         """
-        instance("context", context)
+        if type(context) is not Context:
+            instance("context", context)
         context = context if context is not None else Context()
         given = () if isinstance(prompts, str) else tuple(prompts)
         if isinstance(prompts, str) or not all(isinstance(prompt, str) for prompt in given):
@@ -169,9 +172,11 @@ class Assembler:
         started_ns = time.time_ns()
         meter = self._meter(model)
         asked = context
-        if not is_ready(meter.counter):
-            asked = copy.copy(context)  # another turn of the conversation may be given something else meanwhile
-            await ready(meter.counter)
+        if not meter.ready:
+            if not is_ready(meter.counter):
+                asked = copy.copy(context)  # another turn of the conversation may be given something else meanwhile
+                await ready(meter.counter)
+            meter.ready = True
         ledger = self._ledgers.of(events, context)
         ledger_input = ledger.open(events)
         if self.strict and (unknown := ledger_input.view.history.unknown) is not None:
@@ -210,17 +215,19 @@ class Assembler:
         return self._recorder if self._recorder is not None else default_recorder()
 
     def _meter(self, model: str | None) -> TokenMeter:
-        key = None if self._counter is not None else model
-        return self._meters.of(key, lambda: self._new_meter(self._counter or counter_for(model)))
+        if self._last_meter is None or self._last_meter[0] != model:
+            key = None if self._counter is not None else model
+            self._last_meter = model, self._meters.of(key, lambda: self._new_meter(self._counter or counter_for(model)))
+        return self._last_meter[1]
 
     def _new_meter(self, counter: TokenCounter) -> TokenMeter:
         return TokenMeter(counter, self.framing)
 
     async def _run(self, assembly: OpenAssembly) -> None:
         record = assembly.record
-        for policy in self.policies:
+        for policy, kind in zip(self.policies, self._kinds, strict=True):
             self._heed_halt(record)
-            step = assembly.begin_step(policy.name, policy_kind(policy), config_of(policy))
+            step = assembly.begin_step(policy.name, kind, config_of(policy) if assembly.recording.measured else {})
             with assembly.recording.policy(policy.name, step.index):
                 await self._apply(policy, step, record)
             if step.overflow is not None and (record.overflow is None or step.overflow.unit == "tokens"):
@@ -229,7 +236,7 @@ class Assembler:
     def _heed_halt(self, record: Record) -> None:
         """Look whether the conversation is halted; where nothing may be sent then, the assembly ends here."""
         if record.halt is None:
-            record.halt = next((guard.halt for guard in record.guards if guard.halted), None)
+            record.halt = next((guard.halt for guard in record.guards if guard.halt is not None), None)
         if record.halt is not None and self.on_halt == "raise":
             raise HaltedError(record.halt.reason, record.halt.source)
 

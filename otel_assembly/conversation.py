@@ -113,10 +113,11 @@ class HaltGuard:
     Closing is synchronous, so a call that starts after the alert was sent finds the guard closed.
     """
 
-    __slots__ = ("_halt", "_lock", "last", "whose")
+    __slots__ = ("_lock", "halt", "last", "whose")
 
     def __init__(self) -> None:
-        self._halt: HaltEvent | None = None
+        #: What closed the guard; None while it is open.
+        self.halt: HaltEvent | None = None
         #: Who asked last in this conversation.
         self.whose: Whose | None = None
         #: What telemetry remembers of the conversation's last assembly.
@@ -124,14 +125,9 @@ class HaltGuard:
         self._lock = new_lock()
 
     @property
-    def halt(self) -> HaltEvent | None:
-        """What closed the guard; None while it is open."""
-        return self._halt
-
-    @property
     def halted(self) -> bool:
         """Whether no more calls may start."""
-        return self._halt is not None
+        return self.halt is not None
 
     def check(self) -> None:
         """Ask before a model call or a tool call.
@@ -139,8 +135,8 @@ class HaltGuard:
         Raises:
             HaltedError: The conversation was halted.
         """
-        if self._halt is not None:
-            raise HaltedError(self._halt.reason, self._halt.source)
+        if self.halt is not None:
+            raise HaltedError(self.halt.reason, self.halt.source)
 
     def observe(self, event: Any, by: Whose | None = None) -> HaltEvent | None:
         """Show the guard an event of the stream.
@@ -179,9 +175,9 @@ class HaltGuard:
 
     def _settle(self, halt: HaltEvent, by: Whose | None) -> bool:
         with self._lock:
-            if self._halt is not None:
+            if self.halt is not None:
                 return False
-            self._halt = halt
+            self.halt = halt
         running = RUNNING.get()
         if running is not None:
             running.emitted.append(halt)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from enum import Enum
 from functools import lru_cache
 from inspect import isawaitable
 from itertools import pairwise
 from operator import is_
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 from weakref import WeakSet
 
 from otel_assembly._internal.intervals import to_runs
@@ -19,6 +20,7 @@ from otel_assembly.history.broken_pairs import echoes_stand, runs_of
 from otel_assembly.history.history import ListHistory
 from otel_assembly.history.view import Edited, EventList, View, reader
 from otel_assembly.ledger.snapshot import ItemGroup, ItemIds, NumberedHistory, StepCompaction, item_id_runs
+from otel_assembly.policies.base import parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from otel_assembly.history.view import Column, Segment
     from otel_assembly.ledger.ledger import Ledger
     from otel_assembly.ledger.snapshot import Step
-    from otel_assembly.policies.base import AssemblyPolicy
+    from otel_assembly.policies.base import AssemblyPolicy, PolicyLike
 
 logger: Final = logging.getLogger("otel_assembly")
 #: Classes of policies of which a warning has said that a verdict was not true.
@@ -327,3 +329,33 @@ def _take_edits(step: Step, events: Edited, verdicts: Sequence[Verdict], ledger:
     step.numbered_out, step.view_out = numbered, history.view()
     step.created, step.created_positions = tuple(made), tuple(made_at)
     return True
+
+
+def config_of(policy: PolicyLike) -> Mapping[str, Any]:
+    """The settings for a span: numbers, enums, and strings that the constructor's annotation lists (`Literal`).
+
+    Any other string could be content.
+    """
+    try:
+        config = getattr(policy, "config", None)
+        settings = dict(config) if isinstance(config, Mapping) else {}
+        words = _words_of(type(policy)) if any(isinstance(value, str) for value in settings.values()) else {}
+    except Exception:  # noqa: BLE001  # a span's attribute is no reason to fail
+        return {}
+    return {
+        str(name): value
+        for name, value in settings.items()
+        if value is None or isinstance(value, int | float | Enum) or (value in words.get(name, ()))
+    }
+
+
+@lru_cache(maxsize=512)
+def _words_of(policy: type) -> Mapping[str, frozenset[Any]]:
+    """The strings that each parameter of a policy's constructor may be."""
+    return {name: frozenset(_literals(hint)) for name, (hint, _) in parameters_of(policy).items()}
+
+
+def _literals(hint: Any) -> list[Any]:
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    return [word for part in get_args(hint) for word in _literals(part)]

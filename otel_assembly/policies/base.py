@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from inspect import Parameter, isfunction, signature
 from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, get_type_hints, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    Protocol,
+    get_type_hints,
+    runtime_checkable,
+)
 
 from otel_assembly._internal.intervals import Run, complement
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict

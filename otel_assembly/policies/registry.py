@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from enum import Enum
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.policies.alert import AlertPolicy
-from otel_assembly.policies.base import INJECTION, REDUCTION, DecidingPolicy, parameters_of
+from otel_assembly.policies.base import INJECTION, REDUCTION, DecidingPolicy
 from otel_assembly.policies.budget import BudgetPolicy
 from otel_assembly.policies.conversation import ConversationPolicy
 from otel_assembly.policies.memory import EpisodicMemoryPolicy, WorkingMemoryPolicy
@@ -53,36 +50,9 @@ def policy_kind(policy: PolicyLike) -> str | None:
 def token_limit(policy: PolicyLike) -> int | None:
     """How many tokens a policy lets out at most; None where it has no such limit."""
     limit: PolicyLimit | None = trait(policy, "limit")
-    config = config_of(policy)
+    try:
+        config = dict(getattr(policy, "config", {}))
+    except Exception:  # noqa: BLE001  # settings that cannot be read state no limit
+        return None
     most = config.get(limit.setting) if limit is not None and limit.unit == "tokens" else None
     return None if limit is None or most is None else most - (config.get(limit.reserve) or 0)
-
-
-def config_of(policy: PolicyLike) -> Mapping[str, Any]:
-    """The settings for a span: numbers, enums, and strings that the constructor's annotation lists (`Literal`).
-
-    Any other string could be content.
-    """
-    try:
-        config = getattr(policy, "config", None)
-        settings = dict(config) if isinstance(config, Mapping) else {}
-        words = _words_of(type(policy)) if any(isinstance(value, str) for value in settings.values()) else {}
-    except Exception:  # noqa: BLE001  # a span's attribute is no reason to fail
-        return {}
-    return {
-        str(name): value
-        for name, value in settings.items()
-        if value is None or isinstance(value, int | float | Enum) or (value in words.get(name, ()))
-    }
-
-
-@lru_cache(maxsize=512)
-def _words_of(policy: type) -> Mapping[str, frozenset[Any]]:
-    """The strings that each parameter of a policy's constructor may be."""
-    return {name: frozenset(_literals(hint)) for name, (hint, _) in parameters_of(policy).items()}
-
-
-def _literals(hint: Any) -> list[Any]:
-    if get_origin(hint) is Literal:
-        return list(get_args(hint))
-    return [word for part in get_args(hint) for word in _literals(part)]

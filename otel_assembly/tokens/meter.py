@@ -140,6 +140,7 @@ class TokenMeter:
         "_tools",
         "counter",
         "framing",
+        "ready",
     )
 
     def __init__(
@@ -153,6 +154,8 @@ class TokenMeter:
     ) -> None:
         self.counter = counter
         self.framing = framing or MessageFraming()
+        #: Whether the counter is known to have all it needs to count.
+        self.ready = False
         self._max_characters = max_characters
         self._max_entries = max_entries
         self._max_text = min(max_text, max_characters)
