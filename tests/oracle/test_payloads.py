@@ -18,7 +18,7 @@ from seeded import FAMILIES, TRANSCRIPTS, transcripts
 
 DIGESTS = Path(__file__).parent / "digests.json"
 #: Seeds of each family: those that every run compares, and all.
-SEEDS = {"assembled": (300, 3_000), "observed": (300, 3_000), "allocated": (500, 4_000), "gathered": (50, 500)}
+SEEDS = {"assembled": (150, 3_000), "observed": (150, 3_000), "allocated": (200, 4_000), "gathered": (50, 500)}
 GROUP = 50
 
 
