@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from counting import WordCounter
+from telemetry.random_runs import DropAnswers, Flaky, Newest, Remind, Shorten, Summarise
 
 from otel_assembly import (
     AlertPolicy,
@@ -17,7 +18,6 @@ from otel_assembly import (
     BlockItem,
     BudgetPolicy,
     Candidate,
-    CompactionSummary,
     Compactors,
     ConfigurationError,
     Context,
@@ -28,8 +28,6 @@ from otel_assembly import (
     History,
     KnowledgeStore,
     MemoryKnowledgeStore,
-    ModelRequest,
-    ModelResponse,
     SlidingWindowPolicy,
     Task,
     TokenBudgetPolicy,
@@ -92,54 +90,6 @@ def turns_of(r):
     for turn in script(r):
         events = conversation(*turn)
         yield [as_chat(event, words) for event, words in zip(events, turn, strict=True)] if chat else events
-
-
-class DropAnswers:
-    name = "drop_answers"
-
-    async def apply(self, prompts, events, context):
-        return prompts, [e for e in events if not (isinstance(e, ModelResponse) and not e.tool_calls)]
-
-
-class Summarise:
-    name = "summarise"
-
-    async def apply(self, prompts, events, context):
-        if len(events) < 6:
-            return prompts, list(events)
-        return prompts, [CompactionSummary(id=f"s{len(events) // 3}", summary="so far"), *events[-4:]]
-
-
-class Shorten:
-    name = "shorten"
-
-    async def apply(self, prompts, events, context):
-        return prompts, [
-            e.model_copy(update={"content": e.content[:10]}) if isinstance(e, ModelRequest) else e for e in events
-        ]
-
-
-class Remind:
-    name = "remind"
-
-    async def apply(self, prompts, events, context):
-        return [*prompts, "remember"], [*events, ModelRequest(id=f"r{len(events) // 2}", content="do not forget")]
-
-
-class Newest:
-    name = "newest"
-
-    async def apply(self, prompts, events, context):
-        return prompts, [*events[-1:], *events[:-1]]
-
-
-class Flaky:
-    name = "flaky"
-
-    async def apply(self, prompts, events, context):
-        if len(events) % 3 == 0:
-            raise RuntimeError("no luck")
-        return prompts, list(events)[1:]
 
 
 class Wrong:

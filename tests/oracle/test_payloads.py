@@ -1,8 +1,8 @@
 """What is exported and answered for thousands of seeded conversations stays, byte for byte, what it was.
 
 `digests.json` beside this file holds a digest for every fifty of them. Where one differs, compare the texts of the two
-versions of the package: ``python tests/oracle/test_payloads.py FAMILY SEED`` prints one. A change that is meant is
-written with ``python tests/oracle/test_payloads.py --write``, and its reason stands in the changelog.
+versions of the package: ``PYTHONPATH=tests python tests/oracle/test_payloads.py FAMILY SEED`` prints one. A change that
+is meant is written with ``--write`` in the place of those two, and its reason stands in the changelog.
 """
 
 from __future__ import annotations
@@ -72,7 +72,6 @@ def _write():
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
     logging.disable(logging.CRITICAL)
     if sys.argv[1:] == ["--write"]:
         _write()
