@@ -1,4 +1,8 @@
-"""What one conversation exported and answered, as one text: random ids numbered as they appear, times left out."""
+"""What one conversation exported and answered, as one text: random ids numbered as they appear, times left out.
+
+Of it, what was sent and decided is a text of its own: prompts, events, counts of what is sent, reasons and errors, but
+neither the numbers of items nor how the ledger's arrays are written. It stays also where those change.
+"""
 
 from __future__ import annotations
 
@@ -59,14 +63,52 @@ def exported(telemetry):
     return {"spans": spans, "logs": logs, "points": sorted(points, key=repr)}
 
 
-def payload(family, seed):
-    """All that a seeded conversation exported and answered."""
+#: How the ledger is written, and counts of what is not sent.
+WRITTEN = re.compile(
+    r"assembly\.((arrived|counted|returned|withdrawn|offered|kept)\..*|(dropped|compacted|injected)\.(items|reasons|rest|new"
+    r"|tokens)|tokens\.(in|in_estimated)|tokens\.estimated\.items|block\.(items|order|charges|atoms|losers|winners)"
+    r"|compaction\.(provenance|result)|previous\.id)"
+)
+UNSENT = {"assembly.input.tokens", "assembly.tokens.dropped"}
+
+
+def decided(held):
+    """What was sent and decided, of all that was exported and answered."""
+    answers = [
+        (one[0], *one[2:4], *one[6:]) if isinstance(one, tuple) and len(one) == len(ANSWER) else one
+        for one in held["answers"]
+    ]
+
+    def plain(attributes, span=""):
+        unsent = "assembly.tokens.out" if span.startswith("apply_policy") else ""
+        return {name: value for name, value in attributes.items() if name != unsent and not WRITTEN.fullmatch(name)}
+
+    spans = [
+        (name, plain(attributes, name), [(event, plain(more)) for event, more in events], status, message)
+        for *_, name, _, attributes, events, _, status, message in held["spans"]
+        if name != "list_items"
+    ]
+    logs = [(name, plain(attributes), *rest[:2]) for name, attributes, *rest in held["logs"]]
+    points = [point for point in held["points"] if point[0] not in UNSENT]
+    return {"answers": answers, "spans": spans, "logs": logs, "points": points}
+
+
+#: What the answer of an assembly is made of: see `seeded.answer_of`.
+ANSWER = ("turn", "items", "events", "prompts", "decisions", "totals", "kinds", "prefix")
+
+
+def payloads(family, seed):
+    """What a seeded conversation sent and decided, and all that it exported and answered."""
     telemetry = RecordedTelemetry()
     try:
         answers = asyncio.run(family(seed, telemetry))
         held = {"answers": answers, **exported(telemetry)}
     finally:
         telemetry.shutdown()
+    return as_text(decided(held)), as_text(held)
+
+
+def as_text(held):
     made = _Numbered()  # what a policy makes may have a random id
     text = json.dumps(held, ensure_ascii=False, indent=0, default=str)
     return re.sub(r'"[0-9a-f]{32}"', lambda found: made[found[0]], text)

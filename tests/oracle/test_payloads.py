@@ -1,8 +1,10 @@
-"""What is exported and answered for thousands of seeded conversations stays, byte for byte, what it was.
+"""What is sent, decided and exported for thousands of seeded conversations stays, byte for byte, what it was.
 
-`digests.json` beside this file holds a digest for every fifty of them. Where one differs, compare the texts of the two
-versions of the package: ``PYTHONPATH=tests python tests/oracle/test_payloads.py FAMILY SEED`` prints one. A change that
-is meant is written with ``--write`` in the place of those two, and its reason stands in the changelog.
+`digests.json` beside this file holds two digests for every fifty of them: of what was sent and decided, which no way of
+telling it changes, and of all that was exported and answered. Where one differs, compare the texts of the two versions
+of the package: ``PYTHONPATH=tests python tests/oracle/test_payloads.py FAMILY SEED`` prints one, and with ``--sent`` at
+its end what was sent and decided. A change that is meant is written with ``--write`` in the place of those, and its
+reason stands in the changelog.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from payload import digest, payload
+from payload import digest, payloads
 from seeded import FAMILIES, TRANSCRIPTS, transcripts
 
 DIGESTS = Path(__file__).parent / "digests.json"
@@ -32,7 +34,8 @@ def groups(slow):
 
 
 def digest_of(family, first, count=GROUP):
-    return digest(payload(FAMILIES[family], seed) for seed in range(first, first + count))
+    sent, whole = zip(*(payloads(FAMILIES[family], seed) for seed in range(first, first + count)), strict=True)
+    return {"sent": digest(sent), "whole": digest(whole)}
 
 
 def held():
@@ -76,4 +79,5 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["--write"]:
         _write()
     else:
-        print(payload(FAMILIES[sys.argv[1]], int(sys.argv[2])))
+        sent, whole = payloads(FAMILIES[sys.argv[1]], int(sys.argv[2]))
+        print(sent if sys.argv[3:] == ["--sent"] else whole)
