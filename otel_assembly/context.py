@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -181,12 +180,13 @@ class Context:
         """This context as one assembly sees it: shared with its conversation, with callbacks and counts of its own."""
         conversation = self.conversation
         self._present()
-        own = copy.copy(self)
-        own._conversation = conversation  # noqa: SLF001  # a copy of ourselves
-        own._meter = meter  # noqa: SLF001
-        own._on_success, own._on_failure, own._emitted = [], [], []  # noqa: SLF001
-        own._watch = watch  # noqa: SLF001
-        own._began = conversation.deliveries.now  # noqa: SLF001
+        own = object.__new__(type(self))
+        own.__dict__.update(self.__dict__)
+        own._conversation = conversation  # a copy of ourselves
+        own._meter = meter
+        own._on_success, own._on_failure, own._emitted = [], [], []
+        own._watch = watch
+        own._began = conversation.deliveries.now
         own.input = given
         return own
 

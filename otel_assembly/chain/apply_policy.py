@@ -8,7 +8,7 @@ from enum import Enum
 from functools import lru_cache
 from inspect import isawaitable
 from itertools import pairwise
-from operator import is_
+from operator import is_, itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 from weakref import WeakSet
 
@@ -170,7 +170,7 @@ def _shape(value: Any) -> str:
 
 
 def _prompts(policy: AssemblyPolicy, step: Step, prompts: Any) -> tuple[str, ...]:
-    if not _is_sequence(prompts) or not all(isinstance(prompt, str) for prompt in prompts):
+    if prompts is not step.prompts_in and not (_is_sequence(prompts) and all(isinstance(one, str) for one in prompts)):
         raise PolicyContractError(policy.name, step.index, "returned prompts that are not a sequence of strings")
     return tuple(prompts)
 
@@ -245,6 +245,9 @@ def _rest(whole: View, parts: Iterable[View]) -> list[View] | None:
 
     The history's classes of events together are all of it, so that what is in the one is compared with the others.
     """
+    parts = list(parts)
+    if _make_up(whole, parts):
+        return []
     history = whole.history
     #: By column and place, how many views more (or fewer) hold what is behind it than what is in front of it.
     edges: dict[Column, dict[int, int]] = {}
@@ -271,6 +274,21 @@ def _rest(whole: View, parts: Iterable[View]) -> list[View] | None:
         if left:
             rest.append(View(history, left))
     return rest
+
+
+def _make_up(whole: View, parts: Iterable[View]) -> bool:
+    """Whether views of one column make up all of an interval of it, as a straight cut and what it leaves do."""
+    if len(whole.segments) != 1:
+        return False
+    column, at, end = whole.segments[0]
+    for one, start, stop in sorted((segment for part in parts for segment in part.segments), key=_start):
+        if one is not column or start != at:
+            return False
+        at = stop
+    return at == end
+
+
+_start: Final = itemgetter(1)
 
 
 def _warn(policy: AssemblyPolicy) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -139,7 +139,7 @@ class Record:
     context: Context
     meter: TokenMeter
     prompts_in: tuple[str, ...]
-    assembly_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    assembly_id: str = field(default_factory=lambda: os.urandom(16).hex())
     #: The assembly before this one in the ledger.
     last: Snapshot | None = None
     #: The last assembly before this one whose span was recorded.

@@ -218,6 +218,8 @@ class Step:
 
     def let_out(self, prompts: tuple[str, ...]) -> None:
         """These are the prompts now: one that came in keeps its source, and a new one is the policy's."""
+        if prompts is self.prompts_in:
+            return
         known: dict[str, list[str]] = {}
         for prompt, source in zip(reversed(self.prompts_in), reversed(self.sources), strict=True):
             known.setdefault(prompt, []).append(source)
