@@ -1,121 +1,132 @@
 """otel-assembly: see, bound and explain what an agent's model gets to see, through OpenTelemetry.
 
 The public names, one screen: everything else is private to the package, or has a module of its own
-(`otel_assembly.telemetry`, `otel_assembly.testing`).
+(`otel_assembly.telemetry`, `otel_assembly.testing`). A name's module is imported when the name is first asked for:
+whoever instruments a program pays in each of its processes for what that process uses.
 """
 
-from otel_assembly import messages as _messages  # noqa: F401  # registers how chat messages are read
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly._internal import current_recorder as _current_recorder
 from otel_assembly._version import __version__
-from otel_assembly.assembler import Assembler
-from otel_assembly.assembly import Assembly
-from otel_assembly.budget.allocation import Allocation, BlockDecision, ItemDecision
-from otel_assembly.budget.allocator import allocate, allocate_async
-from otel_assembly.budget.attempt import Attempt, CompactionOutcome
-from otel_assembly.budget.block import Block, BlockItem, Cut
-from otel_assembly.budget.compact_model import ModelCompactor
-from otel_assembly.budget.compact_turns import compact_history, compact_history_async
-from otel_assembly.budget.compacted_block import CompactedBlock
-from otel_assembly.budget.compaction import Compactors
-from otel_assembly.budget.extractive import ExtractiveCompactor
-from otel_assembly.budget.ordering import OrderedPrompt, order_for_attention_and_cache
-from otel_assembly.context import Context
-from otel_assembly.context_assembler.assembler import AssembledContext, ContextAssembler
-from otel_assembly.context_assembler.candidates import Candidate, Recall, Retriever, Task
-from otel_assembly.context_assembler.queued_gate import QueuedWriteGate
-from otel_assembly.context_assembler.retention import (
-    KnowledgeRecall,
-    KnowledgeWriteGate,
-    Proposal,
-    Retained,
-    RetentionOutcome,
-    WriteGate,
-)
-from otel_assembly.conversation import HaltGuard, on_halt
-from otel_assembly.conversation import on_close as _on_close
-from otel_assembly.decision import Decision, DecisionOutcome, DecisionReason, Outcome, Overflow, OverflowCause, Verdict
-from otel_assembly.errors import (
-    AssemblyError,
-    CompactionError,
-    ConfigurationError,
-    ContextOverflowError,
-    DescribeError,
-    HaltedError,
-    KnowledgeError,
-    KnowledgePathError,
-    KnowledgeStoreError,
-    PolicyContractError,
-    PolicyError,
-    PolicyFailedError,
-    SourceFailedError,
-    TokenizerError,
-    TranscriptError,
-    UnknownNameError,
-)
-from otel_assembly.events import (
-    AggregationCompleted,
-    AggregationFailed,
-    AssemblyCompleted,
-    CompactionSummary,
-    Event,
-    HaltEvent,
-    ModelRequest,
-    ModelResponse,
-    ObserverAlert,
-    ObserverCompleted,
-    ObserverStarted,
-    Severity,
-    ToolCallEvent,
-    ToolErrorEvent,
-    ToolResultEvent,
-    ToolResultsEvent,
-    TurnCompleted,
-    TurnStarted,
-    Usage,
-    UsageEvent,
-    event_from_json,
-    event_to_json,
-)
-from otel_assembly.history.history import History
-from otel_assembly.history.view import View
-from otel_assembly.instrumentation import instrument, uninstrument
-from otel_assembly.knowledge import (
-    AggregateTrigger,
-    ConversationSummaryAggregate,
-    DiskKnowledgeStore,
-    KnowledgeStore,
-    MemoryKnowledgeStore,
-    SqliteKnowledgeStore,
-    WorkingMemoryAggregate,
-)
-from otel_assembly.ledger.record import Breakpoints, Prefix, Totals
-from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, describe
-from otel_assembly.policies import (
-    AlertPolicy,
-    AssemblyPolicy,
-    BudgetPolicy,
-    ConversationPolicy,
-    DecidingPolicy,
-    EpisodicMemoryPolicy,
-    PolicyLimit,
-    SlidingWindowPolicy,
-    TokenBudgetPolicy,
-    WorkingMemoryPolicy,
-    validate_order,
-)
-from otel_assembly.recorder import set_default_recorder as _set_default_recorder
-from otel_assembly.runtime import BudgetMonitor, LoopDetector, Observer, Stream, TokenMonitor, attach
-from otel_assembly.telemetry import configure, invoke_agent
-from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
-from otel_assembly.telemetry.recorder import halted as _halted
-from otel_assembly.tokens import (
-    CalibratedCounter,
-    CharacterCounter,
-    MessageFraming,
-    TiktokenCounter,
-    TokenCounter,
-    TokenMeter,
-    counter_for,
-)
+
+if TYPE_CHECKING:
+    from otel_assembly.assembler import Assembler
+    from otel_assembly.assembly import Assembly
+    from otel_assembly.budget.allocation import Allocation, BlockDecision, ItemDecision
+    from otel_assembly.budget.allocator import allocate, allocate_async
+    from otel_assembly.budget.attempt import Attempt, CompactionOutcome
+    from otel_assembly.budget.block import Block, BlockItem, Cut
+    from otel_assembly.budget.compact_model import ModelCompactor
+    from otel_assembly.budget.compact_turns import compact_history, compact_history_async
+    from otel_assembly.budget.compacted_block import CompactedBlock
+    from otel_assembly.budget.compaction import Compactors
+    from otel_assembly.budget.extractive import ExtractiveCompactor
+    from otel_assembly.budget.ordering import OrderedPrompt, order_for_attention_and_cache
+    from otel_assembly.context import Context
+    from otel_assembly.context_assembler.assembler import AssembledContext, ContextAssembler
+    from otel_assembly.context_assembler.candidates import Candidate, Recall, Retriever, Task
+    from otel_assembly.context_assembler.queued_gate import QueuedWriteGate
+    from otel_assembly.context_assembler.retention import (
+        KnowledgeRecall,
+        KnowledgeWriteGate,
+        Proposal,
+        Retained,
+        RetentionOutcome,
+        WriteGate,
+    )
+    from otel_assembly.conversation import HaltGuard, on_halt
+    from otel_assembly.decision import (
+        Decision,
+        DecisionOutcome,
+        DecisionReason,
+        Outcome,
+        Overflow,
+        OverflowCause,
+        Verdict,
+    )
+    from otel_assembly.errors import (
+        AssemblyError,
+        CompactionError,
+        ConfigurationError,
+        ContextOverflowError,
+        DescribeError,
+        HaltedError,
+        KnowledgeError,
+        KnowledgePathError,
+        KnowledgeStoreError,
+        PolicyContractError,
+        PolicyError,
+        PolicyFailedError,
+        SourceFailedError,
+        TokenizerError,
+        TranscriptError,
+        UnknownNameError,
+    )
+    from otel_assembly.events import (
+        AggregationCompleted,
+        AggregationFailed,
+        AssemblyCompleted,
+        CompactionSummary,
+        Event,
+        HaltEvent,
+        ModelRequest,
+        ModelResponse,
+        ObserverAlert,
+        ObserverCompleted,
+        ObserverStarted,
+        Severity,
+        ToolCallEvent,
+        ToolErrorEvent,
+        ToolResultEvent,
+        ToolResultsEvent,
+        TurnCompleted,
+        TurnStarted,
+        Usage,
+        UsageEvent,
+        event_from_json,
+        event_to_json,
+    )
+    from otel_assembly.history.history import History
+    from otel_assembly.history.view import View
+    from otel_assembly.instrumentation import instrument, uninstrument
+    from otel_assembly.knowledge import (
+        AggregateTrigger,
+        ConversationSummaryAggregate,
+        DiskKnowledgeStore,
+        KnowledgeStore,
+        MemoryKnowledgeStore,
+        SqliteKnowledgeStore,
+        WorkingMemoryAggregate,
+    )
+    from otel_assembly.ledger.record import Breakpoints, Prefix, Totals
+    from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, describe
+    from otel_assembly.policies import (
+        AlertPolicy,
+        AssemblyPolicy,
+        BudgetPolicy,
+        ConversationPolicy,
+        DecidingPolicy,
+        EpisodicMemoryPolicy,
+        PolicyLimit,
+        SlidingWindowPolicy,
+        TokenBudgetPolicy,
+        WorkingMemoryPolicy,
+        validate_order,
+    )
+    from otel_assembly.runtime import BudgetMonitor, LoopDetector, Observer, Stream, TokenMonitor, attach
+    from otel_assembly.telemetry import configure, invoke_agent
+    from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
+    from otel_assembly.tokens import (
+        CalibratedCounter,
+        CharacterCounter,
+        MessageFraming,
+        TiktokenCounter,
+        TokenCounter,
+        TokenMeter,
+        counter_for,
+    )
 
 __all__ = [
     "AggregateTrigger",
@@ -247,5 +258,84 @@ __all__ = [
     "validate_order",
 ]
 
-_set_default_recorder(OpenTelemetryRecorder)
-_on_close(_halted)
+#: The modules that have these names.
+_NAMES: Final = {
+    "assembler": "Assembler",
+    "assembly": "Assembly",
+    "budget.allocation": "Allocation BlockDecision ItemDecision",
+    "budget.allocator": "allocate allocate_async",
+    "budget.attempt": "Attempt CompactionOutcome",
+    "budget.block": "Block BlockItem Cut",
+    "budget.compact_model": "ModelCompactor",
+    "budget.compact_turns": "compact_history compact_history_async",
+    "budget.compacted_block": "CompactedBlock",
+    "budget.compaction": "Compactors",
+    "budget.extractive": "ExtractiveCompactor",
+    "budget.ordering": "OrderedPrompt order_for_attention_and_cache",
+    "context": "Context",
+    "context_assembler.assembler": "AssembledContext ContextAssembler",
+    "context_assembler.candidates": "Candidate Recall Retriever Task",
+    "context_assembler.queued_gate": "QueuedWriteGate",
+    "context_assembler.retention": "KnowledgeRecall KnowledgeWriteGate Proposal Retained RetentionOutcome WriteGate",
+    "conversation": "HaltGuard on_halt",
+    "decision": "Decision DecisionOutcome DecisionReason Outcome Overflow OverflowCause Verdict",
+    "errors": (
+        "AssemblyError CompactionError ConfigurationError ContextOverflowError DescribeError HaltedError "
+        "KnowledgeError KnowledgePathError KnowledgeStoreError PolicyContractError PolicyError "
+        "PolicyFailedError SourceFailedError TokenizerError TranscriptError UnknownNameError"
+    ),
+    "events": (
+        "AggregationCompleted AggregationFailed AssemblyCompleted CompactionSummary Event HaltEvent "
+        "ModelRequest ModelResponse ObserverAlert ObserverCompleted ObserverStarted Severity ToolCallEvent "
+        "ToolErrorEvent ToolResultEvent ToolResultsEvent TurnCompleted TurnStarted Usage UsageEvent "
+        "event_from_json event_to_json"
+    ),
+    "history.history": "History",
+    "history.view": "View",
+    "instrumentation": "instrument uninstrument",
+    "knowledge": (
+        "AggregateTrigger ConversationSummaryAggregate DiskKnowledgeStore KnowledgeStore MemoryKnowledgeStore "
+        "SqliteKnowledgeStore WorkingMemoryAggregate"
+    ),
+    "ledger.record": "Breakpoints Prefix Totals",
+    "messages.describe": "EventFacts EventKind ToolCallFacts describe",
+    "policies": (
+        "AlertPolicy AssemblyPolicy BudgetPolicy ConversationPolicy DecidingPolicy EpisodicMemoryPolicy "
+        "PolicyLimit SlidingWindowPolicy TokenBudgetPolicy WorkingMemoryPolicy validate_order"
+    ),
+    "runtime": "BudgetMonitor LoopDetector Observer Stream TokenMonitor attach",
+    "telemetry": "configure invoke_agent",
+    "telemetry.recorder": "OpenTelemetryRecorder",
+    "tokens": "CalibratedCounter CharacterCounter MessageFraming TiktokenCounter TokenCounter TokenMeter counter_for",
+}
+_MODULES: Final = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULES.get(name)
+    if module is not None:
+        value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+        return value
+    if not name.startswith("_"):
+        try:
+            return import_module(f"{__name__}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"{__name__}.{name}":
+                raise
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _recorder() -> Any:
+    return __getattr__("OpenTelemetryRecorder")()
+
+
+def _halted(*closed: Any) -> None:
+    import_module(f"{__name__}.telemetry.recorder").halted(*closed)
+
+
+_current_recorder.set_default_recorder(_recorder)
+_current_recorder.halt_listeners.append(_halted)

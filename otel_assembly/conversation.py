@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from otel_assembly._internal.current_recorder import halt_listeners
 from otel_assembly._internal.forks import new_lock
 from otel_assembly._internal.registry import Registry
 from otel_assembly.errors import HaltedError
@@ -78,9 +79,6 @@ def alert_facts(event: Any) -> AlertFacts:
     return AlertFacts(str(event.source), severity_name(event.severity), str(event.message))
 
 
-_halt_listeners: list[Callable[[HaltEvent, HaltGuard, Whose | None], None]] = []
-
-
 class Running(NamedTuple):
     """An assembly while it runs: whose guards it heeds, and the halts that its policies and observers bring about."""
 
@@ -99,12 +97,7 @@ def halted_here() -> bool:
 
 def on_halt(listener: Callable[[HaltEvent], None]) -> None:
     """Tell this listener of every guard that closes, at once and in the context in which it closed."""
-    on_close(lambda halt, guard, by: listener(halt))
-
-
-def on_close(listener: Callable[[HaltEvent, HaltGuard, Whose | None], None]) -> None:
-    """As `on_halt`, for a listener that wants to know which guard it is, and on whose behalf it was closed."""
-    _halt_listeners.append(listener)
+    halt_listeners.append(lambda halt, guard, by: listener(halt))
 
 
 class HaltGuard:
@@ -181,7 +174,7 @@ class HaltGuard:
         running = RUNNING.get()
         if running is not None:
             running.emitted.append(halt)
-        for listener in _halt_listeners:
+        for listener in halt_listeners:
             listener(halt, self, by)
         return True
 

@@ -342,7 +342,7 @@ AnyEvent = Annotated[
     | AggregationFailed,
     Field(discriminator="type"),
 ]
-_ADAPTER: TypeAdapter[Event] = TypeAdapter(AnyEvent)
+_ADAPTER: TypeAdapter[Event] = TypeAdapter(AnyEvent, config=ConfigDict(defer_build=True))
 
 
 def event_to_json(event: Event) -> str:

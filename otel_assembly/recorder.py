@@ -196,5 +196,3 @@ default_recorder: Callable[[], Recorder] = current_recorder.default_recorder
 is_default: Callable[[Recorder], bool] = current_recorder.is_default
 #: Until the block ends, this is the recorder of assemblers that are given none; then it is again what it was.
 using_recorder: Callable[[Recorder], AbstractContextManager[None]] = current_recorder.using_recorder
-
-set_default_recorder(NullRecorder)

@@ -24,7 +24,30 @@ def test_all_is_what_the_package_has():
         for name, value in vars(otel_assembly).items()
         if not name.startswith("_") and not isinstance(value, types.ModuleType)
     }
-    assert public | {"__version__"} == set(otel_assembly.__all__)
+    assert public - {"import_module", "TYPE_CHECKING", "Any", "Final"} <= set(otel_assembly.__all__)
+
+
+def test_a_name_comes_from_the_module_that_type_checkers_are_told():
+    tree = ast.parse(Path(otel_assembly.__file__).read_text(encoding="utf-8"))
+    checked = next(node for node in tree.body if isinstance(node, ast.If))
+    told = {alias.name: node.module for node in checked.body for alias in node.names}
+    assert told.keys() | {"__version__"} == set(otel_assembly.__all__)
+    for name, module in told.items():
+        assert getattr(otel_assembly, name) is getattr(importlib.import_module(module), name), name
+
+
+def test_importing_the_package_imports_next_to_nothing():
+    code = "import sys, otel_assembly; print(*sorted(sys.modules)); otel_assembly.Assembler; otel_assembly.telemetry"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & {"pydantic", "tiktoken", "yaml", "opentelemetry.sdk"}
+    assert len([name for name in loaded if name.startswith("otel_assembly")]) <= 4
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'Asembler'"):
+        otel_assembly.Asembler  # noqa: B018
+    assert "Assembler" in dir(otel_assembly)
 
 
 def test_all_is_sorted_and_has_no_name_twice():

@@ -15,6 +15,8 @@ class _Default:
 
 
 _DEFAULT = _Default()
+#: What is told of every guard that closes: the halt, the guard, and on whose behalf it was closed, where that is known.
+halt_listeners: list[Callable[[Any, Any, Any], None]] = []
 
 
 def set_default_recorder(make: Callable[[], Any]) -> None:
