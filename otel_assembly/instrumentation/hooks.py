@@ -255,6 +255,10 @@ class Instrumentation:
         """Something of ours went wrong."""
         self.recorder.failed(f"instrumentation.{self.framework}", error)
 
+    def take(self, met: type, name: str, wrap: Callable[[Callable[..., Any], Instrumentation], Any]) -> None:
+        """Wrap a method of a class that is met as the framework runs, as a hook wraps one."""
+        self.patches.take(met, name, lambda made: wrap(made, self))
+
     def begin_run(self, agent_name: str, *, conversation_id: str | None = None) -> OpenRun | None:
         """One run of an agent: an ``invoke_agent`` span where no span is current; None where no provider is configured.
 

@@ -10,7 +10,6 @@ import sys
 import time
 from contextlib import nullcontext
 from contextvars import ContextVar
-from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
@@ -18,15 +17,15 @@ from otel_assembly.instrumentation.ag2.conversation import agent_name_of, begin
 from otel_assembly.instrumentation.ag2.runs import AGENT_RUN, agent_run_of
 from otel_assembly.instrumentation.hooks import argument, bound
 from otel_assembly.instrumentation.reducers import no_summary, same_objects
+from otel_assembly.instrumentation.wrappers import around_awaited
 from otel_assembly.observe.assembler import current_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from otel_assembly.instrumentation.hooks import Instrumentation
+    from otel_assembly.instrumentation.wrappers import Observation, Wrap
     from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
-
-    Wrap = Callable[[Callable[..., Any], Instrumentation], Callable[..., Any]]
 
 COMPACTION: Final = "compaction"
 AGGREGATION: Final = "aggregation"
@@ -118,93 +117,61 @@ class _StrategyRun:
                 self._assembly.end(error, stays=True)
 
 
-def _strategy(policy: str, original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    @wraps(original)
-    async def kept_up(self: Any, *args: Any, **kwargs: Any) -> Any:
+def _strategy(policy: str) -> Wrap:
+    @around_awaited
+    def kept_up(instrumentation: Instrumentation, strategy: Any, /, *args: Any, **kwargs: Any) -> Observation:
         # A strategy that calls another, or a policy that calls one, reports what comes of all of it.
-        if not instrumentation.listening() or _RUNNING.get() is not None or current_step() is not None:
-            return await original(self, *args, **kwargs)
+        if _RUNNING.get() is not None or current_step() is not None:
+            return
         context = argument(args, kwargs, 1, "context")
         agent_run = agent_run_of(context)
         with agent_run.current() if agent_run is not None else nullcontext():
-            strategy_run: _StrategyRun | None = None
-            with instrumentation.contained():
-                strategy_run = _StrategyRun(instrumentation, policy, argument(args, kwargs, 0, "events"), context)
-                if policy == AGGREGATION:
-                    strategy_run.open(self)
-            if strategy_run is None:
-                return await original(self, *args, **kwargs)
+            strategy_run = _StrategyRun(instrumentation, policy, argument(args, kwargs, 0, "events"), context)
+            if policy == AGGREGATION:
+                strategy_run.open(strategy)
             try:
                 with bound(_RUNNING, strategy_run):
-                    result = await original(self, *args, **kwargs)
+                    result = yield
             except BaseException as error:
-                strategy_run.fail(self, error)
+                strategy_run.fail(strategy, error)
                 raise
-            strategy_run.end(self, result if policy == COMPACTION else None)
-            return result
+            strategy_run.end(strategy, result if policy == COMPACTION else None)
 
     return kept_up
 
 
-def compact(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around a strategy's ``compact``."""
-    return _strategy(COMPACTION, original, instrumentation)
+#: Around a strategy's ``compact``, and its ``aggregate``.
+compact, aggregate = _strategy(COMPACTION), _strategy(AGGREGATION)
 
 
-def aggregate(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around a strategy's ``aggregate``."""
-    return _strategy(AGGREGATION, original, instrumentation)
-
-
-def summarize(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+@around_awaited
+def summarize(instrumentation: Instrumentation, strategy: Any, /, *args: Any, **kwargs: Any) -> Observation:
     """Around the summariser's call of a strategy of AG2's own; the events are the last list among the arguments."""
-
-    @wraps(original)
-    async def summarized(self: Any, *args: Any, **kwargs: Any) -> Any:
-        strategy_run = _RUNNING.get()
-        if strategy_run is None or not instrumentation.listening():
-            return await original(self, *args, **kwargs)
-        step = strategy_run.open(self)
-        attempt = None
+    strategy_run = _RUNNING.get()
+    step = strategy_run.open(strategy) if strategy_run is not None else None
+    if strategy_run is None or step is None:
+        return
+    events = next(given for given in reversed((*args, *kwargs.values())) if isinstance(given, list))
+    with step.compacting(type(strategy).__name__, tokens_in=strategy_run.tokens(events)) as made:
+        text = yield
         with instrumentation.contained():
-            if step is not None:
-                events = next(given for given in reversed((*args, *kwargs.values())) if isinstance(given, list))
-                attempt = step.compacting(type(self).__name__, tokens_in=strategy_run.tokens(events))
-        if step is None or attempt is None:
-            return await original(self, *args, **kwargs)
-        with attempt as made:
-            text = await original(self, *args, **kwargs)
-            with instrumentation.contained():
-                made.tokens_out = step.count(text)
-                made.outcome = no_summary(text, events)
-                strategy_run.lost = events if made.outcome is not None else ()
-        return text
-
-    return summarized
+            made.tokens_out = step.count(text)
+            made.outcome = no_summary(text, events)
+            strategy_run.lost = events if made.outcome is not None else ()
 
 
-def _strategies_of(
-    method: str, wrap: Wrap, original: Callable[..., Any], instrumentation: Instrumentation
-) -> Callable[..., Any]:
-    @wraps(original)
-    async def on_turn(self: Any, call_next: Any, event: Any, context: Any) -> Any:
-        if not instrumentation.listening():
-            return await original(self, call_next, event, context)
+def _strategies_of(method: str, wrap: Wrap) -> Wrap:
+    """Around the middleware that runs strategies: those of users are known when they are met."""
+
+    @around_awaited
+    def on_turn(instrumentation: Instrumentation, middleware: Any, /, *args: Any, **kwargs: Any) -> Observation:
         with instrumentation.contained():
-            take = instrumentation.patches.take
-            take(type(self._strategy), method, lambda method: wrap(method, instrumentation))
-        put_back = getattr(sys.modules.get(type(self).__module__), "_with_usage_events", None)
+            instrumentation.take(type(middleware._strategy), method, wrap)  # noqa: SLF001  # nothing else names it
+        put_back = getattr(sys.modules.get(type(middleware).__module__), "_with_usage_events", None)
         with bound(_PUT_BACK, put_back if method == "compact" else None):
-            return await original(self, call_next, event, context)
+            yield
 
     return on_turn
 
 
-def compaction_turn(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around the middleware that runs compaction: the strategies of users are known when they are met."""
-    return _strategies_of("compact", compact, original, instrumentation)
-
-
-def aggregation_turn(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around the middleware that runs aggregation, as above."""
-    return _strategies_of("aggregate", aggregate, original, instrumentation)
+compaction_turn, aggregation_turn = _strategies_of("compact", compact), _strategies_of("aggregate", aggregate)

@@ -14,7 +14,7 @@ from collections import deque
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import asdict
-from functools import partial, wraps
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
@@ -23,6 +23,7 @@ from otel_assembly.instrumentation.ag2.runs import AGENT_RUN, agent_run_of, chan
 from otel_assembly.instrumentation.conversation import LEDGER_KEYS
 from otel_assembly.instrumentation.hooks import bound, reported_whole
 from otel_assembly.instrumentation.reducers import FRAMEWORK, same_objects
+from otel_assembly.instrumentation.wrappers import around_awaited
 from otel_assembly.recorder import Whose
 from otel_assembly.telemetry.recorder import OpenTelemetryRecorder, emit_halt
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from otel_assembly.instrumentation.hooks import Instrumentation
+    from otel_assembly.instrumentation.wrappers import Observation
     from otel_assembly.observe.assembler import ObservedAssembly
 
 
@@ -58,17 +60,13 @@ def halts(package: str, original: Callable[..., Any], instrumentation: Instrumen
     """Around `MemoryStream.send` of one of AG2's packages, through which every event of a stream goes."""
     halt_type = sys.modules[f"{package}.events"].HaltEvent
 
-    @wraps(original)
-    async def sent(self: Any, event: Any, context: Any) -> Any:
-        if not instrumentation.listening():
-            return await original(self, event, context)
-        if isinstance(event, halt_type):
-            with instrumentation.contained():
-                if not already_reported(event):
-                    _report(instrumentation, HaltEvent(reason=str(event.reason), source=str(event.source)), self)
-        return await original(self, event, context)
+    @around_awaited
+    def sent(instrumentation: Instrumentation, stream: Any, event: Any, context: Any) -> Observation:
+        if isinstance(event, halt_type) and not already_reported(event):
+            _report(instrumentation, HaltEvent(reason=str(event.reason), source=str(event.source)), stream)
+        yield
 
-    return sent
+    return sent(original, instrumentation)
 
 
 def _report(instrumentation: Instrumentation, halt: HaltEvent, stream: Any) -> None:

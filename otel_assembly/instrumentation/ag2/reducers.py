@@ -18,6 +18,7 @@ from otel_assembly.conversation import alert_facts
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
 from otel_assembly.instrumentation.ag2.conversation import model_call
 from otel_assembly.instrumentation.hooks import ByIdentity, argument, reported_whole
+from otel_assembly.instrumentation.wrappers import instead
 from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.instrumentation.ag2.conversation import ModelCall
     from otel_assembly.instrumentation.hooks import Instrumentation
+    from otel_assembly.instrumentation.wrappers import Wrap
     from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
 
     _Proxy = ObjectProxy[Any]
@@ -255,28 +257,24 @@ def _settings(policy: Any, **attributes: str) -> dict[str, Any]:
     return {name: value for name, value in held if value is not None}
 
 
-def assembler(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around `AssemblerMiddleware.on_llm_call`."""
-
-    @wraps(original)
-    async def on_llm_call(self: Any, call_next: Any, events: Any, context: Any) -> Any:
-        if not instrumentation.listening():
-            return await original(self, call_next, events, context)
-        policies = getattr(self, "_policies", None)
-        if policies is None:
-            return await original(self, call_next, events, context)
-        call, first = model_call(instrumentation, context)
-        chain = _Chain(instrumentation, policies, call, call_next)
-        try:
-            result = await original(_Observed(self, chain), chain.call_next, events, context)
-        except BaseException as error:
-            call.end(error)
-            raise
-        if first:
-            call.end()
-        return result
-
-    return on_llm_call
+@instead
+async def assembler(
+    instrumentation: Instrumentation, original: Any, middleware: Any, call_next: Any, events: Any, context: Any
+) -> Any:
+    """In the place of `AssemblerMiddleware.on_llm_call`."""
+    policies = getattr(middleware, "_policies", None)
+    if policies is None:
+        return await original(middleware, call_next, events, context)
+    call, first = model_call(instrumentation, context)
+    chain = _Chain(instrumentation, policies, call, call_next)
+    try:
+        result = await original(_Observed(middleware, chain), chain.call_next, events, context)
+    except BaseException as error:
+        call.end(error)
+        raise
+    if first:
+        call.end()
+    return result
 
 
 class _Observed(_Proxy):
@@ -359,26 +357,20 @@ class _Plugin(_InAChain):
         return await self._policy.apply(prompts, events, context)
 
 
-def _limiter(
-    policy: str,
-    limit_of: Callable[[Any], tuple[str, int]],
-    report: Report,
-    original: Callable[..., Any],
-    instrumentation: Instrumentation,
-) -> Callable[..., Any]:
-    @wraps(original)
-    async def on_llm_call(self: Any, call_next: Any, events: Any, context: Any) -> Any:
-        if not instrumentation.listening():
-            return await original(self, call_next, events, context)
+def _limiter(policy: str, limit_of: Callable[[Any], tuple[str, int]], report: Report) -> Wrap:
+    @instead
+    async def on_llm_call(
+        instrumentation: Instrumentation, original: Any, limiter: Any, call_next: Any, events: Any, context: Any
+    ) -> Any:
         call, first = model_call(instrumentation, context)
         assembly = step = None
         with instrumentation.contained():
-            setting, limit = limit_of(self)
+            setting, limit = limit_of(limiter)
             assembly = call.goes_on(context.prompt, events, call_next)
             if assembly is not None:
                 step = assembly.step(policy, kind="reduction", config={setting: limit})
         if assembly is None or step is None:
-            return await original(self, call_next, events, context)
+            return await original(limiter, call_next, events, context)
         limiting, reported = ExitStack(), False
         limiting.enter_context(step)
 
@@ -392,7 +384,7 @@ def _limiter(
 
         try:
             with limiting:  # where no model was called, nothing is known to have left
-                result = await original(self, limited, events, context)
+                result = await original(limiter, limited, events, context)
         except BaseException as error:
             with instrumentation.contained():
                 call.end(error)
@@ -430,11 +422,6 @@ def _token_limit(limiter: Any) -> tuple[str, int]:
     return "max_tokens", int(tokens)
 
 
-def history_limiter(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around `HistoryLimiter`."""
-    return _limiter("history_limiter", _event_limit, _events, original, instrumentation)
-
-
-def token_limiter(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around `TokenLimiter`."""
-    return _limiter("token_limiter", _token_limit, _tokens, original, instrumentation)
+#: In the place of what `HistoryLimiter` and `TokenLimiter` do.
+history_limiter = _limiter("history_limiter", _event_limit, _events)
+token_limiter = _limiter("token_limiter", _token_limit, _tokens)

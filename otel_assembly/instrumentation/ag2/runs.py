@@ -12,19 +12,21 @@ import re
 import time
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
-from functools import partial, wraps
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 
 from otel_assembly.instrumentation.hooks import argument, bound
+from otel_assembly.instrumentation.wrappers import around, around_awaited, ending, instead
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
     from contextlib import AbstractContextManager
 
     from otel_assembly.instrumentation.hooks import Instrumentation
+    from otel_assembly.instrumentation.wrappers import Observation
     from otel_assembly.telemetry.run import OpenRun
 
 
@@ -43,73 +45,50 @@ def report_projections() -> None:
         waiting.pop(0)()
 
 
-def project(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+@around_awaited
+def project(
+    instrumentation: Instrumentation, view: Any, /, *args: Any, participant_id: Any, channel: Any, **rest: Any
+) -> Observation:
     """Around a view's ``project``."""
+    if _CURRENT_INPUT.get() or _PROJECTING.get():
+        return
+    started_ns, events, name_for = time.time_ns(), (), rest.get("name_for")
 
-    @wraps(original)
-    async def projected(self: Any, *args: Any, participant_id: Any, channel: Any, **rest: Any) -> Any:
-        if not instrumentation.listening() or _CURRENT_INPUT.get() or _PROJECTING.get():
-            return await original(self, *args, participant_id=participant_id, channel=channel, **rest)
-        started_ns = time.time_ns()
-        events: Any = ()
-        error: BaseException | None = None
-        try:
-            with bound(_PROJECTING, True):
-                events = await original(self, *args, participant_id=participant_id, channel=channel, **rest)
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            with instrumentation.contained():
-                envelopes = len(argument(args, rest, 0, "wal"))
-                name_for = rest.get("name_for")
-                report = partial(
-                    instrumentation.observed.project,
-                    str(getattr(self, "name", "") or type(self).__name__),
-                    f"{channel.channel_id}\0{participant_id}",
-                    envelopes_in=envelopes,
-                    events=events,
-                    agent_name=str(name_for(participant_id)) if name_for is not None else None,
-                    conversation_id=str(channel.channel_id),
-                    started_ns=started_ns,
-                    error=error,
-                )
-                waiting = _WAITING.get()
-                if waiting is None or error is not None or trace.get_current_span().get_span_context().is_valid:
-                    report()
-                else:
-                    waiting.append(report)
-        return events
+    def projected(error: BaseException | None) -> None:
+        report = partial(
+            instrumentation.observed.project,
+            str(getattr(view, "name", "") or type(view).__name__),
+            f"{channel.channel_id}\0{participant_id}",
+            envelopes_in=len(argument(args, rest, 0, "wal")),
+            events=events,
+            agent_name=str(name_for(participant_id)) if name_for is not None else None,
+            conversation_id=str(channel.channel_id),
+            started_ns=started_ns,
+            error=error,
+        )
+        waiting = _WAITING.get()
+        if waiting is None or error is not None or trace.get_current_span().get_span_context().is_valid:
+            report()
+        else:
+            waiting.append(report)
 
-    return projected
+    with ending(projected), bound(_PROJECTING, True):
+        events = yield
 
 
-def current_input(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+@around_awaited
+def current_input(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
     """Around the rendering of the message that asks for a turn, for which AG2 asks the view once more."""
-
-    @wraps(original)
-    async def rendered(*args: Any, **kwargs: Any) -> Any:
-        if not instrumentation.listening():
-            return await original(*args, **kwargs)
-        with bound(_CURRENT_INPUT, True):
-            return await original(*args, **kwargs)
-
-    return rendered
+    with bound(_CURRENT_INPUT, True):
+        yield
 
 
-def view_policy(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+@around
+def view_policy(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
     """Around what finds the view for a turn: the views of users are known when they are met."""
-
-    @wraps(original)
-    def resolved(*args: Any, **kwargs: Any) -> Any:
-        view = original(*args, **kwargs)
-        if instrumentation.listening():
-            with instrumentation.contained():
-                instrumentation.patches.take(type(view), "project", lambda method: project(method, instrumentation))
-                _WAITING.set([])
-        return view
-
-    return resolved
+    view = yield
+    instrumentation.take(type(view), "project", project)
+    _WAITING.set([])
 
 
 #: The dependencies by which AG2 gives a run a network's channel, and the client whose turn it is there.
@@ -192,16 +171,13 @@ def conversation_id(context: Any, agent: Any) -> str | None:
     return None if identity is None else str(identity)
 
 
-def turn_scope(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around `Agent._turn_scope`, which hands out what drives a turn; every run goes through it."""
-
-    @wraps(original)
-    def scope(self: Any, event: Any, *, context: Any, **rest: Any) -> Any:
-        if not instrumentation.listening():
-            return original(self, event, context=context, **rest)
-        return _observed_scope(original(self, event, context=context, **rest), AgentRun(instrumentation, self, context))
-
-    return scope
+@instead
+def turn_scope(
+    instrumentation: Instrumentation, original: Any, agent: Any, /, event: Any, *, context: Any, **rest: Any
+) -> Any:
+    """In the place of `Agent._turn_scope`, which hands out what drives a turn; every run goes through it."""
+    scope = original(agent, event, context=context, **rest)
+    return _observed_scope(scope, AgentRun(instrumentation, agent, context))
 
 
 @asynccontextmanager
@@ -214,39 +190,27 @@ async def _observed_scope(scope: Any, agent_run: AgentRun) -> AsyncGenerator[Cal
         yield driven
 
 
-def execute(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around `Agent._execute` of the versions in which every run goes through that."""
-
-    @wraps(original)
-    async def asked(self: Any, event: Any, *, context: Any, **rest: Any) -> Any:
-        if not instrumentation.listening() or hasattr(type(self), "_turn_scope"):
-            return await original(self, event, context=context, **rest)
-        return await _driven(AgentRun(instrumentation, self, context), original(self, event, context=context, **rest))
-
-    return asked
+@instead
+async def execute(
+    instrumentation: Instrumentation, original: Any, agent: Any, /, event: Any, *, context: Any, **rest: Any
+) -> Any:
+    """In the place of `Agent._execute` of the versions in which every run goes through that."""
+    turn = original(agent, event, context=context, **rest)
+    if hasattr(type(agent), "_turn_scope"):
+        return await turn
+    return await _driven(AgentRun(instrumentation, agent, context), turn)
 
 
 async def _driven(agent_run: AgentRun, turn: Awaitable[Any]) -> Any:
-    try:
-        with bound(AGENT_RUN, agent_run):
-            result = await turn
-    except BaseException as error:
-        agent_run.end(error)
-        raise
-    agent_run.end()
-    return result
+    with ending(agent_run.end), bound(AGENT_RUN, agent_run):
+        return await turn
 
 
-def execute_turn(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+@around_awaited
+def execute_turn(instrumentation: Instrumentation, event: Any, context: Any) -> Observation:
     """Around the agent's loop itself."""
-
-    @wraps(original)
-    async def looped(event: Any, context: Any) -> Any:
-        agent_run = agent_run_of(context)
-        if agent_run is None or not instrumentation.listening():
-            return await original(event, context)
+    agent_run = agent_run_of(context)
+    if agent_run is not None:
         agent_run.open()
         with agent_run.current():
-            return await original(event, context)
-
-    return looped
+            yield

@@ -21,13 +21,28 @@ if TYPE_CHECKING:
 SESSIONS: Final = 100
 
 
-class Change(NamedTuple):
+class PromptChange(NamedTuple):
     """What one middleware made of a prompt, and how long it took."""
 
     middleware: str
     prompt_in: str
     prompt_out: str | None  # None: it raised
     took_ns: int
+
+
+class Change(NamedTuple):
+    """What one reducer made of a context, once it is done or has failed."""
+
+    policy: str
+    before: Sequence[Part]
+    after: Sequence[Part]
+    started_ns: int
+    kind: str | None = None
+    config: Mapping[str, Any] | None = None
+    prompts: Sequence[str] | None = None
+    error: BaseException | None = None
+    #: Whether what came in stays as it was where it failed.
+    stays: bool = True
 
 
 class Remembered:
@@ -52,7 +67,7 @@ class Remembered:
         #: The schemas of the tools that it last offered.
         self.tools: Sequence[Mapping[str, Any]] = ()
         #: What middlewares made of the prompt then.
-        self.changes: tuple[Change, ...] = ()
+        self.changes: tuple[PromptChange, ...] = ()
         #: The reply in which what they make of it was last reported, and what that was.
         self.reported: tuple[str, tuple[Any, ...]] | None = None
         #: How often AgentScope compressed its context.
@@ -163,30 +178,18 @@ def step_done(agent: Any, error: BaseException | None = None, *, stays: bool = F
         not_called(agent)
 
 
-def report(
-    instrumentation: Instrumentation,
-    agent: Any,
-    policy: str,
-    before: Sequence[Part],
-    after: Sequence[Part],
-    *,
-    started_ns: int,
-    kind: str | None = None,
-    config: Mapping[str, Any] | None = None,
-    prompts: Sequence[str] | None = None,
-    error: BaseException | None = None,
-    stays: bool = True,
-) -> None:
-    """Report a step of the model call that is prepared: it began then, made this of that, and is done, or failed."""
-    assembly = prepare(instrumentation, agent, before, sized=True, started_ns=started_ns)
+def report(instrumentation: Instrumentation, agent: Any, change: Change) -> None:
+    """Report a change as a step of the model call that is prepared."""
+    assembly = prepare(instrumentation, agent, change.before, sized=True, started_ns=change.started_ns)
     if assembly is None:
         return
-    started_ns = max(started_ns, remembered(agent).done_ns)
-    with assembly.step(policy, kind=kind, config=config, started_ns=started_ns) as step:
-        known = {part.facts.id: part for part in before}
-        step.out(as_known(assembly, [known.get(part.facts.id, part) for part in after]), prompts=prompts)
-    step.failed(error)
-    step_done(agent, error, stays=stays)
+    started_ns = max(change.started_ns, remembered(agent).done_ns)
+    with assembly.step(change.policy, kind=change.kind, config=change.config, started_ns=started_ns) as step:
+        known = {part.facts.id: part for part in change.before}
+        after = as_known(assembly, [known.get(part.facts.id, part) for part in change.after])
+        step.out(after, prompts=change.prompts)
+    step.failed(change.error)
+    step_done(agent, change.error, stays=change.stays)
 
 
 def arrives(agent: Any, events: Sequence[Part]) -> None:

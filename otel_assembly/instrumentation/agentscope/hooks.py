@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from otel_assembly.instrumentation.agentscope import middleware, reducers
@@ -10,6 +9,7 @@ from otel_assembly.instrumentation.agentscope.conversation import not_called, re
 from otel_assembly.instrumentation.hooks import Hook
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 from otel_assembly.instrumentation.runs import followed
+from otel_assembly.instrumentation.wrappers import instead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,18 +22,14 @@ _AGENT: Final = "agentscope.agent._agent"
 _MODEL: Final = "agentscope.model._base"
 
 
-def _reply(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Wraps ``Agent._reply_impl``, inside all middlewares: where one of them traces, its span is current by then."""
-
-    @functools.wraps(original)
-    def reply(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not instrumentation.listening():
-            return original(self, *args, **kwargs)
-        run = instrumentation.begin_run(self.name, conversation_id=self.state.session_id)
-        items = original(self, *args, **kwargs)
-        return items if run is None else followed(_Reply(instrumentation, self, run), items)
-
-    return reply
+@instead
+def _reply(
+    instrumentation: Instrumentation, original: Callable[..., Any], agent: Any, /, *args: Any, **kwargs: Any
+) -> Any:
+    """In the place of ``Agent._reply_impl``, inside all middlewares: where one of them traces, its span is current."""
+    run = instrumentation.begin_run(agent.name, conversation_id=agent.state.session_id)
+    items = original(agent, *args, **kwargs)
+    return items if run is None else followed(_Reply(instrumentation, agent, run), items)
 
 
 class _Reply:

@@ -6,13 +6,13 @@ reported for the model call that it is made for: once in a reply, and again wher
 
 from __future__ import annotations
 
-import functools
 import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.agentscope.conversation import (
     Change,
+    PromptChange,
     arrives,
     ids_of,
     model_called,
@@ -25,58 +25,43 @@ from otel_assembly.instrumentation.agentscope.conversation import (
 )
 from otel_assembly.instrumentation.hooks import argument, bound
 from otel_assembly.instrumentation.reducers import same_objects
+from otel_assembly.instrumentation.wrappers import around_awaited, ending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from otel_assembly.instrumentation.agentscope.messages import Part
     from otel_assembly.instrumentation.hooks import Instrumentation
+    from otel_assembly.instrumentation.wrappers import Observation
 
 
 ON_SYSTEM_PROMPT: Final = "on_system_prompt"
 
 
-_CHANGES: Final[ContextVar[list[Change] | None]] = ContextVar("otel_assembly_agentscope_prompt", default=None)
+_CHANGES: Final[ContextVar[list[PromptChange] | None]] = ContextVar("otel_assembly_agentscope_prompt", default=None)
 
 
-def get_system_prompt(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Wraps ``Agent._get_system_prompt``."""
-
-    @functools.wraps(original)
-    async def get(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not instrumentation.listening():
-            return await original(self, *args, **kwargs)
-        changes: list[Change] = []
-        started_ns = time.time_ns()
-        with instrumentation.contained():
-            _observe(instrumentation, self._system_prompt_middlewares)
-        try:
-            with bound(_CHANGES, changes):
-                prompt = await original(self, *args, **kwargs)
-        except BaseException as error:
-            with instrumentation.contained():
-                _report_failure(instrumentation, self, changes, started_ns, error)
-            raise
-        with instrumentation.contained():
-            known = remembered(self)
-            known.prompt, known.changes = prompt, tuple(changes)
-        return prompt
-
-    return get
+@around_awaited
+def get_system_prompt(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    """Around ``Agent._get_system_prompt``."""
+    changes: list[PromptChange] = []
+    started_ns = time.time_ns()
+    _observe(instrumentation, agent._system_prompt_middlewares)  # noqa: SLF001  # nothing else names them
+    try:
+        with bound(_CHANGES, changes):
+            prompt = yield
+    except BaseException as error:
+        _report_failure(instrumentation, agent, changes, started_ns, error)
+        raise
+    known = remembered(agent)
+    known.prompt, known.changes = prompt, tuple(changes)
 
 
-def prepare_model_input(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Wraps ``Agent._prepare_model_input``, which knows the tools."""
-
-    @functools.wraps(original)
-    async def prepare(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = await original(self, *args, **kwargs)
-        if instrumentation.listening():
-            with instrumentation.contained():
-                remembered(self).tools = result.get("tools") or ()
-        return result
-
-    return prepare
+@around_awaited
+def prepare_model_input(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    """Around ``Agent._prepare_model_input``, which knows the tools."""
+    result = yield
+    remembered(agent).tools = result.get("tools") or ()
 
 
 def _observe(instrumentation: Instrumentation, middlewares: Sequence[Any]) -> None:
@@ -84,27 +69,21 @@ def _observe(instrumentation: Instrumentation, middlewares: Sequence[Any]) -> No
     for middleware in middlewares:
         owner = next((one for one in type(middleware).__mro__ if ON_SYSTEM_PROMPT in vars(one)), None)
         if owner is not None and owner.__name__ != "MiddlewareBase":
-            instrumentation.patches.take(owner, ON_SYSTEM_PROMPT, _transformer)
+            instrumentation.take(owner, ON_SYSTEM_PROMPT, _transformer)
 
 
-def _transformer(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    async def on_system_prompt(self: Any, *args: Any, **kwargs: Any) -> Any:
-        changes = _CHANGES.get()
-        if changes is None:
-            return await original(self, *args, **kwargs)
-        started_ns = time.perf_counter_ns()
-        prompt = argument(args, kwargs, 1, "current_prompt", "")
-        try:
-            with bound(_CHANGES, None):  # what it inherits is its own doing
-                result = await original(self, *args, **kwargs)
-        except BaseException:
-            changes.append(Change(type(self).__name__, prompt, None, time.perf_counter_ns() - started_ns))
-            raise
-        changes.append(Change(type(self).__name__, prompt, result, time.perf_counter_ns() - started_ns))
-        return result
-
-    return on_system_prompt
+@around_awaited
+def _transformer(instrumentation: Instrumentation, middleware: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    changes = _CHANGES.get()
+    if changes is None:
+        return
+    started_ns, result = time.perf_counter_ns(), None
+    prompt = argument(args, kwargs, 1, "current_prompt", "")
+    try:
+        with bound(_CHANGES, None):  # what it inherits is its own doing
+            result = yield
+    finally:
+        changes.append(PromptChange(type(middleware).__name__, prompt, result, time.perf_counter_ns() - started_ns))
 
 
 def report_prompt(instrumentation: Instrumentation, agent: Any) -> None:
@@ -122,7 +101,7 @@ def report_prompt(instrumentation: Instrumentation, agent: Any) -> None:
 
 
 def _report_failure(
-    instrumentation: Instrumentation, agent: Any, changes: Sequence[Change], started_ns: int, error: BaseException
+    instrumentation: Instrumentation, agent: Any, changes: Sequence[PromptChange], started_ns: int, error: BaseException
 ) -> None:
     """A middleware raised: no prompt was made, and no model is called with one."""
     if changes and changes[-1].prompt_out is None:
@@ -133,7 +112,7 @@ def _report_failure(
 def _report_prompt(
     instrumentation: Instrumentation,
     agent: Any,
-    made: Sequence[Change],
+    made: Sequence[PromptChange],
     started_ns: int,
     error: BaseException | None = None,
 ) -> None:
@@ -182,33 +161,22 @@ _COMPRESSION: Final[ContextVar[MiddlewareCall | None]] = ContextVar(
 _CALL: Final[ContextVar[MiddlewareCall | None]] = ContextVar("otel_assembly_agentscope_call", default=None)
 
 
-def around_compression(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Wraps ``Agent.compress_context``: a middleware may compress in a way of its own."""
+@around_awaited
+def around_compression(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    """Around ``Agent.compress_context``: a middleware may compress in a way of its own."""
+    middlewares = getattr(agent, "_compress_context_middlewares", ())
+    if not middlewares or _COMPRESSION.get() is not None:
+        return
+    known = remembered(agent)
+    before = known.compressions, known.failures
+    given = MiddlewareCall(agent, agent.state.context, agent.state.summary)
 
-    @functools.wraps(original)
-    async def compress_context(self: Any, *args: Any, **kwargs: Any) -> Any:
-        middlewares = getattr(self, "_compress_context_middlewares", ())
-        if not middlewares or not instrumentation.listening() or _COMPRESSION.get() is not None:
-            return await original(self, *args, **kwargs)
-        given: MiddlewareCall | None = None
-        with instrumentation.contained():
-            known = remembered(self)
-            before = known.compressions, known.failures
-            given = MiddlewareCall(self, self.state.context, self.state.summary)
-        error: BaseException | None = None
-        try:
-            with bound(_COMPRESSION, given):
-                return await original(self, *args, **kwargs)
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            if given is not None:
-                with instrumentation.contained():
-                    if before == (known.compressions, known.failures):  # AgentScope's own is reported elsewhere
-                        _compressed(instrumentation, given, _name(middlewares, ON_COMPRESS_CONTEXT), error)
+    def compressed(error: BaseException | None) -> None:
+        if before == (known.compressions, known.failures):  # AgentScope's own is reported elsewhere
+            _compressed(instrumentation, given, _name(middlewares, ON_COMPRESS_CONTEXT), error)
 
-    return compress_context
+    with ending(compressed), bound(_COMPRESSION, given):
+        yield
 
 
 def _compressed(
@@ -218,45 +186,28 @@ def _compressed(
     if error is not None or not same_objects(given.messages, agent.state.context):
         before, after = parts_sent(agent, given.messages, given.summary), remembered(agent).events(agent)
         if error is not None or ids_of(before) != ids_of(after):
-            report(instrumentation, agent, policy, before, after, started_ns=given.started_ns, error=error)
+            report(instrumentation, agent, Change(policy, before, after, given.started_ns, error=error))
 
 
-def call_model(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Wraps ``Agent._call_model``, whose messages the system prompt was made for."""
-
-    @functools.wraps(original)
-    async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not instrumentation.listening():
-            return await original(self, *args, **kwargs)
-        given = None
-        with instrumentation.contained():
-            report_prompt(instrumentation, self)
-            messages, tools = argument(args, kwargs, 0, "messages", ()), argument(args, kwargs, 1, "tools")
-            given = _middleware_call(MiddlewareCall(self, messages, tools=tools))
+@around_awaited
+def call_model(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    """Around ``Agent._call_model``, whose messages the system prompt was made for."""
+    try:
+        report_prompt(instrumentation, agent)
+        messages, tools = argument(args, kwargs, 0, "messages", ()), argument(args, kwargs, 1, "tools")
+        given = _middleware_call(MiddlewareCall(agent, messages, tools=tools))
         try:
             with bound(_CALL, given):
-                return await original(self, *args, **kwargs)
+                yield
         except BaseException as error:
             if given is not None and not given.done:
-                with instrumentation.contained():
-                    before, _ = _behind_the_prompt(given, given.messages)
-                    name = _name(self._model_call_middlewares, ON_MODEL_CALL)
-                    report(
-                        instrumentation,
-                        self,
-                        name,
-                        before,
-                        before,
-                        started_ns=given.started_ns,
-                        error=error,
-                        stays=False,
-                    )
+                before, _ = _behind_the_prompt(given, given.messages)
+                policy = _name(agent._model_call_middlewares, ON_MODEL_CALL)  # noqa: SLF001  # as above
+                change = Change(policy, before, before, given.started_ns, error=error, stays=False)
+                report(instrumentation, agent, change)
             raise
-        finally:
-            with instrumentation.contained():
-                not_called(self)  # where a middleware has answered itself
-
-    return call
+    finally:
+        not_called(agent)  # where a middleware has answered itself
 
 
 def _middleware_call(given: MiddlewareCall) -> MiddlewareCall | None:
@@ -274,41 +225,27 @@ def _middleware_call(given: MiddlewareCall) -> MiddlewareCall | None:
     return given
 
 
-def model(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Wraps ``ChatModelBase.__call__``: behind all middlewares."""
-
-    @functools.wraps(original)
-    async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given = _CALL.get()
-        if given is None or given.done or not instrumentation.listening():
-            return await original(self, *args, **kwargs)
-        with instrumentation.contained():
-            messages, tools = argument(args, kwargs, 0, "messages", ()), argument(args, kwargs, 1, "tools")
-            if given.sends(messages, tools):
-                given.done = True
-                if not same_objects(given.messages, messages):
-                    _model_called(instrumentation, given, messages)
-                model_called(given.agent)
-        return await original(self, *args, **kwargs)
-
-    return call
+@around_awaited
+def model(instrumentation: Instrumentation, model: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    """Around ``ChatModelBase.__call__``: behind all middlewares."""
+    given = _CALL.get()
+    if given is not None and not given.done:
+        messages, tools = argument(args, kwargs, 0, "messages", ()), argument(args, kwargs, 1, "tools")
+        if given.sends(messages, tools):
+            given.done = True
+            if not same_objects(given.messages, messages):
+                _model_called(instrumentation, given, messages)
+            model_called(given.agent)
+    yield
 
 
 def _model_called(instrumentation: Instrumentation, given: MiddlewareCall, messages: Sequence[Any]) -> None:
-    name = _name(given.agent._model_call_middlewares, ON_MODEL_CALL)  # noqa: SLF001
+    policy = _name(given.agent._model_call_middlewares, ON_MODEL_CALL)  # noqa: SLF001  # as above
     before, prompts_before = _behind_the_prompt(given, given.messages)
     after, prompts = _behind_the_prompt(given, messages)
     if ids_of(before) != ids_of(after) or prompts_before != prompts:  # copies that say the same are no change
-        report(
-            instrumentation,
-            given.agent,
-            name,
-            before,
-            after,
-            started_ns=given.started_ns,
-            prompts=prompts,
-            stays=False,
-        )
+        change = Change(policy, before, after, given.started_ns, prompts=prompts, stays=False)
+        report(instrumentation, given.agent, change)
 
 
 def _behind_the_prompt(given: MiddlewareCall, messages: Sequence[Any]) -> tuple[list[Part], list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import time
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from otel_assembly.budget.attempt import CompactionOutcome
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
 from otel_assembly.instrumentation.agentscope.conversation import (
+    Change,
     ids_of,
     not_called,
     prepare,
@@ -22,14 +22,16 @@ from otel_assembly.instrumentation.agentscope.conversation import (
 from otel_assembly.instrumentation.agentscope.middleware import report_prompt
 from otel_assembly.instrumentation.hooks import argument, bound, reported_whole
 from otel_assembly.instrumentation.reducers import no_summary
+from otel_assembly.instrumentation.wrappers import around, around_awaited, ending
 from otel_assembly.messages.describe import EventKind, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from otel_assembly.budget.attempt import Attempt
     from otel_assembly.instrumentation.agentscope.messages import Part
     from otel_assembly.instrumentation.hooks import Instrumentation
+    from otel_assembly.instrumentation.wrappers import Observation
     from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
 
 
@@ -90,21 +92,18 @@ class Compression:
         self._step = assembly.step(COMPRESS_CONTEXT, kind="reduction", config=config, started_ns=started_ns)
         self._step.__enter__()
 
-    async def summarise(self, model: Any, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def summarise(self, model: Any, messages: Sequence[Any]) -> Observation:
         """The summariser's model call."""
         self.summarising = True
         try:
-            watching = None
-            with self._instrumentation.contained():
-                watching = self._observe(model, argument(args, kwargs, 0, "messages", ()))
+            watching = self._observe(model, messages)
             if watching is None:
-                return await original(model, *args, **kwargs)
+                yield
+                return
             with watching as attempt:
                 self._attempts.append(attempt)
-                response = await original(model, *args, **kwargs)
-            with self._instrumentation.contained():
-                self._answered(attempt, response)
-            return response
+                response = yield
+            self._answered(attempt, response)
         finally:
             self.summarising = False
 
@@ -213,76 +212,43 @@ class Compression:
 COMPRESSING: Final[ContextVar[Compression | None]] = ContextVar("otel_assembly_agentscope_compressing", default=None)
 
 
-def compress_context(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Wraps ``Agent._compress_context_impl``."""
-
-    @functools.wraps(original)
-    async def compress_context_impl(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not instrumentation.listening():
-            return await original(self, *args, **kwargs)
-        outer = COMPRESSING.get()
-        if outer is not None and outer.serves(self):
-            return await original(self, *args, **kwargs)
-        compression = None
-        with instrumentation.contained():
-            config = argument(args, kwargs, 0, "context_config") or self.context_config
-            observe_model(instrumentation, self.model)
-            compression = Compression(instrumentation, self, config)
-        error: BaseException | None = None
-        try:
-            with bound(COMPRESSING, compression):
-                return await original(self, *args, **kwargs)
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            if compression is not None:
-                with instrumentation.contained():
-                    compression.end(error)
-
-    return compress_context_impl
+@around_awaited
+def compress_context(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    """Around ``Agent._compress_context_impl``."""
+    outer = COMPRESSING.get()
+    if outer is not None and outer.serves(agent):
+        return
+    config = argument(args, kwargs, 0, "context_config") or agent.context_config
+    observe_model(instrumentation, agent.model)
+    compression = Compression(instrumentation, agent, config)
+    with ending(compression.end), bound(COMPRESSING, compression):
+        yield
 
 
-def split_context(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Wraps ``Agent._split_context_for_compression``, which is called when a context is too long."""
-
-    @functools.wraps(original)
-    async def split(self: Any, *args: Any, **kwargs: Any) -> Any:
-        compression = COMPRESSING.get()
-        if compression is not None and compression.serves(self):
-            with instrumentation.contained():
-                compression.open()
-        return await original(self, *args, **kwargs)
-
-    return split
+@around_awaited
+def split_context(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    """Around ``Agent._split_context_for_compression``, which is called when a context is too long."""
+    compression = COMPRESSING.get()
+    if compression is not None and compression.serves(agent):
+        compression.open()
+    yield
 
 
-def summarise(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Wraps ``generate_structured_output`` of a model."""
-
-    @functools.wraps(original)
-    async def generate_structured_output(self: Any, *args: Any, **kwargs: Any) -> Any:
-        compression = COMPRESSING.get()
-        if compression is None or compression.summarising or not instrumentation.listening():
-            return await original(self, *args, **kwargs)
-        return await compression.summarise(self, original, args, kwargs)
-
-    return generate_structured_output
+@around_awaited
+def summarise(instrumentation: Instrumentation, model: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    """Around ``generate_structured_output`` of a model."""
+    compression = COMPRESSING.get()
+    if compression is not None and not compression.summarising:
+        yield from compression.summarise(model, argument(args, kwargs, 0, "messages", ()))
 
 
-def estimate(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Wraps ``count_tokens`` of a model: the first count of a compression is that of the whole prompt."""
-
-    @functools.wraps(original)
-    async def count_tokens(self: Any, *args: Any, **kwargs: Any) -> Any:
-        compression = COMPRESSING.get()
-        if compression is None or compression.estimating:
-            return await original(self, *args, **kwargs)
+@around_awaited
+def estimate(instrumentation: Instrumentation, model: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    """Around ``count_tokens`` of a model: the first count of a compression is that of the whole prompt."""
+    compression = COMPRESSING.get()
+    if compression is not None and not compression.estimating:
         compression.estimating = True
-        compression.estimate = result = await original(self, *args, **kwargs)
-        return result
-
-    return count_tokens
+        compression.estimate = yield
 
 
 _OF_MODELS: Final = {"generate_structured_output": summarise, "count_tokens": estimate}
@@ -291,7 +257,7 @@ _OF_MODELS: Final = {"generate_structured_output": summarise, "count_tokens": es
 def observe_model(instrumentation: Instrumentation, model: Any) -> None:
     """A model's class may have methods of its own in the place of those that are hooked: they are wrapped when met."""
     for name, wrap in _OF_MODELS.items():
-        instrumentation.patches.take(type(model), name, functools.partial(wrap, instrumentation=instrumentation))
+        instrumentation.take(type(model), name, wrap)
 
 
 LIMIT_IMAGES: Final = "limit_images"
@@ -309,82 +275,45 @@ class _Truncated(NamedTuple):
 _TRUNCATED: Final[ContextVar[_Truncated | None]] = ContextVar("otel_assembly_agentscope_truncated", default=None)
 
 
-def limit_images(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Wraps ``Agent._limit_context_images``, which replaces the oldest images in place."""
+@around_awaited
+def limit_images(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    """Around ``Agent._limit_context_images``, which replaces the oldest images in place."""
+    known, started_ns = remembered(agent), time.time_ns()
+    most = argument(args, kwargs, 0, "cfg").max_image_num
+    if known.images.count(agent.state.context) <= most:
+        return
+    before = known.events(agent)
 
-    @functools.wraps(original)
-    async def limit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not instrumentation.listening():
-            return await original(self, *args, **kwargs)
-        before: list[Part] = []
-        started_ns = time.time_ns()
-        with instrumentation.contained():
-            most = argument(args, kwargs, 0, "cfg").max_image_num
-            if remembered(self).images.count(self.state.context) > most:
-                before = remembered(self).events(self)
-        error: BaseException | None = None
-        try:
-            return await original(self, *args, **kwargs)
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            if before:
-                with instrumentation.contained():
-                    remembered(self).images.forget()
-                    after = remembered(self).events(self)
-                    if error is not None or ids_of(before) != ids_of(after):
-                        settings = {"max_image_num": most}
-                        report(
-                            instrumentation,
-                            self,
-                            LIMIT_IMAGES,
-                            before,
-                            after,
-                            started_ns=started_ns,
-                            kind="reduction",
-                            config=settings,
-                            error=error,
-                        )
-                    compression = COMPRESSING.get()
-                    if compression is not None and compression.serves(self):
-                        compression.started_ns = time.time_ns()
+    def limited(error: BaseException | None) -> None:
+        known.images.forget()
+        after = known.events(agent)
+        if error is not None or ids_of(before) != ids_of(after):
+            change = Change(LIMIT_IMAGES, before, after, started_ns, "reduction", {"max_image_num": most}, error=error)
+            report(instrumentation, agent, change)
+        compression = COMPRESSING.get()
+        if compression is not None and compression.serves(agent):
+            compression.started_ns = time.time_ns()
 
-    return limit
+    with ending(limited):
+        yield
 
 
-def split_tool_result(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Wraps ``Agent._split_tool_result_for_compression``, which says what of a tool result is kept."""
-
-    @functools.wraps(original)
-    async def split(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not instrumentation.listening():
-            return await original(self, *args, **kwargs)
-        started_ns = time.time_ns()
-        result = await original(self, *args, **kwargs)
-        with instrumentation.contained():
-            reserved, offloaded = result
-            if offloaded is not None:
-                whole = argument(args, kwargs, 0, "tool_result")
-                _TRUNCATED.set(_Truncated(whole, reserved, started_ns))
-        return result
-
-    return split
+@around_awaited
+def split_tool_result(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    """Around ``Agent._split_tool_result_for_compression``, which says what of a tool result is kept."""
+    started_ns = time.time_ns()
+    reserved, offloaded = yield
+    if offloaded is not None:
+        _TRUNCATED.set(_Truncated(argument(args, kwargs, 0, "tool_result"), reserved, started_ns))
 
 
-def save_to_context(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Wraps ``Agent._save_to_context``: a result that was cut is reported once it is in the context, as it is there."""
-
-    @functools.wraps(original)
-    def save(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        truncated = _TRUNCATED.get()
-        if truncated is not None and instrumentation.listening():
-            with instrumentation.contained():
-                _truncated(instrumentation, self, truncated)
-        return result
-
-    return save
+@around
+def save_to_context(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    """Around ``Agent._save_to_context``: a result that was cut is reported as it is in the context then."""
+    yield
+    truncated = _TRUNCATED.get()
+    if truncated is not None:
+        _truncated(instrumentation, agent, truncated)
 
 
 def _truncated(instrumentation: Instrumentation, agent: Any, truncated: _Truncated) -> None:
@@ -399,14 +328,6 @@ def _truncated(instrumentation: Instrumentation, agent: Any, truncated: _Truncat
     before = [*after[:-1], whole]
     if ids_of(before) != ids_of(after):
         settings = {"tool_result_limit": agent.context_config.tool_result_limit}
-        report(
-            instrumentation,
-            agent,
-            TRUNCATE_TOOL_RESULT,
-            before,
-            after,
-            started_ns=truncated.started_ns,
-            kind="reduction",
-            config=settings,
-        )
+        change = Change(TRUNCATE_TOOL_RESULT, before, after, truncated.started_ns, "reduction", settings)
+        report(instrumentation, agent, change)
     not_called(agent)  # more results may come before the model is called

@@ -9,7 +9,6 @@ with it: then it is the last step of one that sends nothing. Nothing here import
 
 from __future__ import annotations
 
-import functools
 import re
 import time
 from dataclasses import dataclass, field
@@ -26,13 +25,15 @@ from otel_assembly.instrumentation.autogen.conversation import (
 )
 from otel_assembly.instrumentation.hooks import argument, bound, reported_whole
 from otel_assembly.instrumentation.reducers import same_objects
+from otel_assembly.instrumentation.wrappers import around_awaited, ending
 from otel_assembly.matching.event_index import EventMatcher
 from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from otel_assembly.instrumentation.hooks import Instrumentation
+    from otel_assembly.instrumentation.wrappers import Observation
     from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
 
 
@@ -207,29 +208,18 @@ _KNOWN: Final[Mapping[str, Reducer]] = {
 MEMORY: Final = "memory"
 
 
-def observed_memory(
-    original: Callable[..., Awaitable[Any]], owner: type, instrumentation: Instrumentation
-) -> Callable[..., Awaitable[Any]]:
+def observed_memory(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
     """``update_context`` of one class."""
     policy = MEMORY if owner.__module__.startswith(("autogen_core.", "autogen_ext.")) else owner.__name__
 
-    @functools.wraps(original)
-    async def update_context(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not instrumentation.listening() or NESTED.get() is not None:
-            return await original(self, *args, **kwargs)
-        asked = _AskedMemory(instrumentation, policy, argument(args, kwargs, 0, "model_context"))
-        try:
-            with bound(NESTED, NestedRuns()):
-                result = await original(self, *args, **kwargs)
-        except BaseException as error:
-            with instrumentation.contained():
-                asked.failed(error)
-            raise
-        with instrumentation.contained():
-            asked.answered()
-        return result
+    @around_awaited
+    def update_context(instrumentation: Instrumentation, memory: Any, /, *args: Any, **kwargs: Any) -> Observation:
+        if NESTED.get() is None:
+            asked = _AskedMemory(instrumentation, policy, argument(args, kwargs, 0, "model_context"))
+            with ending(asked.end), bound(NESTED, NestedRuns()):
+                yield
 
-    return update_context
+    return update_context(original, instrumentation)
 
 
 class _AskedMemory:
@@ -244,15 +234,13 @@ class _AskedMemory:
         self._count = len(held) if held is not None else 0
         self._last = held[-1] if held else None
 
-    def answered(self) -> None:
-        """Remember what it has put in, which the next assembly reports."""
-        added = self._added()
-        if added:
-            remember(self._context, Injection(self._policy, self._started_ns, self._count, added))
-
-    def failed(self, error: BaseException) -> None:
-        """Report that it raised, perhaps when it had put in some of what it has."""
+    def end(self, error: BaseException | None) -> None:
+        """Remember what it has put in, for the next assembly; where it raised, none follows, and it is reported now."""
         held, added = stored_messages(self._context) or [], self._added()
+        if error is None:
+            if added:
+                remember(self._context, Injection(self._policy, self._started_ns, self._count, added))
+            return
         before = held[: len(held) - len(added)]
         assembly = begin(self._instrumentation, self._context, before, started_ns=self._started_ns)
         if assembly is None:
@@ -270,34 +258,25 @@ class _AskedMemory:
         return held[count:]
 
 
-def observed_context(
-    original: Callable[..., Awaitable[Any]], owner: type, instrumentation: Instrumentation
-) -> Callable[..., Awaitable[Any]]:
+def observed_context(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
     """``get_messages`` of one class."""
     reducer = reducer_of(owner)
 
-    @functools.wraps(original)
-    async def get_messages(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not instrumentation.listening():
-            return await original(self, *args, **kwargs)
-        if getattr(self, "otel_assembly_plugin", False):
-            return await original(self, *args, **kwargs)
-        work = functools.partial(original, self, *args, **kwargs)
+    @around_awaited
+    def get_messages(instrumentation: Instrumentation, context: Any, /, *args: Any, **kwargs: Any) -> Observation:
+        if getattr(context, "otel_assembly_plugin", False):
+            return
         nested = NESTED.get()
         if nested is not None:
-            return await _inside(nested, self, reducer, work)
-        observed = _ObservedReducer(instrumentation, self, reducer)
+            inputs = [*(stored_messages(context) or ())]
+            result = yield
+            nested.inner.append(ReducerRun(context, reducer, inputs, result))
+            return
+        observed = _ObservedReducer(instrumentation, context, reducer)
         with bound(NESTED, observed.nested):
-            return await observed.run(work)
+            yield from observed.run()
 
-    return get_messages
-
-
-async def _inside(nested: NestedRuns, context: Any, reducer: Reducer, work: Callable[[], Awaitable[Any]]) -> Any:
-    inputs = [*(stored_messages(context) or ())]
-    result = await work()
-    nested.inner.append(ReducerRun(context, reducer, inputs, result))
-    return result
+    return get_messages(original, instrumentation)
 
 
 class _ObservedReducer:
@@ -311,31 +290,28 @@ class _ObservedReducer:
         self._call = call if call is not None and call.context is context else None
         self.nested = NestedRuns()
 
-    async def run(self, work: Callable[[], Awaitable[Any]]) -> Any:
+    def run(self) -> Observation:
         stored = stored_messages(self._context)
         if self._reducer.read is not None or (stored and not _stores_itself(self._context)):
-            return await self._as_it_runs(work, stored or [])
-        return await self._afterwards(work)
+            yield from self._as_it_runs(stored or [])
+        else:
+            yield from self._afterwards(stored or [])
 
-    async def _as_it_runs(self, work: Callable[[], Awaitable[Any]], stored: list[Any]) -> Any:
-        assembly: Any = None
-        config: Mapping[str, Any] = {}
-        with self._instrumentation.contained():
-            config = self._reducer.config(self._context)
-            assembly = self._begin(stored)
+    def _as_it_runs(self, stored: list[Any]) -> Observation:
+        config = self._reducer.config(self._context)
+        assembly = self._begin(stored)
         if assembly is None:
-            return await work()
+            return
         inputs = assembly.events
         try:
             with assembly.step(self._reducer.policy, kind="reduction", config=config) as step:
-                result = await work()
+                result = yield
                 with reported_whole(assembly):
                     self._explanation(inputs, result).report(step, inputs, result)
         except BaseException as error:
             assembly.end(error)
             raise
         self._close(assembly)
-        return result
 
     def _explanation(self, inputs: list[Any], result: Sequence[Any]) -> Explanation:
         own = ReducerRun(self._context, self._reducer, inputs, result)
@@ -345,19 +321,15 @@ class _ObservedReducer:
             self._instrumentation.failed(error)
             return Explanation()
 
-    async def _afterwards(self, work: Callable[[], Awaitable[Any]]) -> Any:
+    def _afterwards(self, stored: list[Any]) -> Observation:
         """Where the input may be stored elsewhere: the output, or a context that ran inside, says what it was."""
-        started_ns = time.time_ns()
-        stored = [*(stored_messages(self._context) or ())]
+        started_ns, stored = time.time_ns(), [*stored]
         try:
-            result = await work()
+            result = yield
         except BaseException as error:
-            with self._instrumentation.contained():
-                self._report_failure(stored, started_ns, error)
+            self._report_failure(stored, started_ns, error)
             raise
-        with self._instrumentation.contained():
-            self._report(stored, result, started_ns)
-        return result
+        self._report(stored, result, started_ns)
 
     def _report_failure(self, stored: list[Any], started_ns: int, error: BaseException) -> None:
         assembly = self._begin(stored, started_ns, unknown=not stored)

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.instrumentation.autogen.conversation import ModelCall, current_call, schemas_of
 from otel_assembly.instrumentation.hooks import reported_whole
 from otel_assembly.instrumentation.reducers import same_objects
 from otel_assembly.instrumentation.runs import awaited, followed
+from otel_assembly.instrumentation.wrappers import around, around_awaited, ending, instead
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from otel_assembly.instrumentation.hooks import Following, Instrumentation
+    from otel_assembly.instrumentation.wrappers import Observation, Wrap
     from otel_assembly.observe.assembler import ObservedAssembly
 
 _ENDS_ASSEMBLY = "_otel_assembly_ends_assembly"
 
 
-def model_call(
-    contexts: Following, *, offers_tools: bool
-) -> Callable[[Callable[..., Any], Instrumentation], Callable[..., Any]]:
+def model_call(contexts: Following, *, offers_tools: bool) -> Wrap:
     """A class method of an agent that asks its context and then its model, as an asynchronous generator.
 
     Args:
@@ -29,22 +28,17 @@ def model_call(
         offers_tools: Whether the model is offered the agent's tools.
     """
 
-    def wrap(
-        original: Callable[..., AsyncGenerator[Any, Any]], instrumentation: Instrumentation
-    ) -> Callable[..., AsyncGenerator[Any, Any]]:
-        @functools.wraps(original)
-        def call_model(cls: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-            items = original(cls, *args, **kwargs)
-            if not instrumentation.listening():
-                return items
-            call: Any = None
-            with instrumentation.contained():
-                call = _call_of(cls, kwargs, contexts, instrumentation, offers_tools=offers_tools)
-            return items if call is None else followed(call, items)
+    @instead
+    def call_model(
+        instrumentation: Instrumentation, original: Callable[..., Any], agent: Any, /, *args: Any, **kwargs: Any
+    ) -> Any:
+        items = original(agent, *args, **kwargs)
+        call: Any = None
+        with instrumentation.contained():
+            call = _call_of(agent, kwargs, contexts, instrumentation, offers_tools=offers_tools)
+        return items if call is None else followed(call, items)
 
-        return call_model
-
-    return wrap
+    return call_model
 
 
 def _call_of(
@@ -65,52 +59,30 @@ def _call_of(
     )
 
 
-def speaker_selection(
-    original: Callable[..., Awaitable[Any]], instrumentation: Instrumentation
-) -> Callable[..., Awaitable[Any]]:
+@around_awaited
+def speaker_selection(instrumentation: Instrumentation, manager: Any, /, *args: Any, **kwargs: Any) -> Observation:
     """Around the selector's model call, whose context is the whole team's conversation."""
-
-    @functools.wraps(original)
-    async def select_speaker(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not instrumentation.listening():
-            return await original(self, *args, **kwargs)
-        call: Any = None
-        with instrumentation.contained():
-            context, client = getattr(self, "_model_context", None), getattr(self, "_model_client", None)
-            call = ModelCall(context, client, agent_name=getattr(self, "_name", None))
-        if call is None:
-            return await original(self, *args, **kwargs)
-        with call.current():
-            return await original(self, *args, **kwargs)
-
-    return select_speaker
+    context, client = getattr(manager, "_model_context", None), getattr(manager, "_model_client", None)
+    with ModelCall(context, client, agent_name=getattr(manager, "_name", None)).current():
+        yield
 
 
-def images_removed(
-    original: Callable[..., Sequence[Any]], instrumentation: Instrumentation
-) -> Callable[..., Sequence[Any]]:
+def images_removed(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
     """Around the removal of images that an agent's model cannot see: the last step of their assembly."""
+    wrapper = around(_images_removed)(original, instrumentation)
+    setattr(wrapper, _ENDS_ASSEMBLY, True)
+    return wrapper
 
-    @functools.wraps(original)
-    def get_compatible_context(*args: Any, **kwargs: Any) -> Sequence[Any]:
-        if not instrumentation.listening():
-            return original(*args, **kwargs)
-        call = current_call()
-        assembly = call.release() if call is not None else None
-        if call is None or assembly is None:
-            return original(*args, **kwargs)
-        try:
-            result = original(*args, **kwargs)
-        except BaseException as error:
-            assembly.end(error)
-            raise
+
+def _images_removed(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
+    call = current_call()
+    assembly = call.release() if call is not None else None
+    if call is None or assembly is None:
+        return
+    with ending(assembly.end):
+        result = yield
         with reported_whole(assembly):
             _report_images(assembly, result, len(call.prompts))
-        assembly.end()
-        return result
-
-    setattr(get_compatible_context, _ENDS_ASSEMBLY, True)
-    return get_compatible_context
 
 
 def _report_images(assembly: ObservedAssembly, result: Sequence[Any], prompts: int) -> None:
@@ -130,33 +102,21 @@ def _shows(message: Any) -> bool:
     return isinstance(content, list) and not all(isinstance(part, str) for part in content)
 
 
-def awaited_run(
-    original: Callable[..., Awaitable[Any]], instrumentation: Instrumentation
-) -> Callable[..., Awaitable[Any]]:
-    """Around one run of an agent that is awaited; its span is ours only where there would be none."""
-
-    @functools.wraps(original)
-    async def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not instrumentation.listening():
-            return await original(self, *args, **kwargs)
-        opened = instrumentation.begin_run(str(self.name))
-        work = original(self, *args, **kwargs)
-        return await (work if opened is None else awaited(opened, work))
-
-    return run
+@instead
+async def awaited_run(
+    instrumentation: Instrumentation, original: Callable[..., Any], agent: Any, /, *args: Any, **kwargs: Any
+) -> Any:
+    """In the place of one run of an agent that is awaited; its span is ours only where there would be none."""
+    opened = instrumentation.begin_run(str(agent.name))
+    work = original(agent, *args, **kwargs)
+    return await (work if opened is None else awaited(opened, work))
 
 
+@instead
 def streamed_run(
-    original: Callable[..., AsyncGenerator[Any, Any]], instrumentation: Instrumentation
-) -> Callable[..., AsyncGenerator[Any, Any]]:
-    """Around one run of an agent or a team whose answers come one by one."""
-
-    @functools.wraps(original)
-    def run_stream(self: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        items = original(self, *args, **kwargs)
-        if not instrumentation.listening():
-            return items
-        opened = instrumentation.begin_run(str(self.name))
-        return items if opened is None else followed(opened, items)
-
-    return run_stream
+    instrumentation: Instrumentation, original: Callable[..., Any], agent: Any, /, *args: Any, **kwargs: Any
+) -> Any:
+    """In the place of one run of an agent or a team whose answers come one by one."""
+    items = original(agent, *args, **kwargs)
+    opened = instrumentation.begin_run(str(agent.name))
+    return items if opened is None else followed(opened, items)

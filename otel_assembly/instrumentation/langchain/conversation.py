@@ -7,7 +7,6 @@ the thread of a graph, else it is known by the message that it opens with.
 
 from __future__ import annotations
 
-import functools
 import logging
 import sys
 from contextlib import contextmanager, nullcontext
@@ -22,6 +21,7 @@ from otel_assembly.instrumentation.conversation import LedgerKey
 from otel_assembly.instrumentation.hooks import ByIdentity, argument, bound
 from otel_assembly.instrumentation.reducers import same_objects
 from otel_assembly.instrumentation.runs import followed
+from otel_assembly.instrumentation.wrappers import instead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -215,24 +215,13 @@ def _model_node(graph: Any) -> str | None:
     )
 
 
-def stream(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around ``Pregel.stream`` and ``astream``, which ``invoke`` and ``ainvoke`` read too."""
-
-    @functools.wraps(original)
-    def stream(self: Any, *args: Any, **kwargs: Any) -> Any:
-        items = original(self, *args, **kwargs)
-        run = _run_of(instrumentation, self, args, kwargs) if instrumentation.listening() else None
-        return items if run is None else followed(run, items)
-
-    return stream
-
-
-def _run_of(instrumentation: Instrumentation, graph: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """A run as `followed` takes it: by its `current` and its `end`."""
-    run: GraphRun | None = None
+@instead
+def stream(instrumentation: Instrumentation, original: Any, graph: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """In the place of ``Pregel.stream`` and ``astream``, which ``invoke`` and ``ainvoke`` read too."""
+    items, run = original(graph, *args, **kwargs), None
     with instrumentation.contained():
         run = GraphRun(instrumentation, graph, argument(args, kwargs, 1, "config"))
-    return run  # noqa: RET504  # None, where that failed
+    return items if run is None else followed(run, items)
 
 
 #: Conversations without a thread that are remembered; beyond it the oldest are forgotten. A ledger holds the messages

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -39,13 +38,13 @@ class LangChainInstrumentor(AssemblyInstrumentor):
         Hook(
             "langchain_core.messages.utils",
             "_last_max_tokens",
-            partial(reducers.trim_messages, last=True),
+            reducers.trim_messages(last=True),
             "trim_messages with strategy 'last'",
         ),
         Hook(
             "langchain_core.messages.utils",
             "_first_max_tokens",
-            partial(reducers.trim_messages, last=False),
+            reducers.trim_messages(last=False),
             "trim_messages with strategy 'first'",
         ),
         Hook(
@@ -58,13 +57,13 @@ class LangChainInstrumentor(AssemblyInstrumentor):
         Hook(
             _FACTORY,
             "_chain_model_call_handlers",
-            partial(middleware.chain, watched=middleware.observed_handler),
+            middleware.chain,
             "middleware around the model call, one by one",
         ),
         Hook(
             _FACTORY,
             "_chain_async_model_call_handlers",
-            partial(middleware.chain, watched=middleware.observed_async),
+            middleware.async_chain,
             "the same, async",
         ),
         Hook(

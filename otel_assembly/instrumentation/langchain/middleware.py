@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.instrumentation.hooks import bound, contained
+from otel_assembly.instrumentation.hooks import argument, bound, contained
 from otel_assembly.instrumentation.langchain.conversation import (
     CONVERSATIONS_WITHOUT_THREAD,
     GRAPH_RUN,
@@ -32,14 +33,17 @@ from otel_assembly.instrumentation.langchain.reducers import (
     reducer_call_of,
 )
 from otel_assembly.instrumentation.runs import followed
+from otel_assembly.instrumentation.wrappers import around, around_awaited, ending, instead
 from otel_assembly.telemetry.stamp import CalledModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from otel_assembly.instrumentation.hooks import Instrumentation
     from otel_assembly.instrumentation.langchain.conversation import GraphRun
     from otel_assembly.instrumentation.langchain.model_calls import ModelCall
+    from otel_assembly.instrumentation.wrappers import Observation, Wrap
 
 
 class ModelNode:
@@ -72,60 +76,30 @@ class ModelNode:
 MODEL_NODE: Final[ContextVar[ModelNode | None]] = ContextVar("otel_assembly_langchain_model_node", default=None)
 
 
-def override(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+@around
+def override(instrumentation: Instrumentation, request: Any, /, **overrides: Any) -> Observation:
     """Around ``ModelRequest.override``: what an agent that was made before does to its messages."""
-
-    @functools.wraps(original)
-    def override(self: Any, **overrides: Any) -> Any:
-        made = original(self, **overrides)
-        if instrumentation.listening():
-            node = MODEL_NODE.get()
-            if node is not None:
-                with instrumentation.contained():
-                    if node.request is None:
-                        node.prompts = prompts_of(self)
-                    node.request = made
-        return made
-
-    return override
+    made = yield
+    node = MODEL_NODE.get()
+    if node is not None:
+        if node.request is None:
+            node.prompts = prompts_of(request)
+        node.request = made
 
 
-def model_invoke(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around ``BaseChatModel.invoke``: what was prepared for this call ends before it."""
-
-    @functools.wraps(original)
-    def invoke(self: Any, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
-        if not instrumentation.listening():
-            return original(self, input, *args, **kwargs)
-        with _model_called(instrumentation, self, input, kwargs).current():
-            return original(self, input, *args, **kwargs)
-
-    return invoke
+def _invoked(instrumentation: Instrumentation, chat_model: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    with _model_called(instrumentation, chat_model, args, kwargs).current():
+        yield
 
 
-def model_stream(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around ``BaseChatModel.stream`` and ``astream``, whose call begins with their first step."""
-
-    @functools.wraps(original)
-    def stream(self: Any, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
-        if not instrumentation.listening():
-            return original(self, input, *args, **kwargs)
-        return followed(_model_called(instrumentation, self, input, kwargs), original(self, input, *args, **kwargs))
-
-    return stream
+#: Around ``BaseChatModel.invoke`` and ``ainvoke``: what was prepared for this call ends before it.
+model_invoke, model_ainvoke = around(_invoked), around_awaited(_invoked)
 
 
-def model_ainvoke(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around ``BaseChatModel.ainvoke``."""
-
-    @functools.wraps(original)
-    async def ainvoke(self: Any, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
-        if not instrumentation.listening():
-            return await original(self, input, *args, **kwargs)
-        with _model_called(instrumentation, self, input, kwargs).current():
-            return await original(self, input, *args, **kwargs)
-
-    return ainvoke
+@instead
+def model_stream(instrumentation: Instrumentation, original: Any, chat_model: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """In the place of ``BaseChatModel.stream`` and ``astream``, whose call begins with their first step."""
+    return followed(_model_called(instrumentation, chat_model, args, kwargs), original(chat_model, *args, **kwargs))
 
 
 class _CalledInRun(CalledModel):
@@ -142,13 +116,15 @@ class _CalledInRun(CalledModel):
             yield
 
 
-def _model_called(instrumentation: Instrumentation, model: Any, given: Any, settings: Mapping[str, Any]) -> CalledModel:
+def _model_called(
+    instrumentation: Instrumentation, model: Any, args: Sequence[Any], settings: Mapping[str, Any]
+) -> CalledModel:
     around = REDUCER_CALL.get()
     if around is not None and not around.calls:
         return CalledModel(prepared=False)  # a reducer's own, as a summariser's
     node, run = MODEL_NODE.get(), GRAPH_RUN.get()
     if node is not None or (run is not None and run.prepares_model_call()):
-        _prepared(instrumentation, node, model, given, settings)
+        _prepared(instrumentation, node, model, argument(args, settings, 0, "input"), settings)
     return CalledModel() if run is None or run.ended else _CalledInRun(run)
 
 
@@ -205,11 +181,7 @@ def report_request(reducer: ReducerCall, messages: Sequence[Any], came: tuple[st
         reducer.model_call.knows(before, schemas_of(request.tools), model_of(request.model))
 
 
-def chain(
-    original: Callable[..., Any], instrumentation: Instrumentation, *, watched: Callable[[Any, Instrumentation], Any]
-) -> Callable[..., Any]:
-    """Around what ``create_agent`` makes one of all its middleware with, for calls that are awaited and for others."""
-
+def _chain(watched: Wrap, original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
     @functools.wraps(original)
     def _chain_model_call_handlers(handlers: Any, *args: Any, **kwargs: Any) -> Any:
         if instrumentation.open:
@@ -245,48 +217,39 @@ def _give_way(request: Any) -> None:
         model_call.end()
 
 
-def observed_handler(handler: Any, instrumentation: Instrumentation) -> Any:
-    """A middleware's ``wrap_model_call``, whose changes of the request are reported."""
+@instead
+def _handler(instrumentation: Instrumentation, handler: Any, request: Any, call: Any) -> Any:
+    reducer = _reducer_of_request(instrumentation, handler, request)
+    if reducer is None:
+        return handler(request, call)
 
-    @functools.wraps(handler)
-    def wrap_model_call(request: Any, call: Any) -> Any:
-        if not instrumentation.listening():
-            return handler(request, call)
-        reducer = _reducer_of_request(instrumentation, handler, request)
-        if reducer is None:
-            return handler(request, call)
+    def goes_on(request: Any) -> Any:
+        _report_once(reducer, request)
+        with reducer.set_aside():
+            return call(request)
 
-        def goes_on(request: Any) -> Any:
-            _report_once(reducer, request)
-            with reducer.set_aside():
-                return call(request)
-
-        with reducer.running(), ending(reducer):
-            return handler(request, goes_on)
-
-    return wrap_model_call
+    with reducer.running(), _ending(reducer):
+        return handler(request, goes_on)
 
 
-def observed_async(handler: Any, instrumentation: Instrumentation) -> Any:
-    """A middleware's ``awrap_model_call``, likewise."""
+@instead
+async def _async_handler(instrumentation: Instrumentation, handler: Any, request: Any, call: Any) -> Any:
+    reducer = _reducer_of_request(instrumentation, handler, request)
+    if reducer is None:
+        return await handler(request, call)
 
-    @functools.wraps(handler)
-    async def awrap_model_call(request: Any, call: Any) -> Any:
-        if not instrumentation.listening():
-            return await handler(request, call)
-        reducer = _reducer_of_request(instrumentation, handler, request)
-        if reducer is None:
-            return await handler(request, call)
+    async def goes_on(request: Any) -> Any:
+        _report_once(reducer, request)
+        with reducer.set_aside():
+            return await call(request)
 
-        async def goes_on(request: Any) -> Any:
-            _report_once(reducer, request)
-            with reducer.set_aside():
-                return await call(request)
+    with reducer.running(), _ending(reducer):
+        return await handler(request, goes_on)
 
-        with reducer.running(), ending(reducer):
-            return await handler(request, goes_on)
 
-    return awrap_model_call
+#: Around what ``create_agent`` makes one of all its middleware with, for calls that are not awaited, and for those that
+#: are: the changes that each one's ``wrap_model_call`` or ``awrap_model_call`` makes of the request are reported.
+chain, async_chain = partial(_chain, _handler), partial(_chain, _async_handler)
 
 
 def _report_once(reducer: ReducerCall, request: Any) -> None:
@@ -296,17 +259,17 @@ def _report_once(reducer: ReducerCall, request: Any) -> None:
         report_request(reducer, list(request.messages), reducer.came, request)
 
 
-@contextmanager
-def ending(reducer: ReducerCall) -> Iterator[None]:
-    """What is still open of a reducer when its middleware has returned or raised comes to its end."""
-    try:
-        yield
-    except BaseException as error:
+def _ending(reducer: ReducerCall) -> AbstractContextManager[None]:
+    """A block at whose end what is still open of a reducer comes to its end."""
+
+    def end(error: BaseException | None) -> None:
         with reducer.instrumentation.contained():
-            reducer.failed(error)
-        raise
-    with reducer.instrumentation.contained():
-        reducer.end()
+            if error is None:
+                reducer.end()
+            else:
+                reducer.failed(error)
+
+    return ending(end)
 
 
 #: The hooks whose node comes before a model call: whatever they change in the messages is reported.
@@ -318,64 +281,50 @@ _PRE_MODEL_HOOK: Final = "pre_model_hook"
 _MACHINERY: Final = ("langgraph.pregel", "langgraph.graph")
 
 
-def invoke(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+@around
+def invoke(instrumentation: Instrumentation, runnable: Any, /, *args: Any, **kwargs: Any) -> Observation:
     """Around ``RunnableCallable.invoke``: the nodes of a graph, whenever it was built."""
-
-    @functools.wraps(original)
-    def invoke(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002  # its name there
-        if not instrumentation.listening():
-            return original(self, input, config, **kwargs)
-        node = _node(instrumentation, getattr(self, "func", None), input, config)
-        if node is None:
-            return original(self, input, config, **kwargs)
-        with node:
-            return node.returned(original(self, input, config, **kwargs))
-
-    return invoke
+    return _executed(instrumentation, getattr(runnable, "func", None), args, kwargs)
 
 
-def ainvoke(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+@around_awaited
+def ainvoke(instrumentation: Instrumentation, runnable: Any, /, *args: Any, **kwargs: Any) -> Observation:
     """Around ``RunnableCallable.ainvoke``; without an async function it leads to ``invoke``, where it is seen."""
+    function = getattr(runnable, "afunc", None)
+    if function:
+        yield from _executed(instrumentation, function, args, kwargs)
 
-    @functools.wraps(original)
-    async def ainvoke(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002
-        if not instrumentation.listening():
-            return await original(self, input, config, **kwargs)
-        function = getattr(self, "afunc", None)
-        node = _node(instrumentation, function, input, config) if function else None
-        if node is None:
-            return await original(self, input, config, **kwargs)
-        with node:
-            return node.returned(await original(self, input, config, **kwargs))
 
-    return ainvoke
+def _executed(instrumentation: Instrumentation, function: Any, args: Any, kwargs: Any) -> Observation:
+    state, config = argument(args, kwargs, 0, "input"), argument(args, kwargs, 1, "config")
+    node = _node(instrumentation, function, state, config)
+    if node is not None:
+        yield from node.run()
 
 
 def _node(instrumentation: Instrumentation, function: Any, state: Any, config: Any) -> _Node | None:
-    node: _Node | None = None
-    with instrumentation.contained():
-        place = Place.here(config)
-        run, owner = place.run, getattr(function, "__self__", None)
-        if run is not None and isinstance(_messages(state), list):
-            CONVERSATIONS_WITHOUT_THREAD.meet(_messages(state), run)
-        if owner is not None:
-            if is_observed(owner):
-                reducer = reducer_call_of(instrumentation, owner, list(_messages(state)))
-                reducer.asker = run.model_node if run is not None else None
-                before = _comes_before(function, owner)
-                node = _ChangingNode(place, reducer, removing=not before, hands_on=before)
-        elif getattr(function, "__qualname__", None) in _MODEL_NODES:
-            messages = _messages(state)
-            reducer = ReducerCall(instrumentation, WRAP_MODEL_CALL, list(messages))
-            node = _CallingNode(place, ModelNode(reducer, messages))
-        elif function is not None and isinstance(state, Mapping) and isinstance(state.get("messages"), list):
-            name = getattr(function, "__name__", type(function).__name__)
-            reducer = ReducerCall(instrumentation, name, state["messages"], calls=True)
-            reducer.asker = run.model_node if run is not None and place.node == _PRE_MODEL_HOOK else None
-            node = _ChangingNode(place, reducer, removing=True, hands_on=True)
-        if node is None and run is not None and not str(getattr(function, "__module__", "")).startswith(_MACHINERY):
-            node = _Node(place, instrumentation)
-    return node
+    place = Place.here(config)
+    run, owner = place.run, getattr(function, "__self__", None)
+    if run is not None and isinstance(_messages(state), list):
+        CONVERSATIONS_WITHOUT_THREAD.meet(_messages(state), run)
+    if owner is not None:
+        if is_observed(owner):
+            reducer = reducer_call_of(instrumentation, owner, list(_messages(state)))
+            reducer.asker = run.model_node if run is not None else None
+            before = _comes_before(function, owner)
+            return _ChangingNode(place, reducer, removing=not before, hands_on=before)
+    elif getattr(function, "__qualname__", None) in _MODEL_NODES:
+        messages = _messages(state)
+        reducer = ReducerCall(instrumentation, WRAP_MODEL_CALL, list(messages))
+        return _CallingNode(place, ModelNode(reducer, messages))
+    elif function is not None and isinstance(state, Mapping) and isinstance(state.get("messages"), list):
+        name = getattr(function, "__name__", type(function).__name__)
+        reducer = ReducerCall(instrumentation, name, state["messages"], calls=True)
+        reducer.asker = run.model_node if run is not None and place.node == _PRE_MODEL_HOOK else None
+        return _ChangingNode(place, reducer, removing=True, hands_on=True)
+    if run is None or str(getattr(function, "__module__", "")).startswith(_MACHINERY):
+        return None
+    return _Node(place, instrumentation)
 
 
 def _comes_before(method: Any, owner: Any) -> bool:
@@ -396,14 +345,18 @@ class _Node:
         self._instrumentation = instrumentation
         self._result: Any = None
 
-    def __enter__(self) -> None:
-        self._task = bound(TASK, self)
-        self._task.__enter__()
+    def run(self) -> Observation:
+        """What runs around it."""
+        with ending(self._left), bound(TASK, self), ending(self._over), self._running():
+            self._result = yield
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        with self._instrumentation.contained():
-            self._over(error)
-        self._task.__exit__(None, None, None)
+    def _running(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def _over(self, error: BaseException | None) -> None:
+        """The node is done."""
+
+    def _left(self, error: BaseException | None) -> None:
         run = self._place.run
         for model_call in [*run.model_calls] if run is not None else ():
             if model_call.task is self:
@@ -412,14 +365,6 @@ class _Node:
                         model_call.hand_on()
                     else:
                         model_call.end(error if error is model_call.problem else None)
-
-    def returned(self, result: Any) -> Any:
-        """What the node returned; it is returned."""
-        self._result = result
-        return result
-
-    def _over(self, error: BaseException | None) -> None:
-        """The node is done."""
 
     def _hands_on(self, model_call: ModelCall) -> bool:
         """Whether a later node may call its model with what was let out."""
@@ -441,17 +386,15 @@ class _ChangingNode(_Node):
         #: Whether it changed that, or something in it did that is the change.
         self._changed = False
 
-    def __enter__(self) -> None:
-        super().__enter__()
-        self._running = self._reducer.running()
-        self._running.__enter__()
+    def _running(self) -> AbstractContextManager[None]:
+        return self._reducer.running()
 
     def _over(self, error: BaseException | None) -> None:
-        self._running.__exit__(None, None, None)
-        if error is not None:
-            self._reducer.failed(error)
-        else:
-            self._report(self._result)
+        with self._instrumentation.contained():
+            if error is not None:
+                self._reducer.failed(error)
+            else:
+                self._report(self._result)
 
     def _hands_on(self, model_call: ModelCall) -> bool:
         if self._changed and model_call is self._reducer.model_call:
@@ -492,13 +435,8 @@ class _CallingNode(_Node):
         super().__init__(place, node.reducer.instrumentation)
         self._node = node
 
-    def __enter__(self) -> None:
-        super().__enter__()
-        self._before = MODEL_NODE.get()
-        MODEL_NODE.set(self._node)
-
-    def _over(self, error: BaseException | None) -> None:
-        MODEL_NODE.set(self._before)
+    def _running(self) -> AbstractContextManager[None]:
+        return bound(MODEL_NODE, self._node)
 
 
 def _update(result: Any) -> Mapping[str, Any] | None:

@@ -6,29 +6,29 @@ A reducer's step is opened as late as there is something to report, and as of wh
 
 from __future__ import annotations
 
-import functools
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
 from otel_assembly.instrumentation.hooks import argument, bound, contained
 from otel_assembly.instrumentation.langchain.conversation import Place, counting_model, part_of, spliced
 from otel_assembly.instrumentation.langchain.model_calls import begin, continued
 from otel_assembly.instrumentation.reducers import no_summary
+from otel_assembly.instrumentation.wrappers import around, around_awaited, instead
 from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-    from types import TracebackType
 
     from otel_assembly.budget.attempt import Attempt
     from otel_assembly.instrumentation.hooks import Instrumentation
     from otel_assembly.instrumentation.langchain.model_calls import ModelCall
+    from otel_assembly.instrumentation.wrappers import Observation, Wrap
     from otel_assembly.observe.assembler import ObservedStep
 
 
@@ -330,15 +330,13 @@ def _by_count(settings: Mapping[str, Any]) -> bool:
     return settings.get("token_counter") is len
 
 
-def trim_messages(original: Callable[..., Any], instrumentation: Instrumentation, *, last: bool) -> Callable[..., Any]:
-    """Around what trims from the front (``last``), or from the end, by which the other one works too."""
+def trim_messages(*, last: bool) -> Wrap:
+    """In the place of what trims from the front (``last``), or from the end, by which the other one works too."""
 
-    @functools.wraps(original)
-    def trim(messages: Any, *args: Any, **settings: Any) -> Any:
-        if not instrumentation.listening() or args:
+    @instead
+    def trim(instrumentation: Instrumentation, original: Any, /, messages: Any, *args: Any, **settings: Any) -> Any:
+        if args or _INSIDE.get() or not messages or not settings.keys() >= _KEYS:
             return original(messages, *args, **settings)
-        if _INSIDE.get() or not messages or not settings.keys() >= _KEYS:
-            return original(messages, **settings)
         given = messages if isinstance(messages, list) else list(messages)
         counting = _Counting(settings["token_counter"], frozenset(map(id, given)) if _cuts(settings) else None)
         summarising = SUMMARISING.get() if FOR_A_SUMMARY.get() else None
@@ -393,7 +391,7 @@ def _report(
 
 
 class Summarising:
-    """One call of ``_create_summary``: a block in which the summariser is called, if it comes to that.
+    """One call of ``_create_summary``, in which the summariser is called, if it comes to that.
 
     The messages that are summarised are trimmed before: what the summariser never saw is not in the summary, and has
     left without a trace. It is reported as dropped, and the rest as compacted. What fails in ours is ours alone.
@@ -411,46 +409,29 @@ class Summarising:
         self.trimmed: tuple[int | None, int] | None = None
         self._reducer = reducer
         self._step = step
-        self._bound = bound(SUMMARISING, self)
         self._attempt: Attempt | None = None
-        self._compacting: AbstractContextManager[Attempt] | None = None
+        self._compacting = ExitStack()
 
-    def __enter__(self) -> Self:
-        self._step.__enter__()
-        self._bound.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bound.__exit__()
-        compacting, self._compacting = self._compacting, None
-        if compacting is not None:
+    def run(self) -> Observation:
+        """What runs around the call."""
+        with self._step, self._compacting, bound(SUMMARISING, self):
+            summary = yield
             with self._reducer.instrumentation.contained():
-                compacting.__exit__(kind, error, None)
-        self._step.__exit__(kind, error, trace)
+                if self._attempt is not None:
+                    self._answered(self._attempt, summary if isinstance(summary, str) else "")
+                elif self.given and self.seen is not None:
+                    self._too_long()
 
     def begin(self, seen: Sequence[Any]) -> None:
         """The summariser is called next, with these messages, or not at all if there are none."""
         self.seen = list(seen)
-        if self.seen and self._compacting is None:
+        if self.seen and self._attempt is None:
             model = getattr(self.middleware, "summarizer", None) or self.middleware.model
             read = (text for message in self.seen for text in describe(message).texts)
             model_call = self._reducer.model_call
             tokens = sum(map(model_call.count, read)) if model_call is not None else 0
             compacting = self._step.compacting(type(model).__name__, tokens_in=tokens)
-            self._attempt = compacting.__enter__()
-            self._compacting = compacting
-
-    def returned(self, summary: Any) -> Any:
-        """The summary is this: report what it stands for. It is returned."""
-        with self._reducer.instrumentation.contained():
-            attempt = self._attempt
-            if attempt is not None:
-                self._answered(attempt, summary if isinstance(summary, str) else "")
-            elif self.given and self.seen is not None:
-                self._too_long()
-        return summary
+            self._attempt = self._compacting.enter_context(compacting)
 
     def _answered(self, attempt: Attempt, text: str) -> None:
         attempt.tokens_out = self._step.count(text)
@@ -480,63 +461,24 @@ class Summarising:
 SUMMARISING: Final[ContextVar[Summarising | None]] = ContextVar("otel_assembly_summarising", default=None)
 
 
-def _summarising(
-    instrumentation: Instrumentation, middleware: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Summarising | None:
+def _summarised(instrumentation: Instrumentation, middleware: Any, /, *args: Any, **kwargs: Any) -> Observation:
     """The summary that a middleware makes, where it runs inside a step that is reported."""
-    if not instrumentation.listening():
-        return None
     given: Sequence[Any] = argument(args, kwargs, 0, "messages_to_summarize", ())
-    summarising = None
-    with instrumentation.contained():
-        reducer = REDUCER_CALL.get()
-        step = reducer.open() if reducer is not None and given else None
-        if reducer is not None and step is not None:
-            summarising = Summarising(reducer, step, middleware, given)
-    return summarising
+    reducer = REDUCER_CALL.get()
+    step = reducer.open() if reducer is not None and given else None
+    if reducer is not None and step is not None:
+        yield from Summarising(reducer, step, middleware, given).run()
 
 
-def create_summary(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around ``SummarizationMiddleware._create_summary``."""
-
-    @functools.wraps(original)
-    def _create_summary(self: Any, *args: Any, **kwargs: Any) -> Any:
-        summarising = _summarising(instrumentation, self, args, kwargs)
-        if summarising is None:
-            return original(self, *args, **kwargs)
-        with summarising:
-            return summarising.returned(original(self, *args, **kwargs))
-
-    return _create_summary
+#: Around ``SummarizationMiddleware._create_summary`` and ``_acreate_summary``.
+create_summary, acreate_summary = around(_summarised), around_awaited(_summarised)
 
 
-def acreate_summary(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around ``SummarizationMiddleware._acreate_summary``."""
-
-    @functools.wraps(original)
-    async def _acreate_summary(self: Any, *args: Any, **kwargs: Any) -> Any:
-        summarising = _summarising(instrumentation, self, args, kwargs)
-        if summarising is None:
-            return await original(self, *args, **kwargs)
-        with summarising:
-            return summarising.returned(await original(self, *args, **kwargs))
-
-    return _acreate_summary
-
-
-def trim_for_summary(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+@around
+def trim_for_summary(instrumentation: Instrumentation, middleware: Any, /, *args: Any, **kwargs: Any) -> Observation:
     """Around ``SummarizationMiddleware._trim_messages_for_summary``, after which the summariser is called."""
-
-    @functools.wraps(original)
-    def _trim_messages_for_summary(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not instrumentation.listening():
-            return original(self, *args, **kwargs)
-        with bound(FOR_A_SUMMARY, True):
-            result = original(self, *args, **kwargs)
-        with instrumentation.contained():
-            summarising = SUMMARISING.get()
-            if summarising is not None and summarising.middleware is self:
-                summarising.begin(result)
-        return result
-
-    return _trim_messages_for_summary
+    with bound(FOR_A_SUMMARY, True):
+        result = yield
+    summarising = SUMMARISING.get()
+    if summarising is not None and summarising.middleware is middleware:
+        summarising.begin(result)
