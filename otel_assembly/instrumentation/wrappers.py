@@ -1,26 +1,143 @@
 """What a hook wraps an original in: an observation that runs around it, or a function that runs in its place.
 
-While no provider is configured, either does what the original does and nothing else. What fails in an observation is a
-warning and a count: the original runs all the same, once, and what it returns or raises goes through.
+Either asks the `Instrumentation` that it serves whether a provider is configured; while none is, it does what the
+original does and nothing else. What fails in an observation is a warning and a count: the original runs all the same,
+once, and what it returns or raises goes through.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+
+from otel_assembly._internal.forks import new_lock
+from otel_assembly.instrumentation.replacements import replacement
+from otel_assembly.observe.assembler import ObservedAssembler
+from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from contextvars import ContextVar, Token
 
-    from otel_assembly.instrumentation.hooks import Instrumentation
+    from otel_assembly.observe.assembler import ObservedAssembly
+    from otel_assembly.recorder import Recorder
+    from otel_assembly.telemetry.run import OpenRun
 
     #: It yields once, where the original runs, and is sent what that returned or thrown what it raised; or it returns
     #: before that, where there is nothing to observe.
     Observation: TypeAlias = Generator[None, Any, None]
     #: Makes the replacement of an original, as `Hook.wrap` does.
-    Wrap: TypeAlias = Callable[[Callable[..., Any], Instrumentation], Callable[..., Any]]
+    Wrap: TypeAlias = Callable[[Callable[..., Any], "Instrumentation"], Callable[..., Any]]
+
+logger = logging.getLogger("otel_assembly")
+
+_NOTHING: Final = object()
+T = TypeVar("T")
+
+
+class Patches:
+    """Attributes that were replaced, so that the identical objects can be put back."""
+
+    def __init__(self) -> None:
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._lock = new_lock()
+        self._restored = False
+
+    def wrap(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> bool:
+        """Replace a function of a module, or one that a class itself defines; False where there is none.
+
+        Whatever stands there goes on to be called as Python calls it, another one's wrapper included.
+        """
+        there = vars(owner).get(name, _NOTHING)
+        ours = None if there is _NOTHING else replacement(owner, there, make)
+        if ours is None:
+            return False
+        self.replace(owner, name, ours)
+        return True
+
+    def take(self, met: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Wrap a method in the class that defines it, once: for classes of users, which are known when they are met.
+
+        Nothing is wrapped any more once everything was put back.
+        """
+        owner = next((one for one in met.__mro__ if name in vars(one)), None)
+        if owner is None or self.holds(owner, name):
+            return
+        with self._lock:
+            if not self._restored and not self.holds(owner, name):
+                self.wrap(owner, name, make)
+
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        """Put `value` in the place of an attribute that `owner` itself has."""
+        self._replaced.append((owner, name, vars(owner)[name], value))
+        setattr(owner, name, value)
+
+    def holds(self, owner: Any, name: str) -> bool:
+        """Whether this attribute was replaced."""
+        return any(one is owner and other == name for one, other, _, _ in self._replaced)
+
+    def restore(self) -> None:
+        """Put everything back; what somebody has wrapped since stays wrapped, and is inert."""
+        with self._lock:
+            self._restored = True
+        while self._replaced:
+            owner, name, original, ours = self._replaced.pop()
+            if vars(owner).get(name) is ours:
+                setattr(owner, name, original)
+            else:
+                logger.debug("%s was replaced again after it was instrumented: it stays, and does nothing", name)
+
+
+class Instrumentation:
+    """One framework while it is instrumented: what its wrappers ask, and where they report.
+
+    Attributes:
+        open: False once the framework is not instrumented any more: wrappers that something still holds are then inert.
+        framework: The framework's name.
+        observed: Where assemblies are reported.
+        patches: What was replaced.
+    """
+
+    def __init__(self, framework: str, recorder: Recorder | None = None) -> None:
+        self.open = True
+        self.framework = framework
+        self.observed = ObservedAssembler(framework, recorder=recorder)
+        self.patches = Patches()
+
+    @property
+    def recorder(self) -> Recorder:
+        """Where everything is recorded."""
+        return self.observed.recorder
+
+    def listening(self) -> bool:
+        """Whether a provider is configured: every wrapper asks this first, so that it must cost next to nothing."""
+        return self.open and self.observed.recorder.listening()
+
+    def contained(self) -> contained:
+        """A block of ours whose failure is a warning and a count, never the agent's."""
+        return contained(self.failed)
+
+    def failed(self, error: Exception) -> None:
+        """Something of ours went wrong."""
+        self.recorder.failed(f"instrumentation.{self.framework}", error)
+
+    def take(self, met: type, name: str, wrap: Wrap) -> None:
+        """Wrap a method of a class that is met as the framework runs, as a hook wraps one."""
+        self.patches.take(met, name, lambda made: wrap(made, self))
+
+    def begin_run(self, agent_name: str, *, conversation_id: str | None = None) -> OpenRun | None:
+        """One run of an agent: an ``invoke_agent`` span where no span is current; None where no provider is configured.
+
+        ``with run.current():`` around what runs in it, and never across a ``yield``; then ``run.end(error)``.
+        """
+        recorder, run = self.recorder, None
+        if isinstance(recorder, OpenTelemetryRecorder):
+            with self.contained():
+                run = recorder.begin_run(agent_name, framework=self.framework, conversation_id=conversation_id)
+        return run
 
 
 def around(observe: Callable[..., Observation]) -> Wrap:
@@ -127,3 +244,48 @@ def _all_of(
 ) -> Observation:
     """An observation whose call is a part of it, so that it is contained as the rest is."""
     yield from observe(instrumentation, *args, **kwargs)
+
+
+def argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: str, default: Any = None) -> Any:
+    """One argument of a call, however it was given."""
+    return args[place] if len(args) > place else kwargs.get(name, default)
+
+
+class bound(Generic[T]):  # noqa: N801  # read as a word: with bound(VARIABLE, value)
+    """A context variable has a value in this block; never left open across the ``yield`` of a generator."""
+
+    __slots__ = ("_token", "_value", "_variable")
+
+    def __init__(self, variable: ContextVar[T], value: T) -> None:
+        self._variable = variable
+        self._value = value
+
+    def __enter__(self) -> None:
+        self._token: Token[T] = self._variable.set(self._value)
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ValueError):  # a coroutine that nobody awaited to its end is closed in another context
+            self._variable.reset(self._token)
+
+
+class contained:  # noqa: N801  # as above
+    """A block of ours whose failure goes to `failed`, and no further."""
+
+    __slots__ = ("_failed",)
+
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        self._failed = failed
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._failed(error)
+        return True
+
+
+def reported_whole(assembly: ObservedAssembly) -> contained:
+    """A block whose failure leaves this assembly out: what cannot be reported whole is not reported in part."""
+    return contained(assembly.fail)

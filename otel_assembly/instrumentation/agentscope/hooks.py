@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
-    from otel_assembly.instrumentation.hooks import Instrumentation
+    from otel_assembly.instrumentation.wrappers import Instrumentation
     from otel_assembly.telemetry.run import OpenRun
 
 _AGENT: Final = "agentscope.agent._agent"

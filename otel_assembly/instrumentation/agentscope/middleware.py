@@ -23,16 +23,14 @@ from otel_assembly.instrumentation.agentscope.conversation import (
     report,
     step_done,
 )
-from otel_assembly.instrumentation.hooks import argument, bound
 from otel_assembly.instrumentation.reducers import same_objects
-from otel_assembly.instrumentation.wrappers import around_awaited, ending
+from otel_assembly.instrumentation.wrappers import argument, around_awaited, bound, ending
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_assembly.instrumentation.agentscope.messages import Part
-    from otel_assembly.instrumentation.hooks import Instrumentation
-    from otel_assembly.instrumentation.wrappers import Observation
+    from otel_assembly.instrumentation.wrappers import Instrumentation, Observation
 
 
 ON_SYSTEM_PROMPT: Final = "on_system_prompt"

@@ -20,9 +20,8 @@ from otel_assembly.instrumentation.agentscope.conversation import (
     step_done,
 )
 from otel_assembly.instrumentation.agentscope.middleware import report_prompt
-from otel_assembly.instrumentation.hooks import argument, bound, reported_whole
 from otel_assembly.instrumentation.reducers import no_summary
-from otel_assembly.instrumentation.wrappers import around, around_awaited, ending
+from otel_assembly.instrumentation.wrappers import argument, around, around_awaited, bound, ending, reported_whole
 from otel_assembly.messages.describe import EventKind, describe
 
 if TYPE_CHECKING:
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.budget.attempt import Attempt
     from otel_assembly.instrumentation.agentscope.messages import Part
-    from otel_assembly.instrumentation.hooks import Instrumentation
-    from otel_assembly.instrumentation.wrappers import Observation
+    from otel_assembly.instrumentation.wrappers import Instrumentation, Observation
     from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
 
 

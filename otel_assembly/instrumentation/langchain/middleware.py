@@ -14,7 +14,6 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.instrumentation.hooks import argument, bound, contained
 from otel_assembly.instrumentation.langchain.conversation import (
     CONVERSATIONS_WITHOUT_THREAD,
     GRAPH_RUN,
@@ -33,17 +32,16 @@ from otel_assembly.instrumentation.langchain.reducers import (
     reducer_call_of,
 )
 from otel_assembly.instrumentation.runs import followed
-from otel_assembly.instrumentation.wrappers import around, around_awaited, ending, instead
+from otel_assembly.instrumentation.wrappers import argument, around, around_awaited, bound, contained, ending, instead
 from otel_assembly.telemetry.stamp import CalledModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from otel_assembly.instrumentation.hooks import Instrumentation
     from otel_assembly.instrumentation.langchain.conversation import GraphRun
     from otel_assembly.instrumentation.langchain.model_calls import ModelCall
-    from otel_assembly.instrumentation.wrappers import Observation, Wrap
+    from otel_assembly.instrumentation.wrappers import Instrumentation, Observation, Wrap
 
 
 class ModelNode:
