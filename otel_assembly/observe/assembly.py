@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypedDict
 
 from otel_assembly._internal.intervals import to_runs
 from otel_assembly.budget.attempt import Attempt, CompactionOutcome
@@ -20,18 +20,19 @@ from otel_assembly.messages.content_snapshot import equal
 from otel_assembly.recorder import NULL_RECORDING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from contextvars import Token
     from types import TracebackType
+    from typing import Unpack
 
     from otel_assembly._internal.intervals import Run
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.decision import Verdict
     from otel_assembly.ledger.ledger import Ledger
     from otel_assembly.ledger.snapshot import Step
-    from otel_assembly.observe.conversations import ObservedConversations
     from otel_assembly.recorder import PolicyTime, Recording
+    from otel_assembly.tokens import TokenMeter
 
 STEP: Final[ContextVar[ObservedStep | None]] = ContextVar("otel_assembly_observed_step", default=None)
 
@@ -39,6 +40,35 @@ STEP: Final[ContextVar[ObservedStep | None]] = ContextVar("otel_assembly_observe
 def current_step() -> ObservedStep | None:
     """The step that is running here: what it calls, such as a summariser, belongs to it."""
     return STEP.get()
+
+
+class AssemblyInput(TypedDict, total=False):
+    """What came in beside the events.
+
+    Attributes:
+        prompts: The system-level texts in front of them.
+        tools: The schemas of the tools that the model is offered, where they are known.
+        name: Tells assemblers of one program apart.
+        model: The model that will be called, whose tokenizer counts.
+        unknown_input: What came in cannot be known, and the events and prompts are what will be sent. The span then
+            says so (``assembly.diff``), and neither it, nor a step's, nor a metric has a number of what came in or
+            left: what was in an earlier prompt and is not in this one left for a reason that nobody knows.
+    """
+
+    prompts: Sequence[str]
+    tools: Sequence[Mapping[str, Any]]
+    name: str | None
+    model: str | None
+    unknown_input: bool
+
+
+class Conversations(Protocol):
+    """What an assembly asks of the one that began it: its conversation's ledger, and what counts."""
+
+    def ledger(self, conversation: Any) -> Ledger: ...  # `ObservedAssembler` says what they do
+    def make_room(self, conversation: Any, ledger: Ledger) -> None: ...
+    def meter(self, model: str | None) -> TokenMeter: ...
+    def failed(self, recording: Recording | None, error: Exception) -> None: ...
 
 
 class ObservedAssembly(OpenAssembly):
@@ -71,7 +101,7 @@ class ObservedAssembly(OpenAssembly):
         "waits",
     )
 
-    def __init__(self, conversations: ObservedConversations, recording: Recording, model: str | None) -> None:
+    def __init__(self, conversations: Conversations, recording: Recording, model: str | None) -> None:
         self._conversations = conversations
         self.recording = recording
         self._of_steps = recording if recording.measured else NULL_RECORDING
@@ -87,17 +117,7 @@ class ObservedAssembly(OpenAssembly):
         """The assembly's id, as on its span; empty where it has no span that anybody could look for."""
         return self.record.assembly_id if self._is_open else ""
 
-    def open(
-        self,
-        conversation: Any,
-        events: Sequence[Any],
-        *,
-        prompts: Sequence[str] = (),
-        tools: Sequence[Mapping[str, Any]] = (),
-        name: str | None = None,
-        model: str | None = None,
-        unknown_input: bool = False,
-    ) -> bool:
+    def open(self, conversation: Any, events: Sequence[Any], **given: Unpack[AssemblyInput]) -> bool:
         """It is known what came in, with the arguments of `ObservedAssembler.begin`.
 
         Returns:
@@ -111,23 +131,23 @@ class ObservedAssembly(OpenAssembly):
                 if conversation is not None:
                     self._conversations.ledger(conversation).turn()
                 return True
-            self.model = model or self.model
+            self.model = given.get("model") or self.model
             ledger = self._conversations.ledger(conversation)
             with ledger.lock:
                 ledger_input = ledger.open(events)
                 turn = ledger.turn()
             self._conversations.make_room(conversation, ledger)
             self.record = Record(
-                name=name,
+                name=given.get("name"),
                 model=self.model,
                 turn=turn,
                 ledger=ledger,
                 ledger_input=ledger_input,
-                context=Context(tools=tools),
+                context=Context(tools=given.get("tools", ())),
                 meter=self._conversations.meter(self.model),
-                prompts_in=tuple(prompts),
+                prompts_in=tuple(given.get("prompts", ())),
                 observed=True,
-                unknown=unknown_input,
+                unknown=given.get("unknown_input", False),
             )
             self.events = ledger_input.given
             self._is_open = True
@@ -156,13 +176,8 @@ class ObservedAssembly(OpenAssembly):
             config: Its settings; numbers, bools and enums of them are reported.
             started_ns: When it began, if that was before the block is entered.
         """
-        if not (self._is_open or self.waits):
-            return _SuppressedStep(self)
-        time_of: PolicyTime = NULL_RECORDING.policy(policy, 0)
-        try:
-            time_of = self._of_steps.policy(policy, len(self.steps), started_ns)
-        except Exception as problem:  # noqa: BLE001
-            self.fail(problem)
+        reports = self._is_open or self.waits
+        time_of = (self._of_steps if reports else NULL_RECORDING).policy(policy, len(self.steps), started_ns)
         step = ObservedStep(self, policy, kind, config or {}, time_of)
         self.steps.append(step)
         if self._is_open:
@@ -189,10 +204,7 @@ class ObservedAssembly(OpenAssembly):
     def signal(self, alerts: Sequence[AlertFacts], overflow: Overflow | None = None) -> None:
         """Report alerts and overflows of an assembly of which nothing else is reported."""
         if not self.recording.measured and (alerts or overflow is not None):
-            try:
-                self.recording.signal(alerts, overflow)
-            except Exception as problem:  # noqa: BLE001
-                self.fail(problem)
+            self.recording.signal(alerts, overflow)
 
     def end(
         self,
@@ -414,14 +426,27 @@ class ObservedStep:
         if self._step is not None:
             self._step.error = error
 
-    def compacting(self, compactor: str, *, kind: str = "summary", target: int = 0, tokens_in: int = 0) -> Compacting:
+    @contextmanager
+    def compacting(
+        self, compactor: str, *, kind: str = "summary", target: int = 0, tokens_in: int = 0
+    ) -> Iterator[Attempt]:
         """Around one attempt to compact, such as a summariser's model call: a ``compact_block`` span.
 
         What is yielded is the `Attempt`; the block fills in `tokens_out`, and `outcome` where it came to nothing.
         """
         attempt = Attempt(compactor, len(self._attempts) + 1, target, tokens_in)
         self._attempts.append(attempt)
-        return Compacting(attempt, self._assembly.watch(kind, attempt))
+        with self._assembly.watch(kind, attempt):
+            try:
+                yield attempt
+            except BaseException as error:
+                attempt.error_type = error_type(error)
+                if isinstance(error, TimeoutError):
+                    attempt.outcome = CompactionOutcome.TIMED_OUT
+                elif is_failure(error):
+                    attempt.outcome = CompactionOutcome.RAISED
+                raise
+            attempt.outcome = attempt.outcome or CompactionOutcome.COMPACTED
 
     def count(self, text: str) -> int:
         """Tokens of a text, by what counts for this assembly.
@@ -431,53 +456,6 @@ class ObservedStep:
         if not self._attempts:
             self._time.stop()
         return self._assembly.count(text)
-
-
-class _SuppressedStep(ObservedStep):
-    """Stands in for every step of an assembly that is sampled out: what came out is not looked at."""
-
-    __slots__ = ()
-
-    def __init__(self, assembly: ObservedAssembly) -> None:
-        self._assembly, self._time, self._step = assembly, NULL_RECORDING.policy("", 0), None
-        self._attempts = []
-
-    def __exit__(self, *_: object) -> None:
-        if self._current is not None:
-            with suppress(ValueError):  # as above
-                STEP.reset(self._current)
-
-    def out(self, events: Sequence[Any] | None = None, *, alerts: Sequence[AlertFacts] = (), **_: Any) -> None:
-        if alerts:
-            self._assembly.signal(alerts)
-
-
-class Compacting:
-    """One attempt to compact, while it runs."""
-
-    __slots__ = ("_around", "_attempt")
-
-    def __init__(self, attempt: Attempt, around: AbstractContextManager[Any]) -> None:
-        self._attempt = attempt
-        self._around = around
-
-    def __enter__(self) -> Attempt:
-        self._around.__enter__()
-        return self._attempt
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        attempt = self._attempt
-        if error is None:
-            attempt.outcome = attempt.outcome or CompactionOutcome.COMPACTED
-        else:
-            attempt.error_type = error_type(error)
-            if isinstance(error, TimeoutError):
-                attempt.outcome = CompactionOutcome.TIMED_OUT
-            elif is_failure(error):
-                attempt.outcome = CompactionOutcome.RAISED
-        self._around.__exit__(None, None, None)
 
 
 def _unchanged(inputs: list[Any], events: list[Any]) -> bool:
