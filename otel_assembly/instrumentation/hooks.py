@@ -1,13 +1,21 @@
-"""Hooks: what of a framework is wrapped, in which versions of it, and where it is found."""
+"""Hooks: what of a framework is wrapped, in which versions of it, and in what.
+
+An original is wrapped in an observation that runs around it, or in a function that runs in its place. Either asks the
+`Instrumentation` that it serves whether a provider is configured; while none is, it does what the original does and
+nothing else. What fails in an observation is a warning and a count: the original runs all the same, once, and what it
+returns or raises goes through.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -15,10 +23,16 @@ from packaging.specifiers import SpecifierSet
 from otel_assembly._internal.forks import new_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Generator, Iterable
     from types import ModuleType
 
-    from otel_assembly.instrumentation.wrappers import Instrumentation, Wrap
+    from otel_assembly.instrumentation.instrumented import Instrumentation
+
+    #: It yields once, where the original runs, and is sent what that returned or thrown what it raised; or it returns
+    #: before that, where there is nothing to observe.
+    Observation: TypeAlias = Generator[None, Any, None]
+    #: Makes the replacement of an original, as `Hook.wrap` does.
+    Wrap: TypeAlias = Callable[[Callable[..., Any], Instrumentation], Callable[..., Any]]
 
 T = TypeVar("T")
 
@@ -83,6 +97,101 @@ def find(module: ModuleType, target: str) -> tuple[Any, str] | None:
         if owner is None:
             return None
     return (owner, name) if name in vars(owner) else None
+
+
+def around(observe: Callable[..., Observation]) -> Wrap:
+    """The hook of a function around which `observe` runs, called with the instrumentation and the arguments."""
+
+    def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            if not instrumentation.listening():
+                return original(*args, **kwargs)
+            with _Observed(observe, instrumentation, args, kwargs) as returned:
+                return returned(original(*args, **kwargs))
+
+        return observed
+
+    return wrap
+
+
+def around_awaited(observe: Callable[..., Observation]) -> Wrap:
+    """The hook of a coroutine function, likewise."""
+
+    def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+        @functools.wraps(original)
+        async def observed(*args: Any, **kwargs: Any) -> Any:
+            if not instrumentation.listening():
+                return await original(*args, **kwargs)
+            with _Observed(observe, instrumentation, args, kwargs) as returned:
+                return returned(await original(*args, **kwargs))
+
+        return observed
+
+    return wrap
+
+
+def instead(work: Callable[..., Any]) -> Wrap:
+    """The hook of a function in whose place `work` runs, called with the instrumentation, the original, the arguments.
+
+    Where `work` is a coroutine function, so is the original.
+    """
+
+    def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def done(*args: Any, **kwargs: Any) -> Any:
+            if not instrumentation.listening():
+                return original(*args, **kwargs)
+            return work(instrumentation, original, *args, **kwargs)
+
+        @functools.wraps(original)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            return await done(*args, **kwargs)
+
+        return awaited if inspect.iscoroutinefunction(work) else done
+
+    return wrap
+
+
+class _Observed:
+    """One call of an original, while an observation runs around it."""
+
+    __slots__ = ("_instrumentation", "_observation")
+
+    def __init__(
+        self, observe: Callable[..., Observation], instrumentation: Instrumentation, args: Any, kwargs: Any
+    ) -> None:
+        self._instrumentation = instrumentation
+        self._observation = _all_of(observe, instrumentation, args, kwargs)
+
+    def __enter__(self) -> Callable[[Any], Any]:
+        with self._instrumentation.contained():
+            next(self._observation, None)
+        return self._returned
+
+    def _returned(self, result: Any) -> Any:
+        with self._instrumentation.contained(), suppress(StopIteration):
+            self._observation.send(result)
+        return result
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if error is None:
+            return
+        with self._instrumentation.contained():
+            try:
+                self._observation.throw(error)
+            except BaseException as raised:
+                if raised is not error and raised.__cause__ is not error:  # a `StopIteration` comes out as a cause
+                    raise
+            finally:
+                error.__traceback__ = trace
+
+
+def _all_of(
+    observe: Callable[..., Observation], instrumentation: Instrumentation, args: Any, kwargs: Any
+) -> Observation:
+    """An observation whose call is a part of it, so that it is contained as the rest is."""
+    yield from observe(instrumentation, *args, **kwargs)
 
 
 class Following:

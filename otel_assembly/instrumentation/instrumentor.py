@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from wrapt import register_post_import_hook
 
 from otel_assembly.instrumentation.hooks import HookState, find, installed
-from otel_assembly.instrumentation.wrappers import Instrumentation
+from otel_assembly.instrumentation.instrumented import Instrumentation
 from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
 
 if TYPE_CHECKING:

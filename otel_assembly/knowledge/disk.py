@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import stat
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from otel_assembly.errors import ConfigurationError, KnowledgePathError, KnowledgeStoreError
 from otel_assembly.knowledge import _descriptors as fd
-from otel_assembly.knowledge.paths import (
-    byte_range,
-    decode,
-    encode,
-    range_text,
-    split_file_path,
-    split_path,
-    torn_bytes,
-)
+from otel_assembly.knowledge.files import StoreOfFiles
+from otel_assembly.knowledge.paths import torn_bytes
 
 try:
     import fcntl
@@ -30,12 +22,10 @@ else:
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import Callable, Iterator
-
-_T = TypeVar("_T")
+    from collections.abc import Iterator
 
 
-class DiskKnowledgeStore:
+class DiskKnowledgeStore(StoreOfFiles):
     """A `KnowledgeStore` whose files lie beneath `root`, which is made at the first write.
 
     Nothing outside `root` is ever read or written: a symbolic link beneath it is refused with `KnowledgePathError`
@@ -46,7 +36,8 @@ class DiskKnowledgeStore:
     middle of an append the old content and at most a beginning of what was to be added. Any number of stores, tasks,
     threads and processes may share one `root`: changes wait for each other on a lock file in it, reads do not.
 
-    A file that is replaced keeps its permissions; new ones have those that the umask gives.
+    A file that is replaced keeps its permissions; new ones have those that the umask gives. To read one that is not
+    UTF-8 raises `KnowledgeStoreError`. Links, devices and names that no path can have are not listed.
 
     Raises:
         ConfigurationError: The system has no POSIX directory descriptors; use `SqliteKnowledgeStore` there.
@@ -63,49 +54,6 @@ class DiskKnowledgeStore:
     def root(self) -> str:
         """The directory, as an absolute path without links."""
         return self._root
-
-    async def read(self, path: str) -> str | None:
-        """See `KnowledgeStore.read`; a file that is not UTF-8 raises `KnowledgeStoreError`."""
-        names = split_file_path(path)
-
-        def work() -> str | None:
-            data = self._bytes(path, names, 0, None)
-            return None if data is None else decode(data)
-
-        return await _blocking("read", path, work)
-
-    async def write(self, path: str, content: str) -> None:
-        """See `KnowledgeStore.write`."""
-        names, data = split_file_path(path), encode(path, content)
-        await _blocking("write", path, lambda: self._write(path, names, data))
-
-    async def list(self, path: str = "/") -> builtins.list[str]:
-        """See `KnowledgeStore.list`; links, devices and names that no path can have are left out."""
-        names = split_path(path)
-        return await _blocking("list", path, lambda: self._list(path, names))
-
-    async def delete(self, path: str) -> None:
-        """See `KnowledgeStore.delete`."""
-        names = split_path(path)
-        await _blocking("delete", path, lambda: self._delete(path, names))
-
-    async def exists(self, path: str) -> bool:
-        """See `KnowledgeStore.exists`."""
-        names = split_path(path)
-        return await _blocking("look up", path, lambda: self._exists(path, names))
-
-    async def append(self, path: str, content: str) -> int:
-        """See `KnowledgeStore.append`."""
-        names, data = split_file_path(path), encode(path, content)
-        return await _blocking("append to", path, lambda: self._append(path, names, data))
-
-    async def read_range(self, path: str, start: int, end: int | None = None) -> str:
-        """See `KnowledgeStore.read_range`; only the range is read from the disk."""
-        names = split_file_path(path)
-        first, last = byte_range(start, end)
-        return await _blocking(
-            "read", path, lambda: range_text(self._bytes(path, names, first, last) or b"", start, end)
-        )
 
     def _bytes(self, path: str, names: tuple[str, ...], first: int, last: int | None) -> bytes | None:
         with ExitStack() as stack:
@@ -249,10 +197,3 @@ def _extend(file: int, data: bytes, offset: int) -> None:
         raise
     finally:
         fcntl.flock(file, fcntl.LOCK_UN)
-
-
-async def _blocking(action: str, path: str, work: Callable[[], _T]) -> _T:
-    try:
-        return await asyncio.to_thread(work)
-    except (OSError, UnicodeDecodeError) as error:
-        raise KnowledgeStoreError(f"cannot {action} {path!r}: {error}") from error

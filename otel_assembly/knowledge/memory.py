@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from otel_assembly._internal.forks import new_lock
 from otel_assembly.errors import KnowledgePathError
-from otel_assembly.knowledge.paths import byte_range, decode, encode, range_text, split_file_path, split_path
+from otel_assembly.knowledge.files import StoreOfFiles
 
 if TYPE_CHECKING:
-    import builtins
+    from collections.abc import Callable
+
+_T = TypeVar("_T")
 
 # A file is its bytes: appending to them copies nothing, and offsets are theirs.
 _Directory: TypeAlias = "dict[str, _Directory | bytearray]"
 
 
-class MemoryKnowledgeStore:
+class MemoryKnowledgeStore(StoreOfFiles):
     """A `KnowledgeStore` that lives as long as the object; safe to share between threads."""
 
     __slots__ = ("__weakref__", "_lock", "_root")
@@ -24,62 +26,40 @@ class MemoryKnowledgeStore:
         self._root: _Directory = {}
         self._lock = new_lock()
 
-    async def read(self, path: str) -> str | None:
-        """See `KnowledgeStore.read`."""
-        names = split_file_path(path)
+    async def _run(self, action: str, path: str, work: Callable[[], _T]) -> _T:
         with self._lock:
-            file = self._find(names)
-            return decode(bytes(file)) if isinstance(file, bytearray) else None
+            return work()
 
-    async def write(self, path: str, content: str) -> None:
-        """See `KnowledgeStore.write`."""
-        names, data = split_file_path(path), encode(path, content)
-        with self._lock:
-            self._file(path, names)[:] = data
+    def _bytes(self, path: str, names: tuple[str, ...], first: int, last: int | None) -> bytes | None:
+        file = self._find(names)
+        return bytes(file[first:last]) if isinstance(file, bytearray) else None
 
-    async def list(self, path: str = "/") -> builtins.list[str]:
-        """See `KnowledgeStore.list`."""
-        names = split_path(path)
-        with self._lock:
-            node = self._find(names)
-            if not isinstance(node, dict):
-                return []
-            return sorted(name if isinstance(child, bytearray) else f"{name}/" for name, child in node.items())
+    def _write(self, path: str, names: tuple[str, ...], data: bytes) -> None:
+        self._file(path, names)[:] = data
 
-    async def delete(self, path: str) -> None:
-        """See `KnowledgeStore.delete`."""
-        names = split_path(path)
-        with self._lock:
-            if not names:
-                self._root.clear()
-            for depth in range(len(names), 0, -1):
-                parent = self._find(names[: depth - 1])
-                if not isinstance(parent, dict) or (depth < len(names) and parent.get(names[depth - 1])):
-                    return
-                parent.pop(names[depth - 1], None)
+    def _list(self, path: str, names: tuple[str, ...]) -> list[str]:
+        node = self._find(names)
+        if not isinstance(node, dict):
+            return []
+        return sorted(name if isinstance(child, bytearray) else f"{name}/" for name, child in node.items())
 
-    async def exists(self, path: str) -> bool:
-        """See `KnowledgeStore.exists`."""
-        names = split_path(path)
-        with self._lock:
-            return self._find(names) is not None
+    def _delete(self, path: str, names: tuple[str, ...]) -> None:
+        if not names:
+            self._root.clear()
+        for depth in range(len(names), 0, -1):
+            parent = self._find(names[: depth - 1])
+            if not isinstance(parent, dict) or (depth < len(names) and parent.get(names[depth - 1])):
+                return
+            parent.pop(names[depth - 1], None)
 
-    async def append(self, path: str, content: str) -> int:
-        """See `KnowledgeStore.append`."""
-        names, data = split_file_path(path), encode(path, content)
-        with self._lock:
-            file = self._file(path, names)
-            offset = len(file)
-            file += data
-            return offset
+    def _exists(self, path: str, names: tuple[str, ...]) -> bool:
+        return self._find(names) is not None
 
-    async def read_range(self, path: str, start: int, end: int | None = None) -> str:
-        """See `KnowledgeStore.read_range`."""
-        names = split_file_path(path)
-        first, last = byte_range(start, end)
-        with self._lock:
-            file = self._find(names)
-            return range_text(bytes(file[first:last]), start, end) if isinstance(file, bytearray) else ""
+    def _append(self, path: str, names: tuple[str, ...], data: bytes) -> int:
+        file = self._file(path, names)
+        offset = len(file)
+        file += data
+        return offset
 
     def _find(self, names: tuple[str, ...]) -> _Directory | bytearray | None:
         node: _Directory | bytearray | None = self._root

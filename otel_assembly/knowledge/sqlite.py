@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sqlite3
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from otel_assembly._internal.forks import in_child, new_lock
 from otel_assembly.errors import ConfigurationError, KnowledgePathError, KnowledgeStoreError
-from otel_assembly.knowledge.paths import byte_range, decode, encode, range_text, split_file_path, split_path
+from otel_assembly.knowledge.files import StoreOfFiles
 
 if TYPE_CHECKING:
-    import builtins
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import TracebackType
     from typing import Self
-
-_T = TypeVar("_T")
 
 #: The row of the root directory.
 _ROOT = 0
@@ -52,7 +48,7 @@ _SCHEMA = (
 _of_parents: list[sqlite3.Connection] = []
 
 
-class SqliteKnowledgeStore:
+class SqliteKnowledgeStore(StoreOfFiles):
     """A `KnowledgeStore` in the SQLite file at `path`, which is made, with its directory, at the first use.
 
     Any number of stores, tasks, threads and processes may share one file; a change waits for another for at most
@@ -64,6 +60,7 @@ class SqliteKnowledgeStore:
         ConfigurationError: `busy_timeout` is negative.
     """
 
+    _raises = (OSError, UnicodeDecodeError, sqlite3.Error)
     __slots__ = ("__weakref__", "_busy_timeout", "_closed", "_connection", "_lock", "_lost", "_path")
 
     def __init__(self, path: str | os.PathLike[str], *, busy_timeout: float = 30.0) -> None:
@@ -95,91 +92,43 @@ class SqliteKnowledgeStore:
                 if connection is not None:
                     connection.close()
 
-        await _blocking("close", self._path, work)
+        await self._run("close", self._path, work)
 
-    async def read(self, path: str) -> str | None:
-        """See `KnowledgeStore.read`."""
-        names = split_file_path(path)
+    def _write(self, path: str, names: tuple[str, ...], data: bytes) -> None:
+        with self._transaction("write", path, "IMMEDIATE") as db:
+            file, _ = _made(db, path, names)
+            db.execute("DELETE FROM knowledge_pieces WHERE file = ?", (file,))
+            _put(db, file, 0, data)
 
-        def work() -> str | None:
-            data = self._bytes(path, names, 0, None)
-            return None if data is None else decode(data)
+    def _list(self, path: str, names: tuple[str, ...]) -> list[str]:
+        with self._transaction("list", path) as db:
+            entry, _ = _found(db, names)
+            rows = db.execute("SELECT name, size IS NULL FROM knowledge_entries WHERE parent = ?", (entry,))
+            return sorted(f"{name}/" if directory else name for name, directory in rows)
 
-        return await _blocking("read", path, work)
+    def _delete(self, path: str, names: tuple[str, ...]) -> None:
+        with self._transaction("delete", path, "IMMEDIATE") as db:
+            if not names:
+                db.execute("DELETE FROM knowledge_entries WHERE parent = ?", (_ROOT,))
+            chain = [_found(db, names[:depth])[0] for depth in range(len(names), 0, -1)]
+            if chain and chain[0] is not None:
+                db.execute("DELETE FROM knowledge_entries WHERE id = ?", (chain[0],))
+                _prune(db, [entry for entry in chain[1:] if entry is not None])
 
-    async def write(self, path: str, content: str) -> None:
-        """See `KnowledgeStore.write`."""
-        names, data = split_file_path(path), encode(path, content)
+    def _exists(self, path: str, names: tuple[str, ...]) -> bool:
+        with self._transaction("look up", path) as db:
+            return _found(db, names)[0] is not None
 
-        def work() -> None:
-            with self._transaction("write", path, "IMMEDIATE") as db:
-                file, _ = _made(db, path, names)
-                db.execute("DELETE FROM knowledge_pieces WHERE file = ?", (file,))
-                _put(db, file, 0, data)
-
-        await _blocking("write", path, work)
-
-    async def list(self, path: str = "/") -> builtins.list[str]:
-        """See `KnowledgeStore.list`."""
-        names = split_path(path)
-
-        def work() -> builtins.list[str]:
-            with self._transaction("list", path) as db:
-                entry, _ = _found(db, names)
-                rows = db.execute("SELECT name, size IS NULL FROM knowledge_entries WHERE parent = ?", (entry,))
-                return sorted(f"{name}/" if directory else name for name, directory in rows)
-
-        return await _blocking("list", path, work)
-
-    async def delete(self, path: str) -> None:
-        """See `KnowledgeStore.delete`."""
-        names = split_path(path)
-
-        def work() -> None:
-            with self._transaction("delete", path, "IMMEDIATE") as db:
-                if not names:
-                    db.execute("DELETE FROM knowledge_entries WHERE parent = ?", (_ROOT,))
-                chain = [_found(db, names[:depth])[0] for depth in range(len(names), 0, -1)]
-                if chain and chain[0] is not None:
-                    db.execute("DELETE FROM knowledge_entries WHERE id = ?", (chain[0],))
-                    _prune(db, [entry for entry in chain[1:] if entry is not None])
-
-        await _blocking("delete", path, work)
-
-    async def exists(self, path: str) -> bool:
-        """See `KnowledgeStore.exists`."""
-        names = split_path(path)
-
-        def work() -> bool:
-            with self._transaction("look up", path) as db:
-                return _found(db, names)[0] is not None
-
-        return await _blocking("look up", path, work)
-
-    async def append(self, path: str, content: str) -> int:
-        """See `KnowledgeStore.append`."""
-        names, data = split_file_path(path), encode(path, content)
-
-        def work() -> int:
-            with self._transaction("append to", path, "IMMEDIATE") as db:
-                file, size = _made(db, path, names)
-                last = db.execute(
-                    "SELECT start, content FROM knowledge_pieces WHERE file = ? AND ? - start < ?"
-                    " ORDER BY start DESC LIMIT 1",
-                    (file, size, _FULL_BYTES),
-                ).fetchone()
-                _put(db, file, last[0] if last else size, last[1] + data if last else data)
-                return size
-
-        return await _blocking("append to", path, work)
-
-    async def read_range(self, path: str, start: int, end: int | None = None) -> str:
-        """See `KnowledgeStore.read_range`; only the pieces that hold the range are read."""
-        names = split_file_path(path)
-        first, last = byte_range(start, end)
-        return await _blocking(
-            "read", path, lambda: range_text(self._bytes(path, names, first, last) or b"", start, end)
-        )
+    def _append(self, path: str, names: tuple[str, ...], data: bytes) -> int:
+        with self._transaction("append to", path, "IMMEDIATE") as db:
+            file, size = _made(db, path, names)
+            last = db.execute(
+                "SELECT start, content FROM knowledge_pieces WHERE file = ? AND ? - start < ?"
+                " ORDER BY start DESC LIMIT 1",
+                (file, size, _FULL_BYTES),
+            ).fetchone()
+            _put(db, file, last[0] if last else size, last[1] + data if last else data)
+            return size
 
     def _bytes(self, path: str, names: tuple[str, ...], first: int, last: int | None) -> bytes | None:
         with self._transaction("read", path) as db:
@@ -311,10 +260,3 @@ def _prune(db: sqlite3.Connection, directories: list[int]) -> None:
             " (SELECT 1 FROM knowledge_entries WHERE parent = ?)",
             (directory, directory),
         )
-
-
-async def _blocking(action: str, path: str, work: Callable[[], _T]) -> _T:
-    try:
-        return await asyncio.to_thread(work)
-    except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
-        raise KnowledgeStoreError(f"cannot {action} {path!r}: {error}") from error

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.instrumentation.ag2.conversation import agent_name_of, begin
 from otel_assembly.instrumentation.ag2.runs import AGENT_RUN, agent_run_of
+from otel_assembly.instrumentation.hooks import around_awaited
+from otel_assembly.instrumentation.instrumented import argument, bound
 from otel_assembly.instrumentation.reducers import no_summary, same_objects
-from otel_assembly.instrumentation.wrappers import argument, around_awaited, bound
 from otel_assembly.observe.assembler import current_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from otel_assembly.instrumentation.wrappers import Instrumentation, Observation, Wrap
+    from otel_assembly.instrumentation.hooks import Observation, Wrap
+    from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
 
 COMPACTION: Final = "compaction"

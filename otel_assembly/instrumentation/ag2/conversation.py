@@ -21,15 +21,17 @@ from weakref import WeakKeyDictionary
 from otel_assembly.events import HaltEvent
 from otel_assembly.instrumentation.ag2.runs import AGENT_RUN, agent_run_of, channel_of, conversation_id, name_of
 from otel_assembly.instrumentation.conversation import LEDGER_KEYS
+from otel_assembly.instrumentation.hooks import around_awaited
+from otel_assembly.instrumentation.instrumented import bound, reported_whole
 from otel_assembly.instrumentation.reducers import FRAMEWORK, same_objects
-from otel_assembly.instrumentation.wrappers import around_awaited, bound, reported_whole
 from otel_assembly.recorder import Whose
 from otel_assembly.telemetry.recorder import OpenTelemetryRecorder, emit_halt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from otel_assembly.instrumentation.wrappers import Instrumentation, Observation
+    from otel_assembly.instrumentation.hooks import Observation
+    from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.observe.assembler import ObservedAssembly
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import ModuleType
 
-    from otel_assembly.instrumentation.wrappers import Instrumentation
+    from otel_assembly.instrumentation.instrumented import Instrumentation
 
 _RELEASED: Final = ">= 1.0.0a0"
 _BETA: Final = "< 1.0.0a0"

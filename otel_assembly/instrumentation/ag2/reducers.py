@@ -17,8 +17,8 @@ from wrapt import ObjectProxy
 from otel_assembly.conversation import alert_facts
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
 from otel_assembly.instrumentation.ag2.conversation import model_call
-from otel_assembly.instrumentation.hooks import ByIdentity
-from otel_assembly.instrumentation.wrappers import argument, instead, reported_whole
+from otel_assembly.instrumentation.hooks import ByIdentity, instead
+from otel_assembly.instrumentation.instrumented import argument, reported_whole
 from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.instrumentation.ag2.conversation import ModelCall
-    from otel_assembly.instrumentation.wrappers import Instrumentation, Wrap
+    from otel_assembly.instrumentation.hooks import Wrap
+    from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
 
     _Proxy = ObjectProxy[Any]

@@ -18,13 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 
-from otel_assembly.instrumentation.wrappers import argument, around, around_awaited, bound, ending, instead
+from otel_assembly.instrumentation.hooks import around, around_awaited, instead
+from otel_assembly.instrumentation.instrumented import argument, bound, ending
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from otel_assembly.instrumentation.wrappers import Instrumentation, Observation
+    from otel_assembly.instrumentation.hooks import Observation
+    from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.telemetry.run import OpenRun
 
 

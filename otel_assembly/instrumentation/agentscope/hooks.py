@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from otel_assembly.instrumentation.agentscope import middleware, reducers
 from otel_assembly.instrumentation.agentscope.conversation import not_called, remembered
-from otel_assembly.instrumentation.hooks import Hook
+from otel_assembly.instrumentation.hooks import Hook, instead
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 from otel_assembly.instrumentation.runs import followed
-from otel_assembly.instrumentation.wrappers import instead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
-    from otel_assembly.instrumentation.wrappers import Instrumentation
+    from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.telemetry.run import OpenRun
 
 _AGENT: Final = "agentscope.agent._agent"

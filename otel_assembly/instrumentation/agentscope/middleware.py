@@ -23,14 +23,16 @@ from otel_assembly.instrumentation.agentscope.conversation import (
     report,
     step_done,
 )
+from otel_assembly.instrumentation.hooks import around_awaited
+from otel_assembly.instrumentation.instrumented import argument, bound, ending
 from otel_assembly.instrumentation.reducers import same_objects
-from otel_assembly.instrumentation.wrappers import argument, around_awaited, bound, ending
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_assembly.instrumentation.agentscope.messages import Part
-    from otel_assembly.instrumentation.wrappers import Instrumentation, Observation
+    from otel_assembly.instrumentation.hooks import Observation
+    from otel_assembly.instrumentation.instrumented import Instrumentation
 
 
 ON_SYSTEM_PROMPT: Final = "on_system_prompt"

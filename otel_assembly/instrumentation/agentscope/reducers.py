@@ -20,8 +20,9 @@ from otel_assembly.instrumentation.agentscope.conversation import (
     step_done,
 )
 from otel_assembly.instrumentation.agentscope.middleware import report_prompt
+from otel_assembly.instrumentation.hooks import around, around_awaited
+from otel_assembly.instrumentation.instrumented import argument, bound, ending, reported_whole
 from otel_assembly.instrumentation.reducers import no_summary
-from otel_assembly.instrumentation.wrappers import argument, around, around_awaited, bound, ending, reported_whole
 from otel_assembly.messages.describe import EventKind, describe
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
     from otel_assembly.budget.attempt import Attempt
     from otel_assembly.instrumentation.agentscope.messages import Part
-    from otel_assembly.instrumentation.wrappers import Instrumentation, Observation
+    from otel_assembly.instrumentation.hooks import Observation
+    from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
 
 

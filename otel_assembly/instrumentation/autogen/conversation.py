@@ -11,13 +11,13 @@ from opentelemetry import trace
 
 from otel_assembly.instrumentation.conversation import LEDGER_KEYS
 from otel_assembly.instrumentation.hooks import ByIdentity
+from otel_assembly.instrumentation.instrumented import bound
 from otel_assembly.instrumentation.reducers import same_objects
-from otel_assembly.instrumentation.wrappers import bound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from otel_assembly.instrumentation.wrappers import Instrumentation
+    from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.observe.assembler import ObservedAssembly
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import ModuleType
 
-    from otel_assembly.instrumentation.wrappers import Instrumentation
+    from otel_assembly.instrumentation.instrumented import Instrumentation
 
 
 _CONTEXTS: Final = "autogen_core.model_context"

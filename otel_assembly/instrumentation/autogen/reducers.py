@@ -23,15 +23,17 @@ from otel_assembly.instrumentation.autogen.conversation import (
     current_call,
     remember,
 )
+from otel_assembly.instrumentation.hooks import around_awaited
+from otel_assembly.instrumentation.instrumented import argument, bound, ending, reported_whole
 from otel_assembly.instrumentation.reducers import same_objects
-from otel_assembly.instrumentation.wrappers import argument, around_awaited, bound, ending, reported_whole
 from otel_assembly.matching.event_index import EventMatcher
 from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from otel_assembly.instrumentation.wrappers import Instrumentation, Observation
+    from otel_assembly.instrumentation.hooks import Observation
+    from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
 
 

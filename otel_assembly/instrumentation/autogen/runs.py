@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.instrumentation.autogen.conversation import ModelCall, current_call, schemas_of
+from otel_assembly.instrumentation.hooks import around, around_awaited, instead
+from otel_assembly.instrumentation.instrumented import ending, reported_whole
 from otel_assembly.instrumentation.reducers import same_objects
 from otel_assembly.instrumentation.runs import awaited, followed
-from otel_assembly.instrumentation.wrappers import around, around_awaited, ending, instead, reported_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from otel_assembly.instrumentation.hooks import Following
-    from otel_assembly.instrumentation.wrappers import Instrumentation, Observation, Wrap
+    from otel_assembly.instrumentation.hooks import Following, Observation, Wrap
+    from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.observe.assembler import ObservedAssembly
 
 _ENDS_ASSEMBLY = "_otel_assembly_ends_assembly"

@@ -18,16 +18,16 @@ from opentelemetry import trace
 from otel_assembly._internal.forks import new_lock
 from otel_assembly._internal.registry import Registry
 from otel_assembly.instrumentation.conversation import LedgerKey
-from otel_assembly.instrumentation.hooks import ByIdentity
+from otel_assembly.instrumentation.hooks import ByIdentity, instead
+from otel_assembly.instrumentation.instrumented import argument, bound
 from otel_assembly.instrumentation.reducers import same_objects
 from otel_assembly.instrumentation.runs import followed
-from otel_assembly.instrumentation.wrappers import argument, bound, instead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from otel_assembly.instrumentation.wrappers import Instrumentation
+    from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.telemetry.run import OpenRun
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import ModuleType
 
-    from otel_assembly.instrumentation.wrappers import Instrumentation
+    from otel_assembly.instrumentation.instrumented import Instrumentation
 
 _SUMMARIZATION: Final = "langchain.agents.middleware.summarization"
 _FACTORY: Final = "langchain.agents.factory"

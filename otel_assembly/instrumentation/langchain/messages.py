@@ -55,7 +55,10 @@ def _(message: BaseMessage) -> EventFacts:
     calls = list(_each_call(message))
     draft = Draft()
     content = message.content
-    read_content(draft, _unrepeated(content, calls) if isinstance(content, list) else content)
+    if isinstance(content, str):
+        draft.text(content)  # by far the most
+    else:
+        read_content(draft, _unrepeated(content, calls))
     draft.text(message.additional_kwargs.get("refusal"))
     kind = _kind(message)
     if kind is EventKind.REQUEST and draft.results and not draft.said:

@@ -14,6 +14,8 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.instrumentation.hooks import around, around_awaited, instead
+from otel_assembly.instrumentation.instrumented import argument, bound, contained, ending
 from otel_assembly.instrumentation.langchain.conversation import (
     CONVERSATIONS_WITHOUT_THREAD,
     GRAPH_RUN,
@@ -32,16 +34,16 @@ from otel_assembly.instrumentation.langchain.reducers import (
     reducer_call_of,
 )
 from otel_assembly.instrumentation.runs import followed
-from otel_assembly.instrumentation.wrappers import argument, around, around_awaited, bound, contained, ending, instead
 from otel_assembly.telemetry.stamp import CalledModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from otel_assembly.instrumentation.hooks import Observation, Wrap
+    from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.langchain.conversation import GraphRun
     from otel_assembly.instrumentation.langchain.model_calls import ModelCall
-    from otel_assembly.instrumentation.wrappers import Instrumentation, Observation, Wrap
 
 
 class ModelNode:

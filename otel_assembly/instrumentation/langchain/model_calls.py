@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.langchain.conversation import Place
-    from otel_assembly.instrumentation.wrappers import Instrumentation
     from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
 
 #: Model calls that wait in one run, at most; beyond it the oldest are ended.

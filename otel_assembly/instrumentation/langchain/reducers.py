@@ -14,10 +14,11 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
+from otel_assembly.instrumentation.hooks import around, around_awaited, instead
+from otel_assembly.instrumentation.instrumented import argument, bound, contained
 from otel_assembly.instrumentation.langchain.conversation import Place, counting_model, part_of, spliced
 from otel_assembly.instrumentation.langchain.model_calls import begin, continued
 from otel_assembly.instrumentation.reducers import no_summary
-from otel_assembly.instrumentation.wrappers import argument, around, around_awaited, bound, contained, instead
 from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from otel_assembly.budget.attempt import Attempt
+    from otel_assembly.instrumentation.hooks import Observation, Wrap
+    from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.langchain.model_calls import ModelCall
-    from otel_assembly.instrumentation.wrappers import Instrumentation, Observation, Wrap
     from otel_assembly.observe.assembler import ObservedStep
 
 
