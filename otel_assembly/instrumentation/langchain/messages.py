@@ -58,7 +58,7 @@ def _(message: BaseMessage) -> EventFacts:
     if isinstance(content, str):
         draft.text(content)  # by far the most
     else:
-        read_content(draft, _unrepeated(content, calls))
+        read_content(draft, _unrepeated(content, calls) if isinstance(content, list) else content)
     draft.text(message.additional_kwargs.get("refusal"))
     kind = _kind(message)
     if kind is EventKind.REQUEST and draft.results and not draft.said:
