@@ -75,6 +75,11 @@ class Hook:
         return version is None or SpecifierSet(self.versions, prereleases=True).contains(version)
 
 
+def in_module(module: str, *rows: tuple[str, Wrap, str] | tuple[str, Wrap, str, str], versions: str = "") -> list[Hook]:
+    """The hooks of one module: of each its target, what it is wrapped in, what is seen by it, and its own versions."""
+    return [Hook(module, *row) if len(row) == 4 else Hook(module, *row, versions) for row in rows]
+
+
 def installed(requirements: Iterable[str]) -> tuple[str, str] | None:
     """The first of these distributions that is installed, whatever its version, and its version."""
     for text in requirements:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from otel_assembly.instrumentation.ag2 import compaction, conversation, reducers, runs
-from otel_assembly.instrumentation.hooks import Hook
+from otel_assembly.instrumentation.hooks import Hook, in_module
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
@@ -28,59 +28,57 @@ def _hooks(package: str, versions: str, networks: str, named: str) -> tuple[Hook
         networks: Of those, the ones that have networks of agents.
         named: Of those, the ones that have views with names, and render the message that asks for a turn by the view.
     """
-    assembly, agent = f"{package}.assembly", f"{package}.agent"
-    compact, aggregate = f"{package}.compact", f"{package}.aggregate"
-    middleware, network = f"{package}.middleware.builtin", f"{package}.network"
     of_summary = "the model call of a summarising compaction"
     of_aggregation = "the model call of an aggregation"
+    limits = "token budgets whose characters per token are not AG2's default"
+
+    def of(module: str, *rows: Any, versions: str = versions) -> list[Hook]:
+        return in_module(f"{package}.{module}", *rows, versions=versions)
+
     return (
-        Hook(assembly, "AssemblerMiddleware.on_llm_call", reducers.assembler, "the policies of assemblers", versions),
-        Hook(
-            f"{package}.policies.token_budget",
-            "TokenBudgetPolicy.__init__",
-            reducers.limited,
-            "token budgets whose characters per token are not AG2's default",
-            versions,
+        *of("assembly", ("AssemblerMiddleware.on_llm_call", reducers.assembler, "the policies of assemblers")),
+        *of("policies.token_budget", ("TokenBudgetPolicy.__init__", reducers.limited, limits)),
+        *of(
+            "middleware.builtin.history_limiter",
+            ("_HistoryLimiter.on_llm_call", reducers.history_limiter, "HistoryLimiter"),
         ),
-        Hook(
-            f"{middleware}.history_limiter",
-            "_HistoryLimiter.on_llm_call",
-            reducers.history_limiter,
-            "HistoryLimiter",
-            versions,
+        *of("middleware.builtin.token_limiter", ("_TokenLimiter.on_llm_call", reducers.token_limiter, "TokenLimiter")),
+        *of("stream", ("MemoryStream.send", partial(conversation.halts, package), "halts")),
+        *of(
+            "agent",
+            ("_execute_turn", runs.execute_turn, "an ask as one trace"),
+            ("_CompactionMiddleware.on_turn", compaction.compaction_turn, "users' compaction"),
+            ("_AggregationMiddleware.on_turn", compaction.aggregation_turn, "users' aggregation"),
         ),
-        Hook(
-            f"{middleware}.token_limiter", "_TokenLimiter.on_llm_call", reducers.token_limiter, "TokenLimiter", versions
+        *of(
+            "compact",
+            ("TailWindowCompact.compact", compaction.compact, "compaction to a tail"),
+            ("SummarizeCompact.compact", compaction.compact, "compaction to a summary"),
+            ("SummarizeCompact._summarize", compaction.summarize, of_summary),
         ),
-        Hook(f"{package}.stream", "MemoryStream.send", partial(conversation.halts, package), "halts", versions),
-        Hook(agent, "_execute_turn", runs.execute_turn, "an ask as one trace", versions),
-        Hook(compact, "TailWindowCompact.compact", compaction.compact, "compaction to a tail", versions),
-        Hook(compact, "SummarizeCompact.compact", compaction.compact, "compaction to a summary", versions),
-        Hook(compact, "SummarizeCompact._summarize", compaction.summarize, of_summary, versions),
-        Hook(agent, "_CompactionMiddleware.on_turn", compaction.compaction_turn, "users' compaction", versions),
-        Hook(
-            aggregate, "ConversationSummaryAggregate.aggregate", compaction.aggregate, "aggregation to memory", versions
+        *of(
+            "aggregate",
+            ("ConversationSummaryAggregate.aggregate", compaction.aggregate, "aggregation to memory"),
+            ("ConversationSummaryAggregate._summarize", compaction.summarize, of_aggregation),
+            ("WorkingMemoryAggregate.aggregate", compaction.aggregate, "aggregation to memory"),
+            ("WorkingMemoryAggregate._merge", compaction.summarize, of_aggregation),
         ),
-        Hook(aggregate, "ConversationSummaryAggregate._summarize", compaction.summarize, of_aggregation, versions),
-        Hook(aggregate, "WorkingMemoryAggregate.aggregate", compaction.aggregate, "aggregation to memory", versions),
-        Hook(aggregate, "WorkingMemoryAggregate._merge", compaction.summarize, of_aggregation, versions),
-        Hook(agent, "_AggregationMiddleware.on_turn", compaction.aggregation_turn, "users' aggregation", versions),
-        *(
-            Hook(f"{network}.views.builtin", f"{view}.project", runs.project, f"{view} of a channel", since)
-            for view, since in (
-                ("FullTranscript", networks),
-                ("WindowedSummary", networks),
-                ("NamedTranscript", named),
-                ("NamedWindowedSummary", named),
-            )
+        *of(
+            "network.views.builtin",
+            *(
+                (f"{view}.project", runs.project, f"{view} of a channel", since)
+                for view, since in (
+                    ("FullTranscript", networks),
+                    ("WindowedSummary", networks),
+                    ("NamedTranscript", named),
+                    ("NamedWindowedSummary", named),
+                )
+            ),
         ),
-        Hook(f"{network}.client.handlers", "resolve_view_policy", runs.view_policy, "users' views", networks),
-        Hook(
-            f"{network}.client.handlers",
-            "_render_current_input",
-            runs.current_input,
-            "which projections are of a history",
-            named,
+        *of(
+            "network.client.handlers",
+            ("resolve_view_policy", runs.view_policy, "users' views", networks),
+            ("_render_current_input", runs.current_input, "which projections are of a history", named),
         ),
     )
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from otel_assembly.instrumentation.agentscope import middleware, reducers
 from otel_assembly.instrumentation.agentscope.conversation import not_called, remembered
-from otel_assembly.instrumentation.hooks import Hook, instead
+from otel_assembly.instrumentation.hooks import Hook, in_module, instead
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 from otel_assembly.instrumentation.runs import followed
 
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.telemetry.run import OpenRun
-
-_AGENT: Final = "agentscope.agent._agent"
-_MODEL: Final = "agentscope.model._base"
 
 
 @instead
@@ -63,58 +60,43 @@ class AgentScopeInstrumentor(AssemblyInstrumentor):
     requires = ("agentscope >= 2.0.4, < 3",)
     rows: ClassVar[Mapping[str, str]] = {"agentscope.message": "otel_assembly.instrumentation.agentscope.messages"}
     hooks: ClassVar[tuple[Hook, ...]] = (
-        Hook(_AGENT, "Agent._reply_impl", _reply, "one span a reply, where there would be none"),
-        Hook(
-            _AGENT,
-            "Agent._compress_context_impl",
-            reducers.compress_context,
-            "contexts that are compressed, and checks that find nothing to do",
+        *in_module(
+            "agentscope.agent._agent",
+            ("Agent._reply_impl", _reply, "one span a reply, where there would be none"),
+            (
+                "Agent._compress_context_impl",
+                reducers.compress_context,
+                "contexts that are compressed, and checks that find nothing to do",
+            ),
+            (
+                "Agent._split_context_for_compression",
+                reducers.split_context,
+                "that a context is about to be compressed",
+            ),
+            ("Agent._prepare_model_input", middleware.prepare_model_input, "the tools that a prompt is measured with"),
+            ("Agent._limit_context_images", reducers.limit_images, "images that are replaced by a hint", ">= 2.0.7"),
+            ("Agent._split_tool_result_for_compression", reducers.split_tool_result, "tool results that are cut"),
+            ("Agent._save_to_context", reducers.save_to_context, "tool results that are cut"),
+            ("Agent._get_system_prompt", middleware.get_system_prompt, "system prompts, and who changes them"),
+            (
+                "Agent._call_model",
+                middleware.call_model,
+                "which system prompt is sent, and messages that middlewares change on the way to the model",
+            ),
+            (
+                "Agent.compress_context",
+                middleware.around_compression,
+                "contexts that middlewares compress in a way of their own",
+            ),
         ),
-        Hook(
-            _AGENT,
-            "Agent._split_context_for_compression",
-            reducers.split_context,
-            "that a context is about to be compressed",
-        ),
-        Hook(
-            _AGENT,
-            "Agent._prepare_model_input",
-            middleware.prepare_model_input,
-            "the tools that a prompt is measured with",
-        ),
-        Hook(_MODEL, "ChatModelBase.generate_structured_output", reducers.summarise, "the summariser's model call"),
-        Hook(
-            _MODEL,
-            "ChatModelBase.count_tokens",
-            reducers.estimate,
-            "what AgentScope takes a prompt for that it cannot compress",
-        ),
-        Hook(
-            _AGENT,
-            "Agent._limit_context_images",
-            reducers.limit_images,
-            "images that are replaced by a hint",
-            versions=">= 2.0.7",
-        ),
-        Hook(
-            _AGENT,
-            "Agent._split_tool_result_for_compression",
-            reducers.split_tool_result,
-            "tool results that are cut",
-        ),
-        Hook(_AGENT, "Agent._save_to_context", reducers.save_to_context, "tool results that are cut"),
-        Hook(_AGENT, "Agent._get_system_prompt", middleware.get_system_prompt, "system prompts, and who changes them"),
-        Hook(
-            _AGENT,
-            "Agent._call_model",
-            middleware.call_model,
-            "which system prompt is sent, and messages that middlewares change on the way to the model",
-        ),
-        Hook(_MODEL, "ChatModelBase.__call__", middleware.model, "messages that middlewares change on the way there"),
-        Hook(
-            _AGENT,
-            "Agent.compress_context",
-            middleware.around_compression,
-            "contexts that middlewares compress in a way of their own",
+        *in_module(
+            "agentscope.model._base",
+            ("ChatModelBase.generate_structured_output", reducers.summarise, "the summariser's model call"),
+            (
+                "ChatModelBase.count_tokens",
+                reducers.estimate,
+                "what AgentScope takes a prompt for that it cannot compress",
+            ),
+            ("ChatModelBase.__call__", middleware.model, "messages that middlewares change on the way there"),
         ),
     )

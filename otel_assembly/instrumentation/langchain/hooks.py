@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from otel_assembly.instrumentation.hooks import Hook, HookState
+from otel_assembly.instrumentation.hooks import Hook, HookState, in_module
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 from otel_assembly.instrumentation.langchain import conversation, middleware, reducers
 
@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
-_SUMMARIZATION: Final = "langchain.agents.middleware.summarization"
-_FACTORY: Final = "langchain.agents.factory"
-_RUNNABLE: Final = "langgraph._internal._runnable"
-_CHAT_MODELS: Final = "langchain_core.language_models.chat_models"
+_SUMMARY: Final = "SummarizationMiddleware"
 #: The distribution that a module comes from, where that is not the one whose version is the framework's.
 _DISTRIBUTIONS: Final = {"langchain": "langchain", "langgraph": "langgraph"}
 
@@ -35,36 +32,20 @@ class LangChainInstrumentor(AssemblyInstrumentor):
         "langchain_core.messages.utils": "otel_assembly.instrumentation.langchain.messages"
     }
     hooks: ClassVar[tuple[Hook, ...]] = (
-        Hook(
+        *in_module(
             "langchain_core.messages.utils",
-            "_last_max_tokens",
-            reducers.trim_messages(last=True),
-            "trim_messages with strategy 'last'",
+            ("_last_max_tokens", reducers.trim_messages(last=True), "trim_messages with strategy 'last'"),
+            ("_first_max_tokens", reducers.trim_messages(last=False), "trim_messages with strategy 'first'"),
         ),
-        Hook(
-            "langchain_core.messages.utils",
-            "_first_max_tokens",
-            reducers.trim_messages(last=False),
-            "trim_messages with strategy 'first'",
+        *in_module(
+            "langgraph._internal._runnable",
+            ("RunnableCallable.invoke", middleware.invoke, "middleware before the model, and nodes that remove"),
+            ("RunnableCallable.ainvoke", middleware.ainvoke, "the same, async"),
         ),
-        Hook(
-            _RUNNABLE,
-            "RunnableCallable.invoke",
-            middleware.invoke,
-            "middleware before the model, and nodes that remove",
-        ),
-        Hook(_RUNNABLE, "RunnableCallable.ainvoke", middleware.ainvoke, "the same, async"),
-        Hook(
-            _FACTORY,
-            "_chain_model_call_handlers",
-            middleware.chain,
-            "middleware around the model call, one by one",
-        ),
-        Hook(
-            _FACTORY,
-            "_chain_async_model_call_handlers",
-            middleware.async_chain,
-            "the same, async",
+        *in_module(
+            "langchain.agents.factory",
+            ("_chain_model_call_handlers", middleware.chain, "middleware around the model call, one by one"),
+            ("_chain_async_model_call_handlers", middleware.async_chain, "the same, async"),
         ),
         Hook(
             "langchain.agents.middleware.types",
@@ -72,36 +53,32 @@ class LangChainInstrumentor(AssemblyInstrumentor):
             middleware.override,
             "middleware around the model call, of agents made before they were instrumented",
         ),
-        Hook(
-            _CHAT_MODELS,
-            "BaseChatModel.invoke",
-            middleware.model_invoke,
-            "the model calls that are prepared: their assembly ends before them",
+        *in_module(
+            "langchain_core.language_models.chat_models",
+            (
+                "BaseChatModel.invoke",
+                middleware.model_invoke,
+                "the model calls that are prepared: their assembly ends before them",
+            ),
+            ("BaseChatModel.ainvoke", middleware.model_ainvoke, "the same, async"),
+            ("BaseChatModel.stream", middleware.model_stream, "the same, of an answer as a stream"),
+            ("BaseChatModel.astream", middleware.model_stream, "the same, async"),
         ),
-        Hook(_CHAT_MODELS, "BaseChatModel.ainvoke", middleware.model_ainvoke, "the same, async"),
-        Hook(_CHAT_MODELS, "BaseChatModel.stream", middleware.model_stream, "the same, of an answer as a stream"),
-        Hook(_CHAT_MODELS, "BaseChatModel.astream", middleware.model_stream, "the same, async"),
-        Hook(
-            _SUMMARIZATION,
-            "SummarizationMiddleware._create_summary",
-            reducers.create_summary,
-            "the summariser's call, and a history that was too long for it",
+        *in_module(
+            "langchain.agents.middleware.summarization",
+            (
+                f"{_SUMMARY}._create_summary",
+                reducers.create_summary,
+                "the summariser's call, and a history that was too long for it",
+            ),
+            (f"{_SUMMARY}._acreate_summary", reducers.acreate_summary, "the same, async", ">=1.1"),
+            (f"{_SUMMARY}._trim_messages_for_summary", reducers.trim_for_summary, "what the summariser never saw"),
         ),
-        Hook(
-            _SUMMARIZATION,
-            "SummarizationMiddleware._acreate_summary",
-            reducers.acreate_summary,
-            "the same, async",
-            versions=">=1.1",
+        *in_module(
+            "langgraph.pregel.main",
+            ("Pregel.stream", conversation.stream, "one run as one trace"),
+            ("Pregel.astream", conversation.stream, "the same, async"),
         ),
-        Hook(
-            _SUMMARIZATION,
-            "SummarizationMiddleware._trim_messages_for_summary",
-            reducers.trim_for_summary,
-            "what the summariser never saw",
-        ),
-        Hook("langgraph.pregel.main", "Pregel.stream", conversation.stream, "one run as one trace"),
-        Hook("langgraph.pregel.main", "Pregel.astream", conversation.stream, "the same, async"),
     )
 
     def _take(self, hook: Hook, module: ModuleType, instrumentation: Instrumentation, version: Any) -> HookState:

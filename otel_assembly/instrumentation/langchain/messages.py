@@ -54,7 +54,7 @@ _PIECES: Final = frozenset({"tool_call_chunk", "server_tool_call_chunk", "input_
 def _(message: BaseMessage) -> EventFacts:
     calls = list(_each_call(message))
     draft = Draft()
-    content = message.content
+    content: Any = message.content
     if isinstance(content, str):
         draft.text(content)  # by far the most
     else:
