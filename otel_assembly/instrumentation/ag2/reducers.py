@@ -7,10 +7,10 @@ they drop; of anybody else's only what goes in and what comes out.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import wraps
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
 
 from wrapt import ObjectProxy
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
 
     _Proxy = ObjectProxy[Any]
-    Report = Callable[[ObservedAssembly, ObservedStep, int, Sequence[Any]], None]
 else:
     _Proxy = ObjectProxy
 
@@ -56,164 +55,150 @@ def limited(original: Callable[..., Any], instrumentation: Instrumentation) -> C
     return init
 
 
-class PolicyObserver:
-    """Observes one policy while it is applied; this one knows nothing of the policy.
+def _unexplained(reducer: Any, given: Sequence[Any], events: Sequence[Any]) -> Sequence[Verdict]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reducer:
+    """How what a policy or a limiter does is read; of anybody's own nothing is known but what goes in and comes out.
 
     Attributes:
         kind: ``injection`` or ``reduction``, where that is known.
+        reason: Why an event leaves of which `verdicts` says nothing.
+        settings: The settings that are reported, by the attribute that holds each.
+        limit: Its limit; reported as a budget where that is in tokens, and as an overflow where more comes out.
+        unit: What the limit is in.
+        verdicts: Why events left, from the reducer, what went in and what came out.
     """
 
     kind: str | None = None
-    reason = DecisionReason.POLICY
+    reason: DecisionReason = DecisionReason.POLICY
+    settings: Mapping[str, str] = field(default_factory=dict)
+    limit: Callable[[Any], int] | None = None
+    unit: str = "items"
+    verdicts: Callable[[Any, Sequence[Any], Sequence[Any]], Sequence[Verdict]] = _unexplained
 
-    def __init__(self, policy: Any, assembly: ObservedAssembly) -> None:
-        self._policy = policy
-        self._assembly = assembly
-        #: What goes in; a list of ours, whatever the policy does to its own.
-        self._given = assembly.events
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        name = getattr(self._policy, "name", None)
-        return name if isinstance(name, str) and name else type(self._policy).__name__
-
-    @property
-    def config(self) -> Mapping[str, Any]:
+    def config(self, policy: Any) -> dict[str, Any]:
         """Its settings, as far as they can be read."""
-        return {}
+        limit = {} if self.limit is None else {_LIMITED_BY[self.unit]: self.limit(policy)}
+        held = {name: getattr(policy, attribute, None) for name, attribute in self.settings.items()}
+        return limit | {name: value for name, value in held.items() if value is not None}
 
-    def report(self, step: ObservedStep, result: Any) -> None:
-        """Say what came out of it.
-
-        Raises:
-            TypeError: It is not what a policy of AG2 returns.
-        """
-        prompts, events = result
-        if not isinstance(events, list | tuple):
-            error = TypeError(f"{self.name} returned its events as {type(events).__name__}: they cannot be looked at")
-            self._assembly.fail(error)
-            return
-        self._report(step, prompts, events)
-
-    def _report(self, step: ObservedStep, prompts: Sequence[str], events: Sequence[Any]) -> None:
-        step.out(events, prompts=prompts, reason=self.reason)
-
-
-class _Injection(PolicyObserver):
-    kind = "injection"
-
-
-class _Episodes(_Injection):
-    @property
-    def config(self) -> Mapping[str, Any]:
-        return _settings(self._policy, max_episodes="_max", transparent="_transparent")
+    def report(
+        self,
+        assembly: ObservedAssembly,
+        step: ObservedStep,
+        policy: Any,
+        events: Sequence[Any],
+        *,
+        prompts: Sequence[str] | None = None,
+        alerts: Sequence[AlertFacts] = (),
+    ) -> None:
+        """Say what came out of it."""
+        limit = None if self.limit is None else self.limit(policy)
+        verdicts = self.verdicts(policy, assembly.events, events)
+        budget = limit if self.unit == "tokens" else None
+        step.out(events, prompts=prompts, reason=self.reason, verdicts=verdicts, budget=budget, alerts=alerts)
+        needed = None if limit is None else len(events) if self.unit == "items" else _counted(assembly)
+        if limit is not None and needed is not None and needed > max(0, limit):
+            step.overflow(budget=limit, needed=needed, cause=OverflowCause.FRAMEWORK, unit=self.unit)
 
 
-class _Alerts(_Injection):
-    def __init__(self, policy: Any, assembly: ObservedAssembly) -> None:
-        super().__init__(policy, assembly)
-        self._delivered = frozenset(policy._delivered_keys)  # noqa: SLF001  # nothing else says what was delivered
-
-    def _report(self, step: ObservedStep, prompts: Sequence[str], events: Sequence[Any]) -> None:
-        step.out(events, prompts=prompts, alerts=self._new_alerts())
-
-    def _new_alerts(self) -> list[AlertFacts]:
-        new = set(self._policy._delivered_keys) - self._delivered  # noqa: SLF001  # as above
-        alerts: list[AlertFacts] = []
-        for event in self._given if new else ():
-            if all(hasattr(event, name) for name in ("source", "severity", "message")):
-                key = (event.source, str(event.severity), event.message)
-                if key in new:
-                    new.discard(key)
-                    alerts.append(alert_facts(event))
-        return alerts
+_LIMITED_BY: Final = {"items": "max_events", "tokens": "max_tokens"}
 
 
-class _Conversation(PolicyObserver):
-    kind = "reduction"
-    reason = DecisionReason.NOT_CONVERSATION
+def _counted(assembly: ObservedAssembly) -> int | None:
+    """What the events that were let through really count; None where nothing is reported."""
+    if not assembly.recording.measured:
+        return None
+    record = assembly.record
+    view = record.steps[-1].view_out
+    record.count(view)
+    return record.items_tokens(view)
 
 
-class _Window(PolicyObserver):
-    kind = "reduction"
-    reason = DecisionReason.OUTSIDE_WINDOW
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        return _settings(self._policy, max_events="_max", transparent="_transparent")
-
-    def _report(self, step: ObservedStep, prompts: Sequence[str], events: Sequence[Any]) -> None:
-        limit = self._policy._max  # noqa: SLF001  # nothing else says it
-        cut = len(self._given) - limit
-        step.out(events, prompts=prompts, reason=self.reason, verdicts=orphaned(self._given, max(0, cut), events))
-        if len(events) > max(0, limit):
-            step.overflow(budget=limit, needed=len(events), cause=OverflowCause.FRAMEWORK, unit="items")
+def _new_alerts(policy: Any, delivered: frozenset[Any], given: Sequence[Any]) -> list[AlertFacts]:
+    """The alerts among these events that an `AlertPolicy` has delivered since; nothing else says which."""
+    new = set(policy._delivered_keys) - delivered  # noqa: SLF001  # as above
+    alerts: list[AlertFacts] = []
+    for event in given if new else ():
+        if all(hasattr(event, name) for name in ("source", "severity", "message")):
+            key = (event.source, str(event.severity), event.message)
+            if key in new:
+                new.discard(key)
+                alerts.append(alert_facts(event))
+    return alerts
 
 
-class _TokenBudget(PolicyObserver):
-    kind = "reduction"
-    reason = DecisionReason.OVER_BUDGET
-
-    @property
-    def limit(self) -> int:
-        """In tokens; of a policy that was made before it was instrumented, by AG2's default of four characters."""
-        limit = _LIMITS.get(self._policy)
-        return limit if limit is not None else int(self._policy._max_chars) // CHARACTERS_PER_TOKEN  # noqa: SLF001  # as above
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        return {"max_tokens": self.limit, **_settings(self._policy, transparent="_transparent")}
-
-    def _report(self, step: ObservedStep, prompts: Sequence[str], events: Sequence[Any]) -> None:
-        verdicts = orphaned(self._given, self._cut(events), events)
-        step.out(events, prompts=prompts, reason=self.reason, verdicts=verdicts, budget=self.limit)
-        report_overflow(self._assembly, step, self.limit)
-
-    def _cut(self, events: Sequence[Any]) -> int:
-        """Where the policy cut, by its own count; what it took out behind that had lost its other half."""
-        given = self._given
-        room, cut = self._policy._max_chars, len(given)  # noqa: SLF001  # as above
-        if len(events) == len(given):
-            return 0
-        while cut:
-            room -= len(str(given[cut - 1]))
-            if room < 0 and cut < len(given):
-                break
-            cut -= 1
-        return cut
+def _outside_window(policy: Any, given: Sequence[Any], events: Sequence[Any]) -> Sequence[Verdict]:
+    return orphaned(given, max(0, len(given) - _max_of(policy)), events)
 
 
-_BUILT_IN: Final[Mapping[str, type[PolicyObserver]]] = {
-    "AlertPolicy": _Alerts,
-    "ConversationPolicy": _Conversation,
-    "EpisodicMemoryPolicy": _Episodes,
-    "NetworkContextPolicy": _Injection,
-    "SlidingWindowPolicy": _Window,
-    "TokenBudgetPolicy": _TokenBudget,
-    "WorkingMemoryPolicy": _Injection,
+def _max_of(policy: Any) -> int:
+    return int(policy._max)  # noqa: SLF001  # nothing else says it
+
+
+def _over_budget(policy: Any, given: Sequence[Any], events: Sequence[Any]) -> Sequence[Verdict]:
+    """The policy cut where its own count says; what it took out behind that had lost its other half."""
+    room, cut = policy._max_chars, len(given)  # noqa: SLF001  # as above
+    if len(events) == len(given):
+        return ()
+    while cut:
+        room -= len(str(given[cut - 1]))
+        if room < 0 and cut < len(given):
+            break
+        cut -= 1
+    return orphaned(given, cut, events)
+
+
+def _max_tokens(policy: Any) -> int:
+    """In tokens; of a policy that was made before it was instrumented, by AG2's default of four characters."""
+    limit = _LIMITS.get(policy) or getattr(policy, "_max_tokens", None)
+    return int(policy._max_chars // CHARACTERS_PER_TOKEN if limit is None else limit)  # noqa: SLF001  # as above
+
+
+_OTHERS: Final = Reducer()
+_INJECTION: Final = Reducer("injection")
+_ALERTS: Final = Reducer("injection")
+_BUILT_IN: Final[Mapping[str, Reducer]] = {
+    "AlertPolicy": _ALERTS,
+    "ConversationPolicy": Reducer("reduction", DecisionReason.NOT_CONVERSATION),
+    "EpisodicMemoryPolicy": Reducer("injection", settings={"max_episodes": "_max", "transparent": "_transparent"}),
+    "NetworkContextPolicy": _INJECTION,
+    "SlidingWindowPolicy": Reducer(
+        "reduction",
+        DecisionReason.OUTSIDE_WINDOW,
+        {"transparent": "_transparent"},
+        limit=_max_of,
+        verdicts=_outside_window,
+    ),
+    "TokenBudgetPolicy": Reducer(
+        "reduction",
+        DecisionReason.OVER_BUDGET,
+        {"transparent": "_transparent"},
+        limit=_max_tokens,
+        unit="tokens",
+        verdicts=_over_budget,
+    ),
+    "WorkingMemoryPolicy": _INJECTION,
 }
 
 
-#: What observes the policies of a type.
-_OBSERVERS: Final[WeakKeyDictionary[type, type[PolicyObserver]]] = WeakKeyDictionary()
+#: How the policies of a type are read.
+_READ: Final[ByIdentity[Reducer]] = ByIdentity()
 
 
-def _observer_type(policy_type: type) -> type[PolicyObserver]:
-    """How policies of a type are observed: those derived from AG2's as AG2's own are."""
-    for base in policy_type.__mro__:
-        if base.__module__.startswith(("ag2.", "autogen.beta.")) and base.__name__ in _BUILT_IN:
-            return _BUILT_IN[base.__name__]
-    return PolicyObserver
+def reducer_of(policy_type: type) -> Reducer:
+    """How policies of a type are read: those derived from AG2's as AG2's own are."""
+    ours = (base for base in policy_type.__mro__ if base.__module__.startswith(("ag2.", "autogen.beta.")))
+    known = (_BUILT_IN[base.__name__] for base in ours if base.__name__ in _BUILT_IN)
+    return _READ.get(policy_type) or _READ.put(policy_type, next(known, _OTHERS))
 
 
-def observer_of(policy: Any, assembly: ObservedAssembly) -> PolicyObserver:
-    """What observes this policy in this assembly."""
-    policy_type: type = type(policy)
-    observer = _OBSERVERS.get(policy_type)
-    if observer is None:
-        observer = _OBSERVERS[policy_type] = _observer_type(policy_type)
-    return observer(policy, assembly)
+def _name_of(policy: Any) -> str:
+    name = getattr(policy, "name", None)
+    return name if isinstance(name, str) and name else type(policy).__name__
 
 
 def orphaned(given: Sequence[Any], cut: int, events: Sequence[Any]) -> list[Verdict]:
@@ -235,26 +220,6 @@ def orphaned(given: Sequence[Any], cut: int, events: Sequence[Any]) -> list[Verd
         )
         if lost
     ]
-
-
-def report_overflow(assembly: ObservedAssembly, step: ObservedStep, limit: int) -> None:
-    """An overflow, where the events that were let through really count more than the limit."""
-    if not assembly.recording.measured:
-        return
-    record = assembly.record
-    view = record.steps[-1].view_out
-    record.count(view)
-    needed = record.items_tokens(view)
-    if needed > limit:
-        step.overflow(budget=limit, needed=needed, cause=OverflowCause.FRAMEWORK)
-
-
-def _settings(policy: Any, **attributes: str) -> dict[str, Any]:
-    """Settings by their public names, of those that a policy holds."""
-    held: Iterable[tuple[str, Any]] = (
-        (name, getattr(policy, attribute, None)) for name, attribute in attributes.items()
-    )
-    return {name: value for name, value in held if value is not None}
 
 
 @instead
@@ -333,19 +298,26 @@ class _Policy(_InAChain):
 
     async def apply(self, prompts: Any, events: Any, context: Any) -> Any:
         policy, chain = self._policy, self._chain
-        assembly = step = observer = None
+        assembly = step = None
+        reducer, given, delivered = _OTHERS, list[Any](), frozenset[Any]()
         with chain.instrumentation.contained():
             assembly = chain.assembly(prompts, events)
         if assembly is not None:
             with reported_whole(assembly):
-                observer = observer_of(policy, assembly)
-                step = assembly.step(observer.name, kind=observer.kind, config=observer.config)
-        if assembly is None or step is None or observer is None:
+                reducer, given = reducer_of(type(policy)), assembly.events
+                delivered = frozenset(policy._delivered_keys if reducer is _ALERTS else ())  # noqa: SLF001  # as above
+                step = assembly.step(_name_of(policy), kind=reducer.kind, config=reducer.config(policy))
+        if assembly is None or step is None:
             return await policy.apply(prompts, events, context)
         with step:
             result = await policy.apply(prompts, events, context)
             with reported_whole(assembly):
-                observer.report(step, result)
+                prompts, events = result
+                if not isinstance(events, list | tuple):
+                    got = type(events).__name__
+                    raise TypeError(f"{_name_of(policy)} returned its events as {got}: they cannot be looked at")
+                alerts = _new_alerts(policy, delivered, given) if reducer is _ALERTS else ()
+                reducer.report(assembly, step, policy, events, prompts=prompts, alerts=alerts)
         return result
 
 
@@ -357,7 +329,7 @@ class _Plugin(_InAChain):
         return await self._policy.apply(prompts, events, context)
 
 
-def _limiter(policy: str, limit_of: Callable[[Any], tuple[str, int]], report: Report) -> Wrap:
+def _limiter(policy: str, reducer: Reducer) -> Wrap:
     @instead
     async def on_llm_call(
         instrumentation: Instrumentation, original: Any, limiter: Any, call_next: Any, events: Any, context: Any
@@ -365,10 +337,10 @@ def _limiter(policy: str, limit_of: Callable[[Any], tuple[str, int]], report: Re
         call, first = model_call(instrumentation, context)
         assembly = step = None
         with instrumentation.contained():
-            setting, limit = limit_of(limiter)
+            config = reducer.config(limiter)
             assembly = call.goes_on(context.prompt, events, call_next)
             if assembly is not None:
-                step = assembly.step(policy, kind="reduction", config={setting: limit})
+                step = assembly.step(policy, kind=reducer.kind, config=config)
         if assembly is None or step is None:
             return await original(limiter, call_next, events, context)
         limiting, reported = ExitStack(), False
@@ -379,7 +351,7 @@ def _limiter(policy: str, limit_of: Callable[[Any], tuple[str, int]], report: Re
             if not reported:
                 reported = True
                 with limiting, reported_whole(assembly):
-                    report(assembly, step, limit, kept)
+                    reducer.report(assembly, step, limiter, kept)
             return await call.call(call_next, kept, context)
 
         try:
@@ -397,31 +369,20 @@ def _limiter(policy: str, limit_of: Callable[[Any], tuple[str, int]], report: Re
     return on_llm_call
 
 
-def _events(assembly: ObservedAssembly, step: ObservedStep, limit: int, kept: Sequence[Any]) -> None:
-    given = assembly.events
+def _max_events(limiter: Any) -> int:
+    return int(limiter._max_events)  # noqa: SLF001  # nothing else says it
+
+
+def _beyond_the_newest(limiter: Any, given: Sequence[Any], kept: Sequence[Any]) -> Sequence[Verdict]:
     leads = 1 if given and kept and kept[0] is given[0] and len(kept) < len(given) else 0
-    verdicts = orphaned(given, max(0, len(given) - limit + leads), kept)
-    step.out(kept, reason=DecisionReason.OUTSIDE_WINDOW, verdicts=verdicts)
-    if len(kept) > limit:
-        step.overflow(budget=limit, needed=len(kept), cause=OverflowCause.FRAMEWORK, unit="items")
-
-
-def _tokens(assembly: ObservedAssembly, step: ObservedStep, limit: int, kept: Sequence[Any]) -> None:
-    step.out(kept, reason=DecisionReason.OVER_BUDGET, budget=limit)
-    report_overflow(assembly, step, limit)
-
-
-def _event_limit(limiter: Any) -> tuple[str, int]:
-    return "max_events", int(limiter._max_events)  # noqa: SLF001  # nothing else says it
-
-
-def _token_limit(limiter: Any) -> tuple[str, int]:
-    tokens = getattr(limiter, "_max_tokens", None)
-    if tokens is None:
-        tokens = limiter._max_chars // CHARACTERS_PER_TOKEN  # noqa: SLF001  # as above
-    return "max_tokens", int(tokens)
+    return orphaned(given, max(0, len(given) - _max_events(limiter) + leads), kept)
 
 
 #: In the place of what `HistoryLimiter` and `TokenLimiter` do.
-history_limiter = _limiter("history_limiter", _event_limit, _events)
-token_limiter = _limiter("token_limiter", _token_limit, _tokens)
+history_limiter = _limiter(
+    "history_limiter",
+    Reducer("reduction", DecisionReason.OUTSIDE_WINDOW, limit=_max_events, verdicts=_beyond_the_newest),
+)
+token_limiter = _limiter(
+    "token_limiter", Reducer("reduction", DecisionReason.OVER_BUDGET, limit=_max_tokens, unit="tokens")
+)
