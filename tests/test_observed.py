@@ -454,7 +454,7 @@ def test_a_conversation_that_is_let_go_of_takes_its_events_with_it(observed):
 
 
 def test_the_least_recently_used_conversations_make_room_for_events(observed, recorder, monkeypatch):
-    monkeypatch.setattr("otel_assembly.observe.assembler.EVENTS", 10)
+    monkeypatch.setattr("otel_assembly.observe.conversations.EVENTS", 10)
     events = [user(f"{n}") for n in range(6)]
     turn(observed, "a", events)
     turn(observed, "b", events[:4])

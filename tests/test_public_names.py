@@ -144,7 +144,7 @@ BEHIND = {
     "otel_assembly.instrumentation.autogen.messages": "importing it registers how the messages are read",
     "otel_assembly.instrumentation.langchain.messages": "importing it registers how the messages are read",
     "otel_assembly.knowledge._descriptors": "what a system without them does is tried",
-    "otel_assembly.observe.assembler": "how many events are remembered is lowered for a test",
+    "otel_assembly.observe.conversations": "how many events are remembered is lowered for a test",
     "otel_assembly.page.document": "what the page is made of is taken away for a test",
     "otel_assembly.runtime.monitors": "how many conversations are remembered is lowered for a test",
     "otel_assembly.telemetry.attributes": "the registry is compared with what the code writes",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypedDict
 
 from otel_assembly._internal.intervals import to_runs
 from otel_assembly.budget.attempt import Attempt, CompactionOutcome
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from otel_assembly.decision import Verdict
     from otel_assembly.ledger.ledger import Ledger
     from otel_assembly.ledger.snapshot import Step
+    from otel_assembly.observe.conversations import ObservedConversations
     from otel_assembly.recorder import PolicyTime, Recording
-    from otel_assembly.tokens import TokenMeter
 
 STEP: Final[ContextVar[ObservedStep | None]] = ContextVar("otel_assembly_observed_step", default=None)
 
@@ -60,15 +60,6 @@ class AssemblyInput(TypedDict, total=False):
     name: str | None
     model: str | None
     unknown_input: bool
-
-
-class Conversations(Protocol):
-    """What an assembly asks of the one that began it: its conversation's ledger, and what counts."""
-
-    def ledger(self, conversation: Any) -> Ledger: ...  # `ObservedAssembler` says what they do
-    def make_room(self, conversation: Any, ledger: Ledger) -> None: ...
-    def meter(self, model: str | None) -> TokenMeter: ...
-    def failed(self, recording: Recording | None, error: Exception) -> None: ...
 
 
 class ObservedAssembly(OpenAssembly):
@@ -101,7 +92,7 @@ class ObservedAssembly(OpenAssembly):
         "waits",
     )
 
-    def __init__(self, conversations: Conversations, recording: Recording, model: str | None) -> None:
+    def __init__(self, conversations: ObservedConversations, recording: Recording, model: str | None) -> None:
         self._conversations = conversations
         self.recording = recording
         self._of_steps = recording if recording.measured else NULL_RECORDING

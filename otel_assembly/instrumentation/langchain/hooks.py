@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -34,8 +35,8 @@ class LangChainInstrumentor(AssemblyInstrumentor):
     hooks: ClassVar[tuple[Hook, ...]] = (
         *in_module(
             "langchain_core.messages.utils",
-            ("_last_max_tokens", reducers.trim_messages(last=True), "trim_messages with strategy 'last'"),
-            ("_first_max_tokens", reducers.trim_messages(last=False), "trim_messages with strategy 'first'"),
+            ("_last_max_tokens", partial(reducers.trim_messages, last=True), "trim_messages with strategy 'last'"),
+            ("_first_max_tokens", partial(reducers.trim_messages, last=False), "trim_messages with strategy 'first'"),
         ),
         *in_module(
             "langgraph._internal._runnable",

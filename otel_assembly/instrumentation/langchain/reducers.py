@@ -6,6 +6,7 @@ A reducer's step is opened as late as there is something to report, and as of wh
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
-from otel_assembly.instrumentation.hooks import around, around_awaited, instead
+from otel_assembly.instrumentation.hooks import around, around_awaited
 from otel_assembly.instrumentation.instrumented import argument, bound, contained
 from otel_assembly.instrumentation.langchain.conversation import Place, counting_model, part_of, spliced
 from otel_assembly.instrumentation.langchain.model_calls import begin, continued
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from otel_assembly.budget.attempt import Attempt
-    from otel_assembly.instrumentation.hooks import Observation, Wrap
+    from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.langchain.model_calls import ModelCall
     from otel_assembly.observe.assembler import ObservedStep
@@ -330,12 +331,12 @@ def _by_count(settings: Mapping[str, Any]) -> bool:
     return settings.get("token_counter") is len
 
 
-def trim_messages(*, last: bool) -> Wrap:
+def trim_messages(original: Callable[..., Any], instrumentation: Instrumentation, *, last: bool) -> Callable[..., Any]:
     """In the place of what trims from the front (``last``), or from the end, by which the other one works too."""
 
-    @instead
-    def trim(instrumentation: Instrumentation, original: Any, /, messages: Any, *args: Any, **settings: Any) -> Any:
-        if args or _INSIDE.get() or not messages or not settings.keys() >= _KEYS:
+    @functools.wraps(original)
+    def trim(messages: Any, *args: Any, **settings: Any) -> Any:
+        if args or not instrumentation.listening() or _INSIDE.get() or not messages or not settings.keys() >= _KEYS:
             return original(messages, *args, **settings)
         given = messages if isinstance(messages, list) else list(messages)
         counting = _Counting(settings["token_counter"], frozenset(map(id, given)) if _cuts(settings) else None)
