@@ -9,6 +9,7 @@ from otel_assembly.decision import Decision, DecisionOutcome
 from otel_assembly.events import AssemblyCompleted
 from otel_assembly.ledger.decisions import decisions_of, exits_of
 from otel_assembly.ledger.display import html_of, line_of
+from otel_assembly.ledger.snapshot import item_text
 from otel_assembly.ledger.totals import breakpoints_of, prefix_of, tokens_by_kind, totals_of
 
 if TYPE_CHECKING:
@@ -53,9 +54,9 @@ class Assembly:
         return self._record.events_out
 
     @worked_out_once
-    def items(self) -> list[int]:
-        """The item ids of `events`, in the same order."""
-        return list(self._record.numbered_out.of(self._record.view_out))
+    def items(self) -> list[str]:
+        """The item ids of `events`, in the same order: those that policies made begin with ``m``."""
+        return list(map(item_text, self._record.numbered_out.of(self._record.view_out)))
 
     @worked_out_once
     def decisions(self) -> tuple[Decision, ...]:

@@ -239,7 +239,8 @@ class Decision:
     """One change of one item's state in an assembly.
 
     Attributes:
-        item: The item's id in its conversation's ledger, a number from 0.
+        item: The item's id in its conversation's ledger: ``0``, ``1``, … of what came in, ``m0``, ``m1``, … of what
+            policies made.
         kind: The item's kind.
         tokens: What it costs, in tokens; None while it has not been counted.
         outcome: What happened.
@@ -249,7 +250,7 @@ class Decision:
         event: The event itself; None where the conversation no longer holds it.
     """
 
-    item: int
+    item: str
     kind: str
     tokens: int | None
     outcome: DecisionOutcome

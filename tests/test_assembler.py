@@ -41,7 +41,7 @@ async def test_an_empty_chain_sends_what_came_in():
     prompts, sent = assembly
     assert prompts == ["system"]
     assert all(one is other for one, other in zip(sent, events, strict=True))
-    assert assembly.items == [0, 1]
+    assert assembly.items == ["0", "1"]
     assert assembly.id
     assert repr(assembly).startswith("Assembly(turn 0: ")
 
@@ -55,7 +55,7 @@ async def test_policies_run_left_to_right_each_on_what_the_one_before_let_out():
     chain = [Custom(lambda p, e: ([*p, "one"], e[1:])), Custom(lambda p, e: ([*p, "two"], e[1:]))]
     assembly = await Assembler(chain).assemble([], requests("a", "b", "c"))
     assert (assembly.prompts, said(assembly)) == (["one", "two"], ["c"])
-    assert [(d.item, d.index) for d in assembly.dropped] == [(0, 0), (1, 1)]
+    assert [(d.item, d.index) for d in assembly.dropped] == [("0", 0), ("1", 1)]
 
 
 @pytest.mark.parametrize("prompts", ["system", [1], [None], [["nested"]]])
@@ -91,12 +91,12 @@ async def test_the_decisions_are_those_of_this_turn_only():
     history = History(requests("a", "b", "c"))
     assembler = Assembler([SlidingWindowPolicy(2)])
     first = await assembler.assemble([], history)
-    assert told(first) == [(0, "dropped", "outside_window"), (1, "kept", "fits"), (2, "kept", "fits")]
+    assert told(first) == [("0", "dropped", "outside_window"), ("1", "kept", "fits"), ("2", "kept", "fits")]
     history.append(ModelRequest(content="d"))
     second = await assembler.assemble([], history)
-    assert told(second) == [(1, "dropped", "outside_window"), (3, "kept", "fits")]
+    assert told(second) == [("1", "dropped", "outside_window"), ("3", "kept", "fits")]
     assert (await assembler.assemble([], history)).decisions == ()
-    assert told(first) == [(0, "dropped", "outside_window"), (1, "kept", "fits"), (2, "kept", "fits")]
+    assert told(first) == [("0", "dropped", "outside_window"), ("1", "kept", "fits"), ("2", "kept", "fits")]
 
 
 async def test_an_item_that_stays_past_the_rule_is_told_when_that_begins():
@@ -105,11 +105,11 @@ async def test_an_item_that_stays_past_the_rule_is_told_when_that_begins():
     await assembler.assemble([], history)
     history.append(ModelResponse(content="3"))
     second = await assembler.assemble([], history)
-    assert (0, "kept", "pinned") in told(second)
+    assert ("0", "kept", "pinned") in told(second)
     history.append(ModelResponse(content="4"))
-    assert (0, "kept", "pinned") not in told(await assembler.assemble([], history))
+    assert ("0", "kept", "pinned") not in told(await assembler.assemble([], history))
     history.append(ModelRequest(content="ask again"))
-    assert (0, "dropped", "outside_window") in told(await assembler.assemble([], history))
+    assert ("0", "dropped", "outside_window") in told(await assembler.assemble([], history))
 
 
 async def test_an_exit_is_told_again_when_another_policy_holds_the_item_out():
@@ -119,9 +119,9 @@ async def test_an_exit_is_told_again_when_another_policy_holds_the_item_out():
     assembler = Assembler([first, SlidingWindowPolicy(1)])
     one = await assembler.assemble([], history)
     two = await assembler.assemble([], history)
-    assert [(d.item, d.policy) for d in one.dropped] == [(0, "sliding_window")]
-    assert [(d.item, d.policy) for d in two.dropped] == [(0, "first")]
-    assert [d.item for d in one.exits] == [0]
+    assert [(d.item, d.policy) for d in one.dropped] == [("0", "sliding_window")]
+    assert [(d.item, d.policy) for d in two.dropped] == [("0", "first")]
+    assert [d.item for d in one.exits] == ["0"]
     assert two.exits == ()
 
 
@@ -165,19 +165,19 @@ async def test_items_keep_their_ordinals_however_the_list_is_rebuilt():
     assert (await assembler.assemble([], copies, context)).decisions == ()
     cut = [user("summary"), *copies[1:], user("d")]
     assembly = await assembler.assemble([], cut, context)
-    assert assembly.items == [3, 1, 2, 4]
-    assert told(assembly) == [(0, "dropped", "withdrawn"), (3, "kept", "fits"), (4, "kept", "fits")]
+    assert assembly.items == ["3", "1", "2", "4"]
+    assert told(assembly) == [("0", "dropped", "withdrawn"), ("3", "kept", "fits"), ("4", "kept", "fits")]
     assert assembly.decisions[0].event == user("a")
     swapped = [cut[2], cut[1]]
-    assert (await assembler.assemble([], swapped, context)).items == [2, 1]
+    assert (await assembler.assemble([], swapped, context)).items == ["2", "1"]
 
 
 async def test_an_emptied_list_withdraws_everything_and_its_ordinals_are_not_used_again():
     context, assembler = Context(), Assembler([])
     await assembler.assemble([], [user("a"), user("b")], context)
     emptied = await assembler.assemble([], [], context)
-    assert told(emptied) == [(0, "dropped", "withdrawn"), (1, "dropped", "withdrawn")]
-    assert (await assembler.assemble([], [user("a")], context)).items == [2]
+    assert told(emptied) == [("0", "dropped", "withdrawn"), ("1", "dropped", "withdrawn")]
+    assert (await assembler.assemble([], [user("a")], context)).items == ["2"]
 
 
 @pytest.mark.parametrize(
@@ -195,11 +195,11 @@ async def test_a_message_that_grows_in_place_between_turns_is_counted_anew_and_t
     events = [user("first"), grows, {"role": "tool", "tool_call_id": "a", "content": "found"}, user("newest")]
     assembler, context = Assembler([TokenBudgetPolicy(80)]), Context()
     first = await assembler.assemble([], events, context)
-    assert first.items == [0, 1, 2, 3]
+    assert first.items == ["0", "1", "2", "3"]
     change(grows)
     second = await assembler.assemble([], events, context)
     assert second.totals.tokens_out <= 80
-    assert second.items == [3]
+    assert second.items == ["3"]
     fresh = await Assembler([TokenBudgetPolicy(80)]).assemble([], events)
     assert fresh.totals.tokens_out == second.totals.tokens_out
 
@@ -212,7 +212,7 @@ async def test_a_nested_text_that_grows_in_place_is_noticed():
     part["text"] = "now five words in it"
     after = await assembler.assemble([], events, context)
     assert after.totals.tokens_out == before + 4
-    assert (after.items, after.prefix.cause) == ([0], "event_changed")
+    assert (after.items, after.prefix.cause) == (["0"], "event_changed")
 
 
 async def test_the_list_and_its_messages_are_never_changed():
@@ -230,7 +230,7 @@ async def test_an_event_that_nobody_can_read_is_named_and_the_turn_does_not_coun
     with pytest.raises(DescribeError, match=r"builtins\.object"):
         await assembler.assemble([], [user("a"), object()], context)
     assembly = await assembler.assemble([], [user("a")], context)
-    assert (assembly.turn, assembly.items) == (0, [0])
+    assert (assembly.turn, assembly.items) == (0, ["0"])
 
 
 # --- Failure ----------------------------------------------------------------------------------------------------------
@@ -254,9 +254,9 @@ async def test_an_assembly_that_fails_leaves_the_ledger_as_it_was_and_its_change
     assembly = await assembler.assemble([], rebuilt, context)
     assert assembly.turn == 3
     assert told(assembly) == [
-        (1, "dropped", "outside_window"),
-        (0, "dropped", "withdrawn"),
-        (3, "kept", "fits"),
+        ("1", "dropped", "outside_window"),
+        ("0", "dropped", "withdrawn"),
+        ("3", "kept", "fits"),
     ]
 
 

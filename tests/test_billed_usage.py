@@ -44,10 +44,10 @@ async def test_items_counted_under_another_calibration_are_told_again(recorder):
         last = turns(recorder)[-1]
         return last.arrived, last.counted
 
-    assert await turn() == ({0: 4 + 10}, {})
+    assert await turn() == ({"0": 4 + 10}, {})
     assembler.observe_usage(100, 200)
     history.append(ModelRequest(content="ab"))
-    assert await turn() == ({1: 4 + 4}, {0: 4 + 20})
+    assert await turn() == ({"1": 4 + 4}, {"0": 4 + 20})
     assert await turn() == ({}, {})
 
 

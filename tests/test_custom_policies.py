@@ -81,7 +81,7 @@ async def test_four_lines_are_enough_to_have_decisions_with_the_reason_policy(ki
     events = kind(requests("hello", "thinking...", "bye"))
     assembly = await Assembler([DropThinking()]).assemble([], events)
     assert [event.content for event in assembly.events] == ["hello", "bye"]
-    assert exits(assembly) == [(1, "dropped", "policy", "drop_thinking")]
+    assert exits(assembly) == [("1", "dropped", "policy", "drop_thinking")]
     assert assembly.dropped[0].event is events[1]
     assert assembly.totals.dropped == 1
 
@@ -97,8 +97,8 @@ async def test_a_copy_keeps_the_ordinal_of_what_it_copies():
     events = [user("a"), user("b"), user("c")]
     policy = policy_of(lambda prompts, events: (prompts, copy.deepcopy(events[1:])))
     assembly = await Assembler([policy]).assemble([], events)
-    assert assembly.items == [1, 2]
-    assert exits(assembly) == [(0, "dropped", "policy", "custom")]
+    assert assembly.items == ["1", "2"]
+    assert exits(assembly) == [("0", "dropped", "policy", "custom")]
     assert assembly.totals.events_injected == 0
 
 
@@ -106,7 +106,10 @@ async def test_what_a_new_event_stands_for_is_compacted():
     history = History(requests("a", "b", "c", "d"))
     policy = policy_of(lambda p, e: (p, [CompactionSummary(summary="a to b"), *e[2:]]), name="summarise")
     assembly = await Assembler([policy]).assemble([], history)
-    assert exits(assembly) == [(0, "compacted", "compacted", "summarise"), (1, "compacted", "compacted", "summarise")]
+    assert exits(assembly) == [
+        ("0", "compacted", "compacted", "summarise"),
+        ("1", "compacted", "compacted", "summarise"),
+    ]
     assert [d.event.summary for d in assembly.decisions if d.outcome is DecisionOutcome.INJECTED] == ["a to b"]
     assert (assembly.totals.compacted, assembly.totals.events_injected, assembly.totals.dropped) == (2, 1, 0)
 
@@ -118,8 +121,8 @@ async def test_a_summary_that_reads_the_same_next_turn_is_the_same_item():
     first = await assembler.assemble([], history)
     history.append(ModelRequest(content="e"))
     second = await assembler.assemble([], history)
-    assert second.items == [first.items[0], 2, 3, 5]
-    assert [(d.item, d.outcome.value) for d in second.decisions] == [(5, "kept")]
+    assert second.items == [first.items[0], "2", "3", "4"]
+    assert [(d.item, d.outcome.value) for d in second.decisions] == [("4", "kept")]
     assert second.prefix.cause is None
 
 
@@ -132,12 +135,12 @@ async def test_a_summary_that_is_made_anew_withdraws_the_one_before():
     assembly = await assembler.assemble([], history)
     changes = {d.item: (d.outcome.value, d.reason.value) for d in assembly.decisions}
     assert changes == {
-        3: ("compacted", "compacted"),
-        4: ("dropped", "withdrawn"),
-        5: ("kept", "fits"),
-        6: ("injected", "policy"),
+        "3": ("compacted", "compacted"),
+        "4": ("kept", "fits"),
+        "m0": ("dropped", "withdrawn"),
+        "m1": ("injected", "policy"),
     }
-    assert next(d.event.summary for d in assembly.decisions if d.item == 4) == "3 events"
+    assert next(d.event.summary for d in assembly.decisions if d.item == "m0") == "3 events"
 
 
 async def test_reordering_is_told_once_and_by_as_few_items_as_explain_it():
@@ -145,8 +148,8 @@ async def test_reordering_is_told_once_and_by_as_few_items_as_explain_it():
     policy = policy_of(lambda p, e: (p, [*e[1:4], e[0], *e[4:]]))
     assembler = Assembler([policy])
     first = await assembler.assemble([], history)
-    assert first.items == [1, 2, 3, 0]
-    assert [d.item for d in first.decisions if d.outcome is DecisionOutcome.REORDERED] == [0]
+    assert first.items == ["1", "2", "3", "0"]
+    assert [d.item for d in first.decisions if d.outcome is DecisionOutcome.REORDERED] == ["0"]
     second = await assembler.assemble([], history)
     assert second.decisions == ()
 
@@ -173,10 +176,10 @@ async def test_a_policy_with_decide_says_why_and_a_verdict_that_is_not_true_is_n
     assembly = await Assembler([Stale()]).assemble([], History(requests("a", "b", "c", "d")))
     told = {d.item: (d.outcome.value, d.reason.value) for d in assembly.decisions}
     assert told == {
-        0: ("dropped", "stale"),
-        1: ("kept", "pinned"),
-        2: ("kept", "fits"),
-        3: ("dropped", "policy"),
+        "0": ("dropped", "stale"),
+        "1": ("kept", "pinned"),
+        "2": ("kept", "fits"),
+        "3": ("dropped", "policy"),
     }
     totals = assembly.totals
     assert (totals.events_in, totals.events_out, totals.dropped) == (4, 2, 2)
@@ -199,7 +202,7 @@ async def test_a_subclass_of_ours_that_overrides_decide_is_obeyed():
 
     assembly = await Assembler([Mine(1)]).assemble([], requests("a", "b"))
     assert (assembly.prompts, [e.content for e in assembly.events]) == (["mine"], ["b"])
-    assert exits(assembly) == [(0, "dropped", "outside_window", "sliding_window")]
+    assert exits(assembly) == [("0", "dropped", "outside_window", "sliding_window")]
 
 
 async def test_prompts_that_a_policy_adds_are_in_the_assembly_and_in_the_next_policys_sight():
@@ -219,8 +222,8 @@ async def test_ours_mend_the_pairs_that_a_policy_before_them_has_parted():
     assembly = await Assembler([policy, SlidingWindowPolicy(50)]).assemble([], history)
     assert [one["content"] for one in assembly.events] == ["go", "and?"]
     assert exits(assembly) == [
-        (1, "dropped", "policy", "custom"),
-        (2, "dropped", "orphaned_tool_result", "sliding_window"),
+        ("1", "dropped", "policy", "custom"),
+        ("2", "dropped", "orphaned_tool_result", "sliding_window"),
     ]
 
 
@@ -347,8 +350,8 @@ async def test_what_is_not_two_sequences_is_refused_by_name_and_skipped_whole(re
     with pytest.raises(PolicyContractError, match=r"policy 'odd' \(index 0\) returned"):
         await Assembler([policy]).assemble(["system"], requests("a"))
     assembly = await Assembler([policy], on_policy_error="skip").assemble(["system"], requests("a"))
-    assert (assembly.prompts, assembly.items) == (["system"], [0])
-    assert [(d.item, d.outcome.value) for d in assembly.decisions] == [(0, "kept")]
+    assert (assembly.prompts, assembly.items) == (["system"], ["0"])
+    assert [(d.item, d.outcome.value) for d in assembly.decisions] == [("0", "kept")]
 
 
 async def test_a_decision_that_is_no_outcome_is_refused_by_name():
@@ -365,7 +368,7 @@ async def test_a_policy_that_is_not_async_works_all_the_same():
             return prompts, events[:1]
 
     assembly = await Assembler([Plain()]).assemble([], requests("a", "b"))
-    assert assembly.items == [0]
+    assert assembly.items == ["0"]
 
 
 # --- When it raises ---------------------------------------------------------------------------------------------------
@@ -414,11 +417,11 @@ async def test_what_a_skipped_policy_had_dropped_comes_back():
         return prompts, events[1:]
 
     assembler, history = Assembler([policy_of(apply)], on_policy_error="skip"), History(requests("a", "b"))
-    assert (await assembler.assemble([], history)).items == [1]
+    assert (await assembler.assemble([], history)).items == ["1"]
     second = await assembler.assemble([], history)
-    assert [(d.item, d.outcome.value, d.policy) for d in second.decisions] == [(0, "kept", "custom")]
+    assert [(d.item, d.outcome.value, d.policy) for d in second.decisions] == [("0", "kept", "custom")]
     third = await assembler.assemble([], history)
-    assert exits(third) == [(0, "dropped", "policy", "custom")]
+    assert exits(third) == [("0", "dropped", "policy", "custom")]
 
 
 async def test_an_alert_policy_is_never_skipped():
@@ -465,7 +468,7 @@ async def test_a_cancelled_policy_is_cancelled_and_its_alerts_are_delivered_next
     assembly = await assembler.assemble([], history)
     assert "slow" in assembly.prompts[-1]
     assert assembly.turn == 1
-    assert [d.item for d in assembly.decisions if d.outcome is DecisionOutcome.KEPT] == [0, 1, 2, 3]
+    assert [d.item for d in assembly.decisions if d.outcome is DecisionOutcome.KEPT] == ["0", "1", "2", "3"]
 
 
 async def test_a_policys_context_serves_one_assembly_and_shares_its_dependencies():
@@ -502,7 +505,7 @@ async def test_of_a_policys_settings_only_numbers_and_enums_go_on_its_span(confi
 
 async def test_settings_that_cannot_be_read_stop_nothing(recorder):
     policy = policy_of(lambda p, e: (p, e), config=property(lambda self: 1 / 0))
-    assert (await Assembler([policy]).assemble([], requests("a"))).items == [0]
+    assert (await Assembler([policy]).assemble([], requests("a"))).items == ["0"]
 
 
 async def test_what_is_sent_are_the_objects_that_a_policy_returned_also_where_one_is_an_equal_copy():
@@ -525,4 +528,4 @@ async def test_what_is_sent_are_the_objects_that_a_policy_returned_also_where_on
     policy.apply = remembered
     assembly = await Assembler([policy]).assemble([], events)
     assert all(one is other for one, other in zip(assembly.events, returned, strict=True))
-    assert [decision.item for decision in assembly.dropped] == [4]
+    assert [decision.item for decision in assembly.dropped] == ["4"]

@@ -30,11 +30,11 @@ async def test_what_an_unsampled_turn_did_is_carried_to_the_next_that_is_sampled
         last = await assembler.assemble([], history)
     zero, three = turns(telemetry)
     assert (zero.previous, three.previous) == (None, first.id)
-    assert list(zero.arrived) == [0, 1]
-    assert list(three.arrived) == [2, 3, 4]
-    assert three.exits == [(0, "outside_window"), (1, "outside_window"), (2, "outside_window")]
+    assert list(zero.arrived) == ["0", "1"]
+    assert list(three.arrived) == ["2", "3", "4"]
+    assert three.exits == [("0", "outside_window"), ("1", "outside_window"), ("2", "outside_window")]
     assert telemetry.metric("assembly.items.dropped") == 3
-    assert [d.item for d in last.dropped] == [2]
+    assert [d.item for d in last.dropped] == ["2"]
 
 
 async def test_tokens_that_were_not_counted_at_arrival_are_told_once_when_they_are():
@@ -46,9 +46,9 @@ async def test_tokens_that_were_not_counted_at_arrival_are_told_once_when_they_a
         history.append(ModelRequest(content=text))
         await assembler.assemble([], history)
     zero, two, three = turns(telemetry)
-    assert zero.arrived == {0: None, 1: 5}
-    assert (two.counted, two.arrived) == ({0: 14}, {2: 5, 3: 5})
-    assert (three.counted, three.arrived) == ({}, {4: 5})
+    assert zero.arrived == {"0": None, "1": 5}
+    assert (two.counted, two.arrived) == ({"0": 14}, {"2": 5, "3": 5})
+    assert (three.counted, three.arrived) == ({}, {"4": 5})
 
 
 async def test_what_is_sent_in_another_order_has_its_tokens_at_arrival():
@@ -58,7 +58,7 @@ async def test_what_is_sent_in_another_order_has_its_tokens_at_arrival():
     await assembler.assemble([], history)
     history.append(ModelRequest(content="ccc"))
     await assembler.assemble([], history)
-    assert [turn.arrived for turn in turns(telemetry)] == [{0: 5, 1: 6}, {2: 7}]
+    assert [turn.arrived for turn in turns(telemetry)] == [{"0": 5, "1": 6}, {"2": 7}]
     assert [turn.counted for turn in turns(telemetry)] == [{}, {}]
 
 
@@ -67,7 +67,7 @@ async def test_the_prompt_is_told_in_its_own_order_and_only_what_ascends_is_one_
     chain = [Custom(lambda p, e: (p, [e[at] for at in order]))]
     await Assembler(chain, recorder=recorder.recorder).assemble([], requests("a", "b", "c", "d", "e", "f"))
     span = recorder.span("assemble_context")
-    assert span.kept == list(order)
+    assert span.kept == list(map(str, order))
     assert span.attributes["assembly.kept.items"] == ["0-1", "5", "4", "2-3"]
 
 
@@ -78,9 +78,9 @@ async def test_a_list_that_was_rebuilt_between_two_sampled_turns_is_told_as_a_wh
     for events in ([a, b], [b, c], [c], [c, d, a]):
         last = await assembler.assemble([], events, context)
     zero, three = turns(telemetry)
-    assert last.items == [2, 3, 4]
-    assert three.withdrawn == [0, 1]
-    assert three.arrived == {2: 5, 3: 5, 4: 5}
+    assert last.items == ["2", "3", "4"]
+    assert three.withdrawn == ["0", "1"]
+    assert three.arrived == {"2": 5, "3": 5, "4": 5}
     assert three.counted == {}
     assert zero.withdrawn == []
 
@@ -94,8 +94,8 @@ async def test_what_came_and_went_between_two_sampled_turns_is_never_told():
     for events in ([a, b], [a, b, c], [a, b]):
         await assembler.assemble([], events, context)
     zero, two = turns(telemetry)
-    assert zero.injected == [2]
-    assert (list(two.arrived), two.injected, two.withdrawn, two.exits) == ([5], [5], [2], [])
+    assert zero.injected == ["m0"]
+    assert (list(two.arrived), two.injected, two.withdrawn, two.exits) == (["m2"], ["m2"], ["m0"], [])
 
 
 async def test_nothing_of_a_failed_turn_is_told_and_all_of_it_is_carried(recorder):
@@ -118,7 +118,7 @@ async def test_nothing_of_a_failed_turn_is_told_and_all_of_it_is_carried(recorde
     await assembler.assemble([], [b, c], context)
     _, failed, two = turns(recorder)
     assert (failed.arrived, failed.withdrawn, failed.exits) == ({}, [], [])
-    assert (list(two.arrived), two.withdrawn, two.exits) == ([2], [0], [(1, "outside_window")])
+    assert (list(two.arrived), two.withdrawn, two.exits) == (["2"], ["0"], [("1", "outside_window")])
 
 
 async def test_the_kinds_bytes_and_atoms_of_arrivals_are_those_of_the_events(recorder):
@@ -133,11 +133,11 @@ async def test_the_kinds_bytes_and_atoms_of_arrivals_are_those_of_the_events(rec
     await Assembler([ConversationPolicy()], recorder=recorder.recorder).assemble([], events)
     arrived = recorder.span("assemble_context").arrived
     assert {item: (one.kind, one.bytes, one.atom) for item, one in arrived.items()} == {
-        0: ("system", 1, 0),
-        1: ("response", 3, 1),
-        2: ("request", 9, 2),
-        3: ("tool_result", 5, 1),
-        4: ("other", 0, 4),
+        "0": ("system", 1, "0"),
+        "1": ("response", 3, "1"),
+        "2": ("request", 9, "2"),
+        "3": ("tool_result", 5, "1"),
+        "4": ("other", 0, "4"),
     }
 
 
@@ -157,7 +157,7 @@ async def test_what_is_sent_are_the_caller_s_own_objects_also_where_one_was_repl
     second = [first[0], first[1].model_copy(), first[2]]
     assembly = await assembler.assemble([], second, context)
     assert all(one is other for one, other in zip(assembly.events, second, strict=True))
-    assert assembly.items == [0, 1, 2]
+    assert assembly.items == ["0", "1", "2"]
 
 
 async def test_each_assembly_has_the_objects_of_its_own_list_also_when_it_is_read_later():
@@ -166,7 +166,7 @@ async def test_each_assembly_has_the_objects_of_its_own_list_also_when_it_is_rea
     assemblies = [await assembler.assemble([], events, context) for events in lists]
     for assembly, events in zip(assemblies, lists, strict=True):
         assert all(one is other for one, other in zip(assembly.events, events[2:], strict=True))
-        assert assembly.items == [2, 3]
+        assert assembly.items == ["2", "3"]
 
 
 async def test_what_a_caller_makes_anew_on_every_turn_is_read_once(recorder):
@@ -176,7 +176,7 @@ async def test_what_a_caller_makes_anew_on_every_turn_is_read_once(recorder):
         for length in (3, 4, 5):
             await assembler.assemble([], [{"role": "user", "content": f"{n}"} for n in range(length)], context)
     assert reads.made == 5
-    assert [list(turn.arrived) for turn in turns(recorder)] == [[0, 1, 2], [3], [4]]
+    assert [list(turn.arrived) for turn in turns(recorder)] == [["0", "1", "2"], ["3"], ["4"]]
 
 
 async def test_ids_tell_apart_what_reads_the_same_and_an_id_that_one_lacks_does_not():
@@ -189,7 +189,7 @@ async def test_ids_tell_apart_what_reads_the_same_and_an_id_that_one_lacks_does_
         (["d", None], [2, 1]),
     ]:
         given = [{"role": "user", "content": "ok", **({} if name is None else {"id": name})} for name in events]
-        assert (await assembler.assemble([], given, context)).items == items, events
+        assert (await assembler.assemble([], given, context)).items == list(map(str, items)), events
 
 
 async def test_our_events_that_nobody_gave_an_id_are_matched_by_what_they_say():
@@ -200,4 +200,4 @@ async def test_our_events_that_nobody_gave_an_id_are_matched_by_what_they_say():
         ([ModelRequest(id="x", content="ok"), ModelRequest(id="y", content="ok")], [0, 1]),
         ([ModelRequest(id="y", content="ok"), ModelRequest(id="z", content="ok")], [1, 2]),
     ]:
-        assert (await assembler.assemble([], events, context)).items == items
+        assert (await assembler.assemble([], events, context)).items == list(map(str, items))

@@ -341,7 +341,7 @@ def _take_edits(step: Step, events: Edited, verdicts: Sequence[Verdict], ledger:
             numbered.item_ids.extend(1, step.numbered_in.item_ids.of(position))
             continue
         item_id = known.get(id(event))
-        made.append((event, ledger.take(1) if item_id is None else item_id))
+        made.append((event, ledger.take_made() if item_id is None else item_id))
         made_at.append(place)
         numbered.item_ids.extend(1, made[-1][1])
     step.numbered_out, step.view_out = numbered, history.view()

@@ -251,7 +251,7 @@ def _made(
     for place, at in enumerate(diff.middle, diff.front):
         if at is None:
             before = next(again)
-            item_id = known[before][1] if before is not None else ledger.take(1)
+            item_id = known[before][1] if before is not None else ledger.take_made()
             made.append((place, item_id))
         else:
             item_id = numbered.item_ids.of(view.position(at))

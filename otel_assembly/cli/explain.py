@@ -13,8 +13,8 @@ from otel_assembly._internal.intervals import to_runs
 from otel_assembly.cli.jaeger_source import check_jaeger_options, spans_of_jaeger
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.errors import AssemblyError, ConfigurationError
+from otel_assembly.ledger.snapshot import run_text
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.attributes import run_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

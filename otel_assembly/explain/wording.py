@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otel_assembly.decision import DecisionReason
+from otel_assembly.ledger.snapshot import item_text
 from otel_assembly.telemetry.ledger_history import ALLOCATOR
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def said(about: Explanation) -> Iterator[tuple[str, str]]:
     if about.winner is not None:
         yield "stands for it", f"item {about.winner}"
     for holder in about.holders:
-        name = f"item {holder.item}" if holder.item is not None else "a summary that the traces do not name"
+        name = f"item {item_text(holder.item)}" if holder.item is not None else "a summary that the traces do not name"
         there = "which is in this prompt" if holder.in_prompt else "which is not in this prompt"
         yield "summary", f"{name}, made on turn {holder.turn} of {_items(holder.leaves)}, {there}"
     if about.raises:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly.decision import Decision, DecisionOutcome, DecisionReason
 from otel_assembly.ledger.ledger_diff import arrivals, exits_from_the_prompt, made_no_more, offered_no_more, step_delta
+from otel_assembly.ledger.snapshot import item_text
 from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
@@ -74,7 +75,9 @@ def _withdrawn(step: Step, made: Iterable[tuple[Any, int]], items: set[int]) -> 
 
 def _withdrawn_item(event: Any, item: int, policy: str | None, index: int) -> Decision:
     kind = str(describe(event).kind)
-    return Decision(item, kind, None, DecisionOutcome.DROPPED, DecisionReason.WITHDRAWN, policy, index, event)
+    return Decision(
+        item_text(item), kind, None, DecisionOutcome.DROPPED, DecisionReason.WITHDRAWN, policy, index, event
+    )
 
 
 def _kept(record: Record, left: set[int], back: dict[int, Step | None]) -> Iterator[Decision]:
@@ -107,7 +110,7 @@ def _decision(
     numbered, position = place
     tokens = numbered.history.table(record.meter).known(position)
     return Decision(
-        item=numbered.item_ids.of(position),
+        item=item_text(numbered.item_ids.of(position)),
         kind=numbered.history.kind(position).value,
         tokens=tokens if tokens >= 0 else None,
         outcome=outcome,

@@ -16,7 +16,15 @@ from otel_assembly._internal.forks import in_child, new_lock
 from otel_assembly._internal.registry import Registry
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.history import History, ListHistory
-from otel_assembly.ledger.snapshot import Departure, ItemIds, LedgerInput, NumberedHistory, PendingUsage, Snapshot
+from otel_assembly.ledger.snapshot import (
+    FIRST_MADE,
+    Departure,
+    ItemIds,
+    LedgerInput,
+    NumberedHistory,
+    PendingUsage,
+    Snapshot,
+)
 from otel_assembly.matching.event_index import EventMatcher
 from otel_assembly.matching.sequence_diff import diff_sequences
 from otel_assembly.messages.content_snapshot import (
@@ -64,6 +72,7 @@ class Ledger:
         self.recorded: Snapshot | None = None
         self.pending_usage: PendingUsage | None = None
         self._next = 0
+        self._next_made = FIRST_MADE
         self._numbered: NumberedHistory | None = None
         #: The last list that came in.
         self._last_list: list[Any] = []
@@ -84,6 +93,12 @@ class Ledger:
             first = self._next
             self._next += count
             return first
+
+    def take_made(self) -> int:
+        """Give an item that a step made its item id: those are counted on their own."""
+        with self.lock:
+            self._next_made += 1
+            return self._next_made - 1
 
     def made_by(self, step: Step) -> tuple[tuple[Any, int], ...]:
         """What this step made in the last assembly, with the item ids, and what did not come in since."""

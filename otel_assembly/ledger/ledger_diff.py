@@ -5,23 +5,28 @@ Items are compared as intervals over the columns of their history, so that findi
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.intervals import Run, difference, merged, to_runs
+from otel_assembly.decision import DecisionOutcome
 from otel_assembly.history.view import Column, View
-from otel_assembly.ledger.snapshot import ItemGroup
+from otel_assembly.ledger.snapshot import ItemGroup, item_id_runs, item_id_runs_backward
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from otel_assembly.decision import DecisionOutcome, DecisionReason
+    from otel_assembly.decision import DecisionReason
     from otel_assembly.ledger.record import Record
     from otel_assembly.ledger.snapshot import Departure, NumberedHistory, Snapshot, Step
 
     Tag = tuple[DecisionOutcome, DecisionReason]
 
+#: So many runs of what it dropped a step lists.
+MAX_RUNS: Final = 64
 #: A view of more segments is better searched as a set.
 _FEW: Final = 8
 
@@ -213,6 +218,60 @@ def exits_from_the_prompt(record: Record, step: Step) -> list[ItemGroup]:
         return list(step.exits)
     out = [group for groups in last.exits for group in groups]
     return entered(step.exits, out, tagged=False)
+
+
+def dropped_new(record: Record, step: Step, *, net: bool = False) -> int:
+    """How many items a step dropped that were in the previous prompt, or are new; net: that no step made."""
+    if record.error is not None:
+        return 0
+    groups = [group for group in exits_from_the_prompt(record, step) if group.outcome is DecisionOutcome.DROPPED]
+    if net and not record.pure:
+        made = {item for one in record.steps for item in one.injected}
+        return sum(item not in made for group in groups for item in group.numbered.of(group.view))
+    return sum(len(group.view) for group in groups)
+
+
+def listed_exits(record: Record, step: Step) -> tuple[list[tuple[Tag, list[Run]]], list[str]]:
+    """What a step keeps out in this turn, as runs of item ids by outcome and reason; and the reasons of the rest.
+
+    Of what it dropped at most `MAX_RUNS` runs: first what is new, or left by another rule than in the last assembly,
+    then the newest.
+    """
+    dropped = [group for group in step.exits if group.outcome is DecisionOutcome.DROPPED]
+    gone = [group for group in step.exits if group.outcome is not DecisionOutcome.DROPPED]
+    compacted = [(group.tag, item_id_runs(group.view, group.numbered)) for group in gone]
+    chosen = _newest(dropped, MAX_RUNS + 1)
+    rest: list[str] = []
+    if len(chosen) > MAX_RUNS:
+        last = record.last
+        before = last.exits[step.index] if last is not None and last.did(step.index, step.policy) else ()
+        new = entered(dropped, before) if before else dropped
+        chosen = _newest(new, MAX_RUNS)
+        chosen += _newest(entered(dropped, new, tagged=False), MAX_RUNS - len(chosen)) if before else []
+        left = Counter({group.reason.value: 0 for group in dropped})
+        for group in dropped:
+            left[group.reason.value] += len(group.view)
+        for _, tag, (first, last_id) in chosen:
+            left[tag[1].value] -= last_id - first + 1
+        rest = [reason for reason, count in left.items() if count]
+    listed: dict[Tag, list[Run]] = {}
+    for _, tag, (first, last_id) in sorted(chosen, key=itemgetter(0)):
+        runs = listed.setdefault(tag, [])
+        if runs and runs[-1][1] + 1 == first:
+            runs[-1] = (runs[-1][0], last_id)
+        else:
+            runs.append((first, last_id))
+    return [*listed.items(), *compacted], rest
+
+
+def _newest(groups: Sequence[ItemGroup], count: int) -> list[tuple[int, Tag, Run]]:
+    """The newest runs of these groups, each with its position and what its group says."""
+    found = [
+        (position, group.tag, (first, last))
+        for group in groups
+        for position, first, last in islice(item_id_runs_backward(group.view, group.numbered), count)
+    ]
+    return sorted(found, key=itemgetter(0))[-count:] if count else []
 
 
 def entered(new: Sequence[ItemGroup], old: Sequence[ItemGroup], *, tagged: bool = True) -> list[ItemGroup]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from otel_assembly.matching.event_index import EventIndex
 
@@ -20,6 +20,24 @@ if TYPE_CHECKING:
     from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.history.view import Column, View
     from otel_assembly.messages.describe import EventFacts
+
+
+#: The first of the items that policies made: they are numbered on their own, above all that came in.
+FIRST_MADE: Final = 1 << 62
+
+
+def item_text(item: int) -> str:
+    """An item id as it is written: ``7`` of what came in, ``m7`` of what a policy made."""
+    return str(item) if item < FIRST_MADE else f"m{item - FIRST_MADE}"
+
+
+def run_text(first: int, last: int) -> str:
+    """A run of item ids as it is written: ``7``, or ``7-9``."""
+    return item_text(first) if first == last else f"{item_text(first)}-{item_text(last)}"
+
+
+#: Positions are looked at so many at a time, from the newest, so that who stops early has not looked at them all.
+_CHUNK: Final = 64
 
 
 class ItemIds:
@@ -68,6 +86,15 @@ class ItemIds:
             first = self._ids[run] + start - self._positions[run]
             yield first, first + upto - start - 1
             start, run = upto, run + 1
+
+    def spans_backward(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """The same from the end, on demand: the position of each run, and the run."""
+        run = bisect_right(self._positions, stop - 1) - 1
+        while start < stop:
+            low = max(start, self._positions[run])
+            first = self._ids[run] + low - self._positions[run]
+            yield low, first, first + stop - low - 1
+            stop, run = low, run - 1
 
     def __len__(self) -> int:
         return self._upto
@@ -142,6 +169,32 @@ def item_id_runs(view: View, numbered: NumberedHistory) -> list[Run]:
             else:
                 runs.append((first, last))
     return runs
+
+
+def item_id_runs_backward(view: View, numbered: NumberedHistory) -> Iterator[tuple[int, int, int]]:
+    """A view's item ids from its end, on demand: the position of each run, and the run ``[first, last]``."""
+    held: tuple[int, int, int] | None = None
+    for at, first, last in _pieces_backward(view, numbered):
+        if held is not None and last + 1 == held[1]:
+            held = at, first, held[2]
+            continue
+        if held is not None:
+            yield held
+        held = at, first, last
+    if held is not None:
+        yield held
+
+
+def _pieces_backward(view: View, numbered: NumberedHistory) -> Iterator[tuple[int, int, int]]:
+    item_ids = numbered.item_ids
+    for column, start, stop in reversed(view.segments):
+        low, high = column.position(start), column.position(stop - 1)
+        if high - low == stop - start - 1:
+            yield from item_ids.spans_backward(low, high + 1)
+            continue
+        for upto in range(stop, start, -_CHUNK):
+            for position in reversed(column.positions(max(start, upto - _CHUNK), upto)):
+                yield position, (item := item_ids.of(position)), item
 
 
 def _spans(column: Column, start: int, stop: int, numbered: NumberedHistory) -> Iterable[Run]:

@@ -16,6 +16,7 @@ from otel_assembly.budget.allocation import calls_of, texts_of
 from otel_assembly.budget.reports import report_of
 from otel_assembly.decision import BudgetReport, DecisionOutcome, Overflow, OverflowCause, PromptPart
 from otel_assembly.errors import ContextOverflowError
+from otel_assembly.ledger.snapshot import FIRST_MADE, item_text
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
 from otel_assembly.telemetry.attempts import AttemptSpans
@@ -46,7 +47,7 @@ class _AllocatedItems(BlockItems):
         self._decisions = allocation.decisions
         self._first = list(accumulate((len(decision.items) for decision in self._decisions), initial=0))
         made = [at for at, decision in enumerate(self._decisions) if decision.made is not None]
-        self._made = {at: self._first[-1] + number for number, at in enumerate(made)}
+        self._made = {at: FIRST_MADE + number for number, at in enumerate(made)}
         self._count = allocation.count
         self._content = content
 
@@ -72,9 +73,11 @@ class _AllocatedItems(BlockItems):
             made = self._decisions[at].made
             text = made.summary if made is not None else ""
             size = len(text.encode("utf-8", "surrogatepass"))
-            rows.append((str(number), self._decisions[at].block.kind.value, self._count(text), size, str(number), 0))
+            name = item_text(number)
+            rows.append((name, self._decisions[at].block.kind.value, self._count(text), size, name, 0))
             if content is not None:
                 contents.append(content(text))
+        arrays.add([names.OFFERED_ITEMS], [runs_in_order(range(self._first[-1]))])
         arrays.add([names.KEPT_ITEMS], [runs_in_order(kept)])
         columns: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * 6
         arrived = [
@@ -85,6 +88,9 @@ class _AllocatedItems(BlockItems):
             names.ARRIVED_ATOMS,
             names.ARRIVED_CALLS,
         ]
+        sources = {item_text(made): ",".join(runs_of(self._compacted(at))) for at, made in self._made.items()}
+        arrived.append(names.ARRIVED_SOURCES)
+        columns.append([sources.get(row[0], "") for row in rows])
         if content is not None:
             arrived.append(names.ARRIVED_CONTENTS)
             columns.append(contents)
@@ -122,9 +128,12 @@ class _AllocatedItems(BlockItems):
     def explain(self, attempts: AttemptSpans) -> None:
         """Put on the span of each compaction what it stands for."""
         for at, made in self._made.items():
-            decision, first = self._decisions[at], self._first[at]
-            of = [first + item.index for item in decision.items if item.outcome is DecisionOutcome.COMPACTED]
-            attempts.explain(decision.attempts, runs_of(of), str(made))
+            attempts.explain(self._decisions[at].attempts, runs_of(self._compacted(at)), item_text(made))
+
+    def _compacted(self, place: int) -> list[int]:
+        """The items of one block for which another stands."""
+        first, items = self._first[place], self._decisions[place].items
+        return [first + item.index for item in items if item.outcome is DecisionOutcome.COMPACTED]
 
 
 class OpenAllocation:

@@ -7,15 +7,15 @@ import math
 from collections import Counter
 from enum import Enum
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, starmap
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 
 from otel_assembly._internal.intervals import to_runs
 from otel_assembly.decision import DecisionOutcome
-from otel_assembly.ledger.ledger_diff import arrivals, counted, step_delta, withdrawn_items
-from otel_assembly.ledger.snapshot import item_id_runs
+from otel_assembly.ledger.ledger_diff import arrivals, counted, dropped_new, listed_exits, step_delta, withdrawn_items
+from otel_assembly.ledger.snapshot import item_id_runs, item_text, run_text
 from otel_assembly.ledger.totals import prefix_hash, tokens_by_kind
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.emitter import Arrays, sendable
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context as OtelContext
     from opentelemetry.trace import Span
 
+    from otel_assembly._internal.intervals import Run
     from otel_assembly.decision import BudgetEntry, BudgetReport, DecisionReason, Overflow
     from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.history.view import View
@@ -51,6 +52,7 @@ def assembly_attributes(record: Record, totals: Totals, prefix: Prefix, halts: i
         names.PROMPTS_OUT: totals.prompts_out,
         names.DROPPED_COUNT: totals.dropped,
         names.DROPPED_TOKENS: totals.dropped_tokens,
+        names.DROPPED_NEW: sum(dropped_new(record, step, net=True) for step in record.steps),
         names.COMPACTED_COUNT: totals.compacted,
         names.COMPACTED_TOKENS: totals.compacted_tokens,
         names.INJECTED_TOKENS: totals.injected_tokens,
@@ -109,6 +111,7 @@ def step_attributes(record: Record, step: Step, sums: Sums, halts: int) -> Attri
         names.PROMPTS_IN: len(step.prompts_in),
         names.PROMPTS_OUT: len(step.prompts_out) if out else 0,
         names.DROPPED_COUNT: dropped if out else len(step.view_in),
+        names.DROPPED_NEW: dropped_new(record, step),
         names.DROPPED_TOKENS: dropped_tokens if out else sums.items(step.view_in),
         names.COMPACTED_COUNT: compacted,
         names.COMPACTED_TOKENS: compacted_tokens,
@@ -133,7 +136,14 @@ def step_attributes(record: Record, step: Step, sums: Sums, halts: int) -> Attri
 #: What nobody knows where the input could not be known.
 _OF_THE_INPUT: Final = (
     *(names.TOKENS_IN, names.EVENTS_IN, names.EVENTS_INJECTED, names.PROMPTS_IN),
-    *(names.DROPPED_COUNT, names.DROPPED_TOKENS, names.COMPACTED_COUNT, names.COMPACTED_TOKENS, names.INJECTED_TOKENS),
+    *(
+        names.DROPPED_COUNT,
+        names.DROPPED_TOKENS,
+        names.DROPPED_NEW,
+        names.COMPACTED_COUNT,
+        names.COMPACTED_TOKENS,
+        names.INJECTED_TOKENS,
+    ),
 )
 
 
@@ -191,19 +201,25 @@ def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Arr
     arrays = Arrays()
     if record.error is not None:
         return arrays
-    arrays.add([names.KEPT_ITEMS], [[run_text(*run) for run in item_id_runs(record.view_out, record.numbered_out)]])
+    if not record.unknown:
+        arrays.add(
+            [names.OFFERED_ITEMS], [texts_of(item_id_runs(record.ledger_input.view, record.ledger_input.numbered))]
+        )
+    arrays.add([names.KEPT_ITEMS], [texts_of(item_id_runs(record.view_out, record.numbered_out))])
     prompts = record.prompts_out
     tokens = list(map(record.meter.prompt, prompts))
     arrays.add([names.PROMPT_SOURCES, names.PROMPT_TOKENS], [list(map(sendable, record.sources)), tokens])
     arrays.add([names.WITHDRAWN_ITEMS], [runs_of(withdrawn_items(record))])
     arrived = arrivals(record, record.baseline)
+    sources = _sources(record)
     columns: dict[str, list[Any]] = {
-        names.ARRIVED_ITEMS: [str(one.item) for one in arrived],
+        names.ARRIVED_ITEMS: [item_text(one.item) for one in arrived],
         names.ARRIVED_KINDS: [one.kind for one in arrived],
         names.ARRIVED_TOKENS: [one.tokens for one in arrived],
         names.ARRIVED_BYTES: [one.bytes for one in arrived],
-        names.ARRIVED_ATOMS: [str(one.atom) for one in arrived],
+        names.ARRIVED_ATOMS: [item_text(one.atom) for one in arrived],
         names.ARRIVED_CALLS: [one.calls for one in arrived],
+        names.ARRIVED_SOURCES: [sources.get(one.item, "") for one in arrived],
     }
     if content is not None:
         columns[names.ARRIVED_CONTENTS] = [
@@ -212,24 +228,32 @@ def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Arr
     arrays.add(list(columns), list(columns.values()))
     again = counted(record, record.baseline, arrived)
     columns = {
-        names.COUNTED_ITEMS: [str(item) for item, _ in again],
+        names.COUNTED_ITEMS: [item_text(item) for item, _ in again],
         names.COUNTED_TOKENS: [tokens for _, tokens in again],
     }
     arrays.add(list(columns), list(columns.values()))
     return arrays
 
 
+def _sources(record: Record) -> dict[int, str]:
+    """Of summaries that steps made, what they stand for."""
+    leaves = dict(record.ledger.leaves)
+    leaves.update((one.result, one.provenance) for step in record.steps for one in step.compactions)
+    return {item: ",".join(texts_of(runs)) for item, runs in leaves.items()}
+
+
 def step_arrays(record: Record, step: Step) -> Arrays:
-    """The changes that a policy decided."""
+    """What a policy keeps out and puts in, and the changes that it decided."""
     arrays = Arrays()
     if record.error is not None:
         return arrays
+    _put_state(record, step, arrays)
     delta = step_delta(record, step, record.baseline)
     dropped: list[str] = []
     reasons: list[str] = []
     compacted: list[str] = []
     for group in delta.exits:
-        runs = [run_text(*run) for run in item_id_runs(group.view, group.numbered)]
+        runs = texts_of(item_id_runs(group.view, group.numbered))
         if group.outcome is DecisionOutcome.DROPPED:
             dropped += runs
             reasons += [group.reason.value] * len(runs)
@@ -248,6 +272,25 @@ def step_arrays(record: Record, step: Step) -> Arrays:
     arrays.add([names.INJECTED_ITEMS], [runs_of(delta.injected)])
     arrays.add([names.WITHDRAWN_ITEMS], [runs_of(delta.withdrawn)])
     return arrays
+
+
+def _put_state(record: Record, step: Step, arrays: Arrays) -> None:
+    """Add what a step keeps out in this turn, and what it puts in."""
+    listed, rest = listed_exits(record, step)
+    dropped: list[str] = []
+    reasons: list[str] = []
+    compacted: list[str] = []
+    for (outcome, reason), runs in listed:
+        texts = texts_of(runs)
+        if outcome is DecisionOutcome.DROPPED:
+            dropped += texts
+            reasons += [reason.value] * len(texts)
+        else:
+            compacted += texts
+    arrays.add([names.STATE_DROPPED_ITEMS, names.STATE_DROPPED_REASONS], [dropped, reasons])
+    arrays.add([names.STATE_DROPPED_REST], [rest])
+    arrays.add([names.STATE_COMPACTED_ITEMS], [compacted])
+    arrays.add([names.STATE_INJECTED_ITEMS], [runs_of(step.injected)])
 
 
 def _by_tag(departed: Mapping[int, Departure]) -> dict[tuple[DecisionOutcome, DecisionReason], list[int]]:
@@ -312,9 +355,9 @@ class Sums:
         return (0, 0) if view is None else (len(view), self.items(view))
 
 
-def run_text(first: int, last: int) -> str:
-    """A run of item ids as it is written: ``7``, or ``7-9``."""
-    return str(first) if first == last else f"{first}-{last}"
+def texts_of(runs: Iterable[Run]) -> list[str]:
+    """Runs ``[first, last]`` of item ids as they are written."""
+    return list(starmap(run_text, runs))
 
 
 def runs_of(items: Iterable[int]) -> list[str]:
@@ -405,12 +448,12 @@ def put_budget(
         arrays = Arrays()
         if ids := items.ids(at):
             arrays.add([names.BLOCK_ITEMS], [runs_of(ids)])
-            survivors = [str(ids[place]) for place in entry.order]
+            survivors = [item_text(ids[place]) for place in entry.order]
             arrays.add([names.BLOCK_ORDER, names.BLOCK_CHARGES], [survivors, list(entry.charges)])
             if any(size > 1 for size in entry.atoms):
                 arrays.add([names.BLOCK_ATOMS], [list(entry.atoms)])
-            losers = [str(ids[place]) for place, _ in entry.winners]
-            winners = [str(items.ids(places[name])[place]) for _, (name, place) in entry.winners]
+            losers = [item_text(ids[place]) for place, _ in entry.winners]
+            winners = [item_text(items.ids(places[name])[place]) for _, (name, place) in entry.winners]
             arrays.add([names.BLOCK_LOSERS, names.BLOCK_WINNERS], [losers, winners])
         items.put_changes([at], arrays)
         emitter.put(block, trace.set_span_in_context(block, context), entry_attributes(entry), arrays, at_ns)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason
 from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.span_values import item_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -270,7 +271,7 @@ class LedgerHistory:
             if item in self.items:
                 self._problem(turn, f"item {item} arrived a second time")
             self.items[item] = ReportedItem(
-                item, kind, int(size), int(atom), turn.number, int(calls[item]) if item in calls else None
+                item, kind, int(size), item_id(atom), turn.number, int(calls[item]) if item in calls else None
             )
             if int(tokens) >= 0:
                 self._count(place, item, int(tokens))

@@ -21,7 +21,15 @@ from otel_assembly.telemetry.ledger_history import (
     ReportedStep,
     ReportedTurn,
 )
-from otel_assembly.telemetry.span_values import SpanLike, below, by_item_id, children_of, item_ids, whole_attributes
+from otel_assembly.telemetry.span_values import (
+    SpanLike,
+    below,
+    by_item_id,
+    children_of,
+    item_id,
+    item_ids,
+    whole_attributes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -170,7 +178,9 @@ def _compactions(span: SpanLike, children: _Children, turn: int) -> Iterator[Rep
             provenance = item_ids(attributes.get(names.COMPACTION_PROVENANCE))
             if provenance:
                 result = attributes.get(names.COMPACTION_RESULT)
-                yield ReportedCompaction(int(result) if result is not None else None, frozenset(provenance), turn)
+                yield ReportedCompaction(
+                    item_id(str(result)) if result is not None else None, frozenset(provenance), turn
+                )
 
 
 def _step(span: SpanLike, children: _Children, turn: int) -> ReportedStep:

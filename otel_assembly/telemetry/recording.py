@@ -15,6 +15,7 @@ from otel_assembly.context import Context
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.errors import HaltedError, error_type, is_failure
 from otel_assembly.ledger.ledger_diff import exits_from_the_prompt
+from otel_assembly.ledger.snapshot import item_text, run_text
 from otel_assembly.ledger.totals import prefix_of, totals_of
 from otel_assembly.recorder import Whose
 from otel_assembly.telemetry import conventions as names
@@ -27,7 +28,6 @@ from otel_assembly.telemetry.attributes import (
     assembly_attributes,
     instructions_json,
     put_budget,
-    run_text,
     step_arrays,
     step_attributes,
 )
@@ -382,7 +382,7 @@ class OpenRecording:
         for compaction in step.compactions if record.error is None else ():
             provenance = [run_text(*run) for run in compaction.provenance]
             if self._attempts is not None:
-                self._attempts.explain(compaction.attempts, provenance, str(compaction.result))
+                self._attempts.explain(compaction.attempts, provenance, item_text(compaction.result))
         report = step.report
         if report is not None:
             started_ns = timing.ended_ns - int(timing.seconds * 1e9)

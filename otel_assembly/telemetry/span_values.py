@@ -10,6 +10,7 @@ from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from otel_assembly.ledger.snapshot import FIRST_MADE
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_registry as registry
 
@@ -122,4 +123,9 @@ def by_item_id(runs: Any, values: Any) -> dict[int, Any]:
 
 def _run(text: str) -> range:
     first, dash, last = text.partition("-")
-    return range(int(first), int(last if dash else first) + 1)
+    return range(item_id(first), item_id(last if dash else first) + 1)
+
+
+def item_id(text: str) -> int:
+    """The number that stands for an item id."""
+    return FIRST_MADE + int(text[1:]) if text.startswith("m") else int(text)

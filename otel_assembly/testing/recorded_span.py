@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from otel_assembly.ledger.snapshot import item_text
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.otlp_json import StatusName, StoredEvent, StoredLink, StoredSpan
 from otel_assembly.telemetry.span_values import below, by_item_id, item_ids, whole_attributes
@@ -21,7 +22,7 @@ class Arrived(NamedTuple):
     kind: str
     tokens: int | None
     bytes: int
-    atom: int
+    atom: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,62 +52,62 @@ class RecordedSpan(StoredSpan):
         return [event for event in self.events if event.name == name]
 
     @property
-    def kept(self) -> list[int]:
+    def kept(self) -> list[str]:
         """The item ids of the whole output, in prompt order."""
         return self._ids(names.KEPT_ITEMS)
 
     @property
-    def arrived(self) -> dict[int, Arrived]:
+    def arrived(self) -> dict[str, Arrived]:
         """What it says of each item that was seen for the first time."""
         held = self.whole
         columns = (names.ARRIVED_ITEMS, names.ARRIVED_KINDS, names.ARRIVED_TOKENS, names.ARRIVED_BYTES)
         rows = zip(*(held.get(name, ()) for name in (*columns, names.ARRIVED_ATOMS)), strict=True)
         return {
-            int(item): Arrived(kind, tokens if tokens >= 0 else None, size, int(atom))
-            for item, kind, tokens, size, atom in rows
+            item: Arrived(kind, tokens if tokens >= 0 else None, size, atom) for item, kind, tokens, size, atom in rows
         }
 
     @property
-    def contents(self) -> dict[int, str]:
+    def contents(self) -> dict[str, str]:
         """The captured text of each item that arrived; empty where content is not captured."""
         return self._by_id(names.ARRIVED_ITEMS, names.ARRIVED_CONTENTS)
 
     @property
-    def counted(self) -> dict[int, int]:
+    def counted(self) -> dict[str, int]:
         """Tokens of earlier items that were counted now."""
         return self._by_id(names.COUNTED_ITEMS, names.COUNTED_TOKENS)
 
     @property
-    def dropped_reasons(self) -> dict[int, str]:
+    def dropped_reasons(self) -> dict[str, str]:
         """The reason of each item whose exit, or the cause of it, is new."""
         return self._by_id(names.DROPPED_ITEMS, names.DROPPED_REASONS)
 
     @property
-    def compacted(self) -> list[int]:
+    def compacted(self) -> list[str]:
         """The items that were newly compacted."""
         return self._ids(names.COMPACTED_ITEMS)
 
     @property
-    def returned(self) -> list[int]:
+    def returned(self) -> list[str]:
         """The items that are in the output again."""
         return self._ids(names.RETURNED_ITEMS)
 
     @property
-    def injected(self) -> list[int]:
+    def injected(self) -> list[str]:
         """The items that were newly injected."""
         return self._ids(names.INJECTED_ITEMS)
 
     @property
-    def withdrawn(self) -> list[int]:
+    def withdrawn(self) -> list[str]:
         """The items that their source no longer offers."""
         return self._ids(names.WITHDRAWN_ITEMS)
 
-    def _ids(self, items: str) -> list[int]:
-        return item_ids(self.whole.get(items))
+    def _ids(self, items: str) -> list[str]:
+        return list(map(item_text, item_ids(self.whole.get(items))))
 
-    def _by_id(self, items: str, values: str) -> dict[int, Any]:
+    def _by_id(self, items: str, values: str) -> dict[str, Any]:
         attributes = self.whole
-        return by_item_id(attributes.get(items), attributes.get(values))
+        found = by_item_id(attributes.get(items), attributes.get(values))
+        return {item_text(item): value for item, value in found.items()}
 
 
 def recorded_span(span: ReadableSpan, among: dict[tuple[str, str | None], list[RecordedSpan]]) -> RecordedSpan:

@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
+from assembling import item_number
+
 from otel_assembly import Assembler, AssemblyError, Context, History
 from otel_assembly.chain import chain_from_config
 from otel_assembly.telemetry import read_ledgers
@@ -63,7 +65,8 @@ def as_ledger(spans):
 
 def sent(chain, events, prompts=PROMPTS):
     assembler = Assembler(chain_from_config({"policies": chain}).policies)
-    return asyncio.run(assembler.assemble(prompts, History(events), Context())).items
+    items = asyncio.run(assembler.assemble(prompts, History(events), Context())).items
+    return [item_number(item) for item in items]
 
 
 def play(chain, events, cuts=None, *, prompts=PROMPTS, policies=None, settings=None, sampler=None, context=None):

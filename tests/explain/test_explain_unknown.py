@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from assembling import item_number
 from explained import as_ledger, play, sent
 
 from otel_assembly import (
@@ -248,9 +249,9 @@ def test_a_compacted_item_is_followed_into_its_summary():
     answer = explain(played.ledger, 0, 0)
     (holder,) = answer.holders
     assert (answer.outcome, answer.reason) == ("compacted", "compacted")
-    assert (holder.item, holder.turn, holder.in_prompt, holder.leaves) == (7, 0, True, 5)
+    assert (holder.item, holder.turn, holder.in_prompt, holder.leaves) == (item_number("m0"), 0, True, 5)
     assert "in the prompt of turn 0 only as part of a summary" in headline(answer)
-    assert "item 7, made on turn 0 of 5 items, which is in this prompt" in text(answer)
+    assert "item m0, made on turn 0 of 5 items, which is in this prompt" in text(answer)
 
 
 def compaction(parent, span_id, leaves, result):

@@ -109,7 +109,7 @@ def test_before_or_after_import_and_agents_built_before_or_after(framework, pret
     spans = [span for span in assembly_telemetry.spans if span.name == "apply_policy buffer"]
     assert len(spans) == (3 if early else 2)
     for span in spans:
-        assert span.dropped_reasons == {0: "outside_window", 1: "outside_window"}
+        assert span.dropped_reasons == {"0": "outside_window", "1": "outside_window"}
         assert span.parent.attributes["assembly.framework"] == "pretend"
         assert span.parent.attributes["gen_ai.agent.name"] == "clerk"
 

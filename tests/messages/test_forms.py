@@ -236,7 +236,7 @@ async def test_a_request_that_holds_results_is_pinned_with_its_call():
     for policy in (SlidingWindowPolicy(1), SlidingWindowPolicy(3), BudgetPolicy(500, 0)):
         assembly = await Assembler([policy]).assemble([], events)
         assert [event for event in assembly.events if event in pair] == pair, policy
-        assert [d.reason for d in assembly.decisions if d.item in (1, 2)] == ["pinned", "pinned"]
+        assert [d.reason for d in assembly.decisions if d.item in ("1", "2")] == ["pinned", "pinned"]
     assert assembly.totals.tokens_out <= 500
 
 
@@ -275,7 +275,7 @@ async def test_geminis_calls_pair_by_name_whether_or_not_a_side_has_an_id():
     assembly = await Assembler([ConversationPolicy()]).assemble([], events)
     assert assembly.events == events
     lost = await Assembler([ConversationPolicy()]).assemble([], events[:3] + events[4:])
-    assert [d.item for d in lost.dropped] == [3]
+    assert [d.item for d in lost.dropped] == ["3"]
 
 
 # Responses' items

@@ -6,6 +6,8 @@ import json
 import re
 import string
 
+from assembling import item_number
+
 from otel_assembly import (
     Assembler,
     Context,
@@ -58,9 +60,9 @@ def expanded(runs):
     """The ordinals of runs such as ``3`` and ``5-9``."""
     found = []
     for run in runs:
-        assert set(run) <= {*string.digits, "-"}
+        assert set(run) <= {*string.digits, "-", "m"}
         first, _, last = run.partition("-")
-        found += range(int(first), int(last or first) + 1)
+        found += range(item_number(first), item_number(last or first) + 1)
     return found
 
 

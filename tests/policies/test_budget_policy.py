@@ -110,7 +110,7 @@ async def test_exactly_the_budget_passes_whole_and_one_token_less_drops_the_olde
     assert whole.events == events
     less = await assemble(needed + 7, events, reserve=8, context=context)
     assert less.events == events[1:]
-    assert [(d.item, d.reason, d.policy) for d in less.dropped] == [(0, "over_budget", "budget")]
+    assert [(d.item, d.reason, d.policy) for d in less.dropped] == [("0", "over_budget", "budget")]
 
 
 async def test_fixed_content_one_token_over_raises_with_the_cost_of_each_part():
@@ -148,7 +148,7 @@ async def test_the_newest_call_that_does_not_fit_raises_or_is_left_out_whole():
     assert (await assemble(needed, events)).events == events[2:]
     assembly = await assemble(needed - 1, events, on_overflow="drop")
     assert assembly.events == events[:3]
-    assert {d.item: d.reason for d in assembly.dropped} == dict.fromkeys((3, 4, 5), "over_budget")
+    assert {d.item: d.reason for d in assembly.dropped} == dict.fromkeys(("3", "4", "5"), "over_budget")
     assert assembly.totals.overflow.cause == "newest_atom"
     assert assembly.totals.tokens_out == prompt_tokens(PROMPTS, assembly.events)
 
@@ -219,7 +219,7 @@ async def test_a_summary_never_takes_the_place_of_the_newest_exchange():
     events = [summary, *small_talk(3), ask(), call("a"), result("a", "found it " * 20)]
     assembly = await assemble(prompt_tokens(PROMPTS, events[-3:]), events)
     assert assembly.events == events[-3:]
-    assert {d.item: d.reason for d in assembly.dropped}[0] == "over_budget"
+    assert {d.item: d.reason for d in assembly.dropped}["0"] == "over_budget"
 
 
 async def test_a_call_and_its_results_stay_or_go_together():

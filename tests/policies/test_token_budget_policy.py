@@ -82,7 +82,7 @@ async def test_one_token_less_drops_the_oldest():
     events = [*small_talk(5), ask()]
     assembly = await assemble(prompt_tokens(PROMPTS, events) - 1, events)
     assert assembly.events == events[1:]
-    assert [(d.item, d.reason) for d in assembly.dropped] == [(0, "over_budget")]
+    assert [(d.item, d.reason) for d in assembly.dropped] == [("0", "over_budget")]
 
 
 async def test_fixed_content_of_exactly_the_budget_passes_and_one_token_more_raises_with_the_costs():
@@ -132,7 +132,7 @@ async def test_the_newest_call_that_does_not_fit_is_left_out_whole_where_that_wa
     events = [ask("first"), say("hm"), ask(), call("a", "b"), result("a", "x " * 200), result("b")]
     assembly = await assemble(100, events, on_overflow="drop")
     assert assembly.events == events[:3]
-    assert {d.item: d.reason for d in assembly.dropped} == dict.fromkeys((3, 4, 5), "over_budget")
+    assert {d.item: d.reason for d in assembly.dropped} == dict.fromkeys(("3", "4", "5"), "over_budget")
     assert assembly.totals.overflow.cause == "newest_atom"
     assert assembly.totals.tokens_out == prompt_tokens(PROMPTS, assembly.events) <= 100
 

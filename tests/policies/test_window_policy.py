@@ -72,9 +72,9 @@ async def test_window_never_parts_a_call_from_its_result():
     assembly = await Assembler([SlidingWindowPolicy(2)]).assemble([], events, Context())
     assert said(assembly.events) == ["ask"]
     assert {d.item: d.reason for d in assembly.dropped} == {
-        0: "outside_window",
-        1: "outside_window",
-        2: "orphaned_tool_result",
+        "0": "outside_window",
+        "1": "outside_window",
+        "2": "orphaned_tool_result",
     }
 
 

@@ -182,7 +182,7 @@ async def test_settings_that_are_no_json_cost_no_span(recorder):
 
     await Assembler([Odd()]).assemble([], conversation("ask", "ask"), Context())
     span = recorder.span("apply_policy odd")
-    assert span.dropped_reasons == {0: "policy"}
+    assert span.dropped_reasons == {"0": "policy"}
     assert json.loads(span.attributes["assembly.policy.config"]) == {
         "mode": "DEEP",
         "far": "inf",
@@ -217,13 +217,13 @@ async def test_with_capture_on_texts_are_there_after_the_hook_has_seen_each(mode
     ]
     assert {part["type"] for part in instructions} == {"text"}
     assert span.contents == {
-        0: "[bird]-system",
-        1: "[bird]-request",
-        2: '[bird]-response\n[bird]-tool\n{"q": "[bird]-argument"}',
-        3: "[bird]-result",
-        4: "[bird]-error",
-        5: "[bird]-newest",
-        6: "[bird]-injected-event",
+        "0": "[bird]-system",
+        "1": "[bird]-request",
+        "2": '[bird]-response\n[bird]-tool\n{"q": "[bird]-argument"}',
+        "3": "[bird]-result",
+        "4": "[bird]-error",
+        "5": "[bird]-newest",
+        "m0": "[bird]-injected-event",
     }
     told = [*span.contents.values(), *(part["content"] for part in instructions)]
     assert sorted(seen) == sorted(text.replace("[bird]", CANARY) for text in told)
@@ -260,7 +260,7 @@ async def test_where_the_hook_fails_nothing_leaves_unredacted_and_nothing_else_i
     assembly = await assembler.assemble([f"{CANARY}-prompt"], [*talk(), alert], Context())
     span = telemetry.span("assemble_context")
     assert set(span.contents.values()) == {"[redaction failed]"}
-    assert (sorted(span.arrived), span.kept) == (list(range(7)), assembly.items)
+    assert (sorted(span.arrived), span.kept) == (list(map(str, range(7))), assembly.items)
     assert telemetry.span("apply_policy alert").events[0].attributes["assembly.alert.message"] == "[redaction failed]"
     assert span.events_named("assembly.halt")[0].attributes["assembly.halt.reason"] == "[redaction failed]"
     assert CANARY not in exported(telemetry)

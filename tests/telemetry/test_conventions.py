@@ -92,6 +92,7 @@ ASSEMBLY = {
     c.ALERTS_DELIVERED: 0,
     c.HALTS_EMITTED: 0,
     c.DROPPED_COUNT: 2,
+    c.DROPPED_NEW: 2,
     c.DROPPED_TOKENS: 500,
     c.COMPACTED_COUNT: 0,
     c.COMPACTED_TOKENS: 0,
@@ -103,6 +104,7 @@ ASSEMBLY = {
     c.ARRIVED_BYTES: [118, 1204],
     c.ARRIVED_ATOMS: ["3", "3"],
     c.ARRIVED_CALLS: [1, -1],
+    c.ARRIVED_SOURCES: ["", ""],
 }
 
 POLICY = {
@@ -112,7 +114,10 @@ POLICY = {
     c.POLICY_CONFIG: '{"max_events": 3}',
     **{name: ASSEMBLY[name] for name in (c.TOKENS_IN, c.TOKENS_OUT, c.EVENTS_IN, c.EVENTS_OUT, c.EVENTS_INJECTED)},
     **{name: ASSEMBLY[name] for name in (c.PROMPTS_IN, c.PROMPTS_OUT, c.ALERTS_DELIVERED, c.HALTS_EMITTED)},
-    **{name: ASSEMBLY[name] for name in (c.DROPPED_COUNT, c.DROPPED_TOKENS, c.COMPACTED_COUNT, c.COMPACTED_TOKENS)},
+    **{
+        name: ASSEMBLY[name]
+        for name in (c.DROPPED_COUNT, c.DROPPED_NEW, c.DROPPED_TOKENS, c.COMPACTED_COUNT, c.COMPACTED_TOKENS)
+    },
     c.INJECTED_TOKENS: 0,
     c.OVERFLOWED: False,
     c.DROPPED_ITEMS: ["0-1"],
@@ -191,6 +196,8 @@ def test_types_are_of_the_six():
     ("name", "closed"),
     [
         (c.DROPPED_REASONS, DecisionReason),
+        (c.STATE_DROPPED_REASONS, DecisionReason),
+        (c.STATE_DROPPED_REST, DecisionReason),
         (c.DECISION_REASON, DecisionReason),
         (c.BLOCKS_REASONS, DecisionReason),
         (c.DECISION_OUTCOME, DecisionOutcome),

@@ -100,7 +100,7 @@ async def test_an_overflow_that_dropped_the_newest_atom_says_so_without_an_error
     span = recorder.span("apply_policy token_budget")
     excess = span.attributes["assembly.overflow.tokens"]
     assert status(span) == status(recorder.span("assemble_context")) == overflow(excess, 40)
-    assert span.dropped_reasons == {1: "over_budget", 2: "over_budget"}
+    assert span.dropped_reasons == {"1": "over_budget", "2": "over_budget"}
     assert "exception.type" not in span.attributes
     assert recorder.metric("assembly.budget.overflows") == 1
     assert recorder.violations() == []
@@ -398,7 +398,7 @@ async def test_a_cancelled_assembly_ends_its_spans_and_leaves_the_ledger_as_it_w
     assert recorder.violations() == []
     slow.waits = False
     await assembler.assemble([], history, context)
-    assert sorted(recorder.span("assemble_context").arrived) == [0]
+    assert sorted(recorder.span("assemble_context").arrived) == ["0"]
     assert "assembly.previous.id" not in recorder.span("assemble_context").attributes
 
 

@@ -37,7 +37,7 @@ async def test_a_summary_says_what_it_stands_for_and_what_its_call_took(telemetr
     assert compaction.parent.parent.name == "invoke_agent support"
     assert compaction.parent.attributes["assembly.name"] == "compaction"
     assert block.parent.span_id == compaction.span_id
-    assert compaction.compacted == [0, 1, 2, 3, 4, 5, 6]
+    assert compaction.compacted == ["0", "1", "2", "3", "4", "5", "6"]
     assert block.attributes["assembly.compaction.compactor"] == "SummarizeCompact"
     assert block.attributes["assembly.compaction.outcome"] == "compacted"
     assert block.attributes["assembly.compaction.provenance"] == ["0-6"]
@@ -58,7 +58,7 @@ async def test_a_tail_is_told_as_a_window(telemetry):
     await agent.ask("next", stream=stream)
     span = telemetry.span("apply_policy compaction")
     assert set(span.dropped_reasons.values()) == {"outside_window"}
-    assert list(span.dropped_reasons) == list(range(8))
+    assert list(span.dropped_reasons) == list(map(str, range(8)))
     assert telemetry.spans_named("compact_block summary") == []
 
 
@@ -82,7 +82,9 @@ async def test_a_strategy_of_the_users_is_seen(telemetry):
     stream = MemoryStream()
     await long(stream)
     await agent.ask("next", stream=stream)
-    assert telemetry.span("apply_policy compaction").dropped_reasons == dict.fromkeys([1, 3, 5, 7, 9], "policy")
+    assert telemetry.span("apply_policy compaction").dropped_reasons == dict.fromkeys(
+        ["1", "3", "5", "7", "9"], "policy"
+    )
     assert KeepRequests.compact is not original
 
 
@@ -160,7 +162,7 @@ async def test_a_history_limiter_is_an_assembly_of_one_step(telemetry):
     await agent.ask("next", stream=stream)
     assert said(model.sent[0]) == ["question 0", "answer 2", "next"]
     span = telemetry.span("apply_policy history_limiter")
-    assert span.dropped_reasons == dict.fromkeys(range(1, 5), "outside_window")
+    assert span.dropped_reasons == dict.fromkeys(map(str, range(1, 5)), "outside_window")
     assert span.parent.children == [span]
 
 

@@ -94,7 +94,11 @@ async def test_a_memory_is_an_injection_of_the_assembly(told):
     assert {step.attributes["assembly.policy.kind"] for step in steps} == {"injection"}
     assert [step.attributes["assembly.policy.index"] for step in steps] == [0, 0, 0]
     # What was injected once keeps its ordinal.
-    assert [span.kept for span in assemblies] == [[0, 1], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5, 6, 7]]
+    assert [span.kept for span in assemblies] == [
+        ["0", "m0"],
+        ["0", "m0", "1", "2", "m1"],
+        ["0", "m0", "1", "2", "m1", "3", "4", "m2"],
+    ]
 
 
 async def test_memories_and_reducers_in_turns_of_any_number_of_steps(told):
@@ -158,10 +162,10 @@ async def test_images_that_the_model_cannot_see_are_the_last_step(vision, told):
     assemblies = told.spans_named("assemble_context")
     assert [len(span.children) for span in assemblies] == ([1, 1] if vision else [2, 2])
     if vision:
-        assert assemblies[0].arrived[0].tokens > 765
+        assert assemblies[0].arrived["0"].tokens > 765
     else:
         step = told.spans_named("apply_policy remove_images")[0]
-        assert step.compacted == [0]
+        assert step.compacted == ["0"]
         assert assemblies[0].attributes["assembly.tokens.out"] < 765
         assert told.spans_named("apply_policy remove_images")[1].compacted == []
 
@@ -197,8 +201,8 @@ async def test_the_opening_request_is_lost_and_the_trace_says_so(told):
     assert [step.dropped_reasons for step in steps] == [
         {},
         {},
-        {0: "outside_window"},
-        {1: "outside_window", 2: "outside_window"},
+        {"0": "outside_window"},
+        {"1": "outside_window", "2": "outside_window"},
     ]
     assert told.metric("assembly.items.dropped", policy_name="buffered") == 3
 
@@ -237,7 +241,7 @@ async def test_a_selector_chooses_by_its_own_context(told):
     await team.run(task="talk")
     steps = told.spans_named("apply_policy buffered")
     assert [step.parent.attributes["gen_ai.agent.name"] for step in steps] == ["SelectorGroupChatManager"] * 3
-    assert [sorted(step.dropped_reasons) for step in steps] == [[], [0], [1]]
+    assert [sorted(step.dropped_reasons) for step in steps] == [[], ["0"], ["1"]]
 
 
 async def test_other_agents_of_autogen(told):

@@ -26,15 +26,15 @@ async def test_a_buffer_names_what_it_left_out(told):
     context = await filled(BufferedChatCompletionContext(2), *TALK)
     assert said(await context.get_messages()) == ["c"]
     step = told.span("apply_policy buffered")
-    outside = dict.fromkeys(range(4), "outside_window")
-    assert step.dropped_reasons == {**outside, 4: "orphaned_tool_result"}
+    outside = dict.fromkeys(map(str, range(4)), "outside_window")
+    assert step.dropped_reasons == {**outside, "4": "orphaned_tool_result"}
     assert step.attributes["assembly.policy.config"] == '{"buffer_size":2}'
     assert step.attributes["assembly.policy.kind"] == "reduction"
     assembly = told.span("assemble_context")
     assert step.parent == assembly
     assert assembly.attributes["assembly.framework"] == "autogen"
     assert (assembly.attributes["assembly.events.in"], assembly.attributes["assembly.events.out"]) == (6, 1)
-    assert assembly.kept == [5]
+    assert assembly.kept == ["5"]
     assert told.metric("assembly.items.dropped", policy_name="buffered", decision_reason="outside_window") == 4
 
 
@@ -46,11 +46,11 @@ async def test_head_and_tail_says_less_than_it_drops(told):
     assert step.attributes["assembly.dropped.reported"] == 3
     assert step.attributes["assembly.dropped.count"] == 5
     assert step.dropped_reasons == {
-        1: "orphaned_tool_call",
-        2: "outside_window",
-        3: "outside_window",
-        4: "outside_window",
-        5: "orphaned_tool_result",
+        "1": "orphaned_tool_call",
+        "2": "outside_window",
+        "3": "outside_window",
+        "4": "outside_window",
+        "5": "orphaned_tool_result",
     }
     assert step.attributes["assembly.compacted.count"] == 0
 
@@ -68,7 +68,7 @@ async def test_a_token_limit_takes_from_the_middle_and_parts_pairs(told):
     await filled(context, user("one"), reply("two"), reply("three four five"), calls("1"), results("1"), user("six"))
     assert said(await context.get_messages()) == ["one", "two", "FunctionExecutionResultMessage", "six"]
     step = told.span("apply_policy token_limited")
-    assert step.dropped_reasons == dict.fromkeys((2, 3), "over_budget")
+    assert step.dropped_reasons == dict.fromkeys(("2", "3"), "over_budget")
     assert step.attributes["assembly.pairs.broken"] == 1
     assert told.span("assemble_context").attributes["assembly.budget.tokens"] == 3
     assert step.attributes["assembly.policy.config"] == '{"token_limit":3}'
@@ -79,7 +79,7 @@ async def test_a_parted_pair_is_flagged(told):
     assert said(await context.get_messages()) == ["FunctionExecutionResultMessage", "x"]
     step = told.span("apply_policy buffered")
     assert step.attributes["assembly.pairs.broken"] == 1
-    assert step.dropped_reasons == {0: "outside_window", 1: "orphaned_tool_result"}
+    assert step.dropped_reasons == {"0": "outside_window", "1": "orphaned_tool_result"}
 
 
 async def test_an_empty_result_is_an_overflow(told):
@@ -112,7 +112,7 @@ async def test_unbounded_leaves_nothing_out(told):
     context = await filled(UnboundedChatCompletionContext(), *TALK)
     assert await context.get_messages() is context._messages
     assert told.span("apply_policy unbounded").attributes["assembly.dropped.count"] == 0
-    assert told.span("assemble_context").kept == [0, 1, 2, 3, 4, 5]
+    assert told.span("assemble_context").kept == ["0", "1", "2", "3", "4", "5"]
 
 
 async def test_each_exit_is_told_once(told):
@@ -122,7 +122,7 @@ async def test_each_exit_is_told_once(told):
         await context.add_message(user(f"message {number}"))
         await context.get_messages()
         exits.append(told.span("apply_policy buffered").dropped_reasons)
-    assert exits == [{}, {}, *({number: "outside_window"} for number in range(4))]
+    assert exits == [{}, {}, *({str(number): "outside_window"} for number in range(4))]
     turns = [span.attributes["assembly.turn"] for span in told.spans_named("assemble_context")]
     assert turns == list(range(6))
     assert len({span.attributes["assembly.ledger.id"] for span in told.spans_named("assemble_context")}) == 1
@@ -160,7 +160,7 @@ async def test_a_subclass_is_one_policy_with_its_bases_reasons(told):
     assert said(await context.get_messages()) == ["b", "AssistantMessage", "FunctionExecutionResultMessage", "c"]
     steps = [span for span in told.spans if span.name.startswith("apply_policy")]
     assert [step.name for step in steps] == ["apply_policy Reasoning"]
-    assert steps[0].dropped_reasons == {0: "outside_window", 1: "policy"}
+    assert steps[0].dropped_reasons == {"0": "outside_window", "1": "policy"}
     assert steps[0].attributes["assembly.policy.config"] == '{"buffer_size":5}'
     assert len(told.spans_named("assemble_context")) == 1
 
@@ -182,8 +182,8 @@ async def test_copies_are_their_originals(told):
     await context.get_messages()
     assembly = told.span("assemble_context")
     assert assembly.attributes["assembly.dropped.count"] == 2
-    assert assembly.kept == [2, 3]
-    assert told.span("apply_policy Copying").dropped_reasons == {0: "policy", 1: "policy"}
+    assert assembly.kept == ["2", "3"]
+    assert told.span("apply_policy Copying").dropped_reasons == {"0": "policy", "1": "policy"}
 
 
 async def test_a_store_of_its_own_gives_no_false_number(told):
@@ -235,10 +235,10 @@ async def test_a_context_around_another_one_with_rules_of_its_own(told):
     head_and_tail, around = (span for span in told.spans if span.name.startswith("apply_policy"))
     assert head_and_tail.attributes["assembly.dropped.reported"] == 3
     assert head_and_tail.attributes["assembly.dropped.count"] == 4
-    assert (around.name, around.dropped_reasons) == ("apply_policy Around", {5: "policy"})
+    assert (around.name, around.dropped_reasons) == ("apply_policy Around", {"5": "policy"})
     told.clear()
     await (await filled(Around(Reasoning(5)), *TALK)).get_messages()
-    assert told.span("apply_policy Reasoning").dropped_reasons == {0: "outside_window", 1: "policy"}
+    assert told.span("apply_policy Reasoning").dropped_reasons == {"0": "outside_window", "1": "policy"}
     assert len(told.spans) == 2
 
 
@@ -292,7 +292,7 @@ async def test_classes_of_later_and_of_any_make(told):
         told.clear()
         await context.get_messages()
         assert [span.name for span in told.spans] == [f"apply_policy {policy}", "assemble_context"]
-    assert told.span("apply_policy Last").dropped_reasons == {0: "policy"}
+    assert told.span("apply_policy Last").dropped_reasons == {"0": "policy"}
 
 
 async def test_an_error_of_the_context_is_its_own(told):

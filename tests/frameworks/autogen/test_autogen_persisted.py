@@ -76,7 +76,7 @@ async def test_what_is_said_again_and_again_is_counted_as_often_as_it_is_said(ki
         await turn(context, "ok")
     spans = told.spans_named(ASSEMBLY)
     assert [span.attributes["assembly.turn"] for span in spans] == list(range(12))
-    assert spans[-1].kept == list(range(14, 23))
+    assert spans[-1].kept == list(map(str, range(14, 23)))
     assert [span.whole.get("assembly.returned.items") for span in spans] == [None] * 12
     (ledger,) = read_ledgers(told.spans).values()
     outcomes = [Explainer(ledger, 11).explain(item).outcome for item in range(23)]
@@ -113,7 +113,7 @@ async def test_an_agent_s_saved_conversation_goes_on(told):
         await agent.run(task=f"question {number}?")
     spans = told.spans_named(ASSEMBLY)
     assert len({span.attributes["assembly.ledger.id"] for span in spans}) == 1
-    assert [sorted(span.arrived) for span in spans] == [[0], [1, 2], [3, 4], [5, 6]]
+    assert [sorted(span.arrived) for span in spans] == [["0"], ["1", "2"], ["3", "4"], ["5", "6"]]
 
 
 async def test_a_picture_that_comes_back_is_the_same_and_another_one_is_not(told):
@@ -128,5 +128,5 @@ async def test_a_picture_that_comes_back_is_the_same_and_another_one_is_not(told
     context._messages[0] = picture("blue")
     await turn(context, "and now?")
     arrived = [sorted(span.arrived) for span in told.spans_named(ASSEMBLY)]
-    assert arrived[:3] == [[0, 1], [2, 3], [4, 5]]
+    assert arrived[:3] == [["0", "1"], ["2", "3"], ["4", "5"]]
     assert len(arrived[3]) == 3

@@ -208,9 +208,11 @@ async def test_a_node_that_prunes_and_one_that_trims_for_its_model_make_one(tele
     (span,) = telemetry.spans_named(ASSEMBLY)
     assert steps(span) == ["prune", "trim_messages"]
     assert span.attributes["assembly.events.in"] == 9
-    assert span.kept == [6, 7, 8]
-    assert telemetry.span("apply_policy prune").dropped_reasons == {0: "policy", 1: "policy"}
-    assert telemetry.span("apply_policy trim_messages").dropped_reasons == dict.fromkeys(range(2, 6), "outside_window")
+    assert span.kept == ["6", "7", "8"]
+    assert telemetry.span("apply_policy prune").dropped_reasons == {"0": "policy", "1": "policy"}
+    assert telemetry.span("apply_policy trim_messages").dropped_reasons == dict.fromkeys(
+        map(str, range(2, 6)), "outside_window"
+    )
     assert telemetry.span("chat fake").attributes["assembly.id"] == span.attributes["assembly.id"]
     assert span.attributes["assembly.prompts.out"] == 1  # the model was sent a system message
     sound(telemetry)
@@ -227,7 +229,7 @@ async def test_two_trims_in_one_node_are_two_steps(telemetry):
 
     await arun(line_of(answer=answer).compile(), chat(4))
     assert chains(telemetry) == [["trim_messages", "trim_messages"]]
-    assert telemetry.span(ASSEMBLY).kept == [4, 5]
+    assert telemetry.span(ASSEMBLY).kept == ["4", "5"]
     sound(telemetry)
 
 
@@ -243,7 +245,7 @@ async def test_a_part_that_is_trimmed_is_put_back_into_the_whole(telemetry):
     span = telemetry.span(ASSEMBLY)
     assert chains(telemetry) == [["trim_messages"]]
     assert span.attributes["assembly.events.in"] == 9
-    assert span.kept == [0, 7, 8]
+    assert span.kept == ["0", "7", "8"]
     sound(telemetry)
 
 
@@ -398,7 +400,7 @@ async def test_what_a_hook_reduced_is_told_where_another_ends_the_run(telemetry,
     (span,) = telemetry.spans_named(ASSEMBLY)
     assert steps(span) == ["summarization"]
     assert span.parent.name == "invoke_agent LangGraph"
-    assert telemetry.span("apply_policy summarization").compacted == [0, 1, 2, 3, 4]
+    assert telemetry.span("apply_policy summarization").compacted == ["0", "1", "2", "3", "4"]
     sound(telemetry)
 
 
@@ -422,7 +424,7 @@ async def test_what_raises_after_it_loses_nothing(telemetry, how):
     with pytest.raises(ZeroDivisionError):
         await either(how, line_of(answer=answer).compile(), chat(3))
     assert chains(telemetry)[1:] == [["trim_messages"]]
-    assert telemetry.span(ASSEMBLY).kept == [5, 6]
+    assert telemetry.span(ASSEMBLY).kept == ["5", "6"]
     sound(telemetry)
 
 

@@ -51,7 +51,7 @@ async def test_cleared_tool_results_are_compacted(telemetry, how):
     await either(how, graph, tool_loop(3))
     assert [message.content for message in model.sent[0] if message.type == "tool"][:2] == ["[cleared]"] * 2
     step = telemetry.span("apply_policy context_editing")
-    assert step.compacted == [2, 4]
+    assert step.compacted == ["2", "4"]
     assert len(step.injected) == 2
     assert step.dropped_reasons == {}
     assert '"keep":1' in step.attributes["assembly.policy.config"]
@@ -63,7 +63,7 @@ async def test_what_one_wraps_around_the_model_call_is_told(telemetry, how):
     await either(how, graph, tool_loop(3))
     assert len(model.sent[0]) == 4
     step = telemetry.span("apply_policy Newest")
-    assert step.dropped_reasons == dict.fromkeys(range(4), "policy")
+    assert step.dropped_reasons == dict.fromkeys(map(str, range(4)), "policy")
     assert telemetry.span(ASSEMBLY).attributes["assembly.prompts.in"] == 1
 
 
@@ -108,7 +108,7 @@ async def test_a_sync_hook_in_an_async_run_is_told_once(telemetry):
 
     graph, _ = agent(0, forget)
     await arun(graph, chat(3))
-    assert telemetry.span("apply_policy forget").dropped_reasons == {0: "policy", 1: "policy"}
+    assert telemetry.span("apply_policy forget").dropped_reasons == {"0": "policy", "1": "policy"}
     assert len(telemetry.spans_named(ASSEMBLY)) == 1
 
 
@@ -127,7 +127,7 @@ async def test_messages_that_a_hook_adds_or_rewrites_are_told(telemetry, how):
     await either(how, graph)
     assert [message.content for message in model.sent[0][1:]] == ["[redacted]", "By the way: rain."]
     step = telemetry.span("apply_policy remember")
-    assert step.compacted == [0]
+    assert step.compacted == ["0"]
     assert len(step.injected) == 2
     assert len(telemetry.spans_named(ASSEMBLY)) == 1
 
@@ -247,7 +247,7 @@ async def test_a_node_of_any_graph_that_removes_messages_is_told(telemetry):
     run(builder.compile(), chat(2))
     assert len(model.sent[0]) == 1
     step = telemetry.span("apply_policy prune")
-    assert step.dropped_reasons == dict.fromkeys(range(4), "policy")
+    assert step.dropped_reasons == dict.fromkeys(map(str, range(4)), "policy")
     assert telemetry.span(ASSEMBLY).parent.name == "invoke_agent LangGraph"
 
 

@@ -29,9 +29,9 @@ async def test_a_summary_stands_for_what_it_was_made_of(telemetry, how):
     await either(how, graph, messages)
     assert [message.id for message in model.sent[0][2:]] == [message.id for message in messages[5:]]
     span, step, summary = telemetry.span(ASSEMBLY), telemetry.span(STEP), telemetry.span(SUMMARY)
-    assert step.compacted == [0, 1, 2, 3, 4]
+    assert step.compacted == ["0", "1", "2", "3", "4"]
     assert step.dropped_reasons == {}
-    assert span.kept == [*step.injected, 5, 6, 7, 8]
+    assert span.kept == [*step.injected, "5", "6", "7", "8"]
     assert summary.parent.span_id == step.span_id
     assert summary.attributes["assembly.compaction.outcome"] == "compacted"
     assert summary.whole["assembly.compaction.provenance"] == ["0-4"]
@@ -60,7 +60,7 @@ async def test_a_history_too_long_to_summarise_is_an_overflow(telemetry, how):
         assert span.attributes["error.type"] == "context_overflow"
         assert span.status == "ERROR"
     reasons = telemetry.span(STEP).dropped_reasons
-    assert reasons == dict.fromkeys(range(297), "over_budget")
+    assert reasons == dict.fromkeys(map(str, range(297)), "over_budget")
     assert telemetry.metric("assembly.budget.overflows", agent_name="LangGraph") == 1
     assert telemetry.metric("assembly.items.dropped", policy_name="summarization") == 297
 
@@ -72,7 +72,7 @@ async def test_what_the_summariser_never_saw_was_dropped_not_compacted(telemetry
     step = telemetry.span(STEP)
     assert step.dropped_reasons
     assert step.compacted
-    assert sorted([*step.dropped_reasons, *step.compacted]) == list(range(8))
+    assert sorted([*step.dropped_reasons, *step.compacted]) == list(map(str, range(8)))
     assert set(step.dropped_reasons.values()) == {"over_budget"}
     assert max(step.dropped_reasons) < min(step.compacted)
     assert len(telemetry.spans_named(ASSEMBLY)) == 1  # trimming what the summariser reads is no drop of its own
@@ -85,7 +85,7 @@ async def test_a_summary_that_is_none_has_lost_what_it_replaced(telemetry, text,
     graph, _ = agent(0, summarizer(text))
     await arun(graph, tool_loop(4))
     assert telemetry.span(SUMMARY).attributes["assembly.compaction.outcome"] == outcome
-    assert telemetry.span(STEP).dropped_reasons == dict.fromkeys(range(5), "policy_error")
+    assert telemetry.span(STEP).dropped_reasons == dict.fromkeys(map(str, range(5)), "policy_error")
     assert telemetry.metric("assembly.items.dropped", decision_reason="policy_error") == 5
 
 
@@ -103,7 +103,7 @@ async def test_what_the_summariser_raises_comes_out_unchanged(telemetry, how):
     if not AWAITS_ITS_SUMMARISER:  # and makes what it raises the summary
         await either(how, graph, tool_loop(4))
         assert telemetry.span(SUMMARY).attributes["assembly.compaction.outcome"] == "error_text"
-        assert telemetry.span(STEP).dropped_reasons == dict.fromkeys(range(5), "policy_error")
+        assert telemetry.span(STEP).dropped_reasons == dict.fromkeys(map(str, range(5)), "policy_error")
         return
     with pytest.raises(KeyError) as raised:
         await either(how, graph, tool_loop(4))
@@ -147,7 +147,7 @@ async def test_a_class_derived_from_it_goes_by_its_own_name(telemetry):
     middleware.__class__ = Terse
     graph, _ = agent(0, middleware)
     await arun(graph, tool_loop(4))
-    assert telemetry.span("apply_policy Terse").compacted == [0, 1, 2, 3, 4]
+    assert telemetry.span("apply_policy Terse").compacted == ["0", "1", "2", "3", "4"]
     assert telemetry.span(SUMMARY).parent.name == "apply_policy Terse"
 
 
