@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 from counting import Rounds
 from opentelemetry.sdk.metrics import MeterProvider
@@ -48,25 +46,6 @@ class Counter:
         return len(text)
 
 
-class Lines:
-    """Lines that the library runs, counted."""
-
-    def __enter__(self):
-        self.lines, self.before = 0, sys.gettrace()
-        sys.settrace(self._call)
-        return self
-
-    def __exit__(self, *_):
-        sys.settrace(self.before)
-
-    def _call(self, frame, what, argument):
-        return self._line if "otel_assembly" in frame.f_code.co_filename else None
-
-    def _line(self, frame, what, argument):
-        self.lines += 1
-        return self._line
-
-
 SUMMARY = Message(0)
 
 REDUCERS = {
@@ -81,7 +60,7 @@ REDUCERS = {
 
 
 def work_of_a_turn(reducers, length):
-    """The most lines, the most reads and the most counts of a turn that added two messages."""
+    """The most calls and rounds, the most reads and the most counts of a turn that added two messages."""
     spans = TracerProvider(shutdown_on_exit=False)
     meters = MeterProvider([InMemoryMetricReader()], shutdown_on_exit=False)
     counter = Counter()
@@ -91,9 +70,7 @@ def work_of_a_turn(reducers, length):
     most = (0, 0, 0)
     for turn in range(14):
         read, asked = Message.read, counter.asked
-        with Lines() as lines:
-            if turn <= 3:
-                sys.settrace(lines.before)  # what is read for the first time takes what it takes
+        with Rounds() as rounds:
             assembly = observed.begin("c", events, prompts=["be kind"])
             made = events
             for index, reduce in enumerate(reducers):
@@ -101,8 +78,8 @@ def work_of_a_turn(reducers, length):
                     made = reduce(made)
                     step.out(made)
             assembly.end()
-        if turn > 3:
-            most = tuple(map(max, most, (lines.lines, Message.read - read, counter.asked - asked)))
+        if turn > 3:  # what is read for the first time takes what it takes
+            most = tuple(map(max, most, (rounds.made, Message.read - read, counter.asked - asked)))
         events += [Message(len(events)), Message(len(events) + 1)]
     return most
 

@@ -6,11 +6,11 @@ same from inside a program. The plug-ins, by which our policies run inside a fra
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly._internal.faces import face
 from otel_assembly.errors import UnknownNameError
 
 if TYPE_CHECKING:
@@ -106,15 +106,7 @@ def uninstrument(*frameworks: str) -> None:
             chosen.uninstrument()
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
-
+__getattr__, __dir__ = face(__name__, _HOMES)
 
 __all__ = [  # those that are not here are found by _HOMES
     "FRAMEWORKS",

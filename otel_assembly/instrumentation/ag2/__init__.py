@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from otel_assembly._internal.faces import face
 from otel_assembly.instrumentation.ag2.hooks import AG2Instrumentor
 
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.ag2.plugin import AssembledPolicy
 
+#: The plug-in needs the engine, so it is imported only when it is asked for.
+__getattr__, __dir__ = face(__name__, {"AssembledPolicy": "plugin"})
+
 __all__ = ["AG2Instrumentor", "AssembledPolicy"]
-
-
-def __getattr__(name: str) -> Any:
-    """The plug-in needs the engine, so it is imported only when it is asked for."""
-    if name == "AssembledPolicy":
-        from otel_assembly.instrumentation.ag2.plugin import AssembledPolicy
-
-        return AssembledPolicy
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

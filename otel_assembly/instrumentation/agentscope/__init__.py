@@ -5,20 +5,15 @@ Importing this imports nothing of AgentScope; asking for `AssemblyMiddleware` do
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from otel_assembly._internal.faces import face
 from otel_assembly.instrumentation.agentscope.hooks import AgentScopeInstrumentor
 
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.agentscope.plugin import AssemblyMiddleware
 
 
-def __getattr__(name: str) -> Any:
-    if name == "AssemblyMiddleware":
-        from otel_assembly.instrumentation.agentscope.plugin import AssemblyMiddleware
-
-        return AssemblyMiddleware
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
+__getattr__, __dir__ = face(__name__, {"AssemblyMiddleware": "plugin"})
 
 __all__ = ["AgentScopeInstrumentor", "AssemblyMiddleware"]

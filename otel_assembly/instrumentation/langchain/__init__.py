@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from otel_assembly._internal.faces import face
 from otel_assembly.instrumentation.langchain.hooks import LangChainInstrumentor
 
 if TYPE_CHECKING:
@@ -11,16 +12,7 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.langchain.plugin import AssemblyMiddleware
 
 
-def __getattr__(name: str) -> Any:
-    if name == "AssemblyMiddleware":  # it imports LangChain, which the instrumentor must not
-        from otel_assembly.instrumentation.langchain.plugin import AssemblyMiddleware
-
-        return AssemblyMiddleware
-    if name == "GraphKnowledgeStore":
-        from otel_assembly.instrumentation.langchain.knowledge import GraphKnowledgeStore
-
-        return GraphKnowledgeStore
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
+#: They import LangChain, which the instrumentor must not.
+__getattr__, __dir__ = face(__name__, {"AssemblyMiddleware": "plugin", "GraphKnowledgeStore": "knowledge"})
 
 __all__ = ["AssemblyMiddleware", "GraphKnowledgeStore", "LangChainInstrumentor"]
