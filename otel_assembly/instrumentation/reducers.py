@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.budget.attempt import CompactionOutcome
 from otel_assembly.budget.compact_errors import is_error_text
+from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
@@ -19,6 +20,18 @@ FRAMEWORK: Final = "framework"
 def same_objects(one: Sequence[Any], other: Sequence[Any]) -> bool:
     """Whether two lists hold the very same objects."""
     return len(one) == len(other) and all(map(is_, one, other))
+
+
+def orphaned(stays: Sequence[Any], events: Sequence[Any]) -> list[Verdict]:
+    """Why what a reducer's own rule keeps did not come out: calls and results that had lost their other half."""
+    if len(events) >= len(stays) and all(map(is_, reversed(stays), reversed(events))):
+        return []
+    out = set(map(id, events))
+    lost = [event for event in stays if id(event) not in out]
+    results = [event for event in lost if describe(event).closes]
+    calls = [event for event in lost if not describe(event).closes]
+    reasons = (results, DecisionReason.ORPHANED_TOOL_RESULT), (calls, DecisionReason.ORPHANED_TOOL_CALL)
+    return [Verdict(events, DecisionOutcome.DROPPED, reason) for events, reason in reasons if events]
 
 
 def no_summary(answer: Any, read: Iterable[Any]) -> CompactionOutcome | None:

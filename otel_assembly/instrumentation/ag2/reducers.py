@@ -9,22 +9,22 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import wraps
-from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
 from wrapt import ObjectProxy
 
 from otel_assembly.conversation import alert_facts
-from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
+from otel_assembly.decision import DecisionReason, OverflowCause
 from otel_assembly.instrumentation.ag2.conversation import model_call
 from otel_assembly.instrumentation.hooks import ByIdentity, instead
 from otel_assembly.instrumentation.instrumented import argument, reported_whole
-from otel_assembly.messages.describe import describe
+from otel_assembly.instrumentation.reducers import orphaned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from otel_assembly.conversation import AlertFacts
+    from otel_assembly.decision import Verdict
     from otel_assembly.instrumentation.ag2.conversation import ModelCall
     from otel_assembly.instrumentation.hooks import Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
@@ -132,7 +132,7 @@ def _new_alerts(policy: Any, delivered: frozenset[Any], given: Sequence[Any]) ->
 
 
 def _outside_window(policy: Any, given: Sequence[Any], events: Sequence[Any]) -> Sequence[Verdict]:
-    return orphaned(given, max(0, len(given) - _max_of(policy)), events)
+    return orphaned(given[max(0, len(given) - _max_of(policy)) :], events)
 
 
 def _max_of(policy: Any) -> int:
@@ -149,7 +149,7 @@ def _over_budget(policy: Any, given: Sequence[Any], events: Sequence[Any]) -> Se
         if room < 0 and cut < len(given):
             break
         cut -= 1
-    return orphaned(given, cut, events)
+    return orphaned(given[cut:], events)
 
 
 def _max_tokens(policy: Any) -> int:
@@ -199,27 +199,6 @@ def reducer_of(policy_type: type) -> Reducer:
 def _name_of(policy: Any) -> str:
     name = getattr(policy, "name", None)
     return name if isinstance(name, str) and name else type(policy).__name__
-
-
-def orphaned(given: Sequence[Any], cut: int, events: Sequence[Any]) -> list[Verdict]:
-    """What is behind the cut and did not come out: calls and results that had lost their other half."""
-    behind = given[cut:]
-    if len(events) >= len(behind) and all(map(is_, reversed(behind), reversed(events))):
-        return []
-    out = set(map(id, events))
-    results: list[Any] = []
-    calls: list[Any] = []
-    for event in behind:
-        if id(event) not in out:
-            (results if describe(event).closes else calls).append(event)
-    return [
-        Verdict(lost, DecisionOutcome.DROPPED, reason)
-        for lost, reason in (
-            (results, DecisionReason.ORPHANED_TOOL_RESULT),
-            (calls, DecisionReason.ORPHANED_TOOL_CALL),
-        )
-        if lost
-    ]
 
 
 @instead
@@ -375,7 +354,7 @@ def _max_events(limiter: Any) -> int:
 
 def _beyond_the_newest(limiter: Any, given: Sequence[Any], kept: Sequence[Any]) -> Sequence[Verdict]:
     leads = 1 if given and kept and kept[0] is given[0] and len(kept) < len(given) else 0
-    return orphaned(given, max(0, len(given) - _max_events(limiter) + leads), kept)
+    return orphaned(given[max(0, len(given) - _max_events(limiter) + leads) :], kept)
 
 
 #: In the place of what `HistoryLimiter` and `TokenLimiter` do.

@@ -1,7 +1,7 @@
 """AutoGen's reducers: model contexts and memories, read from what went in and what came out.
 
 The four contexts that AutoGen brings leave one contiguous range out, and strip at most one message at each edge of it:
-that is read by arithmetic, whatever the conversation has grown to. What a memory's ``update_context`` puts into a
+what stays is looked at, however long the conversation has grown. What a memory's ``update_context`` puts into a
 context is a step of the assembly that follows, for no model is called for the memory itself; AutoGen leaves it in the
 context, so that from then on it is part of what comes in. Where a memory fails no assembly follows, for the run fails
 with it: then it is the last step of one that sends nothing. Nothing here imports AutoGen.
@@ -25,7 +25,7 @@ from otel_assembly.instrumentation.autogen.conversation import (
 )
 from otel_assembly.instrumentation.hooks import around_awaited
 from otel_assembly.instrumentation.instrumented import argument, bound, ending, reported_whole
-from otel_assembly.instrumentation.reducers import same_objects
+from otel_assembly.instrumentation.reducers import orphaned, same_objects
 from otel_assembly.matching.event_index import EventMatcher
 from otel_assembly.messages.describe import describe
 
@@ -140,35 +140,23 @@ def combined(explanation: Explanation, nested: Sequence[Any], result: Sequence[A
     return Explanation(explanation.reason, verdicts, explanation.budget, explanation.reported, overflowed)
 
 
-def _orphan(event: Any, reason: DecisionReason) -> Verdict:
-    return Verdict([event], DecisionOutcome.DROPPED, reason)
-
-
 def _unbounded(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> Explanation:
     return Explanation()
 
 
 def _buffered(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> Explanation:
-    explanation = Explanation(DecisionReason.OUTSIDE_WINDOW)
-    start = max(0, len(inputs) - _positive(context, "_buffer_size"))
-    if len(result) < len(inputs) - start:
-        explanation.verdicts.append(_orphan(inputs[start], DecisionReason.ORPHANED_TOOL_RESULT))
-    return explanation
+    stays = inputs[max(0, len(inputs) - _positive(context, "_buffer_size")) :]
+    return Explanation(DecisionReason.OUTSIDE_WINDOW, orphaned(stays, result))
 
 
 def _head_and_tail(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> Explanation:
-    explanation = Explanation(DecisionReason.OUTSIDE_WINDOW)
     head, tail = _positive(context, "_head_size"), _positive(context, "_tail_size")
     if len(inputs) <= head + tail:
-        return explanation
-    if result[head - 1] is not inputs[head - 1]:
-        head -= 1
-        explanation.verdicts.append(_orphan(inputs[head], DecisionReason.ORPHANED_TOOL_CALL))
-    if len(result) < head + 1 + tail:
-        explanation.verdicts.append(_orphan(inputs[-tail], DecisionReason.ORPHANED_TOOL_RESULT))
+        return Explanation(DecisionReason.OUTSIDE_WINDOW)
+    verdicts = orphaned([*inputs[:head], *inputs[-tail:]], result)
     # What stands in their place says how many they were, and nothing of what they said: they are dropped.
-    explanation.reported = reported_skips(result[head])
-    return explanation
+    note = result[head if result[head - 1] is inputs[head - 1] else head - 1]
+    return Explanation(DecisionReason.OUTSIDE_WINDOW, verdicts, reported=reported_skips(note))
 
 
 def _token_limited(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> Explanation:
@@ -178,7 +166,7 @@ def _token_limited(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -
     if not inputs or (result and result[0] is inputs[0]):
         return explanation
     if result or (len(inputs) == 1 and describe(inputs[0]).closes):
-        explanation.verdicts.append(_orphan(inputs[0], DecisionReason.ORPHANED_TOOL_RESULT))
+        explanation.verdicts += orphaned(inputs[:1], result)
         return explanation
     explanation.overflowed = True
     if limit is None:
