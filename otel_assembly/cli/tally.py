@@ -133,10 +133,6 @@ class Tally:
         """Items for which a shorter one stands now."""
         return sum(count for (outcome, _), count in self.exits.items() if outcome is DecisionOutcome.COMPACTED)
 
-    def dropped_of(self, kind: str) -> int:
-        """Items of a kind that were dropped."""
-        return self.exits[DecisionOutcome.DROPPED, kind]
-
     def as_json(self) -> dict[str, Any]:
         """The totals by the names of the contract."""
         return {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.cli.transcript_json import MalformedError, excerpt, kind_of, parse
-from otel_assembly.cli.transcript_messages import AUTOGEN_TYPES, Converter, is_item
+from otel_assembly.cli.transcript_messages import AUTOGEN_TYPES, Converter, is_item, named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -203,16 +203,10 @@ def _convert(labelled: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
 
 def _id(record: dict[str, Any]) -> str | None:
     for key in _IDS:
-        if (found := _named(record.get(key))) is not None:
+        if (found := named(record.get(key))) is not None:
             return found
-    task, trial = _named(record.get("task_id")), _named(record.get("trial"))
+    task, trial = named(record.get("task_id")), named(record.get("trial"))
     return task if task is None or trial is None else f"{task}-{trial}"
-
-
-def _named(value: Any) -> str | None:
-    if isinstance(value, str):
-        return value or None
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _tools(record: dict[str, Any]) -> list[dict[str, Any]]:

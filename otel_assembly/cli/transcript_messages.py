@@ -17,7 +17,7 @@ from otel_assembly.errors import DescribeError
 from otel_assembly.messages import ITEMS, ROLES
 from otel_assembly.messages.describe import describe
 
-__all__ = ["AUTOGEN_TYPES", "Converter", "is_item"]
+__all__ = ["AUTOGEN_TYPES", "Converter", "is_item", "named"]
 
 AUTOGEN_TYPES = ("SystemMessage", "UserMessage", "AssistantMessage", "FunctionExecutionResultMessage")
 
@@ -86,7 +86,7 @@ class Converter:
         return converted
 
     def _call(self, part: dict[str, Any]) -> dict[str, Any]:
-        call_id = _id(part.get("id"))
+        call_id = named(part.get("id"))
         if call_id is None:
             self._calls += 1
             call_id = f"unnamed_call_{self._calls}"
@@ -97,7 +97,7 @@ class Converter:
         key = "response" if "response" in part else "result"
         if key not in part:
             raise MalformedError("a tool_call_response part has neither a 'response' nor a 'result'")
-        answered = _id(part.get("id"))
+        answered = named(part.get("id"))
         if answered is None and self._waiting:
             answered = self._waiting.popleft()
         call = {} if answered is None else {"tool_call_id": answered}
@@ -213,7 +213,8 @@ def _spelled(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _id(value: Any) -> str | None:
+def named(value: Any) -> str | None:
+    """What a record calls something, as text; None where it has no name for it."""
     if isinstance(value, str):
         return value or None
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None

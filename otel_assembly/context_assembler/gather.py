@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -83,14 +84,14 @@ class Sources:
             return Gathered(scopes)
         failures: list[SourceFailedError] = []
         asked: list[Coroutine[Any, Any, Any]] = [
-            self._found("retriever", one, _searching(one, task.query, scopes, self.k), scopes, failures)
+            self._found("retriever", one, partial(one.search, task.query, scopes=scopes, k=self.k), scopes, failures)
             for one in self.retrievers
         ]
         if self.recall is not None:
-            call = _recalling(self.recall, task.query, user, scopes, self.recall_k)
+            call = partial(self.recall.recall, task.query, user=user, scopes=scopes, k=self.recall_k)
             asked.append(self._found("recall", self.recall, call, scopes, failures))
         if self.state is not None:
-            asked.append(self._state(self.state, task, scopes))
+            asked.append(self._answer("state", self.state, partial(self.state, task, scopes)))
         answers = await _all(asked)
         evidence = _best_first(answers[: len(self.retrievers)])
         rest = iter(answers[len(self.retrievers) :])
@@ -109,9 +110,6 @@ class Sources:
                 "scopes", self.scopes, type(found), "return the scopes that the user may see, a set of strings"
             )
         return frozenset(found)
-
-    async def _state(self, load: LoadState, task: Task, scopes: frozenset[str]) -> Any:
-        return await self._answer("state", load, lambda: load(task, scopes))
 
     async def _found(
         self,
@@ -229,14 +227,6 @@ def checked_source(role: str, source: Any, method: str) -> None:
     instance(role, source)
     if not callable(getattr(source, method, None)):
         raise ConfigurationError(f"{role} {type(source).__name__} needs an async '{method}'")
-
-
-def _searching(retriever: Retriever, query: str, scopes: frozenset[str], k: int) -> Callable[[], Any]:
-    return lambda: retriever.search(query, scopes=scopes, k=k)
-
-
-def _recalling(recall: Recall, query: str, user: Any, scopes: frozenset[str], k: int) -> Callable[[], Any]:
-    return lambda: recall.recall(query, user=user, scopes=scopes, k=k)
 
 
 def _best_first(answers: Sequence[Sequence[Candidate]]) -> list[Candidate]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from otel_assembly.instrumentation.instrumented import ending
+
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
@@ -38,14 +40,8 @@ def followed(run: Run, answers: Any) -> Any:
 
 async def awaited(run: Run, work: Awaitable[Any]) -> Any:
     """Await something inside a run, which ends with it."""
-    try:
-        with run.current():
-            result = await work
-    except BaseException as error:
-        run.end(error)
-        raise
-    run.end()
-    return result
+    with ending(run.end), run.current():
+        return await work
 
 
 class Steps(AsyncGenerator[Any, Any]):
@@ -75,13 +71,8 @@ class Steps(AsyncGenerator[Any, Any]):
 
     async def aclose(self) -> None:
         """The reader has had enough, which is no error."""
-        try:
-            with self._run.current():
-                await self._items.aclose()
-        except BaseException as error:
-            self._end(error)
-            raise
-        self._end()
+        with ending(self._end), self._run.current():
+            await self._items.aclose()
 
     async def _step(self, step: Awaitable[Any]) -> Any:
         try:

@@ -107,6 +107,18 @@ def _ran(draft: Draft, item: Mapping[str, Any]) -> EventKind:
     return EventKind.TOOL_CALL
 
 
+def _of(kind: EventKind, *contents: str) -> Row:
+    """The row of items of one kind, of which what stands under these keys is read, and what is encrypted."""
+
+    def row(draft: Draft, item: Mapping[str, Any]) -> EventKind:
+        for key in contents:
+            read_content(draft, item.get(key))
+        draft.encrypted(item.get("encrypted_content"))
+        return kind
+
+    return row
+
+
 def _pictured(draft: Draft, item: Mapping[str, Any]) -> EventKind:
     draft.file()
     return EventKind.TOOL_CALL
@@ -116,28 +128,6 @@ def _listed(draft: Draft, item: Mapping[str, Any]) -> EventKind:
     """Tools that are added on the way."""
     draft.text(spelled(item.get("tools")))
     return EventKind.SYSTEM if item.get("role") in ("developer", "system") else EventKind.TOOL_CALL
-
-
-def _reasoned(draft: Draft, item: Mapping[str, Any]) -> EventKind:
-    read_content(draft, item.get("summary"))
-    read_content(draft, item.get("content"))
-    draft.encrypted(item.get("encrypted_content"))
-    return EventKind.RESPONSE
-
-
-def _compacted(draft: Draft, item: Mapping[str, Any]) -> EventKind:
-    draft.encrypted(item.get("encrypted_content"))
-    return EventKind.SUMMARY
-
-
-def _referred(draft: Draft, item: Mapping[str, Any]) -> EventKind:
-    """What is meant is with the provider; it is part of the conversation all the same."""
-    return EventKind.RESPONSE
-
-
-def _told(draft: Draft, item: Mapping[str, Any]) -> EventKind:
-    """What the provider is to do: no part of the prompt."""
-    return EventKind.OTHER
 
 
 #: How an item of each type is read, and what it is.
@@ -168,8 +158,10 @@ ITEMS: Final[Mapping[str, Row]] = {
     **dict.fromkeys(HOSTED, _ran),
     "image_generation_call": _pictured,
     **dict.fromkeys(("mcp_list_tools", "additional_tools"), _listed),
-    "reasoning": _reasoned,
-    "compaction": _compacted,
-    "item_reference": _referred,
-    **dict.fromkeys(("compaction_trigger", "configuration_update"), _told),
+    "reasoning": _of(EventKind.RESPONSE, "summary", "content"),
+    "compaction": _of(EventKind.SUMMARY),
+    # What is meant is with the provider; it is part of the conversation all the same.
+    "item_reference": _of(EventKind.RESPONSE),
+    # What the provider is to do: no part of the prompt.
+    **dict.fromkeys(("compaction_trigger", "configuration_update"), _of(EventKind.OTHER)),
 }

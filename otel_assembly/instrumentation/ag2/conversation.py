@@ -11,7 +11,7 @@ import json
 import sys
 import weakref
 from collections import deque
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict
 from functools import partial
@@ -22,13 +22,13 @@ from otel_assembly.events import HaltEvent
 from otel_assembly.instrumentation.ag2.runs import AGENT_RUN, agent_run_of, channel_of, conversation_id, name_of
 from otel_assembly.instrumentation.conversation import LEDGER_KEYS
 from otel_assembly.instrumentation.hooks import around_awaited
-from otel_assembly.instrumentation.instrumented import bound, reported_whole
+from otel_assembly.instrumentation.instrumented import bound, ending, reported_whole
 from otel_assembly.instrumentation.reducers import FRAMEWORK, same_objects
 from otel_assembly.recorder import Whose
 from otel_assembly.telemetry.recorder import OpenTelemetryRecorder, emit_halt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
@@ -241,12 +241,20 @@ class ModelCall:
 CALL: Final[ContextVar[ModelCall | None]] = ContextVar("otel_assembly_ag2_call", default=None)
 
 
-def model_call(instrumentation: Instrumentation, context: Any) -> tuple[ModelCall, bool]:
-    """The model call that is prepared here, and whether it begins with this."""
-    call = CALL.get()
-    if call is not None and call.serves(context):
-        return call, False
-    return ModelCall(instrumentation, context), True
+@contextmanager
+def model_call(instrumentation: Instrumentation, context: Any) -> Iterator[ModelCall]:
+    """The model call that is prepared here; it ends with this block where it begins with it, or fails in it."""
+    running = CALL.get()
+    first = running is None or not running.serves(context)
+    call = ModelCall(instrumentation, context) if running is None or first else running
+
+    def end(error: BaseException | None) -> None:
+        if first or error is not None:
+            with instrumentation.contained():
+                call.end(error)
+
+    with ending(end):
+        yield call
 
 
 def _arrived(assembly: ObservedAssembly, prompts: Sequence[str], events: Sequence[Any]) -> None:

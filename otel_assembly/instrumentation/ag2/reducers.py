@@ -209,16 +209,9 @@ async def assembler(
     policies = getattr(middleware, "_policies", None)
     if policies is None:
         return await original(middleware, call_next, events, context)
-    call, first = model_call(instrumentation, context)
-    chain = _Chain(instrumentation, policies, call, call_next)
-    try:
-        result = await original(_Observed(middleware, chain), chain.call_next, events, context)
-    except BaseException as error:
-        call.end(error)
-        raise
-    if first:
-        call.end()
-    return result
+    with model_call(instrumentation, context) as call:
+        chain = _Chain(instrumentation, policies, call, call_next)
+        return await original(_Observed(middleware, chain), chain.call_next, events, context)
 
 
 class _Observed(_Proxy):
@@ -313,37 +306,28 @@ def _limiter(policy: str, reducer: Reducer) -> Wrap:
     async def on_llm_call(
         instrumentation: Instrumentation, original: Any, limiter: Any, call_next: Any, events: Any, context: Any
     ) -> Any:
-        call, first = model_call(instrumentation, context)
-        assembly = step = None
-        with instrumentation.contained():
-            config = reducer.config(limiter)
-            assembly = call.goes_on(context.prompt, events, call_next)
-            if assembly is not None:
-                step = assembly.step(policy, kind=reducer.kind, config=config)
-        if assembly is None or step is None:
-            return await original(limiter, call_next, events, context)
-        limiting, reported = ExitStack(), False
-        limiting.enter_context(step)
+        with model_call(instrumentation, context) as call:
+            assembly = step = None
+            with instrumentation.contained():
+                config = reducer.config(limiter)
+                assembly = call.goes_on(context.prompt, events, call_next)
+                if assembly is not None:
+                    step = assembly.step(policy, kind=reducer.kind, config=config)
+            if assembly is None or step is None:
+                return await original(limiter, call_next, events, context)
+            limiting, reported = ExitStack(), False
+            limiting.enter_context(step)
 
-        async def limited(kept: Any, context: Any) -> Any:
-            nonlocal reported
-            if not reported:
-                reported = True
-                with limiting, reported_whole(assembly):
-                    reducer.report(assembly, step, limiter, kept)
-            return await call.call(call_next, kept, context)
+            async def limited(kept: Any, context: Any) -> Any:
+                nonlocal reported
+                if not reported:
+                    reported = True
+                    with limiting, reported_whole(assembly):
+                        reducer.report(assembly, step, limiter, kept)
+                return await call.call(call_next, kept, context)
 
-        try:
             with limiting:  # where no model was called, nothing is known to have left
-                result = await original(limiter, limited, events, context)
-        except BaseException as error:
-            with instrumentation.contained():
-                call.end(error)
-            raise
-        if first:
-            with instrumentation.contained():
-                call.end()
-        return result
+                return await original(limiter, limited, events, context)
 
     return on_llm_call
 
