@@ -27,11 +27,15 @@ def orphaned(stays: Sequence[Any], events: Sequence[Any]) -> list[Verdict]:
     if len(events) >= len(stays) and all(map(is_, reversed(stays), reversed(events))):
         return []
     out = set(map(id, events))
-    lost = [event for event in stays if id(event) not in out]
-    results = [event for event in lost if describe(event).closes]
-    calls = [event for event in lost if not describe(event).closes]
-    reasons = (results, DecisionReason.ORPHANED_TOOL_RESULT), (calls, DecisionReason.ORPHANED_TOOL_CALL)
-    return [Verdict(events, DecisionOutcome.DROPPED, reason) for events, reason in reasons if events]
+    lost: dict[DecisionReason, list[Any]] = {
+        DecisionReason.ORPHANED_TOOL_RESULT: [],
+        DecisionReason.ORPHANED_TOOL_CALL: [],
+    }
+    results, calls = lost.values()
+    for event in stays:
+        if id(event) not in out:
+            (results if describe(event).closes else calls).append(event)
+    return [Verdict(gone, DecisionOutcome.DROPPED, reason) for reason, gone in lost.items() if gone]
 
 
 def no_summary(answer: Any, read: Iterable[Any]) -> CompactionOutcome | None:
