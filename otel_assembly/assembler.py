@@ -26,6 +26,7 @@ from otel_assembly.errors import (
 )
 from otel_assembly.events import AssemblyCompleted, HaltEvent
 from otel_assembly.history.history import History, unknown_part
+from otel_assembly.history.token_counts import arrive
 from otel_assembly.ledger.ledger import Ledgers
 from otel_assembly.ledger.record import Record
 from otel_assembly.policies.order import checked_chain, validate_order
@@ -182,6 +183,7 @@ class Assembler:
         if self.strict and (unknown := ledger_input.view.history.unknown) is not None:
             raise unknown_part(*unknown)
         self._calibrate(ledger, ledger_input, model)
+        await arrive(ledger_input.view, meter)
         recording = self._recorded_by().begin(self.name, model, asked, started_ns)
         for guard in guards[1:]:
             guard.last, guard.whose = context.guard.last, context.guard.whose
@@ -243,6 +245,8 @@ class Assembler:
     async def _apply(self, policy: AssemblyPolicy, step: Step, record: Record) -> None:
         try:
             await apply(policy, step, record.context, record.ledger)
+            if step.created:
+                await arrive(step.view_out, record.meter)
         except ContextOverflowError as error:
             step.error = error
             step.budget = error.budget

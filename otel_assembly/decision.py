@@ -242,7 +242,7 @@ class Decision:
         item: The item's id in its conversation's ledger: ``0``, ``1``, … of what came in, ``m0``, ``m1``, … of what
             policies made.
         kind: The item's kind.
-        tokens: What it costs, in tokens; None while it has not been counted.
+        tokens: What it costs, in tokens.
         outcome: What happened.
         reason: The rule.
         policy: The name of the policy that decided; None for an arrival that nothing touched.
@@ -252,7 +252,7 @@ class Decision:
 
     item: str
     kind: str
-    tokens: int | None
+    tokens: int
     outcome: DecisionOutcome
     reason: DecisionReason
     policy: str | None = None

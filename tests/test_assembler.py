@@ -132,8 +132,8 @@ async def test_totals_add_up_and_are_those_of_the_rendered_prompt():
     totals = assembly.totals
     assert (totals.events_in, totals.events_out, totals.dropped) == (3, 2, 1)
     assert totals.tokens_out == 3 + (4 + 2) + (4 + 1) + (4 + 2)
-    assert totals.tokens_in_estimated
-    assert totals.tokens_in == totals.tokens_out
+    assert totals.tokens_in == totals.tokens_out + (4 + 3)
+    assert (totals.dropped_tokens, totals.estimated_in) == (4 + 3, 0)
     assert (totals.method, totals.encoding) == ("exact", "words")
     assert (totals.budget, totals.utilization, totals.overflowed) == (None, None, False)
 

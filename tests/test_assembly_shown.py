@@ -39,12 +39,11 @@ async def cut() -> object:
 
 
 async def test_one_line_says_what_came_in_what_goes_out_and_what_left():
-    """What left uncounted is not counted for it: the tokens that came in are a lower bound, and said to be one."""
     assembly = await cut()
     totals = assembly.totals
     line = repr(assembly)
     assert line == (
-        f"Assembly(turn 0: {totals.tokens_in:,} or more -> {totals.tokens_out:,} of 500 tokens, "
+        f"Assembly(turn 0: {totals.tokens_in:,} -> {totals.tokens_out:,} of 500 tokens, "
         f"{totals.events_in} -> {totals.events_out} events, {totals.dropped} dropped)"
     )
     assert line.isascii()

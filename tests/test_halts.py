@@ -389,11 +389,11 @@ async def test_a_note_on_an_assembly_is_no_event_of_the_history():
     assert len(stream.history) == 1
 
 
-@pytest.mark.parametrize(("subscribed", "counted"), [(None, 0), (ModelRequest, 0), (AssemblyCompleted, 2), (object, 2)])
-async def test_tokens_are_counted_for_the_note_where_somebody_subscribed_to_it(subscribed, counted):
+@pytest.mark.parametrize(("subscribed", "counted"), [(None, 0), (ModelRequest, 0), (AssemblyCompleted, 1), (object, 1)])
+async def test_prompts_are_counted_for_the_note_where_somebody_subscribed_to_it(subscribed, counted):
     counter, stream = SpyCounter(), Stream(History(conversation("ask", "answer")))
     if subscribed is not None:
         stream.subscribe(subscribed, lambda event: None)
     assembler = Assembler([SlidingWindowPolicy(2)], counter=counter)
-    await assembler.assemble([], stream.history, Context(stream=stream))
-    assert len(counter.asked) == counted
+    await assembler.assemble(["be kind"], stream.history, Context(stream=stream))
+    assert counter.asked.count("be kind") == counted

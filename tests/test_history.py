@@ -20,6 +20,7 @@ from otel_assembly import (
     ToolCallEvent,
     ToolResultEvent,
 )
+from otel_assembly.history import View
 from otel_assembly.tokens import TiktokenCounter, TokenMeter
 
 QUICK = settings(
@@ -158,25 +159,22 @@ def test_threads_that_append_lose_nothing():
 
 @QUICK
 @given(conversations())
-def test_tokens_are_counted_once_and_sum_up_whatever_part_is_asked_for(events):
-    history = History(events)
+def test_every_event_has_its_tokens_and_they_sum_up_whatever_part_is_asked_for(events):
+    history, later = History(events[::2]), events[1::2]
     table = history.table(TokenMeter(TiktokenCounter("o200k_base")))
+    table.sum(history.view())
+    history.extend(later)
+    events = [*events[::2], *later]
     echoes = pair(events).echoes
     expected = [0 if place in echoes else event_tokens(event) for place, event in enumerate(events)]
-    assert table.sum(history.view()) == 0
-    silent = {place for place, tokens in enumerate(expected) if not tokens}  # known without counting
-    for place in reversed(range(0, len(events), 2)):
-        assert table.known(place) == (0 if place in silent else -1)
-        assert table.tokens(place) == expected[place] == table.known(place)
-    assert table.sum(history.view()) == sum(expected[::2])
-    assert table.complete(history.view()) == (silent >= set(range(1, len(events), 2)))
-    for place in range(len(events)):
-        assert table.tokens(place) == expected[place]
-    assert table.complete(history.view())
+    assert [table.known(place) for place in range(len(events))] == expected == table.each(history.view())
     for start in range(0, len(events) + 1, 3):
         for stop in range(start, len(events) + 1, 2):
             assert table.sum(history[start:stop]) == sum(expected[start:stop])
-    assert sorted(table.order) == [place for place in range(len(events)) if place not in silent]
+    for column in history.columns:
+        assert table.sum(View(history, [(column, 0, len(column))])) == sum(
+            expected[place] for place in column.positions(0, len(column))
+        )
 
 
 @QUICK

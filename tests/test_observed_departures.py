@@ -47,7 +47,6 @@ def test_what_leaves_at_first_sight_has_its_tokens_on_spans_and_in_the_metric(ob
     assert one > 4
     assert step.attributes["assembly.dropped.tokens"] == 8 * one
     assert assembly.attributes["assembly.tokens.in"] - assembly.attributes["assembly.tokens.out"] == 8 * one
-    assert "assembly.tokens.in_estimated" not in assembly.attributes
     assert recorder.metric("assembly.tokens.dropped", policy_name="window") == 8 * one
 
 
@@ -60,15 +59,16 @@ def test_it_is_counted_once(observed, recorder, counter):
     assert recorder.violations() == []
 
 
-def test_of_very_much_at_once_only_the_newest_is_counted_and_that_is_said(observed, recorder):
-    events = [message(number, "word " * 20_000) for number in range(12)]
+def test_of_very_much_at_once_the_oldest_is_estimated_and_that_is_said(observed, recorder, counter):
+    events = [message(number, "word " * 100_000) for number in range(12)]
     reduce(observed, events, 1)
-    assembly = recorder.span("assemble_context")
+    (assembly,) = recorder.spans_named("assemble_context")
     assert assembly.attributes["assembly.dropped.count"] == 11
-    assert assembly.attributes["assembly.tokens.in_estimated"] is True
-    counted = [int(item) for item, arrived in assembly.arrived.items() if arrived.tokens is not None]
-    assert counted == list(range(min(counted), 12))
-    assert 0 < min(counted) < 11
+    assert assembly.attributes["assembly.tokens.estimated.items"] == ["0-3"]
+    assert len(counter.texts) == 8
+    one = assembly.arrived["11"].tokens
+    assert one > 100_000
+    assert all(abs(arrived.tokens - one) < 10 for arrived in assembly.arrived.values())
 
 
 @pytest.mark.parametrize("second", [[], ["window"], ["window", "clear"]], ids=str)

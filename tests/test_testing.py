@@ -108,7 +108,7 @@ async def test_a_span_says_what_arrived_what_was_kept_and_who_its_family_is(reco
     await assembler.assemble(["be kind"], conversation("ask: one two", "note", "ask: three"), Context())
     span = recorder.span("assemble_context")
     assert span.arrived == {
-        "0": Arrived("request", None, 7, "0"),
+        "0": Arrived("request", words.count("one two") + 4, 7, "0"),
         "1": Arrived("other", 0, 0, "1"),
         "2": Arrived("request", words.count("three") + 4, 5, "2"),
     }

@@ -6,10 +6,9 @@ priority first: it may take what is free but for the floors behind it. A part th
 not, atoms are kept in the order in which they survive, up to the first that does not fit: nothing that is ranked worse
 is kept where something that is ranked better is not.
 
-Blocks are decided with all their items in hand (`budget.plan`). A chain is asked for its events from the newest
-backwards, and no further than there is room (`policies.budget_plan`), so that a turn costs what its window holds and
-not what the conversation does. Both share out a `Sharing` and count `Survivors`; a property holds that both keep the
-same.
+Blocks are decided with all their items in hand (`budget.plan`), and their atoms are asked one by one. Of a chain's
+events, the sums of all atoms are known (`policies.budget_plan`), and the last that survives is found by bisection, so
+that a turn costs what its window holds and not what the conversation does. A property holds that both keep the same.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 #: Bytes of text in a token, by rule of thumb; a step of a cut is so many bytes long for each of its tokens.
 BYTES_PER_TOKEN: Final = 4
-#: A cut at a step keeps at least one part in so many of what there is room for; else it is made at any atom.
-_LEAST_FILLED: Final = 4
 
 
 class Sharing:
@@ -64,9 +61,6 @@ class Sharing:
 class Survivors:
     """The atoms of a part that fit a room, which are told one by one in the order in which they survive.
 
-    Atoms may lie in cells, for a cut that is to move in steps: it is then made in front of the last atom of a cell,
-    unless that would keep less than a quarter of what there is room for.
-
     Args:
         room: The tokens that they may take.
         none: What `last` is where no atom is kept.
@@ -75,23 +69,16 @@ class Survivors:
         last: The last atom that is kept, as the caller named it.
     """
 
-    __slots__ = ("_at_step", "_cell", "_left", "_left_at_step", "_none", "_room", "last")
+    __slots__ = ("_left", "last")
 
     def __init__(self, room: int, none: int) -> None:
-        self.last = self._at_step = self._none = none
-        self._room = self._left = self._left_at_step = room
-        self._cell = 0
+        self.last = none
+        self._left = room
 
-    def take(self, atom: int, tokens: int, cell: int = 0) -> bool:
+    def take(self, atom: int, tokens: int) -> bool:
         """Whether the next atom, of so many tokens, is kept; after the first that is not, none is asked any more."""
-        if cell != self._cell:
-            self._at_step, self._left_at_step, self._cell = self.last, self._left, cell
-        left = self._left - tokens
-        if left >= 0:
-            self._left = left
-            self.last = atom
-            return True
-        # A step right behind the newest atom would throw away what there is room for.
-        if self._at_step != self._none and _LEAST_FILLED * (self._room - self._left_at_step) >= self._room:
-            self.last = self._at_step
-        return False
+        if tokens > self._left:
+            return False
+        self._left -= tokens
+        self.last = atom
+        return True

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import logging
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from otel_assembly.ledger.ledger_diff import exits_from_the_prompt
 from otel_assembly.ledger.snapshot import PendingUsage, Step
 from otel_assembly.ledger.totals import totals_of
 from otel_assembly.tokens import CalibratedCounter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-    from otel_assembly.history.history import History
     from otel_assembly.ledger.record import Record, Totals
     from otel_assembly.recorder import Recording
-    from otel_assembly.tokens import TokenMeter
 
 logger = logging.getLogger("otel_assembly")
-
-#: Of what leaves in one assembly without ever having been counted, so many bytes of text are counted, the newest first:
-#: about a tenth of a second. Beyond it the tokens are a lower bound.
-_MOST_BYTES: Final = 512 * 1024
-#: Of what one step hands to the next, so many items are looked at, the newest first. Beyond it the same.
-_MOST_BETWEEN: Final = 256
 
 
 class OpenAssembly:
@@ -69,11 +59,9 @@ class OpenAssembly:
         with ledger.lock:
             record.last, record.baseline = ledger.last, ledger.recorded
             record.departed = dict(ledger.departed)
-            # What is sent is counted before it is noted how much has been counted: both are reported together.
-            if recording.measured and ledger.observed:
-                _count_what_left(record)
+            # What is sent is counted before it is noted how much was corrected: both are reported together.
             totals = self.totals() if recording.measured or isinstance(counter, CalibratedCounter) else None
-            record.counts = len(record.ledger_input.view.history.table(record.meter).order)
+            record.counts = len(record.table(record.ledger_input.view).corrected)
             recording.finish(record)
             ledger.last = record.snapshot(record.last)
             if recording.recorded:
@@ -110,40 +98,7 @@ class OpenAssembly:
     def totals(self) -> Totals | None:
         """The numbers of an assembly that is done; a counter that fails must not undo it."""
         try:
-            self.record.count_where_it_came_in()
             return totals_of(self.record)
         except Exception as error:  # noqa: BLE001  # as above
             logger.warning("the tokens of an assembly could not be counted: %s", type(error).__name__)
             return None
-
-
-def _count_what_left(record: Record) -> None:
-    """Count what left, and what stood between two steps: another's reducers counted nothing with our counter."""
-    source, room = record.ledger_input.numbered, _MOST_BYTES
-    for step in record.steps:
-        for group in exits_from_the_prompt(record, step):
-            positions: Iterable[int] = group.view.backward()
-            if group.numbered is not source:
-                positions = reversed(list(source.item_ids.find(group.numbered.of(group.view))))
-            room = _count(source.history, positions, record.meter, room)
-            if room < 0:
-                return
-            if group.numbered is not source:
-                record.count(group.view)
-        between = step.view_out
-        if step is not record.steps[-1] and not between.history.table(record.meter).complete(between):
-            room = _count(between.history, islice(between.backward(), _MOST_BETWEEN), record.meter, room)
-            if room < 0:
-                return
-
-
-def _count(history: History, positions: Iterable[int], meter: TokenMeter, room: int) -> int:
-    """Count items while the bytes of those that are not counted yet are no more than `room`; what is left of it."""
-    table, wanted = history.table(meter), list(positions)
-    for position, counted in zip(wanted, table.peek(wanted), strict=True):
-        if not counted:
-            room -= history.size(position)
-            if room < 0:
-                break
-            table.tokens(position)
-    return room

@@ -24,7 +24,7 @@ from otel_assembly.messages.tool_pairs import broken_pairs
 from otel_assembly.policies.registry import token_limit
 from otel_assembly.recorder import NullRecorder
 from otel_assembly.telemetry import OpenTelemetryRecorder
-from otel_assembly.tokens import TokenMeter, counter_for
+from otel_assembly.tokens import counter_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -223,7 +223,6 @@ async def _replay(transcript: Transcript, variant: Variant, recorder: Recorder) 
     context = Context(
         conversation_id=transcript.id if transcript.named else None, agent_name="replay", tools=transcript.tools
     )
-    table = history.table(TokenMeter(variant.counter, variant.assembler.framing))
     turns: list[ReplayedTurn] = []
     for ask in _asks(messages):
         span = (
@@ -239,7 +238,6 @@ async def _replay(transcript: Transcript, variant: Variant, recorder: Recorder) 
                 if answering and not (before and "type" in message):
                     turns.append(await _turn(variant.assembler, prompts, history, context, len(turns)))
                 history.append(message)
-                table.tokens(len(history) - 1)  # so that what came in is exact, also where nothing can be sent
     return turns
 
 
@@ -281,7 +279,7 @@ async def _turn(
         alike = decision.policy or "", decision.outcome, decision.reason.value, decision.kind
         count = exits.setdefault(alike, [0, 0])
         count[0] += 1
-        count[1] += decision.tokens or 0
+        count[1] += decision.tokens
     return ReplayedTurn(
         number=number,
         assembly=assembly,

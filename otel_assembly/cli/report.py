@@ -166,11 +166,10 @@ class TextReport:
         )
         for turn in turns:
             totals = turn.assembly.totals
-            bound = self._glyphs.at_least if totals.tokens_in_estimated else ""
             reuse = turn.assembly.prefix.reuse
             table.add_row(
                 str(turn.number),
-                f"{bound}{totals.tokens_in:,}",
+                f"{totals.tokens_in:,}",
                 f"{totals.tokens_out:,}" if turn.sent else "-",
                 str(totals.events_in),
                 str(totals.events_out) if turn.sent else "-",

@@ -154,8 +154,7 @@ def _flow(attributes: Mapping[str, Any], glyphs: Glyphs) -> str:
     came, went = _number(attributes, names.TOKENS_IN), _number(attributes, names.TOKENS_OUT)
     if came is None or went is None:
         return ""
-    bound = glyphs.at_least if attributes.get(names.TOKENS_IN_ESTIMATED) is True else ""
-    return f"{bound}{came:,}{glyphs.arrow}{went:,}"
+    return f"{came:,}{glyphs.arrow}{went:,}"
 
 
 def _counts(attributes: Mapping[str, Any]) -> list[Fact]:

@@ -22,7 +22,6 @@ from otel_assembly.context_assembler.compaction_cache import KeptCompactions, an
 from otel_assembly.context_assembler.gather import error_type_of
 from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.history.history import text_digest
-from otel_assembly.history.view import View
 from otel_assembly.messages.describe import EventFacts, describe
 from otel_assembly.policies.base import REDUCTION, DecidingPolicy
 
@@ -153,8 +152,6 @@ class AllocatorPolicy(DecidingPolicy):
         known = {(event.block.name, event.place): event for event in events}
         sent, made = _sent(prompt, {id(event.item): event for event in events})
         session.result = allocation, prompt
-        if isinstance(events, View):  # what the rule has counted, the ledger may as well know
-            events.history.table(context.meter).each(events)
         decisions = allocation.decisions
         alone = sum(measure.item(event.item) for event in sent)
         return Outcome(

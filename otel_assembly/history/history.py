@@ -1,8 +1,8 @@
 """`History`: an append-only conversation that remembers, as integers, what the engine learnt of each event once.
 
 A list works wherever a `History` does. What a `History` buys is that a turn costs what is new and what is in the
-window, however long the conversation is: facts are read as events arrive, tokens are counted on demand from the newest
-event backwards, and slices and filters are views.
+window, however long the conversation is: facts are read as events arrive, tokens are counted when they come into an
+assembly, and slices and filters are views.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, overload
 from weakref import WeakKeyDictionary
@@ -41,7 +42,7 @@ CONVERSATION_KINDS: Final = frozenset(
 )
 #: The places of `History.column_sets`, by the events that each set lists.
 _ALERT, _NON_CONVERSATION, _ORPHAN, _REQUEST, _SUMMARY, _OTHER = range(6)
-#: Facts of so many newest events are held until they are counted, so that a text is read once.
+#: Facts of so many newest events are held until they are counted and digested, so that a text is read once.
 _FRESH: Final = 1024
 #: Token tables of so many meters are held: a second assembler with another model is common, a tenth is not.
 _METERS: Final = 4
@@ -58,7 +59,7 @@ class History(Sequence[Any]):
         DescribeError: An event cannot be read; nothing of it is appended.
     """
 
-    #: Whether this history lives for a list that somebody else holds, so that texts are better remembered by the meter.
+    #: Whether this history lives for a list that somebody else holds, so that what was read is kept for the next one.
     passing = False
 
     def __init__(self, events: Iterable[Any] = (), *, strict: bool = False) -> None:
@@ -78,8 +79,6 @@ class History(Sequence[Any]):
         self.kind_codes = bytearray()
         self._offsets = array("Q", [0])
         self._sizes = array("I")
-        #: Items that take no tokens: what the model does not see as a message, and what restates another event.
-        self.zero_token = array("I")
         #: Items that restate another event.
         self.echoes = array("I")
         #: How far an item stands behind the first item of its atom, at most.
@@ -89,7 +88,7 @@ class History(Sequence[Any]):
         #: What stands for the texts of each event, as far as somebody has asked; 0 where nobody has.
         self.known_digests = array("Q")
         self._pairing = Pairing()
-        #: What was read of the newest events, by position, until it is not needed any more.
+        #: What was read of the newest events, by position, until it was counted and digested.
         self.fresh_facts: dict[int, EventFacts] = {}
         self._tables: dict[Hashable, TokenTable] = {}
         #: The table that was asked for last, and for whom: it is asked for many times a turn.
@@ -128,7 +127,7 @@ class History(Sequence[Any]):
         self.extend(events)
 
     def append(self, event: Any) -> None:
-        """Add the newest event; it is read now, and counted when a policy asks."""
+        """Add the newest event; it is read now, and counted when an assembly begins."""
         self._add(event, self._read(event))
 
     def _read(self, event: Any) -> EventFacts:
@@ -149,8 +148,6 @@ class History(Sequence[Any]):
             self._sizes.append(size)
             if flags & ECHO:
                 self.echoes.append(position)
-            if flags & ECHO or not facts.rendered:
-                self.zero_token.append(position)
             if flags & MEDIA:
                 self._media.append(position)
             self.fresh_facts[position] = facts
@@ -253,6 +250,10 @@ class History(Sequence[Any]):
         """Bytes of an item's text (UTF-8); an echo has none."""
         return self._sizes[position]
 
+    def newest(self, start: int, end: int, size: int) -> int:
+        """Where the newest of the events ``start`` to ``end`` begin that have so many bytes of text, at least one."""
+        return max(start, min(end - 1, bisect_left(self._offsets, self._offsets[end] - size, start, end)))
+
     def has_media(self, position: int) -> bool:
         """Whether part of an item can only be estimated."""
         return bool(self._pairing.flags[position] & MEDIA)
@@ -299,10 +300,12 @@ class History(Sequence[Any]):
             if not self.known_digests[position]:
                 facts = self.facts(position)
                 self.known_digests[position] = text_digest((self.kind(position), *facts.texts))
+                if not self.passing:  # nobody will read them again
+                    self.fresh_facts.pop(position, None)
             return self.known_digests[position]
 
     def table(self, meter: TokenMeter) -> TokenTable:
-        """What `meter` counted of this history so far."""
+        """What `meter` counted of this history."""
         last, generation, table = self._last_table
         if last is meter and generation == meter.counter.generation and table is not None:
             return table

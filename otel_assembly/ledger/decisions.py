@@ -53,12 +53,12 @@ def decisions_of(record: Record) -> Iterator[Decision]:
         for place in _places(step.numbered_out, step.view_out, set(delta.injected)):
             yield _decision(record, place, DecisionOutcome.INJECTED, DecisionReason.POLICY, step)
         if since is not None and delta.withdrawn and since.did(step.index, step.policy):
-            yield from _withdrawn(step, since.created[step.index], set(delta.withdrawn))
+            yield from _withdrawn(record, step, since.created[step.index], set(delta.withdrawn))
     for place in offered_no_more(record, since):
         yield _decision(record, place, DecisionOutcome.DROPPED, DecisionReason.WITHDRAWN, None)
     for event, item, index in made_no_more(record, since):
         policy = since.policies[index] if since is not None else None
-        yield _withdrawn_item(event, item, policy, index)
+        yield _withdrawn_item(record, event, item, policy, index)
     yield from _kept(record, left, back)
     for step in record.steps:
         same = since is not None and since.did(step.index, step.policy)
@@ -67,16 +67,17 @@ def decisions_of(record: Record) -> Iterator[Decision]:
             yield _decision(record, place, DecisionOutcome.REORDERED, DecisionReason.POLICY, step)
 
 
-def _withdrawn(step: Step, made: Iterable[tuple[Any, int]], items: set[int]) -> Iterator[Decision]:
+def _withdrawn(record: Record, step: Step, made: Iterable[tuple[Any, int]], items: set[int]) -> Iterator[Decision]:
     for event, item in made:
         if item in items:
-            yield _withdrawn_item(event, item, step.policy, step.index)
+            yield _withdrawn_item(record, event, item, step.policy, step.index)
 
 
-def _withdrawn_item(event: Any, item: int, policy: str | None, index: int) -> Decision:
-    kind = str(describe(event).kind)
+def _withdrawn_item(record: Record, event: Any, item: int, policy: str | None, index: int) -> Decision:
+    facts = describe(event)
+    kind, tokens = str(facts.kind), record.meter.event(facts)
     return Decision(
-        item_text(item), kind, None, DecisionOutcome.DROPPED, DecisionReason.WITHDRAWN, policy, index, event
+        item_text(item), kind, tokens, DecisionOutcome.DROPPED, DecisionReason.WITHDRAWN, policy, index, event
     )
 
 
@@ -108,11 +109,10 @@ def _decision(
     record: Record, place: Place, outcome: DecisionOutcome, reason: DecisionReason, step: Step | None
 ) -> Decision:
     numbered, position = place
-    tokens = numbered.history.table(record.meter).known(position)
     return Decision(
         item=item_text(numbered.item_ids.of(position)),
         kind=numbered.history.kind(position).value,
-        tokens=tokens if tokens >= 0 else None,
+        tokens=numbered.history.table(record.meter).known(position),
         outcome=outcome,
         reason=reason,
         policy=step.policy if step is not None else None,

@@ -32,10 +32,9 @@ def _parts(record: Record, arrow: str) -> Iterator[str]:
 
 def _numbers(record: Record, arrow: str) -> Iterator[str]:
     totals = totals_of(record)
-    came = _at_least(totals.tokens_in, bound=totals.tokens_in_estimated)
     of = f" of {totals.budget:,}" if totals.budget is not None else ""
     how = "" if totals.method == "exact" else f" ({totals.method})"
-    yield f"{came} {arrow} {totals.tokens_out:,}{of} tokens{how}"
+    yield f"{totals.tokens_in:,} {arrow} {totals.tokens_out:,}{of} tokens{how}"
     yield f"{totals.events_in:,} {arrow} {totals.events_out:,} events"
     for count, what in (
         (totals.dropped, "dropped"),
@@ -46,11 +45,6 @@ def _numbers(record: Record, arrow: str) -> Iterator[str]:
             yield f"{count:,} {what}"
     if totals.overflow is not None:
         yield f"over by {totals.overflow.excess:,} {totals.overflow.unit} ({totals.overflow.cause})"
-
-
-def _at_least(tokens: int, *, bound: bool) -> str:
-    """Tokens; what left without having been counted makes them a lower bound, and is not counted for this."""
-    return f"{tokens:,} or more" if bound else f"{tokens:,}"
 
 
 def _one_line(name: str) -> str:
@@ -88,12 +82,11 @@ def _left(record: Record) -> Iterator[tuple[str, ...]]:
     sums: dict[tuple[str, str], list[int]] = {}
     for step in record.steps:
         for group in step.exits:
-            held = sums.setdefault((step.policy, group.reason), [0, 0, 0])
+            held = sums.setdefault((step.policy, group.reason), [0, 0])
             held[0] += len(group.view)
             held[1] += record.items_tokens(group.view)
-            held[2] += not group.view.history.table(record.meter).complete(group.view)
-    for (policy, reason), (items, tokens, bounds) in sums.items():
-        yield policy, reason, f"{items:,}", _at_least(tokens, bound=bounds > 0)
+    for (policy, reason), (items, tokens) in sums.items():
+        yield policy, reason, f"{items:,}", f"{tokens:,}"
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

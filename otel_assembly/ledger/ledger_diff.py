@@ -11,7 +11,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly._internal.intervals import Run, difference, merged, to_runs
+from otel_assembly._internal.intervals import Run, difference, is_in, merged, to_runs
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.history.view import Column, View
 from otel_assembly.ledger.snapshot import ItemGroup, item_id_runs, item_id_runs_backward
@@ -36,7 +36,7 @@ Place = tuple["NumberedHistory", int]
 
 @dataclass(slots=True)
 class Arrival:
-    """An item at first sight; `tokens` is −1 until it is counted."""
+    """An item at first sight."""
 
     item: int
     kind: str
@@ -46,6 +46,8 @@ class Arrival:
     calls: int
     numbered: NumberedHistory
     position: int
+    #: Whether the tokens are an estimate.
+    estimated: bool
 
 
 def arrivals(record: Record, since: Snapshot | None) -> list[Arrival]:
@@ -65,22 +67,23 @@ def arrivals(record: Record, since: Snapshot | None) -> list[Arrival]:
         made = set(_injected(step, since)) if step.created else set()
         for (_, item), position in zip(step.created, step.created_positions, strict=True):
             if item in made:
-                step.numbered_out.history.table(record.meter).tokens(position)
                 found.append(_arrival(record, step.numbered_out, position))
     return found
 
 
 def _arrival(record: Record, numbered: NumberedHistory, position: int) -> Arrival:
     history = numbered.history
+    table = history.table(record.meter)
     return Arrival(
         item=numbered.item_ids.of(position),
         kind=history.kind(position).value,
-        tokens=history.table(record.meter).known(position),
+        tokens=table.known(position),
         bytes=history.size(position),
         atom=numbered.item_ids.of(history.atom(position)),
         calls=history.calls(position),
         numbered=numbered,
         position=position,
+        estimated=is_in(table.estimated, position),
     )
 
 
@@ -145,20 +148,22 @@ def departures(record: Record, since: Snapshot | None) -> dict[int, Departure]:
 
 
 def counted(record: Record, since: Snapshot | None, arrived: list[Arrival]) -> list[tuple[int, int]]:
-    """Items, with their tokens, that were counted since then and had arrived before it."""
+    """Items that had arrived before, and their tokens, where those are other ones: corrected, or another meter's."""
+    if since is None:
+        return []
     numbered, seen = record.ledger_input.numbered, record.ledger_input.view.end
     table = numbered.history.table(record.meter)
-    start = 0
-    if since is not None and since.source is numbered:
+    positions: Iterable[int] = range(seen)
+    if since.source is numbered:
         seen = max(seen, since.seen)
-        start = since.counted if since.table is table else 0
+        positions = table.corrected[since.counted : record.counts] if since.table is table else range(seen)
     new = {arrival.item for arrival in arrived}
     return sorted(
         (item_id, tokens)
-        for position in table.order[start : record.counts]
+        for position in positions
         if position < seen
         and (item_id := numbered.item_ids.of(position)) not in new
-        and (tokens := table.known(position)) != numbered.reported.get(item_id, -1)
+        and (tokens := table.known(position)) != numbered.reported.get(item_id)
     )
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from otel_assembly.conversation import HaltGuard
     from otel_assembly.decision import Overflow
     from otel_assembly.events import HaltEvent
+    from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.history.view import View
     from otel_assembly.ledger.ledger import Ledger
     from otel_assembly.ledger.snapshot import Departure, LedgerInput, NumberedHistory, Step
@@ -32,8 +33,9 @@ class Totals:
     ``events_in + events_injected = events_out + dropped + compacted``.
 
     Attributes:
-        tokens_in: Tokens that came in; a lower bound while `tokens_in_estimated`.
-        tokens_in_estimated: Whether items that came in have not been counted yet.
+        tokens_in: Tokens that came in; those of `estimated_in` items are an estimate.
+        estimated_in: Of the events that came in, how many have an estimate of their tokens: where more than 4 MiB of
+            text arrived at once, the oldest, as long as none of them may stand in a prompt or decide a cut.
         tokens_out: Tokens of the prompt as it would be sent; 0 where nothing is sent.
         method: ``exact``, ``calibrated`` or ``estimated``.
         encoding: What counted.
@@ -44,9 +46,9 @@ class Totals:
         events_injected: Events to send that did not come in.
         injected_tokens: Their tokens.
         dropped: Events that came in and left.
-        dropped_tokens: Their tokens, as far as they are counted.
+        dropped_tokens: Their tokens.
         compacted: Events that came in and for which another one stands.
-        compacted_tokens: Their tokens, as far as they are counted.
+        compacted_tokens: Their tokens.
         alerts_delivered: Observer alerts delivered to the model.
         halts_emitted: `HaltEvent`s emitted meanwhile.
         budget: The tightest token limit that a policy held; None where none did.
@@ -55,7 +57,7 @@ class Totals:
     """
 
     tokens_in: int
-    tokens_in_estimated: bool
+    estimated_in: int
     tokens_out: int
     method: str
     encoding: str
@@ -164,7 +166,7 @@ class Record:
     halt: HaltEvent | None = None
     #: What left by a step since the baseline, in assemblies that were not recorded, and came in no more.
     departed: Mapping[int, Departure] = field(default_factory=dict)
-    #: How many counts had been made in the input's token table when this assembly ended; None while it runs.
+    #: How many estimates had been corrected in the input's token table when this assembly ended; None while it runs.
     counts: int | None = None
     _prompts: tuple[tuple[str, ...], int] | None = None
     #: Tokens of what is sent, by kind, once somebody has asked.
@@ -227,8 +229,8 @@ class Record:
         return broken_in(view) if found is None else found
 
     def items_tokens(self, view: View) -> int:
-        """Tokens of a view's items, as far as they are counted."""
-        return view.history.table(self.meter).sum(view)
+        """Tokens of a view's items."""
+        return self.table(view).sum(view)
 
     def prompt_tokens(self, prompts: Sequence[str]) -> int:
         """Tokens of prompts; of the same ones, which several steps let through, they are counted once."""
@@ -238,7 +240,7 @@ class Record:
         return self._prompts[1]
 
     def tokens(self, prompts: Sequence[str], view: View) -> int:
-        """Tokens of a rendered prompt, as far as its items are counted."""
+        """Tokens of a rendered prompt."""
         return (
             self.prompt_tokens(prompts)
             + self.meter.tools(self.context.tools)
@@ -246,18 +248,18 @@ class Record:
             + self.items_tokens(view)
         )
 
-    def count(self, view: View) -> None:
-        """Count a view, down to its last item."""
-        view.history.table(self.meter).count(view)
+    def table(self, view: View) -> TokenTable:
+        """What was counted of a view's history."""
+        return view.history.table(self.meter)
 
-    def count_where_it_came_in(self) -> None:
-        """Count, where it came in, what is sent in another order or shape: the tokens of arrivals are read there."""
-        source = self.ledger_input.numbered
-        if self.numbered_out is not source:
-            table, end = source.history.table(self.meter), self.ledger_input.view.end
-            for position in source.item_ids.find(self.numbered_out.of(self.view_out)):
-                if position < end:
-                    table.tokens(position)
+    def count_sent(self) -> None:
+        """Count what is sent and has an estimate; where it came in too, for the tokens of arrivals are read there."""
+        view, source = self.view_out, self.ledger_input.numbered
+        self.table(view).exact(view)
+        table = source.history.table(self.meter)
+        if self.numbered_out is not source and table.estimated:
+            for position in source.item_ids.find(self.numbered_out.of(view)):
+                table.tokens(position)
 
     def snapshot(self, since: Snapshot | None) -> Snapshot:
         """What the next assembly needs of this one, which was compared with `since`."""
@@ -278,9 +280,9 @@ class Record:
             end=end,
             seen=max(end, since.seen) if since is not None and since.source is source else end,
             table=table,
-            counted=self.counts if self.counts is not None else len(table.order),
+            counted=self.counts if self.counts is not None else len(table.corrected),
             kinds=self.kinds,
-            kept_table=self.view_out.history.table(self.meter),
+            kept_table=self.table(self.view_out),
             reported_created=dict(self._tokens_made()) if self.observed else {},
         )
 

@@ -310,7 +310,7 @@ class Snapshot:
     source: NumberedHistory
     end: int
     seen: int
-    #: The source's token table, and how many counts were made in it by then.
+    #: The source's token table, and how many estimates had been corrected in it by then.
     table: TokenTable
     counted: int
     #: Tokens of what was kept, by kind, if somebody has asked, as this table has them.
@@ -326,7 +326,9 @@ class Snapshot:
     def reported_tokens(self) -> dict[int, int]:
         """Tokens by item id, of the items that came in, as they were announced up to this assembly."""
         item_id = self.source.item_ids.of
-        now = {item_id(position): self.table.known(position) for position in self.table.order[: self.counted]}
+        now = {item_id(position): self.table.known(position) for position in range(self.seen)}
+        for position in self.table.corrected[self.counted :]:
+            now.pop(item_id(position), None)
         return {**self.source.reported, **now, **self.reported_created}
 
 

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 def totals_of(record: Record) -> Totals:
-    """The numbers of an assembly, worked out once; this counts what will be sent."""
+    """The numbers of an assembly, worked out once; what will be sent is counted where it had an estimate."""
     if record.totals is None:
         record.totals = _totals(record)
     return record.totals
 
 
 def _totals(record: Record) -> Totals:
-    record.count(record.view_out)
+    record.count_sent()
     view_in, view_out = record.ledger_input.view, record.view_out
     sent = record.error is None
     budget, fixed = min(
@@ -42,7 +42,7 @@ def _totals(record: Record) -> Totals:
     )
     return Totals(
         tokens_in=record.tokens(record.prompts_in, view_in) + sum(step.around_in for step in record.steps),
-        tokens_in_estimated=not view_in.history.table(record.meter).complete(view_in),
+        estimated_in=record.table(view_in).estimates(view_in),
         tokens_out=(record.tokens(record.prompts_out, view_out) + record.framing + record.separators if sent else 0),
         method=_method(record, view_out),
         encoding=record.meter.encoding,
@@ -96,11 +96,11 @@ def _flow(record: Record) -> tuple[int, int, int, int, int, int]:
                 left[group.outcome][0] += len(group.view)
                 left[group.outcome][1] += record.items_tokens(group.view)
                 continue
-            table = group.view.history.table(record.meter)
+            table = record.table(group.view)
             for position in group.view.positions():
                 if group.numbered.item_ids.of(position) not in made:
                     left[group.outcome][0] += 1
-                    left[group.outcome][1] += max(0, table.known(position))
+                    left[group.outcome][1] += table.known(position)
     return (
         len(injected),
         record.items_tokens(injected),
@@ -143,7 +143,7 @@ def _tokens_of_kinds(record: Record, view: View) -> Sequence[int]:
     if record.kinds is not None:
         return record.kinds
     history, last = view.history, record.last
-    table = history.table(record.meter)
+    table = record.table(view)
     if last is not None and last.kinds is not None and last.kept.history is history and last.kept_table is table:
         came, went = view.minus(last.kept), last.kept.minus(view)
         if len(came) + len(went) < len(view):
@@ -188,7 +188,6 @@ def prefix_of(record: Record) -> Prefix:
     else:
         events = shared_prefix(record.view_out, last.kept)
         shared = record.view_out.pick([(0, events)])
-        record.count(shared)
         size += shared.history.view_size(shared)
         tokens += record.items_tokens(shared)
         if events < len(last.kept):

@@ -29,7 +29,8 @@ MEDIA: Final = 8
 ANSWERS: Final = 16
 ASKS: Final = 32
 RESPONSE: Final = 64
-_PAIRED: Final = ORPHAN | ECHO | ANSWERS | ASKS
+#: What is set of an event that calls tools or answers them.
+PAIRED: Final = ORPHAN | ECHO | ANSWERS | ASKS
 
 #: An event that restates a result comes soon after it: only so many ids of answered calls are remembered for it.
 _ECHO_MEMORY: Final = 4096
@@ -43,6 +44,7 @@ class Pairing:
         flags: `ORPHAN`, `ECHO`, `ASKS`, `ANSWERS` … of each item.
         links: How many calls an item opens, or how many it closes.
         incomplete: Of each atom with unanswered calls, by its position: all its items so far.
+        changed: The atoms that had their last call answered, or became one of several, each time.
         last_response: The position of the newest response; −1 while there is none.
     """
 
@@ -54,6 +56,7 @@ class Pairing:
         "_open",
         "_unanswered",
         "atoms",
+        "changed",
         "flags",
         "incomplete",
         "last_response",
@@ -65,6 +68,7 @@ class Pairing:
         self.flags = array("B")
         self.links = array("H")
         self.incomplete: dict[int, list[int]] = {}
+        self.changed = array("I")
         self.last_response = -1
         # By id, the items that asked and wait, oldest first; by item, how many of its calls wait; by atom, the same.
         self._open: dict[str, list[int]] = {}
@@ -137,6 +141,7 @@ class Pairing:
             self.incomplete[atom].append(position)
             if not self._missing[atom]:
                 del self._missing[atom], self.incomplete[atom]
+                self.changed.append(atom)
         return atom, ANSWERS if taken else ECHO, len(taken)
 
     def _answer(self, call: str, ask: int, atom: int) -> None:
@@ -163,6 +168,7 @@ class Pairing:
         """The one atom that several become because an item belongs to all of them; its position is returned."""
         first = min(atoms)
         if len(atoms) > 1:
+            self.changed.append(first)
             members = sorted(position for atom in atoms for position in self._members(atom))
             for position in members:
                 self.atoms[position] = first
@@ -207,6 +213,18 @@ class Pairing:
             for position in members
         )
 
+    def open_items(self, newest_response: int) -> Iterator[int]:
+        """Items of the atoms with an unanswered call that may stand in a prompt all the same."""
+        asks = list(self._awaits)
+        for ask in reversed(self._unanswered):
+            if ask < newest_response:
+                break
+            asks.append(ask)
+        for atom in {self.atoms[ask] for ask in asks}:
+            members = self.incomplete[atom]
+            if not self._is_abandoned(members, newest_response):
+                yield from members
+
     def abandoned_calls(self, newest_response: int) -> list[int]:
         """Items that ask for something that nobody has answered, and nobody will."""
         return [ask for ask in list(self._unanswered) if ask < newest_response and ask not in self._awaits]
@@ -246,7 +264,7 @@ def unpaired(pairing: Pairing, newest_first: Iterable[int], newest_response: int
     """
     atoms, flags, links, incomplete = pairing.atoms, pairing.flags, pairing.links, pairing.incomplete
     lost: set[int] = set()
-    paired = [position for position in newest_first if flags[position] & _PAIRED]
+    paired = [position for position in newest_first if flags[position] & PAIRED]
     asked: set[int] = set()
     balance: dict[int, int] = {}
     for position in paired:

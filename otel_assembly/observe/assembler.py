@@ -148,7 +148,7 @@ class ObservedAssembler(ObservedConversations):
             with ledger.lock:
                 seen = ledger.open(events).view
                 table = seen.history.table(meter)
-                table.each(seen)
+                table.exact(seen)
                 method = "estimated" if meter.method == "exact" and seen.history.any_media(seen) else meter.method
                 return len(seen), table.sum(seen), method, meter.encoding
 

@@ -140,6 +140,7 @@ class ObservedAssembly(OpenAssembly):
                 observed=True,
                 unknown=given.get("unknown_input", False),
             )
+            self.record.table(ledger_input.view).arrive(ledger_input.view.end)
             self.events = ledger_input.given
             self._is_open = True
             for step in self.steps:
@@ -180,9 +181,7 @@ class ObservedAssembly(OpenAssembly):
         if not self._is_open:
             return None
         record = self.record
-        view = record.view_out
-        record.count(view)
-        return record.tokens(record.prompts_out, view)
+        return record.tokens(record.prompts_out, record.view_out)
 
     def count(self, text: str) -> int:
         """Tokens of a text, by what counts for this assembly so far; 0 where no number is reported."""

@@ -75,7 +75,6 @@ def _step(step: ReportedStep) -> dict[str, Any]:
 def _measures(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "in": integer(attributes.get(names.TOKENS_IN)),
-        "estimated": attributes.get(names.TOKENS_IN_ESTIMATED) is True,
         "out": integer(attributes.get(names.TOKENS_OUT)),
         "eventsIn": integer(attributes.get(names.EVENTS_IN)),
         "eventsOut": integer(attributes.get(names.EVENTS_OUT)),

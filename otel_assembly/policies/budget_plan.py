@@ -6,6 +6,7 @@ atom, then summaries, then older turns backwards from the newest, as far as ther
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,7 @@ from otel_assembly.decision import BudgetEntry, BudgetReport, DecisionOutcome, D
 from otel_assembly.errors import ContextOverflowError
 from otel_assembly.history.view import View
 from otel_assembly.messages.describe import EventKind, describe
-from otel_assembly.messages.tool_pairs import ANSWERS, ASKS, ECHO, ORPHAN
+from otel_assembly.messages.tool_pairs import PAIRED
 from otel_assembly.policies.base import keep, keep_verdicts, leading, newest_atom, newest_request, newest_response
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from otel_assembly.decision import Compaction, Verdict
     from otel_assembly.tokens import TokenMeter
 
-#: What is set of an event that calls tools or answers them; any other is an atom of its own.
-_PAIRED: Final = ORPHAN | ECHO | ANSWERS | ASKS
+#: A cut at a step keeps at least one part in so many of what there is room for; else it is made at any atom.
+_LEAST_FILLED: Final = 4
 #: Of what is fixed, that which is an event.
 _OF_EVENTS: Final = frozenset({"leading_system", "pending_tool_calls", "newest_request"})
 #: The priorities of the blocks that a chain's parts are reported as.
@@ -139,7 +140,7 @@ class BudgetPlan:
         self.shortened[position] = tokens
 
     def sum(self, view: View) -> int:
-        """Tokens of a view's items, as far as they are counted, with what stands for some of them."""
+        """Tokens of a view's items, with what stands for some of them."""
         tokens = self._table.sum(view)
         for position, other in self.shortened.items():
             if view.holds(position):
@@ -191,51 +192,111 @@ class BudgetPlan:
     def cut(self, step_tokens: int, reserved: int = 0) -> int:
         """Where older turns are cut: the view's index of the oldest atom to keep, the number of items where none fits.
 
+        It is the last of the `Survivors` that the view's atoms have from the newest backwards, found by bisection.
+
         Args:
             step_tokens: Atoms lie in cells of ``4 × step_tokens`` bytes of the conversation, between which the cut
                 moves; 0 moves it to any atom.
             reserved: Tokens that are kept free for something else.
         """
-        history, view, table = self._view.history, self._view, self._table
-        pairing, response, left_out, first = history.pairing, self.newest_response, self.left_out, self.leading
-        atoms, flags, incomplete = pairing.atoms, pairing.flags, pairing.incomplete
-        # Where the view is a column's beginning, the call of every result in it is in it too.
-        solid = len(view.segments) == 1 and view.segments[0][1] == 0
-        #: Tokens of what does not cost its own: what has been taken in already, and what something stands for.
-        priced = {**self.shortened, **dict.fromkeys((*self.pinned, *self.newest, *self.summaries), 0)}
-        cell = BYTES_PER_TOKEN * step_tokens
-        index = len(view)
-        kept = Survivors(max(0, self.sharing.room() - reserved), none=index)
-        take = kept.take
-        #: Tokens of an atom's items whose first has not been reached, by that one's position.
-        late: dict[int, int] = {}
-        for chunk in view.chunks_backward():
-            for position, count in zip(chunk, table.peek(chunk), strict=True):
-                index -= 1
-                if index < first:
-                    return first
-                paired = flags[position] & _PAIRED
-                if paired:
-                    atom = atoms[position]
-                    if paired & ORPHAN or (atom in incomplete and not pairing.is_sendable(position, response)):
-                        continue
-                if left_out and position in left_out:
+        view, table, first = self._view, self._table, self.leading
+        room = max(0, self.sharing.room() - reserved)
+        corrected = -1
+        while corrected < len(table.corrected):
+            corrected = len(table.corrected)
+            corrections = self._corrections()
+            fits = self._oldest_fitting(room, corrections)
+            if table.estimated:  # the one in front decides the cut
+                table.exact(view.pick([(max(first, fits - 1), len(view))]))
+        if fits <= first:
+            return first
+        if step_tokens:
+            # A step right behind the newest atom would throw away what there is room for.
+            step = self._atom_from(self._cell_after(fits - 1, BYTES_PER_TOKEN * step_tokens))
+            if step < len(view) and _LEAST_FILLED * self._taken_from(step, corrections) >= room:
+                return step
+        return self._atom_from(fits)
+
+    def _corrections(self) -> list[tuple[int, int]]:
+        """What atoms take otherwise than the table says, by the view's index of where each begins; newest first.
+
+        What has been taken in already takes nothing more, and so does what is left out; a shorter text stands for some
+        events; and an atom with an unanswered call, of which the table says nothing, may stand there.
+        """
+        view, table, pairing = self._view, self._table, self._view.history.pairing
+        held = dict.fromkeys((*self.pinned, *self.newest, *self.summaries, *self.left_out), 0)
+        priced = {**self.shortened, **held}
+        found: dict[int, int] = {}
+        for position in {*pairing.open_items(self.newest_response), *priced}:
+            is_open = pairing.atoms[position] in pairing.incomplete
+            tokens = priced.get(position)
+            if is_open and not pairing.is_sendable(position, self.newest_response):
+                continue
+            if tokens is None:
+                tokens = table.tokens(position)
+            if not is_open:
+                tokens -= table.known(position)
+            index = view.index_of(pairing.atoms[position])
+            if tokens and (index >= 0 or (index := view.index_of(position)) >= 0):
+                found[index] = found.get(index, 0) + tokens
+        return sorted(found.items(), reverse=True)
+
+    def _oldest_fitting(self, room: int, corrections: Sequence[tuple[int, int]]) -> int:
+        """The first index of the view from which on all atoms together fit the room."""
+        begin, entries = len(self._view), iter([*corrections, (-1, 0)])
+        at, more = next(entries)
+        for column, low, stop in reversed(self._view.segments):
+            begin -= stop - low
+            if begin + stop - low <= self.leading:
+                break
+            sums, high, lowest = self._table.atoms(column), stop, low + max(0, self.leading - begin)
+            while True:
+                # What atoms take otherwise from `high` on is in `room`, and between `place` and there is none of them.
+                place = low + at - begin
+                floor = max(lowest, place + 1)
+                fits = bisect_left(sums, sums[stop] - room, floor, high + 1)
+                if fits > floor:
+                    return begin + fits - low
+                if place < lowest:
+                    break
+                room, high = room - more, place
+                at, more = next(entries)
+            room -= sums[stop] - sums[lowest]
+        return self.leading
+
+    def _taken_from(self, start: int, corrections: Sequence[tuple[int, int]]) -> int:
+        """What the atoms take that begin at an index of the view or behind it."""
+        tokens = sum([more for index, more in corrections if index >= start])
+        for column, low, stop in self._view.pick([(start, len(self._view))]).segments:
+            sums = self._table.atoms(column)
+            tokens += sums[stop] - sums[low]
+        return tokens
+
+    def _cell_after(self, index: int, cell: int) -> int:
+        """The view's index of the first item that begins in a later cell than the item at an index."""
+        history, position = self._view.history, self._view.position
+        boundary = (history.offset(position(index)) // cell + 1) * cell
+        everything = range(len(self._view))
+        return bisect_left(everything, boundary, index, key=lambda at: history.offset(position(at)))
+
+    def _atom_from(self, start: int) -> int:
+        """The first index of the view, from one on, at which an atom begins that may be sent; its length for none."""
+        view, pairing = self._view, self._view.history.pairing
+        for index in range(start, len(view)):
+            position = view.position(index)
+            if pairing.flags[position] & PAIRED:
+                atom = pairing.atoms[position]
+                if (atom != position and view.holds(atom)) or not pairing.is_sendable(position, self.newest_response):
                     continue
-                tokens = priced[position] if position in priced else count - 1 if count else table.tokens(position)
-                if paired:
-                    if atom != position and (solid or view.holds(atom)):
-                        late[atom] = late.get(atom, 0) + tokens
-                        continue
-                    tokens += late.pop(position, 0)
-                if not (take(index, tokens, history.offset(position) // cell) if cell else take(index, tokens)):
-                    return kept.last
-        return first
+            if position not in self.left_out:
+                return index
+        return len(view)
 
     def selected(self, cut: int) -> tuple[View, list[Verdict]]:
         """What stays when everything older than an index goes but what is held, and why the rest goes."""
         view = self._view
-        stays = {view.index_of(position) for position in (*self.pinned, *self.newest, *self.summaries)}
-        before = sorted(index for index in stays if self.leading <= index < cut)
+        held = map(view.index_of, {*self.pinned, *self.newest, *self.summaries})
+        before = sorted([index for index in held if self.leading <= index < cut])
         runs = to_runs([*range(self.leading), *before])
         at = cut
         for index in sorted(view.index_of(position) for position in self.left_out):
@@ -244,9 +305,10 @@ class BudgetPlan:
                 at = index + 1
         runs.append((at, len(view)))
         kept, verdicts = keep(view, [run for run in runs if run[0] < run[1]], DecisionReason.OVER_BUDGET)
-        outside = {view.position(index) for index in before}
-        verdicts += keep_verdicts(view, kept, outside & set(self.newest_request), DecisionReason.PINNED)
-        verdicts += keep_verdicts(view, kept, outside & set(self.pending), DecisionReason.PENDING_TOOL_CALL)
+        if before:
+            outside = set(map(view.position, before))
+            verdicts += keep_verdicts(view, kept, outside & set(self.newest_request), DecisionReason.PINNED)
+            verdicts += keep_verdicts(view, kept, outside & set(self.pending), DecisionReason.PENDING_TOOL_CALL)
         return kept, verdicts
 
     def gone(self, verdicts: Sequence[Verdict]) -> View | None:

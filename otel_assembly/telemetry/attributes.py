@@ -60,8 +60,6 @@ def assembly_attributes(record: Record, totals: Totals, prefix: Prefix, halts: i
         names.HALTS_EMITTED: halts,
         **overflow_attributes(record.overflow),
     }
-    if totals.tokens_in_estimated:
-        attributes[names.TOKENS_IN_ESTIMATED] = True
     if record.observed:
         attributes[names.STEPS] = len(record.steps)
         if record.model is not None:  # which may have been unknown when it began
@@ -120,8 +118,6 @@ def step_attributes(record: Record, step: Step, sums: Sums, halts: int) -> Attri
         names.HALTS_EMITTED: halts,
         **overflow_attributes(step.overflow),
     }
-    if not all(sums.table(view).complete(view) for view in (step.view_in, step.view_out)):
-        attributes[names.TOKENS_IN_ESTIMATED] = True
     if record.observed:
         _of_others(attributes, record, step.view_out)
     if step.reported is not None:
@@ -154,7 +150,6 @@ def _of_others(attributes: Attributes, record: Record, view_out: View) -> None:
         attributes[names.PAIRS_BROKEN] = broken
     if record.unknown:
         attributes[names.DIFF] = names.DIFF_UNKNOWN
-        attributes.pop(names.TOKENS_IN_ESTIMATED, None)
         for name in _OF_THE_INPUT:
             attributes.pop(name, None)
 
@@ -226,6 +221,7 @@ def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Arr
             content("\n".join(one.numbered.history.facts(one.position).texts)) for one in arrived
         ]
     arrays.add(list(columns), list(columns.values()))
+    arrays.add([names.TOKENS_ESTIMATED_ITEMS], [runs_of(one.item for one in arrived if one.estimated)])
     again = counted(record, record.baseline, arrived)
     columns = {
         names.COUNTED_ITEMS: [item_text(item) for item, _ in again],
@@ -319,13 +315,10 @@ class Sums:
         self._injected = {step.index: self._made(step) for step in record.steps if step.injected}
 
     def _made(self, step: Step) -> View:
-        """What a step made, counted: a later step may have taken it out again before anything counted it."""
+        """What a step made."""
         made = set(step.injected)
         view = step.view_out
         here = [position for position in view.positions() if step.numbered_out.item_ids.of(position) in made]
-        table = self.table(view)
-        for position in here:
-            table.tokens(position)
         return view.pick_positions(here)
 
     def table(self, view: View) -> TokenTable:
@@ -336,14 +329,14 @@ class Sums:
         return table
 
     def items(self, view: View) -> int:
-        """Tokens of a view's items, as far as they are counted."""
+        """Tokens of a view's items."""
         tokens = self._items.get(id(view))
         if tokens is None:
             tokens = self._items[id(view)] = self.table(view).sum(view)
         return tokens
 
     def rendered(self, prompts: tuple[str, ...], view: View) -> int:
-        """Tokens of a rendered prompt, as far as its items are counted."""
+        """Tokens of a rendered prompt."""
         tokens = self._prompts.get(id(prompts))
         if tokens is None:
             tokens = self._prompts[id(prompts)] = sum(map(self._meter.prompt, prompts))

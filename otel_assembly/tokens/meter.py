@@ -198,17 +198,11 @@ class TokenMeter:
             pass
         return tokens
 
-    def event(self, facts: EventFacts, *, remember: bool = True) -> int:
-        """The tokens of one event: framing, texts and media; 0 for what the model does not see.
-
-        Args:
-            facts: The event, described.
-            remember: Whether its texts are worth remembering here; False for who keeps the sum itself.
-        """
+    def event(self, facts: EventFacts) -> int:
+        """The tokens of one event: framing, texts and media; 0 for what the model does not see."""
         if not facts.rendered:
             return 0
-        count = self.text if remember else self._count
-        return self.framing.message(facts) + sum(map(count, facts.texts)) + facts.media_tokens
+        return self.framing.message(facts) + sum(map(self.text, facts.texts)) + facts.media_tokens
 
     def prompt(self, text: str) -> int:
         """The tokens of one system prompt."""

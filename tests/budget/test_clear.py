@@ -186,7 +186,7 @@ async def test_the_numbers_are_those_of_the_rendered_prompt(recorder):
     span = recorder.span("assemble_context")
     assert span.attributes["assembly.tokens.out"] == totals.tokens_out
     assert sum(span.attributes["assembly.kind.tokens"]) == totals.tokens_out
-    assert not totals.tokens_in_estimated
+    assert totals.estimated_in == 0
 
 
 texts = st.text(alphabet=st.sampled_from("abc défg한국 \n<|>.0"), min_size=1, max_size=200).filter(str.strip)

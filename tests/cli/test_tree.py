@@ -96,11 +96,6 @@ def test_without_a_budget_the_bar_is_full_and_has_no_share():
     assert " / " not in drawn
 
 
-def test_lower_bounds_say_so():
-    drawn = draw(span(name="assemble_context", **ASSEMBLY, assembly__tokens__in_estimated=True))
-    assert "tokens ≥12,410→6,000" in drawn
-
-
 def test_the_legend_stands_once_and_names_what_was_shown():
     spans = [span(str(turn), name="assemble_context", start=turn, **ASSEMBLY) for turn in range(3)]
     drawn = draw(*spans)

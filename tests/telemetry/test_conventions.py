@@ -384,7 +384,6 @@ class NumberLikeNumPys(int):
         ({c.TURN: NumberLikeNumPys(2)}, "'assembly.turn' should be int, is NumberLikeNumPys"),
         ({c.TURN: None}, "'assembly.turn' should be int, is NoneType"),
         ({c.BUDGET_UTILIZATION: 1}, "'assembly.budget.utilization' should be double, is int"),
-        ({c.TOKENS_IN_ESTIMATED: 0}, "'assembly.tokens.in_estimated' should be boolean, is int"),
         ({c.ARRIVED_ITEMS: [3, 4]}, "'assembly.arrived.items' should be string[], is list[int]"),
         ({c.ARRIVED_TOKENS: [3, True]}, "'assembly.arrived.tokens' should be int[], is list[bool, int]"),
         ({c.KEPT_ITEMS: "2-4"}, "'assembly.kept.items' should be string[], is str"),

@@ -165,7 +165,7 @@ async def test_under_the_disabled_sdk_no_record_is_looked_at(monkeypatch):
     assert not looked
 
 
-async def test_sampled_out_and_unmeasured_no_token_is_counted_for_a_window():
+async def test_sampled_out_and_unmeasured_each_event_is_counted_once_for_a_window():
     class Counting(WordCounter):
         counted = 0
 
@@ -178,5 +178,5 @@ async def test_sampled_out_and_unmeasured_no_token_is_counted_for_a_window():
     recorder = OpenTelemetryRecorder(tracer_provider=unsampled)
     assembler = Assembler([ConversationPolicy(), SlidingWindowPolicy(2)], counter=counter, recorder=recorder)
     assembly = await assembler.assemble(["p"], conversation("ask", "answer", "ask"), Context())
-    assert (len(assembly.events), counter.counted) == (2, 0)
+    assert (len(assembly.events), counter.counted) == (2, 3)
     assert assembly.totals.tokens_out > 0

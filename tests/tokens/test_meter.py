@@ -112,14 +112,6 @@ def test_ids_of_tool_calls_are_not_counted(spy):
     assert spy.asked == ["hi", "f", "{}"]
 
 
-def test_an_event_may_go_unremembered(spy):
-    meter = TokenMeter(spy)
-    facts = EventFacts(EventKind.REQUEST, "a")
-    assert {meter.event(facts, remember=False), meter.event(facts, remember=False), meter.event(facts)} == {5}
-    assert meter.event(facts) == 5
-    assert spy.asked == ["a", "a", "a"]
-
-
 def test_what_the_model_does_not_see_costs_nothing(spy):
     meter = TokenMeter(spy)
     assert meter.event(describe(ObserverAlert(source="x", severity="info", message="m"))) == 0
@@ -158,7 +150,7 @@ def test_a_counter_that_does_not_count_is_named(spy, answer):
     meter = TokenMeter(spy)
     for ask in (
         lambda: meter.text("secret"),
-        lambda: meter.event(EventFacts(EventKind.REQUEST, "secret"), remember=False),
+        lambda: meter.event(EventFacts(EventKind.REQUEST, "secret")),
         lambda: meter.tools([{"name": "t"}]),
     ):
         with pytest.raises(TokenizerError, match=r"'words' \(SpyCounter\)") as caught:

@@ -84,7 +84,6 @@ class _StrategyRun:
             return 0
         record = self._assembly.record
         view = record.ledger_input.view.pick([(0, len(events))])
-        record.count(view)
         return record.items_tokens(view)
 
     def end(self, strategy: Any, events: Any) -> None:

@@ -114,7 +114,7 @@ def _counted(assembly: ObservedAssembly) -> int | None:
         return None
     record = assembly.record
     view = record.steps[-1].view_out
-    record.count(view)
+    record.table(view).exact(view)
     return record.items_tokens(view)
 
 

@@ -117,7 +117,6 @@ def prepare(
     events: Sequence[Part],
     *,
     prompt: str | None = None,
-    sized: bool = False,
     started_ns: int,
 ) -> ObservedAssembly | None:
     """The assembly that something that takes in this context is a step of; None where no provider is configured.
@@ -132,7 +131,6 @@ def prepare(
         agent: Whose context it is.
         events: The context in parts.
         prompt: The system prompt, where it is not the one that was last made.
-        sized: Whether the tokens of every part are counted here, because what leaves was in no prompt that was counted.
         started_ns: When the step began.
     """
     session, known = agent.state.session_id, remembered(agent)
@@ -152,9 +150,6 @@ def prepare(
             conversation_id=session,
             started_ns=started_ns,
         )
-    if assembly is not None and sized and assembly.recording.measured:
-        with reported_whole(assembly):
-            assembly.record.count(assembly.record.view_out)
     return assembly
 
 
@@ -181,7 +176,7 @@ def step_done(agent: Any, error: BaseException | None = None, *, stays: bool = F
 
 def report(instrumentation: Instrumentation, agent: Any, change: Change) -> None:
     """Report a change as a step of the model call that is prepared."""
-    assembly = prepare(instrumentation, agent, change.before, sized=True, started_ns=change.started_ns)
+    assembly = prepare(instrumentation, agent, change.before, started_ns=change.started_ns)
     if assembly is None:
         return
     started_ns = max(change.started_ns, remembered(agent).done_ns)

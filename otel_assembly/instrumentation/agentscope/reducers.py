@@ -80,7 +80,7 @@ class Compression:
         self._events = known.events(self._agent)
         if known.replies:
             report_prompt(self._instrumentation, self._agent)  # it was made by now, to be measured
-        assembly = prepare(self._instrumentation, self._agent, self._events, sized=True, started_ns=self.started_ns)
+        assembly = prepare(self._instrumentation, self._agent, self._events, started_ns=self.started_ns)
         if assembly is None:
             return
         if assembly.recording.measured:

@@ -2,7 +2,7 @@
 
 const fact = (name, ...value) => el("div", { class: "fact" }, el("dt", {}, name), el("dd", {}, value));
 
-const flow = (one) => (one.in === undefined ? `unknown → ${count(one.out)}` : `${one.estimated ? "≥ " : ""}${count(one.in)} → ${count(one.out)}`);
+const flow = (one) => (one.in === undefined ? `unknown → ${count(one.out)}` : `${count(one.in)} → ${count(one.out)}`);
 
 function chips(runs, open) {
   return el("span", { class: "chips" }, (runs ?? []).map((run) => {
@@ -123,7 +123,7 @@ function headFacts(ledger, turn, place) {
   return el("dl", { class: "facts head" },
     fact("Tokens", flow(turn), turn.budget ? el("span", { class: "dim" }, ` of ${count(turn.budget)}, ${percent(turn.out ?? 0, turn.budget)}`) : el("span", { class: "dim" }, " (no budget)")),
     fact("Events", turn.eventsIn === undefined ? `unknown → ${count(turn.eventsOut)}` : `${count(turn.eventsIn)} → ${count(turn.eventsOut)}`),
-    turn.dropped ? fact("Left out", `${count(turn.dropped)}`, el("span", { class: "dim" }, ` ${turn.estimated ? "≥ " : ""}${count(turn.droppedTokens)} tokens`)) : null,
+    turn.dropped ? fact("Left out", `${count(turn.dropped)}`, el("span", { class: "dim" }, ` ${count(turn.droppedTokens)} tokens`)) : null,
     turn.compacted ? fact("Compacted", count(turn.compacted)) : null,
     turn.fixed !== undefined ? fact("Fixed", `${count(turn.fixed)} tokens`) : null,
     prefixOf(ledger, turn, place),

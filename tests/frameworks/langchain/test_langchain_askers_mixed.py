@@ -91,12 +91,7 @@ def answers(chance):
 
 
 def adds_up(span):
-    """Whether the tokens that went out of a span are those that came in, less what left, and what was put in.
-
-    Where a span says that some of them are lower bounds, nothing follows.
-    """
-    if span.attributes.get("assembly.tokens.in_estimated"):
-        return True
+    """Whether the tokens that went out of a span are those that came in, less what left, and what was put in."""
     came, left = ("in", "injected"), ("out", "dropped", "compacted")
     names = {"in": "assembly.tokens.in", "out": "assembly.tokens.out"}
     tokens = {one: span.attributes[names.get(one, f"assembly.{one}.tokens")] for one in (*came, *left)}

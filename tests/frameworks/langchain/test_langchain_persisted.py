@@ -20,10 +20,11 @@ from langchain_core.messages import (
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
-from otel_assembly import Assembler, Context, SlidingWindowPolicy
+from otel_assembly import Assembler, Context, SlidingWindowPolicy, describe
 from otel_assembly.explain import Explainer
 from otel_assembly.instrumentation.langchain import AssemblyMiddleware
 from otel_assembly.telemetry import read_ledgers
+from otel_assembly.tokens import TiktokenCounter, TokenMeter
 
 ASSEMBLY = "assemble_context"
 THREAD = {"configurable": {"thread_id": "one"}}
@@ -66,6 +67,42 @@ def filters(request, handler):
 @before_model
 def looks(state, runtime):
     return None
+
+
+def takes(messages):
+    """Tokens of a prompt of these messages, counted by themselves."""
+    meter = TokenMeter(TiktokenCounter("o200k_base"))
+    return meter.priming + sum(meter.event(describe(one)) for one in messages)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda messages: [],
+        lambda messages: [RemoveMessage(id=messages[0].id)],
+        lambda messages: [AIMessage("Or so.", id=messages[1].id)],
+    ],
+    ids=["as it was", "one removed", "one edited"],
+)
+def test_what_was_trimmed_long_ago_has_its_tokens_on_every_turn(telemetry, change):
+    def answer(state):
+        kept = trim_messages(state["messages"], max_tokens=9, token_counter=len, strategy="last")
+        return {"messages": [AIMessage(f"{len(kept)} messages say so.")]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("answer", answer)
+    builder.add_edge(START, "answer")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    graph.update_state(THREAD, {"messages": list(exchanges(15))})
+    for number in range(3):
+        graph.update_state(THREAD, {"messages": change(graph.get_state(THREAD).values["messages"])})
+        came = [*graph.get_state(THREAD).values["messages"], HumanMessage(f"And {number}?")]
+        ask(graph, came[-1])
+        for name in (ASSEMBLY, "apply_policy trim_messages"):
+            held = telemetry.spans_named(name)[-1].attributes
+            assert held["assembly.tokens.in"] == takes(came)
+            assert held["assembly.tokens.out"] == takes(came[-9:])
+            assert held["assembly.dropped.tokens"] == takes(came[:-9]) - takes([])
 
 
 REDUCERS = {
