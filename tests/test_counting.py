@@ -78,8 +78,8 @@ async def test_of_more_than_four_mebibytes_the_oldest_are_estimated_and_say_so()
     zero, one = turns(telemetry)
     assert zero.span.attributes["assembly.tokens.estimated.items"] == ["0-1"]
     exact = 4 + len(large(1)[0].content.split())
-    assert {zero.arrived[item] for item in range(2, 6)} == {exact}
-    assert zero.arrived[0] == zero.arrived[1] == pytest.approx(exact, rel=0.001)
+    assert {zero.arrived[str(item)] for item in range(2, 6)} == {exact}
+    assert zero.arrived["0"] == zero.arrived["1"] == pytest.approx(exact, rel=0.001)
     assert "assembly.tokens.estimated.items" not in one.span.attributes
     assert telemetry.violations() == []
 
@@ -102,7 +102,7 @@ async def test_an_estimate_that_is_counted_later_is_told_again():
     (await Assembler([], counter=counter).assemble([], history)).totals  # noqa: B018  # another sends all of it
     history.append(ModelRequest(content="b"))
     assert (await window.assemble([], history, context)).totals.estimated_in == 0
-    assert turns(telemetry)[1].counted == {item: 4 + len(history[item].content.split()) for item in (0, 1)}
+    assert turns(telemetry)[1].counted == {str(item): 4 + len(history[item].content.split()) for item in (0, 1)}
 
 
 class Fails(SpyCounter):
