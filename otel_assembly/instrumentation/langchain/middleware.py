@@ -119,8 +119,8 @@ class _CalledInRun(CalledModel):
 def _model_called(
     instrumentation: Instrumentation, model: Any, args: Sequence[Any], settings: Mapping[str, Any]
 ) -> CalledModel:
-    around = REDUCER_CALL.get()
-    if around is not None and not around.calls:
+    running = REDUCER_CALL.get()
+    if running is not None and not running.calls:
         return CalledModel(prepared=False)  # a reducer's own, as a summariser's
     node, run = MODEL_NODE.get(), GRAPH_RUN.get()
     if node is not None or (run is not None and run.prepares_model_call()):
