@@ -104,10 +104,5 @@ def told(assembly):
     return [(d.item, d.outcome.value, d.reason.value) for d in assembly.decisions]
 
 
-def item_number(item):
-    """The number that stands for an item id where ledgers are read: what policies made comes behind what came in."""
-    return (1 << 62) + int(item[1:]) if item.startswith("m") else int(item)
-
-
 def warning(message="slow"):
     return ObserverAlert(source="monitor", severity=Severity.WARNING, message=message)

@@ -9,12 +9,11 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING
 
-from otel_assembly._internal.intervals import to_runs
 from otel_assembly.cli.jaeger_source import check_jaeger_options, spans_of_jaeger
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.errors import AssemblyError, ConfigurationError
-from otel_assembly.ledger.snapshot import run_text
 from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.span_values import item_key, runs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,7 +41,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     source.add_argument("--jaeger", metavar="URL", help="a Jaeger, such as http://localhost:16686")
     parser.add_argument("--turn", type=_number, required=True, metavar="N", help="the assembly, counted from 0")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--item", type=_number, metavar="K", help="the item, by its ordinal")
+    which.add_argument("--item", type=_item, metavar="K", help="the item, by its id: 3, or m0 for what a policy made")
     which.add_argument("--find", metavar="TEXT", help="the item, by what it says: captured content, or --transcript")
     parser.add_argument("--conversation", metavar="ID", help="the conversation, by its id")
     parser.add_argument("--ledger", metavar="ID", help="the ledger, by its id or the beginning of it")
@@ -64,6 +63,14 @@ def _number(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"must be a whole number, 0 or more, got {text!r}")
     return int(text)
+
+
+def _item(text: str) -> str:
+    try:
+        made, number = item_key(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be an item's id, such as 3 or m0, got {text!r}") from None
+    return f"{'m' * made}{number}"
 
 
 class AmbiguousError(ConfigurationError):
@@ -175,12 +182,12 @@ def _told(ledger: LedgerHistory) -> str:
 # Which item
 
 
-def _find(arguments: argparse.Namespace, ledger: LedgerHistory) -> int:
+def _find(arguments: argparse.Namespace, ledger: LedgerHistory) -> str:
     texts = _texts(arguments, ledger)
     wanted = arguments.find.casefold()
     if not wanted:
         raise ConfigurationError("--find needs a text to look for")
-    found = [item for item, text in sorted(texts.items()) if wanted in text.casefold()]
+    found = [item for item, text in texts.items() if wanted in text.casefold()]
     if not found:
         raise AssemblyError(f"no item says {_excerpt(arguments.find, arguments.find)!r}")
     if len(found) > 1:
@@ -194,21 +201,21 @@ def _find(arguments: argparse.Namespace, ledger: LedgerHistory) -> int:
     return found[0]
 
 
-def _texts(arguments: argparse.Namespace, ledger: LedgerHistory) -> dict[int, str]:
+def _texts(arguments: argparse.Namespace, ledger: LedgerHistory) -> dict[str, str]:
     """What the items say, by item id."""
     if arguments.transcript is not None:
         return _of_transcript(arguments.transcript, ledger)
-    texts: dict[int, str] = {}
+    texts: dict[str, str] = {}
     for turn in ledger.turns:
         texts.update(zip(turn.arrived, map(str, turn.attributes.get(names.ARRIVED_CONTENTS, ())), strict=False))
     if not texts:
         raise ConfigurationError(
             "the traces hold no content, for its capture was off; give the conversation with --transcript, or --item"
         )
-    return texts
+    return {item: texts[item] for item in sorted(texts, key=item_key)}
 
 
-def _of_transcript(path: str, ledger: LedgerHistory) -> dict[int, str]:
+def _of_transcript(path: str, ledger: LedgerHistory) -> dict[str, str]:
     from otel_assembly.cli.transcripts import read_transcripts
     from otel_assembly.errors import TranscriptError
     from otel_assembly.messages.describe import EventKind, describe
@@ -224,8 +231,8 @@ def _of_transcript(path: str, ledger: LedgerHistory) -> dict[int, str]:
         raise ConfigurationError(f"{path}: none of its {len(transcripts)} conversations has the id {conversation!r}")
     facts = [describe(message) for message in (named or transcripts)[0].messages]
     first = next((at for at, one in enumerate(facts) if one.kind != EventKind.SYSTEM), len(facts))
-    items = sorted(item for item in ledger.items if ledger.maker_of(item) is None)
-    texts: dict[int, str] = {}
+    items = sorted((item for item in ledger.items if not item_key(item)[0]), key=item_key)
+    texts: dict[str, str] = {}
     for item, one in zip(items, facts[first:], strict=False):
         if ledger.items[item].bytes != sum(len(text.encode("utf-8", "surrogatepass")) for text in one.texts):
             raise ConfigurationError(
@@ -286,11 +293,11 @@ def _print_absent(explainer: Explainer, absent: Sequence[Absence]) -> None:
     print(_wrapped("", f"Out of the prompt of turn {explainer.number}: {out:,} item{'s' * (out != 1)}.", 0))
     rows = [
         (
-            f"{group.policy or ('its source' if group.reason else 'not known')}",
+            group.policy or "not known",
             group.reason or "not known",
             f"{len(group.items):,}",
-            f"{'≥' * bool(group.uncounted)}{group.tokens:,}",
-            _runs(group.items),
+            f"{group.tokens:,}" if group.tokens is not None else "not known",
+            ", ".join(runs_of(group.items)),
         )
         for group in absent
     ]
@@ -300,7 +307,3 @@ def _print_absent(explainer: Explainer, absent: Sequence[Absence]) -> None:
         cells = [row[0].ljust(widths[0]), row[1].ljust(widths[1]), row[2].rjust(widths[2]), row[3].rjust(widths[3])]
         first = f"  {'  '.join(cells)}  "
         print(_encodable(safe_text(first) + textwrap.shorten(row[4], max(12, _width() - len(first)), placeholder=" …")))
-
-
-def _runs(items: Sequence[int]) -> str:
-    return ", ".join(run_text(start, stop - 1) for start, stop in to_runs(items))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from otel_assembly.budget.attempt import CompactionOutcome
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.span_values import as_list, integer, pairs, whole_attributes
+from otel_assembly.telemetry.span_values import ItemRuns, as_list, integer, pairs, step_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -83,7 +84,8 @@ def _assembly(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
     if flow := _flow(attributes, glyphs):
         facts.append(Fact(f"tokens {flow}" + (f" / {budget:,}" if budget else "")))
     if dropped:
-        facts.append(Fact(f"dropped {dropped:,}" + (f" ({tokens:,} tokens)" if tokens else ""), "yellow"))
+        size = f" ({tokens:,} tokens)" if tokens else ""
+        facts.append(Fact(f"dropped {dropped:,}{_new(attributes)}{size}", "yellow"))
     return facts + _counts(attributes)
 
 
@@ -92,14 +94,11 @@ def _policy(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
     flow = _flow(attributes, glyphs)
     facts = [Fact(flow)] if flow else []
     reasons = _reasons(node)
-    recorded = reasons.total()
     dropped = _number(attributes, names.DROPPED_COUNT)
-    dropped = recorded if dropped is None else dropped
+    dropped = reasons.total() if dropped is None else dropped
     if dropped:
         why = ", ".join(f"{reason} {glyphs.times}{count:,}" for reason, count in reasons.most_common())
-        # What left in an earlier turn is counted in every one, but its reason stands on the span where it left.
-        new = "" if recorded == dropped else f"{recorded:,} new: "
-        facts.append(Fact(f"dropped {dropped:,}" + (f" ({new}{why})" if why else ""), "yellow"))
+        facts.append(Fact(f"dropped {dropped:,}" + _new(attributes) + (f" ({why})" if why else ""), "yellow"))
     facts += _counts(attributes)
     if alerts := _number(attributes, names.ALERTS_DELIVERED):
         facts.append(Fact(f"{alerts:,} alert" + "s" * (alerts > 1), "yellow"))
@@ -162,16 +161,24 @@ def _counts(attributes: Mapping[str, Any]) -> list[Fact]:
     return [Fact(f"{what} {count:,}") for what, key in counts if (count := _number(attributes, key))]
 
 
+def _new(attributes: Mapping[str, Any]) -> str:
+    """How many of those that are dropped the prompt before held, or are seen for the first time."""
+    new = _number(attributes, names.DROPPED_NEW)
+    return f", {new:,} new" if new else ""
+
+
 def _reasons(node: SpanNode) -> Counter[str]:
-    """Items that left, by reason; arrays that a span could not hold go on in its ``list_items``."""
+    """Items that a policy dropped, by reason; of those that it does not list, the reasons stand together."""
+    held = step_attributes(node.span, (child.span for child in node.children))
     reasons: Counter[str] = Counter()
-    held = whole_attributes(node.span, (child.span for child in node.children))
-    items, whys = (as_list(held.get(key)) for key in (names.DROPPED_ITEMS, names.DROPPED_REASONS))
-    for item, reason in zip(items, whys, strict=False):
-        first, _, last = str(item).partition("-")
-        start, end = integer(first), integer(last or first)
-        if start is not None and end is not None and start <= end:
-            reasons[str(reason)] += end - start + 1
+    for run, reason in zip(
+        as_list(held.get(names.DROPPED_ITEMS)), as_list(held.get(names.DROPPED_REASONS)), strict=False
+    ):
+        with suppress(ValueError):
+            reasons[str(reason)] += len(ItemRuns([run]))
+    rest = " or ".join(map(str, as_list(held.get(names.DROPPED_REST))))
+    if rest:
+        reasons[rest] += max(0, (_number(held, names.DROPPED_COUNT) or 0) - reasons.total())
     return reasons
 
 

@@ -3,7 +3,7 @@
 ::
 
     ledger = next(iter(read_ledgers(read_spans("spans.jsonl")).values()))
-    print(explain(ledger, turn=7, item=3).raises)
+    print(explain(ledger, turn=7, item="3").raises)
 
 The chain of the turn is run again, by our own policies, on what the ledger states of the conversation: kinds, tokens,
 bytes, pairs, settings. Nothing is answered that such a run has not shown; what the traces do not tell is said to be

@@ -50,7 +50,7 @@ class AllocatorRun:
         except UnknownError as error:
             self.problem = str(error)
 
-    def smallest(self, item: int) -> tuple[int, bool]:
+    def smallest(self, item: str) -> tuple[int, bool]:
         """How many more tokens keep the item, with which all that is smaller does not; and whether less might do.
 
         Raises:
@@ -95,7 +95,7 @@ class AllocatorRun:
         vague = (one.cuttable and one.is_vague(len(ran.kept[at]), ran.rooms[at]) for at, one in enumerate(numbers))
         return next((at for at, found in enumerate(vague) if found), None)
 
-    def _holds(self, item: int, runs: Sequence[BlocksRun], place: int, trouble: int | None) -> bool:
+    def _holds(self, item: str, runs: Sequence[BlocksRun], place: int, trouble: int | None) -> bool:
         """Whether an item that is kept is so whatever the blocks before it take, and its own."""
         if trouble is None or any(self._vague(ran, place) is not None for ran in runs):
             return trouble is None

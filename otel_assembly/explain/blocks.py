@@ -80,7 +80,7 @@ class BlockNumbers:
     cuttable: bool
     cost: int
     floor: int
-    order: tuple[int, ...]
+    order: tuple[str, ...]
     marks: tuple[int, ...]
     upto: tuple[int, ...]
     atoms: tuple[int, ...]
@@ -88,7 +88,7 @@ class BlockNumbers:
     texts: tuple[bool, ...]
     kept: int
     tokens_out: int
-    compacted: frozenset[int]
+    compacted: frozenset[str]
     room: int
     instructed: bool
 
@@ -115,7 +115,7 @@ class BlockNumbers:
         left = self.texts[:count]
         return more_together or (count > 1 and all(left) and not all(self.texts))
 
-    def least_room(self, item: int) -> int:
+    def least_room(self, item: str) -> int:
         """With less room than this, the item is not in the prompt as it is."""
         at, end = self.order.index(item), 0
         for size in self.atoms:
@@ -150,7 +150,7 @@ class BlocksRun:
         assumed: The first for which the answer had to be assumed.
     """
 
-    kept: tuple[frozenset[int], ...]
+    kept: tuple[frozenset[str], ...]
     rooms: tuple[int, ...]
     made: frozenset[int]
     asked: int | None
@@ -222,9 +222,9 @@ class BlocksOfTurn:
         atoms = tuple(int(size) for size in held.get(names.BLOCK_ATOMS, ())) or (1,) * len(order)
         if stated != held[names.ITEMS_IN] or len(charges) != len(order) or sum(atoms) != len(order):
             raise UnknownError(f"which items block {block.name!r} holds, and what they are charged, is not all told")
-        tokens = [self._ledger.tokens_known(self._turn.number, item) for item in order]
-        known = [one if one is not None else 0 for one in tokens]
-        if any(item not in self._ledger.items for item in order) or None in tokens:
+        tokens = [self._ledger.tokens(self._turn.number, item) for item in order]
+        known = [one for one in tokens if one is not None]
+        if len(known) < len(order):
             raise UnknownError(f"the arrival of an item of block {block.name!r} is not in the traces")
         cost = int(held.get(names.BLOCK_COST, held[names.TOKENS_IN])) if cuttable else int(held[names.TOKENS_OUT])
         compacted = {DecisionOutcome.COMPACTED.value}
@@ -246,7 +246,7 @@ class BlocksOfTurn:
             instructed=False,
         )
 
-    def _texts(self, block: ReportedBlock, order: Sequence[int]) -> tuple[bool, ...]:
+    def _texts(self, block: ReportedBlock, order: Sequence[str]) -> tuple[bool, ...]:
         """Which items are texts: all, none, or those that have their block's kind and none of an event's own."""
         events = block.attributes.get(names.BLOCK_EVENTS, 0)
         if events in {0, len(order)}:
@@ -273,7 +273,7 @@ class BlocksOfTurn:
             items.append(
                 [
                     BlockItem(
-                        f"{one.order[at]};" if one.texts[at] else StandIn(one.order[at], EventKind.OTHER, None, 0),
+                        f"{one.order[at]};" if one.texts[at] else StandIn(one.order[at], EventKind.OTHER, 0, 0),
                         rank=at + 1,
                         score=-at,
                         group=group,
@@ -298,7 +298,7 @@ class BlocksOfTurn:
             restated=f"{extra}" if extra > 0 else "",
         )
 
-    def place_of(self, item: int) -> int | None:
+    def place_of(self, item: str) -> int | None:
         """The block whose item it is, if it is one that may be kept."""
         return next((place for place, one in enumerate(self.numbers) if item in one.order), None)
 
@@ -331,7 +331,7 @@ class BlocksOfTurn:
         """
         return self._run(self._blocks, self._window + more, self._reserve, self._priming, answer)
 
-    def keeps_with_its_floor_alone(self, item: int, answer: Answer) -> bool:
+    def keeps_with_its_floor_alone(self, item: str, answer: Answer) -> bool:
         """Whether an item is kept also where its block has nothing but what is reserved for it."""
         place = self.place_of(item)
         if place is None or not self.numbers[place].floor:
@@ -368,7 +368,7 @@ class BlocksOfTurn:
         decisions = allocation.decisions
         return BlocksRun(
             kept=tuple(
-                frozenset(_ordinal(item.item) for item in decision.items if item.outcome is DecisionOutcome.KEPT)
+                frozenset(_id(item.item) for item in decision.items if item.outcome is DecisionOutcome.KEPT)
                 if decision.block.cuttable
                 else frozenset()
                 for decision in decisions
@@ -382,24 +382,24 @@ class BlocksOfTurn:
     def _recorded(self, request: CompactionRequest) -> int:
         """What the block took when this was asked; 0 where it was not compacted."""
         one = self.numbers[self._places[request.block.name]]
-        return one.tokens_out if one.compacted == frozenset(_ordinals(request.text)) else 0
+        return one.tokens_out if one.compacted == frozenset(_ids(request.text)) else 0
 
     def _assumed(self, request: CompactionRequest, answer: Answer | None) -> int:
         """What the block takes with an answer that is assumed."""
         one = self.numbers[self._places[request.block.name]]
-        asked = _ordinals(request.text)
+        asked = _ids(request.text)
         first = one.order.index(asked[0]) if len(asked) == 1 else 0
         tokens = answer(request.target) if answer is not None else 0
         return one.upto[first] + one.marks[first] + tokens if tokens else 0
 
 
-def _ordinals(text: str) -> list[int]:
-    return [int(item) for item in text.split(";") if item]
+def _ids(text: str) -> list[str]:
+    return [item for item in text.split(";") if item]
 
 
-def _ordinal(item: BlockItem) -> int:
+def _id(item: BlockItem) -> str:
     content: Any = item.content
-    return content.item if isinstance(content, StandIn) else int(content.rstrip(";"))
+    return content.item if isinstance(content, StandIn) else content.rstrip(";")
 
 
 class _Numbers(Measure):
@@ -436,12 +436,12 @@ class _Numbers(Measure):
         return Compacted(text, tokens, ())
 
     def item(self, item: BlockItem) -> int:
-        return self._tokens.get(_ordinal(item), 0) if isinstance(item.content, StandIn) else self._text_item(item)
+        return self._tokens.get(_id(item), 0) if isinstance(item.content, StandIn) else self._text_item(item)
 
     def _text_item(self, item: BlockItem) -> int:
         content = item.content
         is_item = isinstance(content, str) and content.endswith(";")
-        return self._tokens.get(_ordinal(item), 0) if is_item else 0
+        return self._tokens.get(_id(item), 0) if is_item else 0
 
     def tokens(self, block: Block, items: Sequence[BlockItem], kept: Sequence[int]) -> int:
         return self._by_name[block.name].cost if kept else 0

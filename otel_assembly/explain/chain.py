@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from otel_assembly.chain.config import policy_of
 from otel_assembly.context import Context
-from otel_assembly.decision import DecisionReason
 from otel_assembly.errors import ConfigurationError, ContextOverflowError
 from otel_assembly.explain.skeleton import PromptsOfTurn, SkeletonMeter, UnknownError, note_tokens, stand_ins
 from otel_assembly.explain.summarised import summarised
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Mapping, Sequence
 
     from otel_assembly.decision import Outcome
-    from otel_assembly.explain.skeleton import StandIn
     from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedStep, ReportedTurn
 
 T = TypeVar("T")
@@ -54,14 +52,14 @@ class StepRun:
     """One policy, run again.
 
     Attributes:
-        kept: The ordinals that it let out, in order.
+        kept: The items that it let out, in order.
         outcome: What it decided; None where it was not run but taken from the ledger.
     """
 
-    kept: tuple[int, ...]
+    kept: tuple[str, ...]
     outcome: Outcome | None = None
 
-    def reason_for(self, item: int) -> str | None:
+    def reason_for(self, item: str) -> str | None:
         """The rule by which an item was kept although another would have taken it, or was not kept."""
         for verdict in self.outcome.decisions if self.outcome is not None else ():
             if any(event.item == item for event in verdict.events):
@@ -75,7 +73,6 @@ class ChainRun:
     Attributes:
         problem: Why a run with the limits as they were does not give what the ledger states; None where it does.
         base: That run, policy by policy.
-        uncounted: Items whose tokens nobody counted: what is worked out without them is a lower bound.
     """
 
     def __init__(self, ledger: LedgerHistory, turn: ReportedTurn, known: KnownPolicies) -> None:
@@ -86,7 +83,6 @@ class ChainRun:
         self._policies: dict[tuple[int, int], DecidingPolicy | None] = {}
         self.problem: str | None = None
         self.base: list[StepRun] = []
-        self.uncounted: frozenset[int] = frozenset()
         try:
             self._prepare()
         except UnknownError as error:
@@ -96,7 +92,7 @@ class ChainRun:
         turn = self._turn
         if not turn.sent:
             raise UnknownError("nothing was sent on this turn")
-        if not _consecutive(turn.steps):
+        if turn.missing:
             raise UnknownError("the span of one of this turn's policies is missing")
         unsaid = [item for item, exit_ in self._exits.items() if exit_.reason is None]
         if unsaid:
@@ -107,20 +103,19 @@ class ChainRun:
         self._run_base(frozenset())
         if self.problem is not None and self._awaiting:
             self._run_base(self._awaiting)
-        self.uncounted = frozenset(item for item, event in self._events.items() if event.tokens is None)
 
-    def _run_base(self, awaiting: frozenset[int]) -> None:
+    def _run_base(self, awaiting: frozenset[str]) -> None:
         self._events = stand_ins(self._ledger, self._turn, self._items, awaiting)
         self._history = History(self._events[item] for item in self._items)
         parted = [
             item
             for position, item in enumerate(self._items)
-            if self._ledger.items[item].atom not in (item, self._items[self._history.atom(position)])
+            if self._atoms[item] not in (item, self._items[self._history.atom(position)])
         ]
         if parted:
             raise UnknownError(f"the traces do not say which call each result answers: {_count(parted, 'item')}")
         self._meter = SkeletonMeter(self._turn, self._prompts, self._notes)
-        self.problem, self._awaiting = None, frozenset[int]()
+        self.problem, self._awaiting = None, frozenset[str]()
         self.base = self.run({})
         for step, ran in zip(self._turn.steps, self.base, strict=True):
             stated = self._stated(step.index)
@@ -136,14 +131,17 @@ class ChainRun:
         if list(self.base[-1].kept if self.base else self._items) != list(self._turn.kept):
             self.problem = "the items stand in an order that the policies of the chain do not give them"
 
-    def _input(self) -> list[int]:
-        """The ordinals of the assembly's input, in order."""
-        turn, ledger = self._turn, self._ledger
-        there = {item for item in (*turn.kept, *self._exits) if not self._is_withdrawn(item)}
-        missing = sorted(item for item in there if item not in ledger.items)
+    def _input(self) -> list[str]:
+        """The items of the assembly's input, in order."""
+        turn = self._turn
+        if turn.offered is None:
+            raise UnknownError("what came in could not be known")
+        items = list(turn.offered)
+        known = {item: self._ledger.item(turn.number, item) for item in items}
+        missing = [item for item, one in known.items() if one is None]
         if missing:
             raise UnknownError(f"the arrival of {_count(missing, 'item')} is not in the traces")
-        items = sorted(there - ledger.made_by_policies)
+        self._atoms = {item: one.atom for item, one in known.items() if one is not None}
         if turn.attributes.get(names.EVENTS_IN) != len(items):
             raise UnknownError(
                 f"{turn.attributes.get(names.EVENTS_IN, 'an unknown number of')} events came in, and the traces tell of"
@@ -151,22 +149,18 @@ class ChainRun:
             )
         return items
 
-    def _is_withdrawn(self, item: int) -> bool:
+    def _stated(self, index: int) -> set[str]:
+        """What the spans say was let out by the policy at this place."""
+        there = set(self._items)
+        for step in self._turn.steps:
+            if step.index <= index:
+                there = {item for item in there if not self._took(step, item)}.union(step.injected)
+        return there
+
+    def _took(self, step: ReportedStep, item: str) -> bool:
+        """Whether a policy took an item of its input: it lists it, or nobody after it does."""
         exit_ = self._exits.get(item)
-        return exit_ is not None and exit_.reason == DecisionReason.WITHDRAWN
-
-    def _stated(self, index: int) -> set[int]:
-        """What the ledger says was let out by the policy at this place."""
-        made = {item for step in self._turn.steps if step.index <= index for item in self._made(step)}
-        out = {item for item, exit_ in self._exits.items() if exit_.index is not None and exit_.index <= index}
-        return (set(self._items) | made) - out
-
-    def _made(self, step: ReportedStep) -> set[int]:
-        return {
-            item
-            for item in (*self._turn.kept, *self._exits)
-            if self._ledger.maker_of(item) == step.index and not self._is_withdrawn(item)
-        }
+        return step.exit(item) is not None or (exit_ is not None and exit_.index == step.index)
 
     def is_ours(self, step: ReportedStep) -> bool:
         """Whether a policy can be run again, or lets every event pass."""
@@ -174,29 +168,7 @@ class ChainRun:
 
     def size(self, unit: str) -> int:
         """What a limit has to be raised by, at most, so that everything fits."""
-        return sum(event.tokens or 0 for event in self._events.values()) if unit == "tokens" else len(self._items)
-
-    def doubtful(self, index: int) -> list[int]:
-        """Absent responses of which the ledger does not show that the policy at this place may keep them.
-
-        Shown it is by a filter in front of that policy, or by a prompt that held them when there was a newer response.
-        """
-        before = [self._known.of(step) for step in self._turn.steps if step.index < index]
-        if any(policy is not None and policy.filters is not None and policy.replayable for policy in before):
-            return []
-        if all(self._ledger.items[item].calls is not None for item in self._items):
-            return []
-        responses = {item for item in self._items if self._events[item].kind == EventKind.RESPONSE}
-        shown, newest = set[int](), -1
-        for turn in self._ledger.turns:
-            if turn.number <= self._turn.number:
-                newest = max((newest, *(item for item in turn.arrived if item in responses)))
-                shown.update(item for item in turn.kept if item < newest)
-        return sorted(
-            item
-            for item in responses - shown
-            if item in self._exits and self._exits[item].reason != DecisionReason.ORPHANED_TOOL_CALL
-        )
+        return sum(event.tokens for event in self._events.values()) if unit == "tokens" else len(self._items)
 
     def run(self, more: Mapping[int, int], upto: int | None = None) -> list[StepRun]:
         """Run the chain, the limits of some policies raised by so much; by the policy's place.
@@ -220,7 +192,7 @@ class ChainRun:
             if policy is None or names.EXCEPTION_TYPE in step.attributes:
                 prompts = [*prompts, *self._prompts.given_by({names_at[step.index]} - {"caller"})]
                 view = view if _injects(step) else self._as_stated(step, view)
-                runs.append(StepRun(_ordinals(view)))
+                runs.append(StepRun(_items(view)))
                 continue
             try:
                 outcome = _finished(policy.decide(prompts, view, context))
@@ -233,7 +205,7 @@ class ChainRun:
                     f"{step.policy} cannot be run again without what the events say: {type(error).__name__}"
                 ) from error
             prompts, view = list(outcome.prompts), outcome.events
-            runs.append(StepRun(_ordinals(view), outcome))
+            runs.append(StepRun(_items(view), outcome))
         return runs
 
     def _policy(self, step: ReportedStep, more: int) -> DecidingPolicy | None:
@@ -251,10 +223,9 @@ class ChainRun:
             return None
         older = next((block for block in step.blocks if block.kind == EventKind.OLDER), None)
         reserve = int(older.attributes.get(names.BLOCK_MIN_TOKENS, 0)) if older is not None else 0
-        made = self._made(step)
-        if not reserve or len(made) != 1:
+        if not reserve or len(step.injected) != 1:
             return None
-        (summary,) = stand_ins(self._ledger, self._turn, made, frozenset()).values()
+        (summary,) = stand_ins(self._ledger, self._turn, step.injected, frozenset()).values()
         settings["window"] += more
         return summarised(policy, settings, reserve, summary)
 
@@ -276,34 +247,28 @@ class ChainRun:
         return again if isinstance(again, DecidingPolicy) else None
 
     def _as_stated(self, step: ReportedStep, view: Sequence[Any]) -> Sequence[Any]:
-        """What a policy that is not ours did, as the ledger states it, on events that it may never have seen."""
-        out = {item for item, exit_ in self._exits.items() if exit_.index == step.index}
-        made = self._made(step)
-        if not out and not made:
+        """What a policy that is not ours did, as its span states it, on events that it may never have seen."""
+        events = {event.item: event for event in view if not self._took(step, event.item)}
+        if len(events) == len(view) and not step.injected:
             return view
-        events = {event.item: event for event in view if event.item not in out}
-        if made:
-            events |= stand_ins(self._ledger, self._turn, made, frozenset())
-        place = _places(self._turn.kept, events)
-        return sorted(events.values(), key=lambda event: place[event.item])
+        events |= stand_ins(self._ledger, self._turn, step.injected, frozenset())
+        places = _places(self._items, self._turn.kept)
+        return sorted(events.values(), key=lambda event: places.get(event.item, (len(self._items), 0)))
 
 
-def _places(kept: Sequence[int], events: Mapping[int, StandIn]) -> dict[int, tuple[float, int]]:
-    """Where each item stands: by its ordinal, but what policies made right before whatever the prompt has after it."""
-    places: dict[int, tuple[float, int]] = {item: (item, 1) for item in events}
-    after = float("inf")
-    rising = sorted(kept)
-    if rising == list(kept):
-        return places
-    for item in reversed(kept):
-        if item > after or (after == float("inf") and item != rising[-1]):
-            places[item] = (after, 0)
+def _places(offered: Sequence[str], kept: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Where each item stands: as it was offered, what policies made right before whatever the prompt has after it."""
+    places = {item: (place, 1) for place, item in enumerate(offered)}
+    after = len(offered)
+    for item in reversed(list(kept)):
+        if item in places:
+            after = places[item][0]
         else:
-            after = item
+            places[item] = (after, 0)
     return places
 
 
-def _ordinals(view: Sequence[Any]) -> tuple[int, ...]:
+def _items(view: Sequence[Any]) -> tuple[str, ...]:
     return tuple(event.item for event in view)
 
 
@@ -321,11 +286,7 @@ def settings_of(step: ReportedStep) -> dict[str, Any]:
     return {name: value for name, value in read.items() if value is not None}
 
 
-def _consecutive(steps: Sequence[ReportedStep]) -> bool:
-    return [step.index for step in steps] == list(range(len(steps)))
-
-
-def _count(items: Sequence[int], noun: str) -> str:
+def _count(items: Sequence[str], noun: str) -> str:
     return f"item {items[0]}" if len(items) == 1 else f"{len(items)} {noun}s"
 
 

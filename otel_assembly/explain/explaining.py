@@ -22,6 +22,7 @@ from otel_assembly.explain.explanation import (
 from otel_assembly.explain.remedy import Remedy
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.ledger_history import ALLOCATOR
+from otel_assembly.telemetry.span_values import runs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
     from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedBlock, ReportedExit, ReportedTurn
 
 
-def explain(ledger: LedgerHistory, turn: int, item: int, policies: Iterable[type[AssemblyPolicy]] = ()) -> Explanation:
+def explain(ledger: LedgerHistory, turn: int, item: str, policies: Iterable[type[AssemblyPolicy]] = ()) -> Explanation:
     """What happened to an item at a turn.
 
     Args:
         ledger: As `read_ledgers` gives it.
         turn: The assembly's number in its ledger, from 0.
-        item: The item's ordinal in its ledger, from 0.
+        item: The item's id in its ledger: ``0``, ``1``, … of what came in, ``m0``, … of what policies made.
         policies: Classes of policies of your own, to be run again where they are `replayable`; ours are known.
 
     Raises:
@@ -66,7 +67,7 @@ class Explainer:
         self.number = turn
         self._told = _OfTurn(ledger, ledger.turn(turn), KnownPolicies(policies)) if turn in numbers else None
 
-    def explain(self, item: int) -> Explanation:
+    def explain(self, item: str) -> Explanation:
         """What happened to one item.
 
         Raises:
@@ -74,11 +75,9 @@ class Explainer:
         """
         ledger = self.ledger
         known = ledger.items.get(item)
-        if known is None and not any(item in turn.kept for turn in ledger.turns):
-            last = max(ledger.items, default=-1)
-            hint = "; its arrival may be in traces that are missing" if item < last else ""
-            there = f"items 0 to {last}" if last >= 0 else "no item"
-            raise AssemblyError(f"ledger {ledger.id[:12]} has no item {item}; the traces tell of {there}{hint}")
+        if known is None and not any(turn.tells_of(item) for turn in ledger.turns):
+            there = f"items {', '.join(runs_of(ledger.items))}" if ledger.items else "no item"
+            raise AssemblyError(f"ledger {ledger.id[:12]} has no item {item}; the traces tell of {there}")
         answer = Explanation(
             ledger=ledger.id,
             conversation=next(iter(ledger.turns)).attributes.get(names.GEN_AI_CONVERSATION_ID),
@@ -91,7 +90,7 @@ class Explainer:
             answer = unsure(answer, "its kind and its size: its arrival is not in the traces")
         if self._told is None:
             return self._between(answer)
-        return self._told.explain(replace(answer, tokens=ledger.tokens_known(self.number, item)))
+        return self._told.explain(replace(answer, tokens=ledger.tokens(self.number, item)))
 
     def absent(self) -> list[Absence]:
         """What is out of the turn's prompt, by policy and reason; the largest group first.
@@ -114,9 +113,9 @@ class Explainer:
             if answer.item in turn.kept:
                 said.append(f"on turn {turn.number} it was in the prompt")
             elif exit_ is None:
-                said.append(f"on turn {turn.number} it had not arrived")
+                said.append(f"on turn {turn.number} it was not offered")
             else:
-                why = f" ({exit_.policy or 'its source'}, {exit_.reason})" if exit_.reason else ", and no span says why"
+                why = f" ({exit_.policy}, {exit_.reason})" if exit_.reason else ", and no span says why"
                 said.append(f"on turn {turn.number} it was out{why}")
         return unsure(answer, "; ".join(said))
 
@@ -139,13 +138,18 @@ class _OfTurn:
         block = self._block(answer)
         if block is not None:
             answer = replace(answer, block=self._place(block), winner=block.winners.get(answer.item))
-        if answer.arrived is not None and answer.arrived > self.turn.number:
+        if answer.arrived is not None and answer.arrived > self.turn.number and not self.turn.tells_of(answer.item):
             return replace(answer, outcome="not_arrived")
         if not self.turn.sent:
             return self._nothing_sent(answer)
+        since, known = self.ledger.since(self.turn.number, answer.item)
+        answer = replace(answer, since=since, since_known=known)
         if answer.item in self.turn.kept:
             return self._kept(answer)
-        return self._out(answer, self.ledger.exit(self.turn.number, answer.item))
+        exit_ = self.ledger.exit(self.turn.number, answer.item)
+        if exit_ is None and self.turn.offered is None:
+            return unsure(answer, "whether it came in: the input of this turn could not be known")
+        return self._out(answer, exit_) if exit_ is not None else self._not_offered(answer)
 
     def _block(self, answer: Explanation) -> ReportedBlock | None:
         """The block that holds the item: the one that lists it, else the only one of its kind."""
@@ -176,18 +180,10 @@ class _OfTurn:
 
     def absent(self) -> list[Absence]:
         """What is out, in groups."""
-        groups: dict[tuple[str | None, str | None, int | None, str], list[int]] = {}
-        exits = self.ledger.exits(self.turn.number)
-        for item, exit_ in exits.items():
+        groups: dict[tuple[str | None, str | None, int | None, str], list[str]] = {}
+        for item, exit_ in self.ledger.exits(self.turn.number).items():
             groups.setdefault((exit_.reason, exit_.policy, exit_.index, exit_.outcome), []).append(item)
-        found: list[Absence] = []
-        for key, items in groups.items():
-            tokens = [self.ledger.tokens_known(self.turn.number, item) for item in items]
-            since = [exits[item].turn for item in items]
-            uncounted = tokens.count(None)
-            found.append(
-                Absence(*key, tuple(items), sum(filter(None, tokens)), uncounted, since=(min(since), max(since)))
-            )
+        found = [Absence(*key, tuple(items), self.remedy.tokens_of(items)) for key, items in groups.items()]
         return sorted(found, key=lambda group: -len(group.items))
 
     def _nothing_sent(self, answer: Explanation) -> Explanation:
@@ -214,12 +210,12 @@ class _OfTurn:
     # In the prompt
 
     def _kept(self, answer: Explanation) -> Explanation:
-        turn, held = self.turn, self.turn.attributes
-        at = turn.kept.index(answer.item)
+        turn, held, kept = self.turn, self.turn.attributes, list(self.turn.kept)
+        at = kept.index(answer.item)
         kinds = dict(zip(held.get(names.KIND_NAMES, ()), held.get(names.KIND_TOKENS, ()), strict=False))
         # Where the allocator ran alone, the items are in decision order, and the framing is not an item's.
-        before = self.remedy.tokens_of(turn.kept[:at]) if not turn.blocks else None
-        after = self.remedy.tokens_of(turn.kept[at + 1 :]) if not turn.blocks else None
+        before = self.remedy.tokens_of(kept[:at]) if not turn.blocks else None
+        after = self.remedy.tokens_of(kept[at + 1 :]) if not turn.blocks else None
         if before is not None:
             before += sum(map(int, held.get(names.PROMPT_TOKENS, ()))) + int(kinds.get(PromptPart.TOOL_SCHEMAS, 0))
         if after is not None:
@@ -228,19 +224,16 @@ class _OfTurn:
         known = before is not None and answer.tokens is not None and isinstance(prefix, int)
         standing = Standing(
             position=at + 1,
-            of=len(turn.kept),
+            of=len(kept),
             prompts=int(held.get(names.PROMPTS_OUT, 0)),
             tokens_before=before,
             tokens_after=after,
             cached=(before or 0) + (answer.tokens or 0) <= prefix if known and isinstance(prefix, int) else None,
         )
         reason, policy, index = self._why_kept(answer.item)
-        since = self._kept_since(answer.item)
-        return replace(
-            answer, outcome="kept", standing=standing, reason=reason, policy=policy, index=index, since=since
-        )
+        return replace(answer, outcome="kept", standing=standing, reason=reason, policy=policy, index=index)
 
-    def _why_kept(self, item: int) -> tuple[str, str | None, int | None]:
+    def _why_kept(self, item: str) -> tuple[str, str | None, int | None]:
         chain = self.remedy.chain
         for step, ran in zip(self.turn.steps, chain.base, strict=False) if chain.problem is None else ():
             reason = ran.reason_for(item)
@@ -248,51 +241,46 @@ class _OfTurn:
                 return reason, step.policy, step.index
         return DecisionReason.FITS.value, None, None
 
-    def _kept_since(self, item: int) -> int:
-        since = self.turn.number
-        for turn in reversed(self.ledger.turns):
-            if turn.number < since and turn.sent:
-                if item not in turn.kept:
-                    break
-                since = turn.number
-        return since
-
     # Out of it
 
-    def _out(self, answer: Explanation, exit_: ReportedExit | None) -> Explanation:
-        if exit_ is None:
-            return unsure(answer, "why it is not in the prompt: no span says so")
-        answer = replace(
-            answer, outcome="dropped", reason=exit_.reason, policy=exit_.policy, index=exit_.index, since=exit_.turn
-        )
+    def _out(self, answer: Explanation, exit_: ReportedExit) -> Explanation:
+        answer = replace(answer, outcome="dropped", reason=exit_.reason, policy=exit_.policy, index=exit_.index)
         if exit_.reason is None:
-            return unsure(answer, f"which policy took it, and why: spans of turn {exit_.turn}, or before, are missing")
-        if exit_.reason == DecisionReason.WITHDRAWN:
-            return replace(answer, outcome="withdrawn")
+            answer = replace(answer, since=None)
+            return unsure(answer, f"which policy took it, and why: {self._why_unknown(exit_)}")
         if exit_.outcome == DecisionOutcome.COMPACTED:
-            return self._as_it_is(self._compacted(replace(answer, outcome="compacted"), exit_), exit_)
-        step = next((step for step in self.turn.steps if step.index == exit_.index), None)
-        if step is None:
-            return unsure(answer, f"how much room there was: the span of {exit_.policy} on this turn is missing")
+            return self._as_it_is(self._compacted(replace(answer, outcome="compacted")), exit_)
+        step = next(step for step in self.turn.steps if step.index == exit_.index)
         return self.remedy.with_raises(self.remedy.with_room(answer, step), step)
 
-    def _compacted(self, answer: Explanation, exit_: ReportedExit) -> Explanation:
-        """Follow the item into the summary that stands for it, and that one into the next."""
-        holders: list[Holder] = []
-        seen = {answer.item}
-        item: int | None = answer.item
-        while item is not None and item not in self.turn.kept:
-            holder = self._holder(item)
-            if holder is None or holder.item in seen:
-                break
-            holders.append(holder)
-            item = holder.item
-            if item is not None:
-                seen.add(item)
-        answer = replace(answer, holders=tuple(holders))
-        if not holders:
-            return unsure(answer, f"which summary holds it: the spans of {exit_.policy} do not say")
-        if not holders[-1].in_prompt:
+    def _not_offered(self, answer: Explanation) -> Explanation:
+        """What came in may be a summary that was made of it on an earlier turn."""
+        holder = self._holder(answer.item)
+        if holder is None or not holder.in_prompt:
+            return replace(answer, outcome="not_offered")
+        turn = next((turn for turn in self.ledger.turns if turn.number == holder.turn), None)
+        exit_ = turn.exit(answer.item) if turn is not None else None
+        if exit_ is not None:
+            answer = replace(answer, reason=exit_.reason, policy=exit_.policy, index=exit_.index)
+        return replace(answer, outcome="compacted", holder=holder, since=holder.turn)
+
+    def _why_unknown(self, exit_: ReportedExit) -> str:
+        turn = self.turn
+        if exit_.among:
+            some = ", ".join(f"{one.policy} (policy {one.index}, {one.reason})" for one in exit_.among)
+            return f"one of {some}; the turn on which it left, which says it, is not in the traces"
+        if turn.missing:
+            count = f"{turn.missing} of the {turn.missing + len(turn.steps)} policies of turn {turn.number}"
+            return f"{count} {'has' if turn.missing == 1 else 'have'} no span in the traces"
+        return f"no span of turn {turn.number} says so"
+
+    def _compacted(self, answer: Explanation) -> Explanation:
+        """The summary that stands for the item."""
+        holder = self._holder(answer.item)
+        answer = replace(answer, holder=holder)
+        if holder is None:
+            return unsure(answer, "which summary holds it: the traces do not say")
+        if not holder.in_prompt:
             return unsure(answer, "where that summary went: it is not in this turn's prompt")
         return answer
 
@@ -303,19 +291,21 @@ class _OfTurn:
             return answer
         return self.remedy.with_raises(self.remedy.with_room(answer, step), step)
 
-    def _holder(self, item: int) -> Holder | None:
-        """The newest summary of an item: by the span that made it, else by what was put in as the item went out."""
-        turns = [turn for turn in self.ledger.turns if turn.number <= self.turn.number]
-        made = [one for turn in turns for one in turn.compactions if item in one.provenance and one.result != item]
+    def _holder(self, item: str) -> Holder | None:
+        """The newest summary that says it stands for all that the item is; else the only one made as it went out."""
+        turn, items = self.turn, self.ledger.items
+        own = set(items[item].sources) if item in items and items[item].sources else {item}
+        made = [
+            one
+            for one in items.values()
+            if one.id != item and one.turn <= turn.number and all(leaf in one.sources for leaf in own)
+        ]
         if made:
-            best = max(made, key=lambda one: (one.result in self.turn.kept, one.turn))
-            return Holder(best.result, best.turn, best.result in self.turn.kept, len(best.provenance))
-        exit_ = self.ledger.exit(self.turn.number, item)
-        if exit_ is None or exit_.outcome != DecisionOutcome.COMPACTED:
-            return None
-        for step in (step for turn in turns if turn.number == exit_.turn for step in turn.steps):
-            if step.index == exit_.index and len(step.injected) == 1:
+            best = max(made, key=lambda one: (one.id in turn.kept, one.turn))
+            return Holder(best.id, best.turn, best.id in turn.kept, len(best.sources))
+        for step in turn.steps:
+            if item in step.compacted and len(step.injected) == 1:
                 (summary,) = step.injected
-                out = sum(one.outcome == DecisionOutcome.COMPACTED for one in step.exits.values())
-                return Holder(summary, exit_.turn, summary in self.turn.kept, out)
+                since = items[summary].turn if summary in items else turn.number
+                return Holder(summary, since, summary in turn.kept, len(step.compacted))
         return None

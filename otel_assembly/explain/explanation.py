@@ -18,7 +18,7 @@ __all__ = [
     "unsure",
 ]
 
-Outcome: TypeAlias = Literal["kept", "dropped", "compacted", "withdrawn", "not_arrived", "not_sent", "unknown"]
+Outcome: TypeAlias = Literal["kept", "dropped", "compacted", "not_offered", "not_arrived", "not_sent", "unknown"]
 Unit: TypeAlias = Literal["tokens", "events"]
 
 
@@ -30,8 +30,8 @@ class Standing:
         position: Its place among the prompt's items, from 1.
         of: How many items the prompt has.
         prompts: How many prompts (system-level texts) stand in front of the items.
-        tokens_before: Tokens in front of it, prompts and tool schemas included; None where one was not counted.
-        tokens_after: Tokens behind it, the reply's priming included; None where one was not counted.
+        tokens_before: Tokens in front of it, prompts and tool schemas included; None where those of one are not known.
+        tokens_after: Tokens behind it, the reply's priming included; None where those of one are not known.
         cached: Whether all of it lies in the stable prefix, which equals the beginning of the last prompt.
     """
 
@@ -75,7 +75,7 @@ class Limit:
 class Competitor:
     """An item that has the room that this one did not get."""
 
-    item: int
+    item: str
     kind: str
     tokens: int | None
 
@@ -91,7 +91,6 @@ class Raise:
         extra: How much more.
         to: The setting then.
         unit: What the setting counts.
-        at_least: True where old items have never been counted, so that it may take more.
         at_most: True where less may do, if a compactor answers with less than it was asked for.
     """
 
@@ -101,7 +100,6 @@ class Raise:
     extra: int
     to: int
     unit: Unit
-    at_least: bool = False
     at_most: bool = False
 
 
@@ -110,13 +108,13 @@ class Holder:
     """A summary that stands for the item.
 
     Attributes:
-        item: The summary's own ordinal; None where the traces do not name it.
-        turn: When it was made.
+        item: The summary's own id.
+        turn: The turn that first told of it.
         in_prompt: Whether it is in the prompt of the turn in question.
         leaves: How many items it stands for in all.
     """
 
-    item: int | None
+    item: str
     turn: int
     in_prompt: bool
     leaves: int
@@ -166,26 +164,27 @@ class Explanation:
         ledger: The ledger's id.
         conversation: The conversation's id, if it has one.
         turn: The turn.
-        item: The item's ordinal.
+        item: The item's id.
         kind: Its kind; None where its arrival is not in the traces.
-        tokens: Its tokens; None where nobody counted them.
+        tokens: Its tokens; None where its arrival is not in the traces.
         arrived: The turn that first told of it.
         outcome: What happened to it.
         reason: The rule.
         policy: The policy that decided.
         index: Its place in the chain, from 0.
-        since: Since which turn that is so.
+        since: Since which turn that is so, as far as no turn between is missing.
+        since_known: Whether it was not so before; False where the turn before is not in the traces.
         standing: Where it stands, if it was kept.
         limit: The limit that was decided by.
         competitors: Who has the room: the kept items that come before it, the largest first.
-        competitors_tokens: Their tokens together; None where one was not counted.
+        competitors_tokens: Their tokens together; None where those of one are not known.
         also_out: Newer items, or items of its own tool call, that this policy took as well: with more room they are
             back before it, or with it.
-        also_out_tokens: Their tokens together; None where one was not counted.
+        also_out_tokens: Their tokens together; None where those of one are not known.
         raises: The smallest extra budget: one entry for each policy whose limit has to be raised, in chain order.
         never: Why no limit would have kept it.
         winner: The item that stands for it, where it is out as a duplicate or as an older version.
-        holders: The summary that holds it, then the one that holds that summary, and so on.
+        holder: The summary that stands for it.
         block: Its block, where an allocator decided.
         unknown: What the traces do not tell, a sentence each.
     """
@@ -193,7 +192,7 @@ class Explanation:
     ledger: str
     conversation: str | None
     turn: int
-    item: int
+    item: str
     kind: str | None = None
     tokens: int | None = None
     arrived: int | None = None
@@ -202,16 +201,17 @@ class Explanation:
     policy: str | None = None
     index: int | None = None
     since: int | None = None
+    since_known: bool = True
     standing: Standing | None = None
     limit: Limit | None = None
     competitors: tuple[Competitor, ...] = ()
     competitors_tokens: int | None = None
-    also_out: tuple[int, ...] = ()
+    also_out: tuple[str, ...] = ()
     also_out_tokens: int | None = None
     raises: tuple[Raise, ...] = ()
     never: str | None = None
-    winner: int | None = None
-    holders: tuple[Holder, ...] = ()
+    winner: str | None = None
+    holder: Holder | None = None
     block: BlockPlace | None = None
     unknown: tuple[str, ...] = ()
 
@@ -229,23 +229,19 @@ class Absence:
 
     Attributes:
         reason: The rule; None where no span says.
-        policy: The policy that took them; None where the caller no longer offers them, or where it is not known.
+        policy: The policy that took them; None where it is not known.
         index: Its place in the chain.
         outcome: ``dropped`` or ``compacted``.
-        items: Their ordinals.
-        tokens: Their tokens, as far as they were counted.
-        uncounted: How many of them nobody counted.
-        since: The turns since when, the first and the last.
+        items: Their ids.
+        tokens: Their tokens; None where those of one are not known, for its arrival is not in the traces.
     """
 
     reason: str | None
     policy: str | None
     index: int | None
     outcome: str
-    items: tuple[int, ...]
-    tokens: int
-    uncounted: int
-    since: tuple[int, int]
+    items: tuple[str, ...]
+    tokens: int | None
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, for ``json.dumps``."""

@@ -52,6 +52,7 @@ class Remedy:
         self.turn = turn
         self.known = known
         self.chain = ChainRun(ledger, turn, known)
+        self._exits = ledger.exits(turn.number)
 
     @worked_out_once
     def allocator(self) -> AllocatorRun:
@@ -113,21 +114,19 @@ class Remedy:
         limit = self.limit(step)
         if limit is None or answer.reason not in _LIMITED:
             return answer
-        known = self.ledger.items.get(answer.item)
-        atom = known.atom if known is not None else answer.item
         in_blocks = step.policy == ALLOCATOR
         before = self._before(answer.item, step) if in_blocks else frozenset()
+        newer = self._newer(answer.item)
         rivals = [
-            Competitor(item, self._kind(item), self.ledger.tokens_known(self.turn.number, item))
-            for item in self.turn.kept
-            if (item in before if in_blocks else item > atom)
+            Competitor(item, self._kind(item), self.ledger.tokens(self.turn.number, item))
+            for item in reversed(list(self.turn.kept))
+            if item in (before if in_blocks else newer)
         ]
-        rivals.sort(key=lambda one: (-(one.tokens or 0), -one.item))
-        exits = self.ledger.exits(self.turn.number)
+        rivals.sort(key=lambda one: -(one.tokens or 0))
         also_out = tuple(
             item
-            for item, exit_ in exits.items()
-            if exit_.index == step.index and exit_.reason in _LIMITED and item >= atom and item != answer.item
+            for item, exit_ in self._exits.items()
+            if exit_.index == step.index and exit_.reason in _LIMITED and item in newer and item != answer.item
         )
         return replace(
             answer,
@@ -138,22 +137,30 @@ class Remedy:
             also_out_tokens=None if in_blocks else self.tokens_of(also_out),
         )
 
-    def _before(self, item: int, step: ReportedStep) -> frozenset[int]:
+    def _before(self, item: str, step: ReportedStep) -> frozenset[str]:
         """The items of the blocks that come before an item's own, and those of its own that are cut after it."""
-        before: set[int] = set()
+        before: set[str] = set()
         for block in step.blocks:
             if item in block.order:
-                return frozenset(before.union(block.order[: list(block.order).index(item)]))
-            before |= block.items
+                return frozenset(before.union(block.order[: block.order.index(item)]))
+            before.update(block.items)
         return frozenset(before)
 
-    def _kind(self, item: int) -> str:
+    def _newer(self, item: str) -> frozenset[str]:
+        """What was offered from the first item of its atom on, and what policies made."""
+        known = self.ledger.items.get(item)
+        atom = known.atom if known is not None else item
+        offered = list(self.turn.offered or ())
+        after = offered[offered.index(atom) :] if atom in offered else offered
+        return frozenset(after).union(*(step.injected for step in self.turn.steps))
+
+    def _kind(self, item: str) -> str:
         known = self.ledger.items.get(item)
         return known.kind if known is not None else "unknown"
 
-    def tokens_of(self, items: Iterable[int]) -> int | None:
-        """The tokens of items together; None where one was never counted."""
-        tokens = [self.ledger.tokens_known(self.turn.number, item) for item in items]
+    def tokens_of(self, items: Iterable[str]) -> int | None:
+        """The tokens of items together; None where those of one are not known."""
+        tokens = [self.ledger.tokens(self.turn.number, item) for item in items]
         return None if None in tokens else sum(filter(None, tokens))
 
     def with_raises(self, answer: Explanation, step: ReportedStep) -> Explanation:
@@ -207,54 +214,14 @@ class Remedy:
                 why = _NEVER.get(ran.reason_for(answer.item) or "")
                 return replace(answer, never=why or f"{step.policy} would not have kept it under any limit")
             more[step.index] = extra
-            at_least = limit.unit == "tokens" and self._needs_uncounted(answer.item, step)
             to = limit.setting + extra
-            raises.append(Raise(step.policy, step.index, limit.parameter, extra, to, limit.unit, at_least))
-            if at_least:
-                break
-        return self._with_doubts(self._with_later_policies(replace(answer, raises=tuple(raises))))
-
-    def _with_later_policies(self, answer: Explanation) -> Explanation:
-        """What cannot be told of the policies that come after those whose limits were raised."""
-        raised = {change.index for change in answer.raises}
-        vague = any(change.at_least for change in answer.raises)
+            raises.append(Raise(step.policy, step.index, limit.parameter, extra, to, limit.unit))
         for step in self.turn.steps:
-            if step.index < min(raised) or step.index in raised:
-                continue
-            policy, counts = step.policy, self._counts_tokens(step)
-            if not self.chain.is_ours(step):
-                answer = unsure(answer, f"whether {policy}, which comes after it, would have let the item pass")
-            elif (vague and self.known.limit(step) is not None) or (
-                counts and self._needs_uncounted(answer.item, step)
-            ):
-                answer = unsure(answer, f"whether {policy} would then have had room: some items were never counted")
-        return answer
+            if step.index > min(more) and step.index not in more and not self.chain.is_ours(step):
+                answer = unsure(answer, f"whether {step.policy}, which comes after it, would have let the item pass")
+        return replace(answer, raises=tuple(raises))
 
-    def _needs_uncounted(self, item: int, step: ReportedStep) -> bool:
-        """Whether nobody counted something that has to fit with the item: what is newer, or of its atom.
-
-        Where the cut moves in steps, or a note says that something was left out, what is older counts as well.
-        """
-        known = self.ledger.items.get(item)
-        config, bound = settings_of(step), self.known.limit(step)
-        older = (bound is not None and config.get(bound.step)) or config.get("transparent") or known is None
-        first = known.atom if known is not None and not older else 0
-        return any(one >= first for one in self.chain.uncounted)
-
-    def _with_doubts(self, answer: Explanation) -> Explanation:
-        """No ledger says that a response waits for a result in vain, unless some policy dropped it for that."""
-        doubtful = self.chain.doubtful(answer.raises[0].index)
-        known = self.ledger.items.get(answer.item)
-        own = {answer.item, known.atom if known is not None else answer.item}
-        if own & set(doubtful):
-            answer = unsure(answer, "whether it holds a tool call that never got its result: then no limit keeps it")
-        newer = [item for item in doubtful if item > answer.item]
-        if newer:
-            which = f"item {newer[0]}" if len(newer) == 1 else f"items such as {newer[0]}"
-            return unsure(answer, f"whether that is exact: {which} may hold a tool call that never got its result")
-        return answer
-
-    def _smallest(self, item: int, step: ReportedStep, more: dict[int, int]) -> int | None:
+    def _smallest(self, item: str, step: ReportedStep, more: dict[int, int]) -> int | None:
         """The smallest raise of a policy's limit by which it keeps the item; one less does not, for that is tried.
 
         A larger limit never keeps less, with exceptions: what did not fit and comes before older items (the newest
@@ -262,7 +229,7 @@ class Remedy:
         """
         return self._between(item, step, more, self._turning_points(item, step, more))
 
-    def _between(self, item: int, step: ReportedStep, more: dict[int, int], points: Iterable[int]) -> int | None:
+    def _between(self, item: str, step: ReportedStep, more: dict[int, int], points: Iterable[int]) -> int | None:
         def keeps(extra: int) -> bool:
             return item in self.chain.run({**more, step.index: extra}, upto=step.index)[-1].kept
 
@@ -279,15 +246,16 @@ class Remedy:
             reach *= 2
         return _first(keeps, low, low + reach)
 
-    def _turning_points(self, item: int, step: ReportedStep, more: dict[int, int]) -> list[int]:
+    def _turning_points(self, item: str, step: ReportedStep, more: dict[int, int]) -> list[int]:
         """The raises at which something else than older items comes in, ascending."""
         excess = step.attributes.get(names.OVERFLOW_TOKENS)
         points = [excess] if isinstance(excess, int) and self._counts_tokens(step) else []
         bound = self.known.limit(step)
         if bound is None or not bound.first:
             return points
-        exits = self.ledger.exits(self.turn.number)
-        out = (one for one, exit_ in exits.items() if exit_.index == step.index and self._kind(one) in bound.first)
+        out = (
+            one for one, exit_ in self._exits.items() if exit_.index == step.index and self._kind(one) in bound.first
+        )
         found = (self._between(one, step, more, points) for one in out if one != item)
         return sorted({*points, *(point for point in found if point is not None)})
 

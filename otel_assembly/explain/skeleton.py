@@ -1,8 +1,7 @@
 """A conversation rebuilt from its ledger: no word of it, but the kinds, tokens, bytes and pairs that policies go by.
 
-What a ledger does not state is not made up. One thing it states only in part: which call awaits an approval (told by
-the prompt that keeps it all the same). Where it does not count calls, as ledgers once did not, a second one: which call
-has no result yet (told by the reason ``orphaned_tool_call``, or by an event that is a call and nothing else).
+What a ledger does not state is not made up. One thing it states only in part: which call awaits an approval, which is
+told by the prompt that keeps it all the same.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.decision import DecisionReason, PromptPart
+from otel_assembly.decision import PromptPart
 from otel_assembly.errors import AssemblyError
 from otel_assembly.messages.describe import EventFacts, EventKind, describe
 from otel_assembly.telemetry import conventions as names
@@ -19,7 +18,7 @@ from otel_assembly.tokens import MessageFraming, TiktokenCounter, TokenMeter
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedItem, ReportedTurn
+    from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedTurn
     from otel_assembly.tokens.counters import CountMethod
 
 __all__ = ["PromptsOfTurn", "SkeletonMeter", "StandIn", "UnknownError", "stand_ins"]
@@ -34,9 +33,9 @@ class StandIn:
     """An event of which only what the ledger states is known.
 
     Attributes:
-        item: Its ordinal.
+        item: Its id.
         kind: Its kind.
-        tokens: Its tokens; None where nobody counted them.
+        tokens: Its tokens.
         bytes: Bytes of its text.
         opens: Ids of calls, made up, that pair it with its results.
         closes: Ids of the calls that it answers.
@@ -44,9 +43,9 @@ class StandIn:
         restates: Whether it says again what another event said.
     """
 
-    item: int
+    item: str
     kind: str
-    tokens: int | None
+    tokens: int
     bytes: int
     opens: tuple[str, ...] = ()
     closes: tuple[str, ...] = ()
@@ -63,60 +62,51 @@ def _(event: StandIn) -> EventFacts:
         closes=event.closes,
         awaiting=event.awaiting,
         restates=event.restates,
-        media_tokens=event.tokens or 0,
+        media_tokens=event.tokens,
     )
 
 
 def stand_ins(
-    ledger: LedgerHistory, turn: ReportedTurn, items: Iterable[int], awaiting: frozenset[int]
-) -> dict[int, StandIn]:
-    """The events of an assembly's input, by ordinal.
+    ledger: LedgerHistory, turn: ReportedTurn, items: Iterable[str], awaiting: frozenset[str]
+) -> dict[str, StandIn]:
+    """Events by their item id, with made-up ids for as many calls as each of them asks for or answers.
 
     Args:
         ledger: The ledger.
         turn: The assembly.
-        items: The ordinals of the input.
+        items: The ids of the events, in the order in which they stand.
         awaiting: Calls that are held to await an approval.
+
+    Raises:
+        UnknownError: An arrival is not in the traces, or it is not told which call a result answers.
     """
-    known = [ledger.items[item] for item in sorted(items)]
-    bare = {one.id: StandIn(one.id, one.kind, ledger.tokens_known(turn.number, one.id), one.bytes) for one in known}
-    if all(one.calls is not None for one in known):
-        return _paired_by_count(known, bare, awaiting)
-    atoms: dict[int, list[StandIn]] = {}
-    for one in known:
-        atoms.setdefault(one.atom, []).append(bare[one.id])
-    return {
-        event.item: event for members in atoms.values() for event in _paired_by_atom(members, ledger, turn, awaiting)
-    }
-
-
-def _paired_by_count(
-    known: Sequence[ReportedItem], bare: dict[int, StandIn], awaiting: frozenset[int]
-) -> dict[int, StandIn]:
-    """Events with ids for as many calls as each of them asks for or answers."""
+    made: dict[str, StandIn] = {}
     #: By atom and by event that asked, the ids that wait; and by atom, those that do not wait any more.
-    waiting: dict[int, list[list[str]]] = {}
-    answered: dict[int, list[str]] = {}
-    for one in known:
-        event, calls = bare[one.id], one.calls or 0
+    waiting: dict[str, list[list[str]]] = {}
+    answered: dict[str, list[str]] = {}
+    for item in items:
+        one = ledger.item(turn.number, item)
+        if one is None:
+            raise UnknownError(f"the arrival of item {item} is not in the traces")
+        event = StandIn(item, one.kind, one.tokens, one.bytes)
         own = waiting.setdefault(one.atom, [])
-        if calls > 0:
-            ids = [f"{one.id}.{number}" for number in range(calls)]
+        if one.calls > 0:
+            ids = [f"{item}.{number}" for number in range(one.calls)]
             own.append(ids)
-            awaits = tuple(ids) if one.id in awaiting else ()
-            bare[one.id] = replace(event, opens=tuple(ids), awaiting=awaits)
-        elif calls < 0:
-            taken = _take(-calls, own)
-            if len(taken) < -calls:
-                raise UnknownError(f"the traces do not say which call each result answers: item {one.id}")
+            event = replace(event, opens=tuple(ids), awaiting=tuple(ids) if item in awaiting else ())
+        elif one.calls < 0:
+            taken = _take(-one.calls, own)
+            if len(taken) < -one.calls:
+                raise UnknownError(f"the traces do not say which call each result answers: item {item}")
             answered.setdefault(one.atom, []).extend(taken)
-            bare[one.id] = replace(event, closes=tuple(taken))
-        elif one.atom != one.id and one.kind == EventKind.TOOL_RESULT:
-            bare[one.id] = replace(event, closes=tuple(answered.get(one.atom, ())[:1]), restates=True)
-        elif one.atom != one.id:
+            event = replace(event, closes=tuple(taken))
+        elif one.atom != item and one.kind == EventKind.TOOL_RESULT:
+            event = replace(event, closes=tuple(answered.get(one.atom, ())[:1]), restates=True)
+        elif one.atom != item:
             asked = next((ids[:1] for ids in own if ids), [])
-            bare[one.id] = replace(event, opens=tuple(asked), restates=True)
-    return bare
+            event = replace(event, opens=tuple(asked), restates=True)
+        made[item] = event
+    return made
 
 
 def _take(count: int, waiting: list[list[str]]) -> list[str]:
@@ -127,45 +117,6 @@ def _take(count: int, waiting: list[list[str]]) -> list[str]:
             if ids and len(taken) < count:
                 taken.append(ids.pop(0))
     return taken
-
-
-def _paired_by_atom(
-    members: list[StandIn], ledger: LedgerHistory, turn: ReportedTurn, awaiting: frozenset[int]
-) -> list[StandIn]:
-    """The members of one atom, with ids that make them one again, where the ledger does not count calls."""
-    ask, rest = members[0], members[1:]
-    if ask.kind == EventKind.TOOL_RESULT and not rest:
-        return members  # a result on its own is an orphan, with or without an id
-    answers = {one.item: f"{ask.item}.{one.item}" for one in rest if not _is_echo(one)}
-    opens = tuple(answers.values())
-    waits: tuple[str, ...] = ()
-    restated = any(one.kind == EventKind.TOOL_CALL for one in rest) and not opens
-    if restated or ask.item in awaiting or _is_unanswered(ask, opens, ledger, turn):
-        waits = (f"{ask.item}.?",)
-    paired = [replace(ask, opens=opens + waits, awaiting=waits if ask.item in awaiting else ())]
-    answered: list[str] = []
-    for one in rest:
-        if one.item in answers:
-            answered.append(answers[one.item])
-            paired.append(replace(one, closes=(answers[one.item],)))
-        elif one.kind == EventKind.TOOL_RESULT:
-            paired.append(replace(one, closes=tuple(answered[:1]), restates=True))
-        else:
-            asked = tuple(call for call in opens + waits if call not in answered)
-            paired.append(replace(one, opens=asked[:1], restates=True))
-    return paired
-
-
-def _is_echo(event: StandIn) -> bool:
-    """An event that restates another one has neither tokens nor bytes of its own."""
-    return not event.tokens and event.bytes == 0 and event.tokens is not None
-
-
-def _is_unanswered(ask: StandIn, opens: tuple[str, ...], ledger: LedgerHistory, turn: ReportedTurn) -> bool:
-    if ask.kind == EventKind.TOOL_CALL and not opens:
-        return True
-    exit_ = ledger.exit(turn.number, ask.item)
-    return exit_ is not None and exit_.reason == DecisionReason.ORPHANED_TOOL_CALL
 
 
 @dataclass(frozen=True, slots=True)

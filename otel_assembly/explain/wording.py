@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otel_assembly.decision import DecisionReason
-from otel_assembly.ledger.snapshot import item_text
 from otel_assembly.telemetry.ledger_history import ALLOCATOR
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ RULES: Final = {
     DecisionReason.PINNED: "it may not be dropped",
     DecisionReason.PENDING_TOOL_CALL: "a tool call that waits for its result",
     DecisionReason.FITS: "there is room for it",
-    DecisionReason.WITHDRAWN: "its source no longer offers it",
     DecisionReason.POLICY: "the policy gave no reason",
     DecisionReason.POLICY_ERROR: "the policy failed",
 }
@@ -47,8 +45,8 @@ def headline(about: Explanation) -> str:
         return f"{item} is in the prompt of {turn}."
     if about.outcome == "compacted":
         return f"{item} is in the prompt of {turn} only as part of a summary."
-    if about.outcome == "withdrawn":
-        return f"{item} was not offered any more on {turn}."
+    if about.outcome == "not_offered":
+        return f"{item} was not offered on {turn}: it is no part of what came in."
     if about.outcome == "not_arrived":
         return f"{item} had not arrived by {turn}: turn {about.arrived} is the first to tell of it."
     if about.outcome == "not_sent":
@@ -73,7 +71,8 @@ def said(about: Explanation) -> Iterator[tuple[str, str]]:
         rule = f"{about.reason}: {rule}" if rule else about.reason
         yield "rule", f"{by}, {rule}" if by else rule
     if about.since is not None:
-        yield "since", "this turn" if about.since == about.turn else f"turn {about.since}"
+        since = "this turn" if about.since == about.turn else f"turn {about.since}"
+        yield "since", since if about.since_known else f"{since} or before: turn {about.since - 1} is not in the traces"
     if about.standing is not None:
         yield from _standing(about)
     if about.block is not None:
@@ -94,10 +93,10 @@ def said(about: Explanation) -> Iterator[tuple[str, str]]:
         yield "out as well", f"{_items(len(about.also_out))} newer than it or of its call{tokens}: they come before it"
     if about.winner is not None:
         yield "stands for it", f"item {about.winner}"
-    for holder in about.holders:
-        name = f"item {item_text(holder.item)}" if holder.item is not None else "a summary that the traces do not name"
+    if about.holder is not None:
+        holder = about.holder
         there = "which is in this prompt" if holder.in_prompt else "which is not in this prompt"
-        yield "summary", f"{name}, made on turn {holder.turn} of {_items(holder.leaves)}, {there}"
+        yield "summary", f"item {holder.item}, made on turn {holder.turn} of {_items(holder.leaves)}, {there}"
     if about.raises:
         yield "to keep it", _raises(about)
     if about.never is not None:
@@ -145,8 +144,8 @@ def _raises(about: Explanation) -> str:
 
 def _raise(change: Raise) -> str:
     unit = change.unit if change.extra != 1 else change.unit[:-1]
-    least = "at least " if change.at_least else "at most " if change.at_most else ""
-    return f"{least}{change.extra:,} more {unit}: {change.policy} with {change.parameter}={change.to}"
+    most = "at most " if change.at_most else ""
+    return f"{most}{change.extra:,} more {unit}: {change.policy} with {change.parameter}={change.to}"
 
 
 def _items(count: int, noun: str = "item") -> str:

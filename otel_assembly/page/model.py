@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.page.fields import Texts, known
-from otel_assembly.page.histories import Histories
+from otel_assembly.page.items import changes, item_rows
 from otel_assembly.page.turns import halts_of, turn_row
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.ledger_reader import read_ledgers
-from otel_assembly.telemetry.span_values import children_of, text
+from otel_assembly.telemetry.span_values import children_of, item_key, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from otel_assembly.telemetry.ledger_history import LedgerHistory
+    from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedTurn
     from otel_assembly.telemetry.span_values import SpanLike
 
     _Children = Mapping[tuple[str, str | None], Sequence[SpanLike]]
@@ -54,30 +54,25 @@ class _Row:
     def __init__(
         self, ledger: LedgerHistory, spans: Mapping[tuple[str, str], SpanLike], children: _Children, texts: Texts
     ) -> None:
-        problems = list(ledger.problems)
-        histories = Histories(ledger, texts)
+        problems = ledger.problems
         self.turns: list[dict[str, Any]] = []
+        before: ReportedTurn | None = None
         for turn in ledger.turns:
-            if ledger.turn(turn.number) is not turn:
-                problems.append(f"turn {turn.number}: another assembly says that it is this turn")
-                continue
-            histories.read(len(self.turns), turn)
             row = turn_row(turn, spans[turn.trace_id, turn.span_id], children, texts)
-            self.turns.append(row | histories.changes[-1])
+            self.turns.append(row | changes(ledger, turn, before))
+            before = turn if turn.sent else before
         attributes = [turn.attributes for turn in ledger.turns]
         first: Mapping[str, Any] = attributes[0] if attributes else {}
         self.conversation = text(first.get(names.GEN_AI_CONVERSATION_ID))
         self.name = text(first.get(names.NAME))
-        self.items = histories.rows()
-        made = ledger.made_by_policies
-        self.given = tuple((item.kind, item.bytes) for item in ledger.items.values() if item.id not in made)
+        self.items = item_rows(ledger, texts)
+        self.given = tuple((row["k"], row["b"]) for row in self.items if not item_key(row["o"])[0])
         self.shown = known(
             {
                 "id": ledger.id,
                 "name": self.name,
                 "agent": text(first.get(names.GEN_AI_AGENT_NAME)),
                 "framework": text(first.get(names.FRAMEWORK)),
-                "causes": histories.causes,
                 "problems": problems[:_MAX_PROBLEMS],
                 "problemCount": len(problems) or None,
             }

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.page.fields import known
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.attributes import runs_in_order
 from otel_assembly.telemetry.span_values import as_list, below, integer, pairs, text, whole_attributes
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ def turn_row(turn: ReportedTurn, span: SpanLike, children: _Children, texts: Tex
             "n": turn.number,
             "trace": turn.trace_id,
             "unsent": not turn.sent,
-            "partial": not turn.follows,
+            "partial": turn.missing > 0,
             "start": span.start_ns // 1_000_000,
             "us": max(0, span.end_ns - span.start_ns) // 1_000,
             **_measures(attributes),
@@ -46,19 +44,19 @@ def turn_row(turn: ReportedTurn, span: SpanLike, children: _Children, texts: Tex
             "kinds": pairs(attributes.get(names.KIND_NAMES), attributes.get(names.KIND_TOKENS)),
             "prompts": pairs(attributes.get(names.PROMPT_SOURCES), attributes.get(names.PROMPT_TOKENS)),
             "said": texts.instructions(attributes),
-            "kept": runs_in_order(turn.kept),
+            "offered": turn.offered.texts if turn.offered is not None else None,
+            "kept": turn.kept.texts,
+            "new": integer(attributes.get(names.DROPPED_NEW)) or None,
             "steps": [_step(step) for step in turn.steps],
             "signals": _signals(span, policies),
             "allocations": _allocations(span, children),
             "attempts": _attempts(span, children),
-            "summaries": [[one.result, runs_in_order(sorted(one.provenance))] for one in turn.compactions],
         }
     )
 
 
 def _step(step: ReportedStep) -> dict[str, Any]:
     attributes = step.attributes
-    reasons = Counter(exit_.reason for exit_ in step.exits.values())
     return known(
         {
             "policy": step.policy,
@@ -66,7 +64,10 @@ def _step(step: ReportedStep) -> dict[str, Any]:
             "kind": text(attributes.get(names.POLICY_KIND)),
             "config": text(attributes.get(names.POLICY_CONFIG)),
             **_measures(attributes),
-            "reasons": [[reason, count] for reason, count in reasons.most_common()],
+            "out": [[reason, items.texts] for reason, items in step.dropped.items()],
+            "gone": step.compacted.texts,
+            "made": step.injected.texts,
+            "rest": list(step.rest),
             "error": text(attributes.get(names.ERROR_TYPE)),
         }
     )

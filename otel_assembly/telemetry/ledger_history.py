@@ -1,19 +1,21 @@
-"""A ledger as its exported spans report it: what became of every item, turn by turn."""
+"""A ledger as its exported spans report it: of every turn what was offered, what was kept, and why the rest is out.
+
+What a turn says is read from that turn's spans alone; only an item's kind and size may stand on those of another one,
+which told of its arrival.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason
-from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.span_values import item_id
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-T = TypeVar("T")
+    from otel_assembly.telemetry.span_values import ItemRuns
 
 #: What decides on the items of blocks, by the name that its policy has in a chain.
 ALLOCATOR: Final = "allocator"
@@ -21,23 +23,27 @@ ALLOCATOR: Final = "allocator"
 
 @dataclass(frozen=True, slots=True)
 class ReportedItem:
-    """An item as it was at first sight.
+    """An item as a turn told of it: at first sight, or once more because something of it had changed.
 
     Attributes:
         id: Its id, as its ledger numbers it.
         kind: Its kind.
+        tokens: Its tokens.
         bytes: Bytes of its text, as UTF-8.
         atom: The id of the first item of its atom.
-        turn: The turn on which it arrived.
-        calls: How many tool calls it asks for, or, below 0, how many it answers; None where the traces do not say.
+        calls: How many tool calls it asks for, or, below 0, how many it answers.
+        sources: Of a summary, the items that it stands for, summaries of summaries resolved.
+        turn: The turn that told of it.
     """
 
-    id: int
+    id: str
     kind: str
+    tokens: int
     bytes: int
-    atom: int
+    atom: str
+    calls: int
+    sources: ItemRuns
     turn: int
-    calls: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +52,21 @@ class ReportedExit:
 
     Attributes:
         reason: The rule; None where it is not known.
-        policy: The policy that decided; None where the caller no longer offers the item, or where it is not known.
+        policy: The policy that decided; None where it is not known.
         index: That policy's place in the chain.
         outcome: ``dropped`` or ``compacted``.
-        turn: Since when; where the reason is not known, since when that is so.
+        among: Where the turn says no more than that it is one of several, those.
     """
 
     reason: str | None
     policy: str | None = None
     index: int | None = None
     outcome: str = DecisionOutcome.DROPPED.value
-    turn: int = 0
+    among: tuple[ReportedExit, ...] = ()
+
+    def may_be(self, other: ReportedExit) -> bool:
+        """Whether the other one says the same, or leaves it open."""
+        return self == other or self in other.among
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,44 +88,45 @@ class ReportedBlock:
     kind: str
     priority: int | None
     remaining: int | None
-    items: frozenset[int]
+    items: ItemRuns
     attributes: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    order: Sequence[int] = ()
-    winners: Mapping[int, int] = field(default_factory=dict)
+    order: Sequence[str] = ()
+    winners: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedStep:
-    """One policy's span: its attributes, arrays whole, and what it says of items since the turn before.
+    """One policy's span: its attributes, arrays whole, and what became of its input.
 
     Where the allocator decided, `allocation` are the attributes of its span, and `blocks` are its blocks, in decision
     order, as far as their spans are there.
+
+    Attributes:
+        dropped: The items that it lists as dropped, by reason.
+        compacted: Those that it lists as compacted.
+        injected: What is in its output and was not in its input.
+        rest: The reasons of those that it dropped and does not list; empty where it lists all.
     """
 
     policy: str
     index: int
     attributes: Mapping[str, Any]
-    exits: Mapping[int, ReportedExit]
-    injected: Sequence[int]
-    returned: Sequence[int]
-    withdrawn: Sequence[int]
+    dropped: Mapping[str, ItemRuns]
+    compacted: ItemRuns
+    injected: ItemRuns
+    rest: Sequence[str] = ()
     allocation: Mapping[str, Any] | None = None
     blocks: Sequence[ReportedBlock] = ()
 
-
-@dataclass(frozen=True, slots=True)
-class ReportedCompaction:
-    """A summary that was made, or used again, on a turn.
-
-    Attributes:
-        result: The summary's item id; None where its span does not name it.
-        provenance: The ids of the items that it stands for in the end, summaries of summaries resolved.
-        turn: The turn.
-    """
-
-    result: int | None
-    provenance: frozenset[int]
-    turn: int
+    def exit(self, item: str) -> ReportedExit | None:
+        """Why it took the item, where it lists it."""
+        for reason, items in self.dropped.items():
+            if item in items:
+                return ReportedExit(reason, self.policy, self.index)
+        if item in self.compacted:
+            compacted = DecisionOutcome.COMPACTED.value
+            return ReportedExit(DecisionReason.COMPACTED.value, self.policy, self.index, compacted)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,54 +136,69 @@ class ReportedTurn:
     Attributes:
         number: Assemblies of the ledger before it, the unrecorded ones included.
         assembly_id: Its id.
-        previous_id: The assembly that its changes are against; None for a ledger's first.
-        sent: Whether a prompt came out of it; where none did, the ledger stays as it was.
-        follows: Whether the assembly that its changes are against was read too, and the spans of all its policies.
+        sent: Whether a prompt came out of it.
+        missing: How many of its policies have no span here.
         attributes: Those of its span, arrays whole.
         steps: Its policies' spans, in the chain's order.
+        offered: The items of its input, in the caller's order; None where the input could not be known.
         kept: The prompt's items, in its order.
-        arrived: Items at first sight.
-        counted: Tokens of earlier items that were counted since.
-        withdrawn: Items that the caller no longer offers.
+        arrived: The items that it tells of, at first sight or once more.
         trace_id: Its trace.
         span_id: Its span.
-        compactions: What ``compact_block`` spans say of summaries.
+        end_ns: When it ended.
         blocks: Where the allocator ran alone, its blocks with their items, in decision order.
     """
 
     number: int
     assembly_id: str
-    previous_id: str | None
     sent: bool
-    follows: bool
+    missing: int
     attributes: Mapping[str, Any]
     steps: Sequence[ReportedStep]
-    kept: Sequence[int]
-    arrived: Sequence[int]
-    counted: Mapping[int, int]
-    withdrawn: Sequence[int]
+    offered: ItemRuns | None
+    kept: ItemRuns
+    arrived: Mapping[str, ReportedItem]
     trace_id: str
     span_id: str
-    compactions: Sequence[ReportedCompaction] = ()
+    end_ns: int = 0
     blocks: Sequence[ReportedBlock] = ()
 
+    def exit(self, item: str) -> ReportedExit | None:
+        """Why the item is out, as this turn's spans say; None where it is in the prompt, or was not offered.
 
-class _Timeline(Generic[T]):
-    """Values with the place in the reading at which each began to hold."""
+        The last policy that lists it decided. What no policy lists was left by one of those that do not list all.
+        """
+        if not self.sent or item in self.kept or (self.offered is not None and not self.tells_of(item)):
+            return None
+        for step in reversed(self.steps):
+            if (found := step.exit(item)) is not None:
+                return found
+            if item in step.injected:
+                return self._unlisted()
+        return self._unlisted() if self.offered is not None else None
 
-    __slots__ = ("_places", "_values")
+    def _unlisted(self) -> ReportedExit:
+        rest = [(step, reason) for step in self.steps for reason in step.rest]
+        among = tuple(ReportedExit(reason, step.policy, step.index) for step, reason in rest)
+        if self.missing or not among:
+            return ReportedExit(None)
+        if len(among) == 1:
+            return among[0]
+        policies = {(one.policy, one.index) for one in among}
+        policy, index = policies.pop() if len(policies) == 1 else (None, None)
+        return ReportedExit(None, policy, index, among=among)
 
-    def __init__(self) -> None:
-        self._places: list[int] = []
-        self._values: list[T] = []
+    def tells_of(self, item: str) -> bool:
+        """Whether the item was offered, kept, or put in by a policy."""
+        offered = self.offered is not None and item in self.offered
+        return offered or item in self.kept or any(item in step.injected for step in self.steps)
 
-    def put(self, place: int, value: T) -> None:
-        self._places.append(place)
-        self._values.append(value)
-
-    def at(self, place: int, *, else_first: bool = False) -> T | None:
-        index = bisect_right(self._places, place) - 1
-        return self._values[max(0, index)] if index >= 0 or else_first else None
+    def absent(self) -> Iterator[str]:
+        """The items that are out: those that were offered, in their order, then those that were put in on the way."""
+        if self.sent:
+            listed = [items for step in self.steps for items in (*step.dropped.values(), step.compacted)]
+            told = [*(listed if self.offered is None else [self.offered]), *(step.injected for step in self.steps)]
+            yield from (item for item in dict.fromkeys(chain.from_iterable(told)) if item not in self.kept)
 
 
 @dataclass(slots=True)
@@ -181,21 +207,24 @@ class LedgerHistory:
 
     Attributes:
         id: The ledger's id.
-        turns: The recorded assemblies, in the order in which they ended.
-        items: What is known of each item that arrived.
+        turns: The recorded assemblies, by number.
+        items: Each item that a turn tells of, as it was at first sight.
         problems: What does not add up, or is missing, a sentence each; empty for a whole reading.
     """
 
     id: str
     turns: list[ReportedTurn] = field(default_factory=list)
-    items: dict[int, ReportedItem] = field(default_factory=dict)
+    items: dict[str, ReportedItem] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    _exits: dict[int, _Timeline[ReportedExit | None]] = field(default_factory=dict, repr=False)
-    _tokens: dict[int, _Timeline[int]] = field(default_factory=dict, repr=False)
-    _kept: set[int] = field(default_factory=set, repr=False)
-    _absent: set[int] = field(default_factory=set, repr=False)
-    _places: dict[int, int] = field(default_factory=dict, repr=False)
-    _makers: dict[int, int] = field(default_factory=dict, repr=False)
+    _turns: dict[int, ReportedTurn] = field(default_factory=dict, repr=False)
+    _told: dict[str, list[tuple[ReportedTurn, ReportedItem]]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self._turns = {turn.number: turn for turn in self.turns}
+        for turn in sorted(self.turns, key=lambda turn: turn.end_ns):
+            for item, told in turn.arrived.items():
+                self.items.setdefault(item, told)
+                self._told.setdefault(item, []).append((turn, told))
 
     def turn(self, number: int) -> ReportedTurn:
         """The assembly of this number.
@@ -203,130 +232,59 @@ class LedgerHistory:
         Raises:
             KeyError: It was not recorded, or not read.
         """
-        return self.turns[self._places[number]]
+        return self._turns[number]
 
-    def exits(self, number: int) -> dict[int, ReportedExit]:
-        """Why each absent item was absent after that turn, by its id."""
-        place = self._places[number]
-        found = ((item, timeline.at(place)) for item, timeline in sorted(self._exits.items()))
+    def item(self, number: int, item: str) -> ReportedItem | None:
+        """The item as it was on that turn; None where no turn up to it, or that ended before it, tells of it."""
+        turn = self._turns[number]
+        for at, told in reversed(self._told.get(item, ())):
+            if at.number <= number or at.end_ns <= turn.end_ns:
+                return told
+        return None
+
+    def tokens(self, number: int, item: str) -> int | None:
+        """The item's tokens on that turn; None where its arrival is not there."""
+        told = self.item(number, item)
+        return told.tokens if told is not None else None
+
+    def exit(self, number: int, item: str) -> ReportedExit | None:
+        """Why the item is out of that turn's prompt; None where it is in it, or was not offered.
+
+        Where the turn leaves open which policy it was, the turn on which it left says it, if all between are there.
+        """
+        found = self._turns[number].exit(item)
+        if found is None or not found.among:
+            return found
+        for turn in self._back(number):
+            before = turn.exit(item)
+            if before is None or before.among != found.among:
+                return before if before in found.among else found
+        return found
+
+    def exits(self, number: int) -> dict[str, ReportedExit]:
+        """Why each item is out of that turn's prompt, by its id."""
+        found = ((item, self.exit(number, item)) for item in self._turns[number].absent())
         return {item: exit_ for item, exit_ in found if exit_ is not None}
 
-    def exit(self, number: int, item: int) -> ReportedExit | None:
-        """Why the item was absent after that turn; None where it was in the prompt, or had not arrived."""
-        timeline = self._exits.get(item)
-        return timeline.at(self._places[number]) if timeline is not None else None
+    def since(self, number: int, item: str) -> tuple[int, bool]:
+        """Since which turn it is as it is after that one; and whether it was not so before, for no turn is missing."""
+        state, first = self.exit(number, item), number
+        for turn in self._back(number):
+            before = turn.exit(item)
+            same = before is not None and state.may_be(before) if state is not None else item in turn.kept
+            if not same:
+                return first, True
+            first = turn.number
+        return first, self._back_to(number) == 0
 
-    def tokens(self, number: int, item: int) -> int | None:
-        """The item's tokens as counted up to that turn; None while nobody had counted it."""
-        timeline = self._tokens.get(item)
-        return timeline.at(self._places[number]) if timeline is not None else None
+    def _back(self, number: int) -> Iterator[ReportedTurn]:
+        """The turns right before that one that sent a prompt, the newest first, as far as none is missing."""
+        for before in range(number - 1, self._back_to(number) - 1, -1):
+            if self._turns[before].sent:
+                yield self._turns[before]
 
-    def tokens_known(self, number: int, item: int) -> int | None:
-        """The item's tokens as counted up to that turn, else as first counted after it; None where nobody ever did."""
-        timeline = self._tokens.get(item)
-        return timeline.at(self._places[number], else_first=True) if timeline is not None else None
-
-    def maker_of(self, item: int) -> int | None:
-        """The place in the chain of the policy that made the item; None where it came in."""
-        return self._makers.get(item)
-
-    @property
-    def made_by_policies(self) -> frozenset[int]:
-        """The items that did not come in, but were made by a policy: summaries, replacements, injected events."""
-        return frozenset(self._makers)
-
-    # Reading, one assembly after the other
-
-    def read(self, turn: ReportedTurn) -> None:
-        """Go on by one assembly."""
-        place = len(self.turns)
-        self.turns.append(turn)
-        self._places[turn.number] = place
-        self._check(turn)
-        if not turn.follows:
-            self._problem(turn, "a policy's span is missing, or the assembly that its changes are against")
-        if not turn.sent:
-            return
-        if not turn.follows:
-            for item in tuple(self._absent):
-                self._leave(place, item, ReportedExit(None, turn=turn.number))
-        self._arrive(turn, place)
-        for step in turn.steps:
-            self._makers.update(dict.fromkeys(step.injected, step.index))
-            for item, exit_ in step.exits.items():
-                self._leave(place, item, exit_)
-            for item in step.withdrawn:
-                self._leave(
-                    place, item, ReportedExit(DecisionReason.WITHDRAWN.value, step.policy, step.index, turn=turn.number)
-                )
-        for item in turn.withdrawn:
-            self._leave(place, item, ReportedExit(DecisionReason.WITHDRAWN.value, turn=turn.number))
-        self._keep(turn, place)
-
-    def _arrive(self, turn: ReportedTurn, place: int) -> None:
-        held = turn.attributes
-        columns = (names.ARRIVED_KINDS, names.ARRIVED_TOKENS, names.ARRIVED_BYTES, names.ARRIVED_ATOMS)
-        calls = dict(zip(turn.arrived, held.get(names.ARRIVED_CALLS, ()), strict=False))
-        for item, kind, tokens, size, atom in zip(turn.arrived, *(held.get(n, ()) for n in columns), strict=False):
-            if item in self.items:
-                self._problem(turn, f"item {item} arrived a second time")
-            self.items[item] = ReportedItem(
-                item, kind, int(size), item_id(atom), turn.number, int(calls[item]) if item in calls else None
-            )
-            if int(tokens) >= 0:
-                self._count(place, item, int(tokens))
-        for item, tokens in turn.counted.items():
-            self._count(place, item, tokens)
-
-    def _count(self, place: int, item: int, tokens: int) -> None:
-        self._tokens.setdefault(item, _Timeline()).put(place, tokens)
-
-    def _leave(self, place: int, item: int, exit_: ReportedExit) -> None:
-        self._absent.add(item)
-        self._exits.setdefault(item, _Timeline()).put(place, exit_)
-
-    def _keep(self, turn: ReportedTurn, place: int) -> None:
-        """The state is what the turn says it is, whatever the changes said."""
-        kept = set(turn.kept)
-        for item in kept - self._kept:
-            if item not in self.items:
-                self._problem(turn, f"item {item} is in the prompt, and its arrival is missing")
-        for item in kept & self._absent:
-            self._exits[item].put(place, None)
-        self._absent -= kept
-        for item in sorted((self._kept | set(turn.arrived)) - kept - self._absent):
-            self._leave(place, item, ReportedExit(None, turn=turn.number))
-            if names.DIFF not in turn.attributes:
-                self._problem(turn, f"item {item} is not in the prompt, and no span says why")
-        self._kept = kept
-
-    def _check(self, turn: ReportedTurn) -> None:
-        """The equation, of the assembly and of each step; and that the lists are as long as the counts say."""
-        for name, held in (("the assembly", turn.attributes), *((step.policy, step.attributes) for step in turn.steps)):
-            numbers = [held.get(key) for key in _EQUATION]
-            if names.DIFF in held or not all(type(number) is int for number in numbers):
-                continue
-            came, injected, left, dropped, compacted = map(int, numbers)  # type: ignore[arg-type]  # ints, just checked
-            if came + injected != left + dropped + compacted:
-                self._problem(
-                    turn,
-                    f"{name}: {came} events in + {injected} injected are not "
-                    f"{left} out + {dropped} dropped + {compacted} compacted",
-                )
-        alone = any(step.allocation is turn.attributes for step in turn.steps)
-        if turn.sent and not alone and turn.attributes.get(names.EVENTS_OUT) != len(turn.kept):
-            self._problem(
-                turn, f"{turn.attributes.get(names.EVENTS_OUT)} events out, of which {len(turn.kept)} are listed"
-            )
-
-    def _problem(self, turn: ReportedTurn, what: str) -> None:
-        self.problems.append(f"turn {turn.number}: {what}")
-
-
-_EQUATION: Final = (
-    names.EVENTS_IN,
-    names.EVENTS_INJECTED,
-    names.EVENTS_OUT,
-    names.DROPPED_COUNT,
-    names.COMPACTED_COUNT,
-)
+    def _back_to(self, number: int) -> int:
+        """The first turn of those that are there without a gap up to that one."""
+        while number - 1 in self._turns:
+            number -= 1
+        return number

@@ -1,4 +1,4 @@
-"""Reads ledgers back: what became of every item, turn by turn, from exported spans alone; no SDK is needed.
+"""Reads ledgers back from exported spans alone, each turn from its own; no SDK is needed.
 
 Spans may be missing: not sampled, lost on the way, not yet exported. What is stated is read, what is not is said to be
 unknown, and nothing is guessed: `ReportedExit.reason` is None where the span that gave it is not there.
@@ -6,33 +6,32 @@ unknown, and nothing is guessed: `ReportedExit.reason` is None where the span th
 
 from __future__ import annotations
 
-from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.decision import DecisionOutcome, DecisionReason
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.ledger_history import (
     ALLOCATOR,
     LedgerHistory,
     ReportedBlock,
-    ReportedCompaction,
-    ReportedExit,
+    ReportedItem,
     ReportedStep,
     ReportedTurn,
 )
 from otel_assembly.telemetry.span_values import (
+    ItemRuns,
     SpanLike,
+    as_list,
     below,
-    by_item_id,
     children_of,
-    item_id,
-    item_ids,
+    item_key,
+    runs_of,
+    step_attributes,
     whole_attributes,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     _Children = Mapping[tuple[str, str | None], Sequence[SpanLike]]
 
@@ -47,160 +46,196 @@ def read_ledgers(spans: Iterable[SpanLike], *, allocations: bool = False) -> dic
         allocations: Whether to read what the allocator did outside of any assembly, too: a ledger of one turn each.
     """
     children = children_of(spans)
-    attributes: dict[str, dict[str, SpanLike]] = {}
+    assemblies: dict[str, dict[str, SpanLike]] = {}
     for span in (span for found in children.values() for span in found):
         is_turn = span.name == names.SPAN_ASSEMBLE_CONTEXT or (allocations and span.name == names.SPAN_ALLOCATE_BUDGET)
         if is_turn and names.LEDGER_ID in span.attributes:
-            ledger_id = str(span.attributes[names.LEDGER_ID])
-            assembly_id = str(span.attributes.get(names.ID, span.span_id))
-            attributes.setdefault(ledger_id, {}).setdefault(assembly_id, span)
-    ledgers: dict[str, LedgerHistory] = {}
-    for ledger_id, assemblies in attributes.items():
-        ledger = ledgers[ledger_id] = LedgerHistory(ledger_id)
-        policies = _policies(assemblies.values(), children)
-        for span in _in_order(assemblies):
-            alone = span.name == names.SPAN_ALLOCATE_BUDGET
-            try:
-                ledger.read(_allocation(span, children) if alone else _turn(span, children, assemblies, policies))
-            except (TypeError, ValueError):
-                ledger.problems.append(f"turn {span.attributes.get(names.TURN)}: an attribute of the wrong form")
-    return ledgers
+            assemblies.setdefault(str(span.attributes[names.LEDGER_ID]), {}).setdefault(_assembly_id(span), span)
+    return {ledger: _ledger(ledger, found.values(), children) for ledger, found in assemblies.items()}
 
 
-def _in_order(assemblies: Mapping[str, SpanLike]) -> Iterator[SpanLike]:
-    """As they ended: each after the one that its changes are against, which the clock alone might not say."""
-    waiting = sorted(assemblies.values(), key=attrgetter("end_ns", "start_ns"))
-    done: set[str] = set()
-    for span in waiting:
-        chain: list[SpanLike] = []
-        on: SpanLike | None = span
-        while on is not None and on.span_id not in done:
-            done.add(on.span_id)
-            chain.append(on)
-            on = assemblies.get(str(on.attributes.get(names.PREVIOUS_ID)))
-        yield from reversed(chain)
+def _ledger(ledger: str, spans: Iterable[SpanLike], children: _Children) -> LedgerHistory:
+    turns: dict[int, ReportedTurn] = {}
+    problems: list[str] = []
+    for span in sorted(spans, key=attrgetter("end_ns", "start_ns")):
+        try:
+            turn = _turn(span, children)
+        except (TypeError, ValueError):
+            problems.append(f"turn {span.attributes.get(names.TURN)}: an attribute of the wrong form")
+            continue
+        if turns.setdefault(turn.number, turn) is not turn:
+            problems.append(f"turn {turn.number}: another assembly says that it is this turn")
+    found = LedgerHistory(ledger, [turns[number] for number in sorted(turns)])
+    found.problems = [*problems, *(problem for turn in found.turns for problem in _problems(turn)), *_unknown(found)]
+    return found
 
 
-def _policies(assemblies: Iterable[SpanLike], children: _Children) -> set[int]:
-    """The places of the chain's policies; they are the same in each turn, so that a missing one shows."""
-    return {
-        int(child.attributes.get(names.POLICY_INDEX, 0))
-        for span in assemblies
-        for child in below(span, children)
-        if child.name.startswith(names.SPAN_APPLY_POLICY)
-    }
-
-
-def _turn(span: SpanLike, children: _Children, read: Mapping[str, SpanLike], policies: set[int]) -> ReportedTurn:
-    inside = below(span, children)
-    attributes = whole_attributes(span, inside)
-    number = int(attributes[names.TURN]) if names.TURN in attributes else 0
-    previous = attributes.get(names.PREVIOUS_ID)
-    sent = names.PREFIX_HASH in attributes
-    steps = [_step(child, children, number) for child in inside if child.name.startswith(names.SPAN_APPLY_POLICY)]
-    expected = set(range(int(attributes[names.STEPS]))) if names.STEPS in attributes else policies
-    return ReportedTurn(
-        number=number,
-        assembly_id=str(attributes.get(names.ID)),
-        previous_id=previous,
-        sent=sent,
-        follows=(previous is None or previous in read) and (not sent or {step.index for step in steps} == expected),
-        attributes=attributes,
-        steps=sorted(steps, key=attrgetter("index")),
-        kept=item_ids(attributes.get(names.KEPT_ITEMS)),
-        arrived=item_ids(attributes.get(names.ARRIVED_ITEMS)),
-        counted=by_item_id(attributes.get(names.COUNTED_ITEMS), attributes.get(names.COUNTED_TOKENS)),
-        withdrawn=item_ids(attributes.get(names.WITHDRAWN_ITEMS)),
-        trace_id=span.trace_id,
-        span_id=span.span_id,
-        compactions=list(_compactions(span, children, number)),
-    )
-
-
-def _allocation(span: SpanLike, children: _Children) -> ReportedTurn:
-    """An allocation that stands alone: one turn, whose only step is the allocator."""
+def _turn(span: SpanLike, children: _Children) -> ReportedTurn:
+    """An assembly; or an allocation that stands alone, which is one turn whose only step is the allocator."""
     inside = below(span, children)
     attributes = whole_attributes(span, inside)
     number = int(attributes.get(names.TURN, 0))
-    # What happened to the items of a block that has no span stands on this one.
-    steps = [_step(one, children, number) for one in (span, *_block_spans(inside))]
-    exits = {item: replace(exit_, policy=ALLOCATOR, index=0) for step in steps for item, exit_ in step.exits.items()}
-    injected = [item for step in steps for item in step.injected]
-    blocks = [_block(child, children) for child in _block_spans(inside)]
+    alone = span.name == names.SPAN_ALLOCATE_BUDGET
+    blocks = _blocks(inside, children) if alone else []
+    if alone:
+        # What happened to the items of a block that has no span stands on this one.
+        told = [attributes, *(block.attributes for block in blocks)]
+        steps = [_listed(told, ALLOCATOR, 0, attributes, blocks)]
+    else:
+        steps = [_step(child, children) for child in inside if child.name.startswith(names.SPAN_APPLY_POLICY)]
+    steps.sort(key=attrgetter("index"))
+    sent = names.EXCEPTION_TYPE not in attributes if alone else names.PREFIX_HASH in attributes
+    known = names.OFFERED_ITEMS in attributes or names.DIFF not in attributes
     return ReportedTurn(
         number=number,
-        assembly_id=str(attributes.get(names.ID, span.span_id)),
-        previous_id=None,
-        sent=names.EXCEPTION_TYPE not in attributes,
-        follows=True,
+        assembly_id=_assembly_id(span),
+        sent=sent,
+        missing=_missing(attributes, steps) if sent and not alone else 0,
         attributes=attributes,
-        steps=[ReportedStep(ALLOCATOR, 0, attributes, exits, injected, (), (), attributes, blocks)],
-        kept=item_ids(attributes.get(names.KEPT_ITEMS)),
-        arrived=item_ids(attributes.get(names.ARRIVED_ITEMS)),
-        counted={},
-        withdrawn=(),
+        steps=steps,
+        offered=ItemRuns(attributes.get(names.OFFERED_ITEMS)) if known else None,
+        kept=ItemRuns(attributes.get(names.KEPT_ITEMS)),
+        arrived=_arrived(attributes, number),
         trace_id=span.trace_id,
         span_id=span.span_id,
-        compactions=list(_compactions(span, children, number)),
+        end_ns=span.end_ns,
         blocks=blocks,
     )
 
 
-def _block_spans(spans: Iterable[SpanLike]) -> list[SpanLike]:
-    return [span for span in spans if span.name.startswith(names.SPAN_ALLOCATE_BLOCK)]
+def _missing(attributes: Mapping[str, Any], steps: Sequence[ReportedStep]) -> int:
+    """How many policies have no span here: as the assembly counts them, else as far as places and events show it."""
+    if names.STEPS in attributes:
+        return max(0, int(attributes[names.STEPS]) - len(steps))
+    between = steps[-1].index + 1 - len(steps) if steps else 0
+    last = steps[-1].attributes.get(names.EVENTS_OUT) if steps else attributes.get(names.EVENTS_IN)
+    return between + (last is not None and last != attributes.get(names.EVENTS_OUT))
+
+
+def _assembly_id(span: SpanLike) -> str:
+    return str(span.attributes.get(names.ID, span.span_id))
+
+
+def _arrived(attributes: Mapping[str, Any], turn: int) -> dict[str, ReportedItem]:
+    columns = [as_list(attributes.get(name)) for name in _ARRIVALS]
+    columns[-1] = columns[-1] or [""] * len(columns[0])
+    return {
+        str(item): ReportedItem(
+            id=str(item),
+            kind=str(kind),
+            tokens=int(tokens),
+            bytes=int(size),
+            atom=str(atom),
+            calls=int(calls),
+            sources=ItemRuns(str(sources).split(",") if sources else None),
+            turn=turn,
+        )
+        for item, kind, tokens, size, atom, calls, sources in zip(*columns, strict=False)
+    }
+
+
+_ARRIVALS: Final = (
+    names.ARRIVED_ITEMS,
+    names.ARRIVED_KINDS,
+    names.ARRIVED_TOKENS,
+    names.ARRIVED_BYTES,
+    names.ARRIVED_ATOMS,
+    names.ARRIVED_CALLS,
+    names.ARRIVED_SOURCES,
+)
+
+
+def _step(span: SpanLike, children: _Children) -> ReportedStep:
+    inside = below(span, children)
+    attributes = step_attributes(span, inside)
+    budget = next((child for child in inside if child.name == names.SPAN_ALLOCATE_BUDGET), None)
+    under = below(budget, children) if budget is not None else ()
+    return _listed(
+        [attributes],
+        str(attributes.get(names.POLICY_NAME, span.name)),
+        int(attributes.get(names.POLICY_INDEX, 0)),
+        whole_attributes(budget, under) if budget is not None else None,
+        _blocks(under, children),
+    )
+
+
+def _listed(
+    spans: Sequence[Mapping[str, Any]],
+    policy: str,
+    index: int,
+    allocation: Mapping[str, Any] | None,
+    blocks: Sequence[ReportedBlock],
+) -> ReportedStep:
+    """A step, of which the attributes of these spans list what became of its input; the first is its own."""
+
+    def entries(name: str) -> list[Any]:
+        return [entry for attributes in spans for entry in as_list(attributes.get(name))]
+
+    dropped: dict[str, list[str]] = {}
+    for run, reason in zip(entries(names.DROPPED_ITEMS), entries(names.DROPPED_REASONS), strict=False):
+        dropped.setdefault(str(reason), []).append(run)
+    return ReportedStep(
+        policy=policy,
+        index=index,
+        attributes=spans[0],
+        dropped={reason: ItemRuns(runs) for reason, runs in dropped.items()},
+        compacted=ItemRuns(entries(names.COMPACTED_ITEMS)),
+        injected=ItemRuns(entries(names.INJECTED_ITEMS)),
+        rest=[str(reason) for reason in entries(names.DROPPED_REST)],
+        allocation=allocation,
+        blocks=blocks,
+    )
+
+
+def _blocks(spans: Iterable[SpanLike], children: _Children) -> list[ReportedBlock]:
+    return [_block(span, children) for span in spans if span.name.startswith(names.SPAN_ALLOCATE_BLOCK)]
 
 
 def _block(span: SpanLike, children: _Children) -> ReportedBlock:
     attributes = whole_attributes(span, below(span, children))
-    losers, winners = item_ids(attributes.get(names.BLOCK_LOSERS)), item_ids(attributes.get(names.BLOCK_WINNERS))
+    losers, winners = (as_list(attributes.get(name)) for name in (names.BLOCK_LOSERS, names.BLOCK_WINNERS))
     return ReportedBlock(
         name=str(attributes.get(names.BLOCK_NAME)),
         kind=str(attributes.get(names.BLOCK_KIND)),
         priority=attributes.get(names.BLOCK_PRIORITY),
         remaining=attributes.get(names.BUDGET_REMAINING),
-        items=frozenset(item_ids(attributes.get(names.BLOCK_ITEMS))),
+        items=ItemRuns(attributes.get(names.BLOCK_ITEMS)),
         attributes=attributes,
-        order=item_ids(attributes.get(names.BLOCK_ORDER)),
-        winners=dict(zip(losers, winners, strict=False)),
+        order=list(map(str, as_list(attributes.get(names.BLOCK_ORDER)))),
+        winners=dict(zip(map(str, losers), map(str, winners), strict=False)),
     )
 
 
-def _compactions(span: SpanLike, children: _Children, turn: int) -> Iterator[ReportedCompaction]:
-    """The summaries that were made anywhere under an assembly's span."""
-    waiting, seen = [span], {span.span_id}
-    while waiting:
-        for child in below(waiting.pop(), children):
-            if child.span_id in seen:
-                continue
-            seen.add(child.span_id)
-            waiting.append(child)
-            attributes = whole_attributes(child, below(child, children))
-            provenance = item_ids(attributes.get(names.COMPACTION_PROVENANCE))
-            if provenance:
-                result = attributes.get(names.COMPACTION_RESULT)
-                yield ReportedCompaction(
-                    item_id(str(result)) if result is not None else None, frozenset(provenance), turn
-                )
+def _problems(turn: ReportedTurn) -> Iterable[str]:
+    """The equation, of the assembly and of each step; and whether all is there that the counts say."""
+    for name, held in (("the assembly", turn.attributes), *((step.policy, step.attributes) for step in turn.steps)):
+        numbers = [held.get(key) for key in _EQUATION]
+        if names.DIFF in held or not all(type(number) is int for number in numbers):
+            continue
+        came, injected, left, dropped, compacted = map(int, numbers)  # type: ignore[arg-type]  # ints, just checked
+        if came + injected != left + dropped + compacted:
+            yield (
+                f"turn {turn.number}: {name}: {came} events in + {injected} injected are not "
+                f"{left} out + {dropped} dropped + {compacted} compacted"
+            )
+    out = turn.attributes.get(names.EVENTS_OUT)
+    if turn.sent and not turn.blocks and out != len(turn.kept):
+        yield f"turn {turn.number}: {out} events out, of which {len(turn.kept)} are listed"
+    if turn.missing:
+        yield f"turn {turn.number}: {turn.missing} of its {turn.missing + len(turn.steps)} policies have no span here"
 
 
-def _step(span: SpanLike, children: _Children, turn: int) -> ReportedStep:
-    inside = below(span, children)
-    attributes = whole_attributes(span, inside)
-    allocation = next((child for child in inside if child.name == names.SPAN_ALLOCATE_BUDGET), None)
-    under = below(allocation, children) if allocation is not None else ()
-    policy, index = str(attributes.get(names.POLICY_NAME, span.name)), int(attributes.get(names.POLICY_INDEX, 0))
-    dropped = by_item_id(attributes.get(names.DROPPED_ITEMS), attributes.get(names.DROPPED_REASONS))
-    exits = {item: ReportedExit(str(reason), policy, index, turn=turn) for item, reason in dropped.items()}
-    compacted = ReportedExit(DecisionReason.COMPACTED.value, policy, index, DecisionOutcome.COMPACTED.value, turn)
-    exits.update(dict.fromkeys(item_ids(attributes.get(names.COMPACTED_ITEMS)), compacted))
-    return ReportedStep(
-        policy=policy,
-        index=index,
-        attributes=attributes,
-        exits=exits,
-        injected=item_ids(attributes.get(names.INJECTED_ITEMS)),
-        returned=item_ids(attributes.get(names.RETURNED_ITEMS)),
-        withdrawn=item_ids(attributes.get(names.WITHDRAWN_ITEMS)),
-        allocation=whole_attributes(allocation, under) if allocation is not None else None,
-        blocks=[_block(child, children) for child in _block_spans(under)],
-    )
+def _unknown(ledger: LedgerHistory) -> Iterable[str]:
+    """The items of prompts of which no turn tells what they are."""
+    unknown = sorted({item for turn in ledger.turns for item in turn.kept} - ledger.items.keys(), key=item_key)
+    if unknown:
+        yield f"in a prompt, and the turn that told of the arrival is not here: {', '.join(runs_of(unknown))}"
+
+
+_EQUATION: Final = (
+    names.EVENTS_IN,
+    names.EVENTS_INJECTED,
+    names.EVENTS_OUT,
+    names.DROPPED_COUNT,
+    names.COMPACTED_COUNT,
+)

@@ -6,16 +6,18 @@ An array may go on in the `list_items` spans below its span.
 from __future__ import annotations
 
 import json
+import re
+from bisect import bisect_right
+from collections.abc import Collection
 from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from otel_assembly.ledger.snapshot import FIRST_MADE
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_registry as registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 class SpanLike(Protocol):
@@ -38,6 +40,16 @@ class SpanLike(Protocol):
 
 
 S = TypeVar("S", bound=SpanLike)
+
+#: What the names of a step's state begin with.
+STATE: Final = "assembly.state."
+_STATED: Final = (
+    names.DROPPED_ITEMS,
+    names.DROPPED_REASONS,
+    names.DROPPED_REST,
+    names.COMPACTED_ITEMS,
+    names.INJECTED_ITEMS,
+)
 
 
 def as_list(value: Any) -> list[Any]:
@@ -103,29 +115,97 @@ def whole_attributes(span: SpanLike, children: Iterable[SpanLike]) -> dict[str, 
     return attributes
 
 
+def step_attributes(span: SpanLike, children: Iterable[SpanLike]) -> dict[str, Any]:
+    """A policy's span's attributes, arrays whole, with what it states of items in the place of what changed."""
+    attributes = whole_attributes(span, children)
+    for name in _STATED:
+        if (stated := attributes.get(name.replace("assembly.", STATE, 1))) is not None:
+            attributes[name] = stated
+    return attributes
+
+
 @cache
 def _arrays() -> tuple[str, ...]:
     return tuple(name for name, attribute in registry.attributes().items() if attribute.type.endswith("[]"))
 
 
-def item_ids(runs: Any) -> list[int]:
-    """Every item id that these runs (``7``, ``7-9``) name, in their order."""
-    return [item for run in as_list(runs) for item in _run(str(run))]
+class ItemRuns(Collection[str]):
+    """Item ids as a span states them: runs such as ``7``, ``7-9`` and ``m0-m2``, in their order.
+
+    What came in is numbered from 0, and so is what policies made, behind an ``m``. Whether an item is among them costs
+    a search among the runs, however many items there are.
+
+    Args:
+        runs: The value of a span's attribute; None is none.
+
+    Raises:
+        ValueError: One of them is no run.
+    """
+
+    __slots__ = ("_ascending", "_runs", "_starts")
+
+    def __init__(self, runs: Any = None) -> None:
+        self._runs = [_run(str(run)) for run in as_list(runs)]
+        self._ascending = sorted(self._runs)
+        self._starts = [run[:2] for run in self._ascending]
+
+    def __iter__(self) -> Iterator[str]:
+        for made, first, last in self._runs:
+            yield from (f"{'m' * made}{number}" for number in range(first, last + 1))
+
+    def __len__(self) -> int:
+        return sum(last - first + 1 for _, first, last in self._runs)
+
+    def __contains__(self, item: object) -> bool:
+        made, number = item_key(str(item))
+        place = bisect_right(self._starts, (made, number)) - 1
+        return place >= 0 and self._ascending[place][0] == made and number <= self._ascending[place][2]
+
+    @property
+    def texts(self) -> list[str]:
+        """The runs as they are written."""
+        return [_run_text(*run) for run in self._runs]
 
 
-def by_item_id(runs: Any, values: Any) -> dict[int, Any]:
-    """The entry of a parallel array for every item id that the runs name."""
-    found: dict[int, Any] = {}
-    for run, value in zip(as_list(runs), as_list(values), strict=False):
-        found.update(dict.fromkeys(_run(str(run)), value))
-    return found
+def item_key(item: str) -> tuple[bool, int]:
+    """What items are sorted by: those that came in by their number, then those that policies made.
+
+    Raises:
+        ValueError: It is no item's id.
+    """
+    made, first, last = _run(item)
+    if first != last or "-" in item:
+        raise ValueError(item)
+    return made, first
 
 
-def _run(text: str) -> range:
-    first, dash, last = text.partition("-")
-    return range(item_id(first), item_id(last if dash else first) + 1)
+def runs_of(items: Iterable[str]) -> list[str]:
+    """Item ids as runs, in their own order."""
+    runs: list[tuple[bool, int, int]] = []
+    for made, number in map(item_key, items):
+        if runs and runs[-1][0] == made and runs[-1][2] + 1 == number:
+            runs[-1] = (made, runs[-1][1], number)
+        else:
+            runs.append((made, number, number))
+    return [_run_text(*run) for run in runs]
 
 
-def item_id(text: str) -> int:
-    """The number that stands for an item id."""
-    return FIRST_MADE + int(text[1:]) if text.startswith("m") else int(text)
+def by_item_id(runs: Any, values: Any) -> dict[str, Any]:
+    """The entry of a parallel array for every item that the runs name."""
+    pairs = zip(as_list(runs), as_list(values), strict=False)
+    return {item: value for run, value in pairs for item in ItemRuns([run])}
+
+
+_RUN: Final = re.compile(r"(m?)([0-9]{1,15})(?:-(m?)([0-9]{1,15}))?", re.ASCII)
+
+
+def _run(text: str) -> tuple[bool, int, int]:
+    found = _RUN.fullmatch(text)
+    if found is None or (found[4] and found[1] != found[3]):
+        raise ValueError("no run of items")
+    return found[1] == "m", int(found[2]), int(found[4] or found[2])
+
+
+def _run_text(made: bool, first: int, last: int) -> str:
+    mark = "m" * made
+    return f"{mark}{first}" if first == last else f"{mark}{first}-{mark}{last}"

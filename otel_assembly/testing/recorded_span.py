@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from otel_assembly.ledger.snapshot import item_text
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.otlp_json import StatusName, StoredEvent, StoredLink, StoredSpan
-from otel_assembly.telemetry.span_values import below, by_item_id, item_ids, whole_attributes
+from otel_assembly.telemetry.span_values import ItemRuns, below, by_item_id, whole_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -102,12 +101,11 @@ class RecordedSpan(StoredSpan):
         return self._ids(names.WITHDRAWN_ITEMS)
 
     def _ids(self, items: str) -> list[str]:
-        return list(map(item_text, item_ids(self.whole.get(items))))
+        return list(ItemRuns(self.whole.get(items)))
 
     def _by_id(self, items: str, values: str) -> dict[str, Any]:
         attributes = self.whole
-        found = by_item_id(attributes.get(items), attributes.get(values))
-        return {item_text(item): value for item, value in found.items()}
+        return by_item_id(attributes.get(items), attributes.get(values))
 
 
 def recorded_span(span: ReadableSpan, among: dict[tuple[str, str | None], list[RecordedSpan]]) -> RecordedSpan:

@@ -131,8 +131,18 @@ def test_a_policy_says_how_many_items_left_and_why():
 
 
 def test_items_that_left_in_earlier_turns_are_told_from_those_that_left_in_this_one():
-    drawn = draw(span(name="apply_policy sliding_window", **(POLICY | {"assembly__dropped__count": 120})), width=120)
-    assert "dropped 120 (9 new: over_budget ×8, orphaned_tool_result ×1)" in drawn
+    policy = POLICY | {"assembly__dropped__new": 3}
+    drawn = draw(span(name="apply_policy sliding_window", **policy), width=120)
+    assert "dropped 9, 3 new (over_budget ×8, orphaned_tool_result ×1)" in drawn
+
+
+def test_of_what_a_policy_does_not_list_the_reasons_stand_together():
+    policy = POLICY | {"assembly__dropped__count": 120, "assembly__dropped__rest": ["over_budget"]}
+    drawn = draw(span(name="apply_policy sliding_window", **policy), width=120)
+    assert "dropped 120 (over_budget ×119, orphaned_tool_result ×1)" in drawn
+    policy["assembly__dropped__rest"] = ["over_budget", "stale"]
+    drawn = draw(span(name="apply_policy sliding_window", **policy), width=120)
+    assert "dropped 120 (over_budget or stale ×111, over_budget ×8, orphaned_tool_result ×1)" in drawn
 
 
 def test_reasons_that_did_not_fit_the_span_are_read_from_its_list():

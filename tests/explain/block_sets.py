@@ -132,11 +132,11 @@ class Allocated:
         return ledger
 
     def kept(self, window):
-        """The ordinals of the items that are in the prompt as they are."""
+        """The ids of the items that are in the prompt as they are."""
         allocation = self.with_window(window)
         if allocation is None:
             return set()
-        return {at for at, item in enumerate(allocation.items) if item.outcome == "kept"}
+        return {str(at) for at, item in enumerate(allocation.items) if item.outcome == "kept"}
 
     def answers(self):
         """Every item that is out, with what is said of it."""

@@ -6,8 +6,6 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from assembling import item_number
-
 from otel_assembly import Assembler, AssemblyError, Context, History
 from otel_assembly.chain import chain_from_config
 from otel_assembly.telemetry import read_ledgers
@@ -37,7 +35,7 @@ class Played:
         return History(self.events).pairing
 
     def again(self, turn, raises=(), less=0):
-        """The ordinals that a fresh assembler sends on that turn with raised limits; the last one by `less` less."""
+        """The items that a fresh assembler sends on that turn with raised limits; the last one by `less` less."""
         chain = list(self.chain)
         for number, one in enumerate(raises):
             off = less if number == len(raises) - 1 else 0
@@ -65,8 +63,7 @@ def as_ledger(spans):
 
 def sent(chain, events, prompts=PROMPTS):
     assembler = Assembler(chain_from_config({"policies": chain}).policies)
-    items = asyncio.run(assembler.assemble(prompts, History(events), Context())).items
-    return [item_number(item) for item in items]
+    return asyncio.run(assembler.assemble(prompts, History(events), Context())).items
 
 
 def play(chain, events, cuts=None, *, prompts=PROMPTS, policies=None, settings=None, sampler=None, context=None):

@@ -79,7 +79,7 @@ def test_without_an_item_everything_that_is_out_is_listed(explain):
 
 def test_a_text_is_found_in_the_transcript(explain, transcript):
     said = explain("--turn", 7, "--find", "fact 0", "--transcript", transcript, "--json")
-    assert said.json["item"] == 2
+    assert said.json["item"] == "2"
     assert said.json["outcome"] == "dropped"
 
 
@@ -98,7 +98,7 @@ def test_captured_content_is_searched(run, tmp_path, monkeypatch, transcript):
     path = tmp_path / "with-content.jsonl"
     assert run("replay", transcript, "--policies", talk.policies(500), "--export", path, "--json").status == 0
     said = run("explain", "--traces", path, "--conversation", "talk-1", "--turn", 7, "--find", "FACT 1.", "--json")
-    assert said.json["item"] == 6
+    assert said.json["item"] == "6"
 
 
 def test_without_content_there_is_nothing_to_search(explain):
@@ -128,7 +128,7 @@ def test_several_conversations_are_the_choices(run, traces):
     ("arguments", "status", "said"),
     [
         (["--turn", "99"], 1, "has no turn 99; the traces tell of turns 0 to 7"),
-        (["--turn", "7", "--item", "99"], 1, "has no item 99; the traces tell of items 0 to 14"),
+        (["--turn", "7", "--item", "99"], 1, "has no item 99; the traces tell of items 0-14"),
         (["--turn", "x"], 2, "must be a whole number"),
         (["--turn", "-1"], 2, "must be a whole number"),
         (["--turn", "0", "--item", "1", "--find", "a"], 2, "not allowed with"),

@@ -41,7 +41,7 @@ def test_explanations_from_a_jaeger_are_those_of_the_run_itself(jaeger, lookback
         for item in played.ledger.items:
             here, there = explain(played.ledger, turn, item), explain(ledgers["talk-1"], turn, item)
             assert replace(there, ledger=here.ledger, conversation=None) == here
-    assert any(explain(ledgers["talk-1"], 7, item).raises for item in range(15))
+    assert any(explain(ledgers["talk-1"], 7, str(item)).raises for item in range(15))
 
 
 def test_numbers_are_numbers_and_every_span_is_within_the_contract(jaeger, lookback):

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import string
-
-from assembling import item_number
 
 from otel_assembly import (
     Assembler,
@@ -57,18 +54,24 @@ def embedded(page):
 
 
 def expanded(runs):
-    """The ordinals of runs such as ``3`` and ``5-9``."""
+    """The ids of runs such as ``3``, ``5-9`` and ``m0-m2``."""
     found = []
     for run in runs:
-        assert set(run) <= {*string.digits, "-", "m"}
-        first, _, last = run.partition("-")
-        found += range(item_number(first), item_number(last or first) + 1)
+        first, _, last = (part.removeprefix("m") for part in run.partition("-"))
+        mark = "m" * run.startswith("m")
+        found += (f"{mark}{number}" for number in range(int(first), int(last or first) + 1))
     return found
 
 
 def state(ledger, item, place):
-    """Where an item was after a turn, from its history alone: True in the prompt, else why not; None before it came."""
-    held = [cause for at, cause in item["h"] if at <= place]
-    if not held:
-        return None
-    return True if held[-1] < 0 else tuple(ledger["causes"][held[-1]])
+    """Where an item was on a turn, from that turn's row alone: True in the prompt, else why not; None if not there."""
+    turn = ledger["turns"][place]
+    if item in expanded(turn.get("kept", [])):
+        return True
+    for step in reversed(turn.get("steps", [])):
+        for reason, runs in step.get("out", []):
+            if item in expanded(runs):
+                return reason, step["policy"], step["index"], "dropped"
+        if item in expanded(step.get("gone", [])):
+            return "compacted", step["policy"], step["index"], "compacted"
+    return (None, None, None, "dropped") if item in expanded(turn.get("offered", [])) else None

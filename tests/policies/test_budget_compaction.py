@@ -105,7 +105,7 @@ async def test_the_provenance_of_a_summary_of_summaries_is_all_the_leaves(assemb
     last = made[-1].attributes
     (ledger,) = read_ledgers(assembly_telemetry.spans).values()
     assert ledger.problems == []
-    leaves = {ordinal for run in last["assembly.compaction.provenance"] for ordinal in _run(run)}
+    leaves = {item for run in last["assembly.compaction.provenance"] for item in _run(run)}
     gone = {item for item, exit_ in ledger.exits(assembly.turn).items() if exit_.outcome == "compacted"}
     assert leaves == gone
     assert last["assembly.compaction.result"] in assembly.items
@@ -115,7 +115,7 @@ async def test_the_provenance_of_a_summary_of_summaries_is_all_the_leaves(assemb
 
 def _run(text):
     first, _, last = text.partition("-")
-    return range(int(first), int(last or first) + 1)
+    return map(str, range(int(first), int(last or first) + 1))
 
 
 @pytest.mark.parametrize("answer", [RuntimeError("secret"), "", "Error: rate limit", words(200)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from assembling import item_number
 from counting import WordCounter
 from hypothesis import strategies as st
 from strategies import as_events, scripts
@@ -147,13 +146,13 @@ class Truth:
         for decision in assembly.decisions:
             if decision.outcome in {DecisionOutcome.DROPPED, DecisionOutcome.COMPACTED}:
                 why = (str(decision.outcome), str(decision.reason), decision.policy, decision.index)
-                self._now[item_number(decision.item)] = why
+                self._now[decision.item] = why
             else:
-                self._now.pop(item_number(decision.item), None)
+                self._now.pop(decision.item, None)
             if decision.tokens is not None:
-                self.tokens[item_number(decision.item)] = decision.tokens
+                self.tokens[decision.item] = decision.tokens
         self.turns.append(assembly.turn)
-        self.kept[assembly.turn] = list(map(item_number, assembly.items))
+        self.kept[assembly.turn] = assembly.items
         self.exits[assembly.turn] = dict(self._now)
 
 

@@ -154,7 +154,7 @@ function turnTable(ledger) {
       { title: "Tokens", css: "c-tokens number", cell: (turn) => (turn.unsent ? "not sent" : count(turn.out)) },
       { title: "Budget", css: "c-tokens number", cell: (turn) => (turn.budget ? count(turn.budget) : "–") },
       { title: "Used", css: "c-tokens number", cell: (turn) => (turn.budget && !turn.unsent ? percent(turn.out, turn.budget) : "–") },
-      { title: "Dropped", css: "c-tokens number", hint: "Items that left in this turn", cell: (turn) => count(size(turn.left) + size(turn.refused)) },
+      { title: "Dropped", css: "c-tokens number", hint: "Items that left in this turn", cell: (turn) => count(turn.new ?? 0) },
       { title: "Prefix broke", css: "c-break", cell: (turn) => (turn.break && turn.break !== "first" ? words(turn.break) : "") },
       { title: "Marks", css: "c-break", cell: (turn) => ledger.marks(turn).map((mark) => MARKS[mark].label).join(", ") },
       ...names.map((name) => ({ title: kindLabel(name), css: "c-fill number", cell: (turn) => { const tokens = turn.kinds?.find(([one]) => one === name)?.[1]; return tokens === undefined ? "" : count(tokens); } })),
@@ -280,10 +280,9 @@ function focusChart() {
   (charts[now.ledger]?.layer ?? parts.charts.querySelector(".rows"))?.focus({ preventScroll: false });
 }
 
-function follow(ordinal, focus = false) {
-  const item = active().items.get(ordinal);
-  if (!item) return;
-  now.item = ordinal;
+function follow(id, focus = false) {
+  const item = active().item(id);
+  now.item = id;
   parts.item.hidden = false;
   refill(parts.item, itemCard(active(), item, texts, { turn: now.turn, follow: (other) => follow(other), unfollow }));
   strips();
@@ -291,7 +290,7 @@ function follow(ordinal, focus = false) {
   if (focus) byId("item-head").focus({ preventScroll: true });
   const box = parts.item.getBoundingClientRect();
   if (box.top > innerHeight - 120 || box.bottom < 60) intoView(parts.item);
-  say(`Item ${ordinal}. ${active().stretches(item).map((one) => `turns ${one.from} to ${one.to}: ${one.state ? why(one.state) : "not known"}`).join("; ")}`);
+  say(`Item ${id}. ${active().stretches(item).map((one) => `turns ${one.from} to ${one.to}: ${one.state ? why(one.state) : "not known"}`).join("; ")}`);
 }
 
 function unfollow() {
@@ -302,10 +301,10 @@ function unfollow() {
   focusChart();
 }
 
-// Ordinals are counted in each ledger for itself: another variant's item is the same one only where all that is known agrees.
+// Items are numbered in each ledger for itself: another variant's item is the same one only where all that is known agrees.
 function strips() {
   parts.items?.draw(true);
-  const item = now.item === null ? null : active().items.get(now.item);
+  const item = now.item === null ? null : active().item(now.item);
   for (const chart of charts) {
     const other = item && chart.ledger.items.get(item.o);
     const same = other && (chart.ledger === active() || (other.k === item.k && other.b === item.b && other.a === item.a));
@@ -358,7 +357,7 @@ function start() {
   if (ledger?.turn(number("t"))) {
     if (asked.has("o")) openTurn(ledger, number("t"));
     else go(ledger, number("t"));
-    if (asked.has("i")) follow(number("i"));
+    if (asked.has("i")) follow(asked.get("i"));
   }
   new ResizeObserver(() => { for (const chart of charts) chart.resize(); moved(); }).observe(byId("main"));
   document.documentElement.dataset.ready = "";

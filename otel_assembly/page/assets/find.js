@@ -10,7 +10,7 @@ function find() {
     const many = here().ledgers.length > 1;
     refill(parts.results, found.map(({ ledger, item, where }, index) => el("div", {
       role: "option", id: `result-${index}`, class: "result", "aria-selected": "false", onmousedown: (event) => { event.preventDefault(); pick(index); },
-    }, el("span", { class: "c-ordinal" }, item.o), kindLabel(item.k), many ? foreign(ledger.name, "span", { class: "dim" }) : null,
+    }, el("span", { class: "c-item" }, item.o), kindLabel(item.k), many ? foreign(ledger.name, "span", { class: "dim" }) : null,
     where >= 0 ? snippet(texts[item.x][0], where, query.trim().length) : null)));
     const shown = query.trim() !== "";
     parts.results.hidden = !shown || !found.length;

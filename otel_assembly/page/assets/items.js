@@ -3,16 +3,26 @@
 const STATES = { "in prompt": "●", dropped: "▼", compacted: "◆", left: "?" };
 const badge = (state) => el("span", { class: `state ${state.in ? "kept" : state.word}` }, el("span", { "aria-hidden": "true" }, STATES[state.word] ?? "▼"), ` ${state.word}`);
 
+// What a turn speaks of, as it was offered; what policies made stands before what the prompt has behind it.
+function itemsIn(ledger, turn) {
+  const kept = expand(turn.kept), lists = (turn.steps ?? []).flatMap((step) => [...(step.out ?? []).map(([, runs]) => runs), step.gone, step.made].flatMap(expand));
+  const order = turn.offered ? expand(turn.offered) : [...new Set([...kept, ...lists])].sort(byItem);
+  const there = new Set(order), before = new Map();
+  let next = null;
+  for (const id of kept.toReversed()) if (there.has(id)) next = id;
+    else before.set(next, [id, ...(before.get(next) ?? [])]);
+  const made = new Set([...there, ...kept]);
+  return [...order.flatMap((id) => [...(before.get(id) ?? []), id]), ...(before.get(null) ?? []), ...[...new Set(lists)].filter((id) => !made.has(id))];
+}
+
 function itemRows(ledger, turn, place) {
   const order = new Map(expand(turn.kept).map((item, index) => [item, index]));
   const end = prefixEnd(ledger, turn, place);
-  const fresh = new Set([...expand(turn.arrived), ...expand(turn.left), ...expand(turn.refused), ...expand(turn.returned), ...expand(turn.injected), ...expand(turn.replaced)]);
-  const rows = [];
-  for (const item of ledger.raw.items) {
-    const state = ledger.state(item, place);
-    if (state) rows.push({ item, state, tokens: ledger.tokens(item, place), at: order.get(item.o), fresh: fresh.has(item.o), breaks: end && order.has(item.o) && end.after === order.get(item.o) });
-  }
-  return rows;
+  const fresh = new Set(["arrived", "left", "refused", "returned", "injected", "replaced"].flatMap((name) => expand(turn[name])));
+  return itemsIn(ledger, turn).map((id) => ({
+    item: ledger.item(id), state: order.has(id) ? { word: "in prompt", in: true } : ledger.state(id, place), tokens: ledger.tokens(id, place),
+    at: order.get(id), fresh: fresh.has(id), breaks: end && order.has(id) && end.after === order.get(id),
+  }));
 }
 
 // The prompt has an order of its own, which need not be that of arrival.
@@ -30,12 +40,12 @@ function itemsOf(ledger, turn, place, texts, filter, on) {
   const text = (item) => (item.x === undefined ? "" : texts[item.x][0]);
   const any = all.some(({ item }) => item.x !== undefined);
   const columns = [
-    { title: "Item", css: "c-ordinal", cell: ({ item }) => item.o },
+    { title: "Item", css: "c-item", cell: ({ item }) => item.o },
     { title: "State", css: "c-state", cell: ({ state }) => badge(state) },
     { title: "Kind", css: "c-kind", cell: ({ item }) => kindLabel(item.k) },
     { title: "Tokens", css: "c-tokens number", cell: ({ tokens }) => (tokens === null ? "?" : count(tokens)) },
-    { title: "Since", css: "c-since number", hint: "The turn since which it is so", cell: ({ state }) => state.since },
-    { title: "Rule and policy", css: "c-rule", cell: ({ state }) => (state.in ? "" : [state.reason ?? "reason unknown", state.policy ? el("span", { class: "dim" }, " ", foreign(state.policy)) : null]) },
+    { title: "Since", css: "c-since number", hint: "The turn since which it is so; ≤ where the turns before are not in the spans", cell: ({ item }) => ledger.since(item.o, place) },
+    { title: "Rule and policy", css: "c-rule", cell: ({ state }) => (state.in || state.word === "not sent" ? "" : [state.reason ?? (state.some.length ? [...new Set(state.some.map(({ reason }) => reason))].join(" or ") : "reason unknown"), state.policy ? el("span", { class: "dim" }, " ", foreign(state.policy)) : null]) },
     ...(any ? [{ title: "Text", css: "c-text", cell: ({ item }) => foreign(text(item).slice(0, 200)) }] : []),
   ];
   const table = new Rows({
@@ -63,20 +73,19 @@ function itemsOf(ledger, turn, place, texts, filter, on) {
 function itemCard(ledger, item, texts, on) {
   const mates = ledger.raw.items.filter((one) => one.a !== undefined && one.a === item.a && one.o !== item.o).map((one) => one.o);
   const last = at(item.n, Infinity);
-  const summaries = ledger.turns.flatMap((turn) => (turn.summaries ?? []).map((summary) => [turn.n, ...summary]));
-  const holder = summaries.filter(([turn, result, runs]) => turn <= on.turn && result !== null && expand(runs).includes(item.o)).at(-1)?.[1];
-  const leaves = new Set(summaries.filter(([, result]) => result === item.o).flatMap(([, , runs]) => expand(runs)));
+  const holders = ledger.raw.items.filter((one) => one.s && one.t <= on.turn && among(parse(one.s), idOf(item.o))).map((one) => one.o);
+  const turn = ledger.turn(on.turn), holder = holders.findLast((id) => turn && among(ledger.runs(turn).kept, idOf(id))) ?? holders.at(-1);
   const where = (stretch) => (stretch.from === stretch.to ? `turn ${stretch.from}` : `turns ${stretch.from}–${stretch.to}`);
   return [
     el("div", { class: "bar" }, el("h2", { tabindex: "-1", id: "item-head" }, `Item ${item.o} `, kindLabel(item.k)),
       el("button", { type: "button", class: "icon", "aria-label": "Stop following this item", onclick: on.unfollow }, "✕")),
     el("p", { class: "dim" }, ledger.name),
     el("dl", { class: "facts" },
-      fact("Tokens", last ? count(last[1]) : "not counted"), item.b !== undefined ? fact("Bytes", count(item.b)) : null,
+      fact("Tokens", last ? count(last[1]) : "unknown"), item.b !== undefined ? fact("Bytes", count(item.b)) : null,
       item.t !== undefined ? fact("Arrived", `turn ${item.t}`) : fact("Arrived", "unknown: the span that told of it is missing"),
-      holder !== undefined ? fact("Covered by", chips([String(holder)], on.follow)) : null,
-      leaves.size ? fact("Stands for", chips(runsOf([...leaves]), on.follow)) : null,
-      mates.length ? fact("Kept or dropped with", chips(mates.map(String), on.follow)) : null),
+      holder !== undefined ? fact("Covered by", chips([holder], on.follow)) : null,
+      item.s ? fact("Stands for", chips(item.s, on.follow)) : null,
+      mates.length ? fact("Kept or dropped with", chips(mates, on.follow)) : null),
     el("h3", {}, "Across the turns"),
     el("ol", { class: "stretches" }, ledger.stretches(item).map((stretch) => el("li", { class: !stretch.state ? "unknown" : stretch.state.in ? "kept" : stretch.state.word },
       el("b", {}, where(stretch)), " ", stretch.state ? why(stretch.state) : "not known: these turns were not recorded"))),
@@ -97,7 +106,7 @@ function strip(chart, ledger, item) {
       return el("span", {
         class: `stretch ${!state ? "unknown" : state.in ? "kept" : state.word}`, style: { left: `${from}px`, width: `${Math.max(2, to - from - 1)}px` },
         title: state ? why(state) : "not recorded",
-      }, to - from > 70 ? (state ? (state.in ? "in prompt" : state.reason ?? "reason unknown") : "?") : "");
+      }, to - from > 70 ? (state ? (state.reason ?? (state.reason === null ? "reason unknown" : state.word)) : "?") : "");
     }));
   };
   return made;
@@ -106,7 +115,7 @@ function strip(chart, ledger, item) {
 function search(ledgers, texts, query) {
   const wanted = query.trim().toLocaleLowerCase();
   if (!wanted) return { found: [], total: 0, anyText: true };
-  const number = /^#?\d+$/.test(wanted) ? Number(wanted.replace("#", "")) : null;
+  const id = wanted.replace(/^#/, "");
   const hits = new Map();
   const exactly = [], found = [];
   let total = 0, anyText = false;
@@ -117,7 +126,7 @@ function search(ledgers, texts, query) {
       if (!hits.has(item.x)) hits.set(item.x, texts[item.x][0].toLocaleLowerCase().indexOf(wanted));
       where = hits.get(item.x);
     }
-    const exact = number === item.o;
+    const exact = id === item.o;
     if (!exact && where < 0 && !(item.k && words(item.k).startsWith(words(wanted)))) continue;
     total++;
     if (exact) exactly.push({ ledger, item, where });

@@ -1,27 +1,22 @@
-// Ledgers as the spans tell them: where an item was after each turn, and what is not known.
+// Ledgers as the spans tell them: where each item was on each turn, read from that turn, and what is not known.
+
+// Item ids are numbers, behind an m where a policy made the item; a run names the first and the last.
+const idOf = (id) => (id[0] === "m" ? [true, Number(id.slice(1))] : [false, Number(id)]);
+const idText = (made, number) => `${made ? "m" : ""}${number}`;
+const byItem = (one, other) => idOf(one)[0] - idOf(other)[0] || idOf(one)[1] - idOf(other)[1];
+
+const parse = (runs) => (runs ?? []).map((run) => {
+  const [first, last = first] = run.split("-");
+  return [...idOf(first), idOf(last)[1]];
+});
+const among = (runs, [made, number]) => runs.some((run) => run[0] === made && run[1] <= number && number <= run[2]);
+const size = (runs) => parse(runs).reduce((sum, [, first, last]) => sum + last - first + 1, 0);
 
 function expand(runs) {
   const found = [];
-  for (const run of runs ?? []) {
-    const [first, last = first] = run.split("-").map(Number);
-    for (let item = first; item <= last; item++) found.push(item);
-  }
+  for (const [made, first, last] of parse(runs)) for (let number = first; number <= last; number++) found.push(idText(made, number));
   return found;
 }
-
-function runsOf(ordinals) {
-  const found = [];
-  for (const item of ordinals.sort((one, other) => one - other)) {
-    if (found.length && item === found.at(-1)[1] + 1) found.at(-1)[1] = item;
-    else found.push([item, item]);
-  }
-  return found.map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`));
-}
-
-const size = (runs) => (runs ?? []).reduce((sum, run) => {
-  const [first, last = first] = run.split("-").map(Number);
-  return sum + last - first + 1;
-}, 0);
 
 // The last entry that holds at a place; entries are [place, value], by place.
 function at(entries, place) {
@@ -74,18 +69,73 @@ class Ledger {
     return numbers[Math.max(0, Math.min(numbers.length - 1, here + by))];
   }
 
-  // Where an item was after a turn: null before it came.
-  state(item, place) {
-    const entry = at(item.h, place);
-    if (!entry) return null;
-    const since = this.turns[entry[0]].n;
-    if (entry[1] < 0) return { in: true, word: "in prompt", since };
-    const [reason, policy, index, outcome] = this.raw.causes[entry[1]];
-    return { in: false, word: reason === null ? "left" : outcome, reason, policy, index, since };
+  item(id) {
+    return this.items.get(id) ?? { o: id };
   }
 
-  tokens(item, place) {
-    return at(item.n, place)?.[1] ?? null;
+  // A turn's runs, read once.
+  runs(turn) {
+    return turn.runs ??= {
+      offered: parse(turn.offered), kept: parse(turn.kept),
+      steps: (turn.steps ?? []).map((step) => ({
+        policy: step.policy, index: step.index, made: parse(step.made),
+        lists: [...(step.out ?? []).map(([reason, runs]) => ({ word: "dropped", reason, runs: parse(runs) })), { word: "compacted", reason: "compacted", runs: parse(step.gone) }],
+        rest: step.rest ?? [],
+      })).reverse(),
+    };
+  }
+
+  // Where a turn says that an item was: null where it does not speak of it. What no policy lists was left by one that does not list all.
+  said(id, turn) {
+    const item = idOf(id), { offered, kept, steps } = this.runs(turn);
+    if (turn.unsent) return among(offered, item) ? { word: "not sent", in: false } : null;
+    if (among(kept, item)) return { word: "in prompt", in: true };
+    let made = false;
+    for (const { policy, index, lists, made: put } of steps) {
+      const list = lists.find(({ runs }) => among(runs, item));
+      if (list) return { word: list.word, in: false, reason: list.reason, policy, index };
+      if ((made = among(put, item))) break;
+    }
+    if (!made && !among(offered, item)) return null;
+    const some = steps.flatMap(({ policy, index, rest }) => rest.map((reason) => ({ word: "dropped", in: false, reason, policy, index })));
+    if (some.length === 1 && !turn.partial) return some[0];
+    return { word: "left", in: false, reason: null, some: turn.partial ? [] : some };
+  }
+
+  // The same, with what the turn on which it left says where this one leaves it open.
+  state(id, place) {
+    const found = this.said(id, this.turns[place]);
+    if (!found?.some?.length) return found;
+    for (const turn of this.before(place)) {
+      const state = this.said(id, turn);
+      if (state?.some?.length) continue;
+      return found.some.find((one) => same(one, state)) ?? found;
+    }
+    return found;
+  }
+
+  // The turns right before one that sent a prompt, the newest first, as far as none is missing.
+  *before(place) {
+    for (; place > 0 && this.turns[place - 1].n === this.turns[place].n - 1; place--) if (!this.turns[place - 1].unsent) yield this.turns[place - 1];
+    return place;
+  }
+
+  // Since which turn an item is where it is, behind ≤ where the turn before is not there.
+  since(id, place) {
+    const state = this.state(id, place);
+    let first = this.turns[place].n, last = place;
+    for (const turn of this.before(place)) {
+      const was = this.said(id, turn);
+      if (!same(state, was) && !was?.some?.some((one) => same(state, one))) return String(first);
+      first = turn.n;
+      last = this.places.get(first);
+    }
+    while (last > 0 && this.turns[last - 1].n === this.turns[last].n - 1) last--;
+    return this.turns[last].n === 0 ? String(first) : `≤ ${first}`;
+  }
+
+  tokens(id, place) {
+    return at(this.item(id).n, place)?.[1] ?? null;
   }
 
   // Runs of turns over which an item's state is the same, gaps between recorded turns included as unknown.
@@ -94,13 +144,12 @@ class Ledger {
     let before = null;
     for (const place of this.ordered) {
       const turn = this.turns[place];
-      const state = this.state(item, place);
+      const state = this.state(item.o, place);
       const from = before === null ? this.first : before + 1;
       if (before !== null && turn.n > from) found.push({ from, to: turn.n - 1, state: undefined });
       const last = found.at(-1);
-      const key = state && [state.word, state.reason, state.policy].join();
-      if (last && last.key === key && last.state !== undefined) last.to = turn.n;
-      else found.push({ from: turn.n, to: turn.n, state, key });
+      if (last && last.state !== undefined && same(last.state, state)) last.to = turn.n;
+      else found.push({ from: turn.n, to: turn.n, state });
       before = turn.n;
     }
     return found.filter((one) => one.state !== null);
@@ -108,7 +157,7 @@ class Ledger {
 
   marks(turn) {
     return turn.marks ??= Object.keys(MARKS).filter((mark) =>
-      mark === "dropped" ? turn.left || turn.refused
+      mark === "dropped" ? turn.new
         : mark === "compacted" ? turn.replaced
           : (turn.signals ?? []).some((signal) => signal.what === mark));
   }
@@ -116,7 +165,7 @@ class Ledger {
   totals() {
     return this.sums ??= this.turns.reduce((sums, turn) => {
       for (const mark of this.marks(turn)) sums.marks[mark] = (sums.marks[mark] ?? 0) + 1;
-      sums.left += size(turn.left) + size(turn.refused);
+      sums.left += turn.new ?? 0;
       sums.breaks += turn.break !== undefined && turn.break !== "first" ? 1 : 0;
       sums.unsent += turn.unsent ? 1 : 0;
       if (turn.budget) sums.budgets.add(turn.budget);
@@ -131,8 +180,7 @@ class Ledger {
     if (turn.unsent) said.push("nothing was sent");
     else if (turn.budget) said.push(`${count(turn.out)} of ${count(turn.budget)} tokens, ${percent(turn.out, turn.budget)}`);
     else said.push(`${count(turn.out)} tokens, no budget`);
-    const gone = size(turn.left) + size(turn.refused);
-    if (gone) said.push(`${plural(gone, "item")} dropped`);
+    if (turn.new) said.push(`${plural(turn.new, "item")} dropped`);
     if (turn.replaced) said.push(`${plural(size(turn.replaced), "item")} compacted`);
     if (turn.break && turn.break !== "first") said.push(`cached prefix broke, ${words(turn.break)}`);
     for (const mark of this.marks(turn)) if (!["dropped", "compacted"].includes(mark)) said.push(MARKS[mark].label);
@@ -140,6 +188,8 @@ class Ledger {
     return said.join("; ");
   }
 }
+
+const same = (one, other) => ["word", "reason", "policy", "index"].every((name) => one?.[name] === other?.[name]);
 
 const words = (name) => String(name).replaceAll("_", " ");
 
@@ -155,14 +205,14 @@ const REASONS = {
   forbidden_scope: "is out of scope",
   stale: "has a newer version",
   compacted: "is covered by a summary",
-  withdrawn: "is no longer offered by its source",
   policy: "was taken by a policy that gave no reason",
   policy_error: "was taken by a policy that failed",
 };
 
 function why(state) {
   if (state.in) return "in the prompt";
-  if (state.reason === null) return "not in the prompt; no span that is here says why";
+  if (state.word === "not sent") return "offered; no prompt was sent";
+  if (state.reason === null) return `not in the prompt; ${state.some.length ? `left by one of: ${state.some.map(({ reason, policy }) => `${policy} (${reason})`).join(", ")}` : "no span that is here says why"}`;
   const verb = REASONS[state.reason] ?? words(state.reason);
   return `${state.word}: ${verb}${state.policy ? ` (${state.reason}, ${state.policy})` : ` (${state.reason})`}`;
 }

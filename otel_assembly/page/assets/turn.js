@@ -6,22 +6,22 @@ const flow = (one) => (one.in === undefined ? `unknown → ${count(one.out)}` : 
 
 function chips(runs, open) {
   return el("span", { class: "chips" }, (runs ?? []).map((run) => {
-    const first = Number(run.split("-")[0]);
+    const first = run.split("-")[0];
     return el("button", { type: "button", class: "chip", onclick: () => open(first), "aria-label": `Follow item ${run.replace("-", " to ")}` }, run.replace("-", "–"));
   }));
 }
 
 const CHANGES = [
   ["arrived", "Arrived"], ["injected", "Injected"], ["returned", "Returned"],
-  ["left", "Left"], ["refused", "Arrived, left out"], ["replaced", "Compacted"], ["withdrawn", "Withdrawn"],
+  ["left", "Left"], ["refused", "Arrived, left out"], ["replaced", "Compacted"], ["gone", "No longer offered"],
 ];
 
 function changesOf(turn, open) {
   const rows = CHANGES.filter(([name]) => turn[name])
     .map(([name, label]) => fact(`${label} (${size(turn[name])})`, chips(turn[name], open)));
-  return el("section", {}, el("h3", {}, "Since the turn before"),
-    turn.unsent ? el("p", { class: "note" }, "Nothing was sent, so the ledger stays as it was.")
-      : turn.partial ? el("p", { class: "note warn" }, "A span is missing: of what changed in between, this is only what is known.") : null,
+  return el("section", {}, el("h3", {}, turn.after === undefined ? "Since the turn before" : `Since turn ${turn.after}`),
+    turn.unsent ? el("p", { class: "note" }, "Nothing was sent.")
+      : turn.partial ? el("p", { class: "note warn" }, "The span of a policy is missing: why some items are out is not known.") : null,
     rows.length ? el("dl", { class: "facts changes" }, rows) : turn.unsent ? null : el("p", { class: "note" }, "No item came or went."));
 }
 
@@ -55,6 +55,15 @@ function simpleTable(label, heads, rows) {
     el("thead", {}, el("tr", {}, heads.map(([title, css]) => el("th", { scope: "col", class: css }, title)))), el("tbody", {}, rows)));
 }
 
+// Why a policy dropped what it dropped; of what it does not list only the reasons are known.
+function reasonsOf(step) {
+  const lists = new Map((step.out ?? []).map(([reason, runs]) => [reason, size(runs)]));
+  const rest = (step.dropped ?? 0) - [...lists.values()].reduce((sum, many) => sum + many, 0);
+  if (step.rest?.length === 1) lists.set(step.rest[0], (lists.get(step.rest[0]) ?? 0) + rest);
+  const said = [...lists].map(([reason, many]) => `${reason} × ${count(many)}`);
+  return step.rest?.length > 1 ? [...said, `${step.rest.join(" or ")} × ${count(rest)}`] : said;
+}
+
 function policiesOf(turn) {
   if (!turn.steps?.length) return el("section", {}, el("h3", {}, "Policies"), el("p", { class: "note" }, "No policy's span is here."));
   const rows = turn.steps.flatMap((step) => [el("tr", {},
@@ -62,11 +71,11 @@ function policiesOf(turn) {
     cell("number", flow(step)),
     cell("number", step.dropped ? count(step.dropped) : "–"), cell("number", step.compacted ? count(step.compacted) : "–"),
     cell("number", step.inserted ? count(step.inserted) : "–"),
-    cell("wide", (step.reasons ?? []).map(([reason, many]) => `${reason === null ? "reason unknown" : reason} × ${count(many)}`).join(", ") || "–",
+    cell("wide", reasonsOf(step).join(", ") || "–",
       step.error ? el("div", { class: "alarm" }, foreign(step.error)) : null)),
   step.config ? el("tr", { class: "more" }, el("td", { colspan: "6", class: "config" }, foreign(settings(step.config)))) : null]);
   return el("section", {}, el("h3", {}, "Policies, in order"), simpleTable("Policies of this turn",
-    [["Policy", "name"], ["Tokens", "number"], ["Dropped", "number"], ["Compacted", "number"], ["Injected", "number"], ["New since before", "wide"]], rows));
+    [["Policy", "name"], ["Tokens", "number"], ["Dropped", "number"], ["Compacted", "number"], ["Injected", "number"], ["Why", "wide"]], rows));
 }
 
 function attemptLine(attempt) {
@@ -101,8 +110,8 @@ function prefixEnd(ledger, turn, place) {
   const prompts = (turn.prompts ?? []).reduce((sum, [, tokens]) => sum + tokens, 0);
   let sum = schemas + prompts, end = turn.prefix === sum ? 0 : null;
   if (turn.prefix < sum) return { within: true };
-  for (const [index, ordinal] of expand(turn.kept).entries()) {
-    const tokens = ledger.items.has(ordinal) ? ledger.tokens(ledger.items.get(ordinal), place) : null;
+  for (const [index, id] of expand(turn.kept).entries()) {
+    const tokens = ledger.tokens(id, place);
     if (tokens === null || sum > turn.prefix) break;
     sum += tokens;
     if (sum === turn.prefix) end = index + 1;

@@ -171,7 +171,7 @@ async def test_compaction_is_a_turn_in_the_ledger_of_the_prompts(telemetry):
     assert numbers == list(range(len(numbers)))
     (ledger,) = read_ledgers(telemetry.spans).values()
     before, _, after = ledger.turns[:3]
-    assert not set(before.kept) - {before.kept[-1]} & set(after.kept)
+    assert not set(before.kept) - {list(before.kept)[-1]} & set(after.kept)
 
 
 async def test_two_agents_on_one_stream_go_on_each_on_its_own(telemetry):

@@ -94,8 +94,8 @@ async def test_what_is_said_again_and_again_is_an_item_each_time(kind, telemetry
     kept, told = spans[-1].kept, Explainer(ledger, 11)
     assert kept == sorted(kept, key=int)
     assert len(kept) == 9
-    assert {told.explain(int(item)).outcome for item in kept} == {"kept"}
-    assert {told.explain(item).outcome for item in range(min(map(int, kept)))} == {"dropped"}
+    assert {told.explain(item).outcome for item in kept} == {"kept"}
+    assert {told.explain(str(item)).outcome for item in range(min(map(int, kept)))} == {"dropped"}
 
 
 async def test_an_event_that_was_changed_in_the_storage_is_read_and_counted_anew(telemetry):

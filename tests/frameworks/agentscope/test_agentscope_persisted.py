@@ -71,7 +71,7 @@ async def test_what_is_said_again_and_again_is_a_message_each_time(assembly_tele
     assert [span.attributes["assembly.turn"] for span in spans] == list(range(12))
     assert [sorted(span.arrived) for span in spans[1:]] == [sorted(map(str, (2 * n - 1, 2 * n))) for n in range(1, 12)]
     (ledger,) = read_ledgers(assembly_telemetry.spans).values()
-    outcomes = [Explainer(ledger, 11).explain(item).outcome for item in range(23)]
+    outcomes = [Explainer(ledger, 11).explain(str(item)).outcome for item in range(23)]
     assert outcomes == ["dropped"] * 14 + ["kept"] * 9
 
 

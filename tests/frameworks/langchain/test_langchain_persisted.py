@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from assembling import item_number
 from counting import Reads, Work, counted_texts
 from langchain.agents import create_agent
 from langchain.agents.middleware import before_model, wrap_model_call
@@ -153,8 +152,8 @@ def test_two_messages_that_say_the_same_are_two_items(telemetry):
     (ledger,) = read_ledgers(telemetry.spans).values()
     last = ledger.turns[-1].number
     kept, told = spans[-1].kept, Explainer(ledger, last)
-    assert {told.explain(item_number(item)).outcome for item in kept} == {"kept"}
-    assert {told.explain(item_number(item)).outcome for item in compacted} == {"compacted"}
+    assert {told.explain(item).outcome for item in kept} == {"kept"}
+    assert {told.explain(item).outcome for item in compacted} == {"compacted"}
 
 
 def test_a_message_that_was_changed_under_its_id_is_read_and_counted_anew(telemetry):
