@@ -64,7 +64,7 @@ def _step(step: ReportedStep) -> dict[str, Any]:
             "kind": text(attributes.get(names.POLICY_KIND)),
             "config": text(attributes.get(names.POLICY_CONFIG)),
             **_measures(attributes),
-            "out": [[reason, items.texts] for reason, items in step.dropped.items()],
+            "drops": [[reason, items.texts] for reason, items in step.dropped.items()],
             "gone": step.compacted.texts,
             "made": step.injected.texts,
             "rest": list(step.rest),

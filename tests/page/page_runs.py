@@ -69,7 +69,7 @@ def state(ledger, item, place):
     if item in expanded(turn.get("kept", [])):
         return True
     for step in reversed(turn.get("steps", [])):
-        for reason, runs in step.get("out", []):
+        for reason, runs in step.get("drops", []):
             if item in expanded(runs):
                 return reason, step["policy"], step["index"], "dropped"
         if item in expanded(step.get("gone", [])):

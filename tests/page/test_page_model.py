@@ -51,6 +51,7 @@ async def test_every_turn_says_what_was_sent(recorder):
             next(tokens for name, tokens in turn["kinds"] if name == "prompt")
         ]
         assert [step["policy"] for step in turn["steps"]] == ["conversation", "token_budget"]
+        assert turn["steps"][-1]["out"] == turn["out"]
     assert any(turn.get("left") for turn in ledger["turns"])
 
 
@@ -355,6 +356,6 @@ def test_an_allocation_by_itself_is_a_conversation_of_one_turn():
     (conversation,) = page_model(telemetry.spans, title="one")["conversations"]
     (ledger,) = conversation["ledgers"]
     (turn,) = ledger["turns"]
-    assert turn["steps"][0]["out"] == [["low_rank", ["2"]]]
+    assert turn["steps"][0]["drops"] == [["low_rank", ["2"]]]
     assert [block["name"] for block in turn["allocations"][0]["blocks"]] == ["rules", "passages"]
     telemetry.shutdown()

@@ -5,7 +5,7 @@ const badge = (state) => el("span", { class: `state ${state.in ? "kept" : state.
 
 // What a turn speaks of, as it was offered; what policies made stands before what the prompt has behind it.
 function itemsIn(ledger, turn) {
-  const kept = expand(turn.kept), lists = (turn.steps ?? []).flatMap((step) => [...(step.out ?? []).map(([, runs]) => runs), step.gone, step.made].flatMap(expand));
+  const kept = expand(turn.kept), lists = (turn.steps ?? []).flatMap((step) => [...(step.drops ?? []).map(([, runs]) => runs), step.gone, step.made].flatMap(expand));
   const order = turn.offered ? expand(turn.offered) : [...new Set([...kept, ...lists])].sort(byItem);
   const there = new Set(order), before = new Map();
   let next = null;

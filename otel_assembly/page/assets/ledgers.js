@@ -79,7 +79,7 @@ class Ledger {
       offered: parse(turn.offered), kept: parse(turn.kept),
       steps: (turn.steps ?? []).map((step) => ({
         policy: step.policy, index: step.index, made: parse(step.made),
-        lists: [...(step.out ?? []).map(([reason, runs]) => ({ word: "dropped", reason, runs: parse(runs) })), { word: "compacted", reason: "compacted", runs: parse(step.gone) }],
+        lists: [...(step.drops ?? []).map(([reason, runs]) => ({ word: "dropped", reason, runs: parse(runs) })), { word: "compacted", reason: "compacted", runs: parse(step.gone) }],
         rest: step.rest ?? [],
       })).reverse(),
     };

@@ -57,7 +57,7 @@ function simpleTable(label, heads, rows) {
 
 // Why a policy dropped what it dropped; of what it does not list only the reasons are known.
 function reasonsOf(step) {
-  const lists = new Map((step.out ?? []).map(([reason, runs]) => [reason, size(runs)]));
+  const lists = new Map((step.drops ?? []).map(([reason, runs]) => [reason, size(runs)]));
   const rest = (step.dropped ?? 0) - [...lists.values()].reduce((sum, many) => sum + many, 0);
   if (step.rest?.length === 1) lists.set(step.rest[0], (lists.get(step.rest[0]) ?? 0) + rest);
   const said = [...lists].map(([reason, many]) => `${reason} × ${count(many)}`);
