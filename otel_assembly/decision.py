@@ -37,7 +37,6 @@ class DecisionReason(StrEnum):
     PINNED = "pinned"
     PENDING_TOOL_CALL = "pending_tool_call"
     FITS = "fits"
-    WITHDRAWN = "withdrawn"
     POLICY = "policy"
     POLICY_ERROR = "policy_error"
 

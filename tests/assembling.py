@@ -50,12 +50,10 @@ class Turn:
         self.previous = span.attributes.get("assembly.previous.id")
         self.steps = [child for child in span.children if child.name.startswith("apply_policy")]
         self.arrived = {item: one.tokens for item, one in span.arrived.items()}
-        self.counted, self.kept = span.counted, span.kept
+        self.kept = span.kept
         self.exits = [(item, reason) for step in self.steps for item, reason in step.dropped_reasons.items()]
         self.compacted = [item for step in self.steps for item in step.compacted]
-        self.returned = [item for step in self.steps for item in step.returned]
         self.injected = [item for step in self.steps for item in step.injected]
-        self.withdrawn = [*span.withdrawn, *(item for step in self.steps for item in step.withdrawn)]
 
 
 def turns(telemetry):

@@ -166,17 +166,17 @@ async def test_items_keep_their_ordinals_however_the_list_is_rebuilt():
     cut = [user("summary"), *copies[1:], user("d")]
     assembly = await assembler.assemble([], cut, context)
     assert assembly.items == ["3", "1", "2", "4"]
-    assert told(assembly) == [("0", "dropped", "withdrawn"), ("3", "kept", "fits"), ("4", "kept", "fits")]
-    assert assembly.decisions[0].event == user("a")
+    assert told(assembly) == [("3", "kept", "fits"), ("4", "kept", "fits")]
+    assert assembly.decisions[0].event == user("summary")
     swapped = [cut[2], cut[1]]
     assert (await assembler.assemble([], swapped, context)).items == ["2", "1"]
 
 
-async def test_an_emptied_list_withdraws_everything_and_its_ordinals_are_not_used_again():
+async def test_the_ids_of_an_emptied_list_are_not_used_again():
     context, assembler = Context(), Assembler([])
     await assembler.assemble([], [user("a"), user("b")], context)
     emptied = await assembler.assemble([], [], context)
-    assert told(emptied) == [("0", "dropped", "withdrawn"), ("1", "dropped", "withdrawn")]
+    assert (emptied.items, emptied.decisions) == ([], ())
     assert (await assembler.assemble([], [user("a")], context)).items == ["2"]
 
 
@@ -255,7 +255,6 @@ async def test_an_assembly_that_fails_leaves_the_ledger_as_it_was_and_its_change
     assert assembly.turn == 3
     assert told(assembly) == [
         ("1", "dropped", "outside_window"),
-        ("0", "dropped", "withdrawn"),
         ("3", "kept", "fits"),
     ]
 

@@ -45,7 +45,6 @@ async def test_what_leaves_at_once_has_its_tokens_at_arrival():
         history.append(ModelRequest(content=text))
     zero, two = turns(telemetry)
     assert (zero.arrived, two.arrived) == ({"0": 14, "1": 5}, {"2": 5, "3": 5})
-    assert (zero.counted, two.counted) == ({}, {})
 
 
 async def test_what_is_sent_in_another_order_has_its_tokens_at_arrival():
@@ -56,7 +55,6 @@ async def test_what_is_sent_in_another_order_has_its_tokens_at_arrival():
     history.append(ModelRequest(content="ccc"))
     await assembler.assemble([], history)
     assert [turn.arrived for turn in turns(telemetry)] == [{"0": 5, "1": 6}, {"2": 7}]
-    assert [turn.counted for turn in turns(telemetry)] == [{}, {}]
 
 
 async def test_the_prompt_is_told_in_its_own_order_and_only_what_ascends_is_one_run(recorder):
@@ -76,10 +74,8 @@ async def test_a_list_that_was_rebuilt_between_two_sampled_turns_is_told_as_a_wh
         last = await assembler.assemble([], events, context)
     zero, three = turns(telemetry)
     assert last.items == ["2", "3", "4"]
-    assert three.withdrawn == ["0", "1"]
     assert three.arrived == {"2": 5, "3": 5, "4": 5}
-    assert three.counted == {}
-    assert zero.withdrawn == []
+    assert (zero.kept, three.kept) == (["0", "1"], ["2", "3", "4"])
 
 
 async def test_what_came_and_went_between_two_sampled_turns_is_never_told():
@@ -92,10 +88,10 @@ async def test_what_came_and_went_between_two_sampled_turns_is_never_told():
         await assembler.assemble([], events, context)
     zero, two = turns(telemetry)
     assert zero.injected == ["m0"]
-    assert (list(two.arrived), two.injected, two.withdrawn, two.exits) == (["m2"], ["m2"], ["m0"], [])
+    assert (list(two.arrived), two.injected, two.compacted, two.exits) == (["m2"], ["m2"], ["0"], [])
 
 
-async def test_nothing_of_a_failed_turn_is_told_and_all_of_it_is_carried(recorder):
+async def test_a_failed_turn_tells_what_arrived_and_nothing_of_a_prompt(recorder):
     fails = iter([False, True, False])
 
     class Fails:
@@ -114,8 +110,8 @@ async def test_nothing_of_a_failed_turn_is_told_and_all_of_it_is_carried(recorde
         await assembler.assemble([], [b, c], context)
     await assembler.assemble([], [b, c], context)
     _, failed, two = turns(recorder)
-    assert (failed.arrived, failed.withdrawn, failed.exits) == ({}, [], [])
-    assert (list(two.arrived), two.withdrawn, two.exits) == (["2"], ["0"], [("1", "outside_window")])
+    assert (list(failed.arrived), failed.kept, failed.exits) == (["2"], [], [])
+    assert (two.arrived, two.exits) == ({}, [("1", "outside_window")])
 
 
 async def test_the_kinds_bytes_and_atoms_of_arrivals_are_those_of_the_events(recorder):

@@ -62,6 +62,8 @@ async def test_fifty_assemblies_at_once_tell_each_arrival_once_and_the_last_one_
     for assembly in (*ended, last):
         for one in assembly.decisions:
             (inside.discard if one.outcome is DecisionOutcome.DROPPED else inside.add)(one.item)
+        # One that began earlier may end later: what came in since was not offered to it, and it decides nothing of it.
+        inside = {item for item in inside if int(item) < assembly.totals.events_in}
         assert inside == set(assembly.items)
     told = turns(telemetry)
     assert len(told) == sum(sampled(number) for number in range(51))

@@ -252,7 +252,7 @@ def test_where_the_input_is_unknown_nothing_is_said_of_it(observed, recorder):
         assert held["assembly.diff"] == "unknown"
         assert held["assembly.events.out"] == 2
         assert not {"assembly.events.in", "assembly.tokens.in", "assembly.dropped.count"} & held.keys()
-    assert recorder.span("assemble_context").withdrawn == []
+    assert recorder.span("assemble_context").offered == []
     assert "assembly.input.tokens" not in recorder.metrics
     assert "assembly.items.dropped" not in recorder.metrics
     assert recorder.violations() == []

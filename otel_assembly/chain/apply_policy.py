@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 from weakref import WeakSet
 
 from otel_assembly._internal.intervals import to_runs
-from otel_assembly.chain.step_diff import EXITS, match, match_part
+from otel_assembly.chain.step_diff import EXITS, match, match_part, put_back
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome
 from otel_assembly.errors import DescribeError, PolicyContractError
 from otel_assembly.history.broken_pairs import echoes_stand, runs_of
@@ -303,7 +303,6 @@ def _warn(policy: AssemblyPolicy) -> None:
 
 def _compactions(step: Step, compactions: Sequence[Compaction]) -> Iterator[StepCompaction]:
     """Compactions of this assembly by item id; one that came to nothing stands for nothing."""
-    compactions = [compaction for compaction in compactions if compaction.attempts]
     if not compactions:
         return
     made = {id(event): item_id for event, item_id in step.created}
@@ -334,6 +333,9 @@ def _take_edits(step: Step, events: Edited, verdicts: Sequence[Verdict], ledger:
     history = ListHistory(events, facts)
     numbered = NumberedHistory(history, ItemIds())
     known = {id(event): item_id for event, item_id in ledger.made_by(step)}
+    known |= put_back(
+        step, [event for event, position in zip(events, events.positions, strict=True) if position is None]
+    )
     made: list[tuple[Any, int]] = []
     made_at: list[int] = []
     for place, (event, position) in enumerate(zip(events, events.positions, strict=True)):

@@ -48,6 +48,7 @@ class OpenAssembly:
             view_in=view,
             numbered_out=numbered,
             view_out=view,
+            earlier=tuple(record.steps),
         )
         record.steps.append(step)
         return step
@@ -57,17 +58,10 @@ class OpenAssembly:
         record, recording = self.record, self.recording
         ledger, counter = record.ledger, record.meter.counter
         with ledger.lock:
-            record.last, record.baseline = ledger.last, ledger.recorded
-            record.departed = dict(ledger.departed)
-            # What is sent is counted before it is noted how much was corrected: both are reported together.
+            record.last = ledger.last
             totals = self.totals() if recording.measured or isinstance(counter, CalibratedCounter) else None
-            record.counts = len(record.table(record.ledger_input.view).corrected)
-            recording.finish(record)
-            ledger.last = record.snapshot(record.last)
-            if recording.recorded:
-                same = record.baseline is record.last
-                ledger.recorded = ledger.last if same else record.snapshot(record.baseline)
-                ledger.departed.clear()
+            self._finish()
+            ledger.last = record.snapshot()
             if totals is not None:
                 numbered, seen = record.ledger_input.numbered, record.ledger_input.view.end
                 ledger.pending_usage = PendingUsage(numbered, seen, totals.tokens_out, counter.generation)
@@ -77,8 +71,9 @@ class OpenAssembly:
         record = self.record
         record.error = error
         record.totals = record.kinds = None  # of a prompt that might have been sent
-        record.last, record.baseline = record.ledger.last, record.ledger.recorded
-        self.recording.finish(record)
+        with record.ledger.lock:
+            record.last = record.ledger.last
+            self._finish()
 
     def spared(self, error: BaseException) -> None:
         """It failed, and what came in stays as it was: the record is projected whole, and compared with no prompt.
@@ -91,9 +86,16 @@ class OpenAssembly:
             self.succeeded()
             return
         with ledger.lock:
-            record.last, record.baseline = ledger.last, ledger.recorded
-            record.departed = dict(ledger.departed)
-            self.recording.finish(record)
+            record.last = ledger.last
+            self._finish()
+
+    def _finish(self) -> None:
+        """The record is projected; what its span tells, a reader knows from here on."""
+        record = self.record
+        record.previous_id = record.ledger.recorded_id
+        self.recording.finish(record)
+        if self.recording.recorded:
+            record.tell()
 
     def totals(self) -> Totals | None:
         """The numbers of an assembly that is done; a counter that fails must not undo it."""

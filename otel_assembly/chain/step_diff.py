@@ -81,6 +81,32 @@ def match(
     replaced = diff.replaced() if stands_in and None in diff.middle else []
     tags = _tags(inputs, complement(diff.length, kept), replaced, verdicts, otherwise, index)
     _write_groups(step, tags)
+    if replaced:
+        step.stands_for = _sources(step, diff, ledger)
+
+
+def _sources(step: Step, diff: SequenceDiff, ledger: Ledger) -> dict[int, Sequence[Run]]:
+    """What each new event stands for: of as many as were replaced in its place the one, else the first for all."""
+    gone = [run for group in step.exits if group.tag == _COMPACTED for run in _indexes(step.view_in, group.view)]
+    made = iter(item for _, item in step.created)
+    found: dict[int, Sequence[Run]] = {}
+    low, new = diff.front, list[int]()
+    for at in (*diff.middle, diff.length - diff.back):
+        if at is None:
+            new.append(next(made))
+            continue
+        left = intersection([(low, at)], gone) if low < at else []
+        indexes = [index for run in left for index in range(*run)] if len(new) > 1 else []
+        if new and left:
+            parts = [[(one, one + 1)] for one in indexes] if len(indexes) == len(new) else [left]
+            for item, part in zip(new, parts, strict=False):
+                found[item] = ledger.leaves_of(item_id_runs(step.view_in.pick(part), step.numbered_in))
+        low, new = max(low, at + 1), []
+    return found
+
+
+def _indexes(view: View, part: View) -> list[Run]:
+    return to_runs(sorted(map(view.index_of, part.positions())))
 
 
 def match_part(step: Step, part: View, verdicts: Sequence[Verdict]) -> bool | None:
@@ -243,6 +269,7 @@ def _made(
     """The places of the new events with their item ids, and all item ids: runs, each with the place it begins at."""
     view, numbered = step.view_in, step.numbered_in
     new = [events[diff.front + n] for n, at in enumerate(diff.middle) if at is None]
+    returned = put_back(step, new)
     known = ledger.made_by(step)
     earlier = EventMatcher([event for event, _ in known], read=ledger.facts_of, by_id=False)
     again = iter(earlier.match(new) if known else [None] * len(new))
@@ -250,8 +277,10 @@ def _made(
     middle: list[Run] = []
     for place, at in enumerate(diff.middle, diff.front):
         if at is None:
-            before = next(again)
-            item_id = known[before][1] if before is not None else ledger.take_made()
+            before, event = next(again), events[place]
+            item_id = returned.pop(id(event), None)
+            if item_id is None:
+                item_id = known[before][1] if before is not None else ledger.take_made()
             made.append((place, item_id))
         else:
             item_id = numbered.item_ids.of(view.position(at))
@@ -264,6 +293,25 @@ def _made(
         runs.append((place, run))
         place += run[1] - run[0] + 1
     return made, _joined(runs)
+
+
+def put_back(step: Step, events: Sequence[Any]) -> dict[int, int]:
+    """Of events that did not go in, those that an earlier step left out: by identity, their item ids."""
+    left = [earlier for earlier in step.earlier if earlier.exits]
+    if not (events and left):
+        return {}
+    first, item_ids, found = step.earlier[0], step.numbered_in.item_ids, dict[int, int]()
+    made = {id(event): item for earlier in step.earlier for event, item in earlier.created}
+    places = first.numbered_in.places()
+    for event in events:
+        came = [at for at in places.of_object(event) if first.view_in.holds(at)]
+        items = [*map(first.numbered_in.item_ids.of, came), *([made[id(event)]] if id(event) in made else ())]
+        for item in items:
+            if item not in found.values() and not any(map(step.view_in.holds, item_ids.find([item]))):
+                found.setdefault(id(event), item)
+                step.put_back = (*step.put_back, item) if came else step.put_back
+                break
+    return found
 
 
 def _joined(runs: Sequence[tuple[int, Run]]) -> list[tuple[int, Run]]:

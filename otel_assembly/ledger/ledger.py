@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import uuid
 from operator import is_
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from otel_assembly._internal.forks import in_child, new_lock
+from otel_assembly._internal.intervals import difference, intersection, merged, to_runs
 from otel_assembly._internal.registry import Registry
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.history import History, ListHistory
 from otel_assembly.ledger.snapshot import (
     FIRST_MADE,
-    Departure,
     ItemIds,
     LedgerInput,
     NumberedHistory,
@@ -38,9 +38,11 @@ from otel_assembly.messages.content_snapshot import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from otel_assembly._internal.intervals import Run
     from otel_assembly.context import Context
+    from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.history.view import View
     from otel_assembly.ledger.filtered_output import FilteredOutput
     from otel_assembly.ledger.snapshot import Step
@@ -52,6 +54,10 @@ Key = TypeVar("Key")
 LEDGERS_BY_ID: Final = 1_000
 #: Items that steps made whose own origins are remembered.
 _SUMMARIES: Final = 64
+
+
+#: What counts tokens, and its generation: where that is another, so are they.
+CountedBy: TypeAlias = tuple[str, int]
 
 
 class Ledger:
@@ -68,8 +74,13 @@ class Ledger:
         self.lock = new_lock()
         self.turns = 0
         self.last: Snapshot | None = None
-        #: The last assembly whose span was recorded: what a reader of the traces knows.
-        self.recorded: Snapshot | None = None
+        #: The last assembly whose span was recorded.
+        self.recorded_id: str | None = None
+        #: The items that recorded assemblies have told of, as runs, and how they were counted then.
+        self._told: list[Run] = []
+        self._told_by: CountedBy | None = None
+        #: The token table of the input, and how many of its estimates had been corrected by then.
+        self._told_table: tuple[TokenTable, int] | None = None
         self.pending_usage: PendingUsage | None = None
         self._next = 0
         self._next_made = FIRST_MADE
@@ -82,8 +93,6 @@ class Ledger:
         self._contents: list[Any] = []
         #: The last stable prefix that was hashed: its prompts, its events and the state of the hash.
         self.hashed_prefix: tuple[tuple[str, ...], View, Any] | None = None
-        #: What left by a step since the last recorded assembly, and is not offered any more.
-        self.departed: dict[int, Departure] = {}
         #: What a step made of others, by its item id: theirs, of those that nobody made.
         self.leaves: dict[int, tuple[tuple[int, int], ...]] = {}
 
@@ -100,13 +109,36 @@ class Ledger:
             self._next_made += 1
             return self._next_made - 1
 
+    def told_of(self, by: CountedBy, table: TokenTable, item_ids: ItemIds) -> Sequence[Run]:
+        """The items that a reader knows as they are, as runs: not those that are counted otherwise now."""
+        if self._told_by != by:
+            return ()
+        known, upto = self._told_table if self._told_table is not None else (table, 0)
+        corrected = table.corrected[upto if known is table else 0 :]
+        return difference(self._told, merged((item_ids.of(at), item_ids.of(at) + 1) for at in corrected))
+
+    def tell(self, assembly_id: str, items: Iterable[Run], by: CountedBy, table: TokenTable) -> None:
+        """A reader knows of this assembly now, and of all that came in and that its steps made."""
+        self._told = merged([*(self._told if self._told_by == by else ()), *items])
+        self._told_by, self._told_table = by, (table, len(table.corrected))
+        self.recorded_id = assembly_id
+
+    def leaves_of(self, runs: Iterable[Run]) -> list[Run]:
+        """Items as runs ``[first, last]``: in the place of what steps made, what that stands for."""
+        found = {item for first, last in runs for item in range(first, last + 1)}
+        for item in found & self.leaves.keys():
+            found.discard(item)
+            found.update(one for first, last in self.leaves[item] for one in range(first, last + 1))
+        return [(start, stop - 1) for start, stop in to_runs(sorted(found))]
+
     def made_by(self, step: Step) -> tuple[tuple[Any, int], ...]:
         """What this step made in the last assembly, with the item ids, and what did not come in since."""
         last = self.last
         made = last.created[step.index] if last is not None and last.did(step.index, step.policy) else ()
         if not (made and self.observed):
             return made
-        item_ids = step.numbered_in.item_ids
+        first = step.earlier[0] if step.earlier else step
+        item_ids = first.numbered_in.item_ids
         came = set(map(item_ids.of, item_ids.find([item_id for _, item_id in made])))
         return tuple(one for one in made if one[1] not in came)
 
@@ -223,7 +255,6 @@ class Ledger:
 
     def _number(self, numbered: NumberedHistory, known: Sequence[int | None]) -> None:
         """Give the newest items of a numbered history their item ids: those that they have already, or new ones."""
-        told = self.recorded.reported_created if self.recorded is not None else {}
         unnumbered = 0
         for item_id in (*known, -1):
             if item_id is None:
@@ -233,8 +264,6 @@ class Ledger:
             unnumbered = 0
             if item_id >= 0:
                 numbered.item_ids.extend(1, item_id)
-                if item_id in told:
-                    numbered.reported[item_id] = told[item_id]
 
     def _recognised(self, old: NumberedHistory, events: list[Any]) -> list[int | None]:
         """The item ids of those events that came in, or were sent, before."""
@@ -289,28 +318,42 @@ class Ledger:
             self._contents = before
             raise
         self._number(numbered, self._recognised(old, events))
-        if self.recorded is not None:
-            told = self.recorded.reported_tokens()
-            numbered.reported |= {item_id: told[item_id] for item_id in numbered.item_ids.all() if item_id in told}
-        if self.observed:
-            self._depart(old, numbered)
+        self._forget(old, before, numbered)
         self._numbered = numbered
         self._last_list = list(events)
         return LedgerInput(numbered, numbered.history.view(), self._last_list)
 
-    def _depart(self, old: NumberedHistory, new: NumberedHistory) -> None:
-        """Note why items are not offered any more that a step took out in an assembly whose span was not recorded."""
-        last = self.last
-        if last is None:
-            return
-        here = set(new.item_ids.all())
+    def _forget(self, old: NumberedHistory, before: Sequence[Any], new: NumberedHistory) -> None:
+        """Of what a reader was told, forget what is not here any more, and what says something else than it did."""
+        here = dict(zip(new.item_ids.all(), range(len(new.item_ids)), strict=True))
         self.leaves = {item: leaves for item, leaves in self.leaves.items() if item in here}
-        if self.recorded is None or last is self.recorded:
+        if not self._told:
             return
-        for index, (policy, groups) in enumerate(zip(last.policies, last.exits, strict=True)):
-            for group in groups:
-                exit_ = Departure(policy, index, group.outcome, group.reason)
-                self.departed.update((item, exit_) for item in group.numbered.of(group.view) if item not in here)
+        made = {item: event for step in (self.last.created if self.last is not None else ()) for event, item in step}
+        stays = merged((item, item + 1) for item in (*here, *made))
+        changed = [
+            item
+            for at, item in enumerate(old.item_ids.all())
+            if item in here and not self._is_as_it_was(old, before, at, new, here[item])
+        ]
+        changed += [
+            item
+            for item, event in made.items()
+            if item in here and (facts := self.facts_of(event)) and facts.texts != new.history.facts(here[item]).texts
+        ]
+        self._told = difference(intersection(self._told, stays), merged((item, item + 1) for item in changed))
+
+    def _is_as_it_was(
+        self, old: NumberedHistory, before: Sequence[Any], at: int, new: NumberedHistory, place: int
+    ) -> bool:
+        was, now = old.history, new.history
+        return (
+            says_the_same(
+                DescribedEvent(before[at], was.facts(at)), DescribedEvent(self._contents[place], now.facts(place))
+            )
+            and was.calls(at) == now.calls(place)
+            and old.item_ids.of(was.atom(at)) == new.item_ids.of(now.atom(place))
+        )
 
 
 class _Keeper:

@@ -1,4 +1,4 @@
-"""What an assembly did that an earlier one of its ledger had not done: arrivals, exits, returns, injections.
+"""What an assembly tells of items: those that arrive, what each step keeps out, and what is new of that.
 
 Items are compared as intervals over the columns of their history, so that finding a difference costs what changed.
 """
@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from otel_assembly._internal.intervals import Run, difference, is_in, merged, to_runs
 from otel_assembly.decision import DecisionOutcome
@@ -17,21 +17,16 @@ from otel_assembly.history.view import Column, View
 from otel_assembly.ledger.snapshot import ItemGroup, item_id_runs, item_id_runs_backward
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from otel_assembly.decision import DecisionReason
     from otel_assembly.ledger.record import Record
-    from otel_assembly.ledger.snapshot import Departure, NumberedHistory, Snapshot, Step
+    from otel_assembly.ledger.snapshot import NumberedHistory, Step
 
     Tag = tuple[DecisionOutcome, DecisionReason]
 
 #: So many runs of what it dropped a step lists.
 MAX_RUNS: Final = 64
-#: A view of more segments is better searched as a set.
-_FEW: Final = 8
-
-
-Place = tuple["NumberedHistory", int]
 
 
 @dataclass(slots=True)
@@ -50,25 +45,17 @@ class Arrival:
     estimated: bool
 
 
-def arrivals(record: Record, since: Snapshot | None) -> list[Arrival]:
-    """The items that no assembly up to then had: those that came in, and those that policies made."""
-    numbered, end = record.ledger_input.numbered, record.ledger_input.view.end
-    made_before = {item for made in since.created for _, item in made} if since is not None else set()
-    if since is not None and since.source is numbered:
-        new: Iterable[int] = range(since.seen, end)
-        if made_before:
-            new = [position for position in new if numbered.item_ids.of(position) not in made_before]
-    else:
-        known = set() if since is None else set(islice(since.source.item_ids.all(), since.seen))
-        known |= made_before
-        new = (position for position, item in enumerate(islice(numbered.item_ids.all(), end)) if item not in known)
-    found = [_arrival(record, numbered, position) for position in new]
+def arrivals(record: Record) -> list[Arrival]:
+    """The items that no recorded assembly has told of as they are: those that came in, and those that steps made."""
+    numbered, view, told = record.ledger_input.numbered, record.ledger_input.view, record.told
+    new = difference(merged((first, last + 1) for first, last in item_id_runs(view, numbered)), told)
+    positions = numbered.item_ids.find(item for run in new for item in range(*run))
+    found = {numbered.item_ids.of(position): (numbered, position) for position in positions if view.holds(position)}
     for step in record.steps:
-        made = set(_injected(step, since)) if step.created else set()
         for (_, item), position in zip(step.created, step.created_positions, strict=True):
-            if item in made:
-                found.append(_arrival(record, step.numbered_out, position))
-    return found
+            if not is_in(told, item):
+                found.setdefault(item, (step.numbered_out, position))
+    return [_arrival(record, *place) for place in found.values()]
 
 
 def _arrival(record: Record, numbered: NumberedHistory, position: int) -> Arrival:
@@ -87,142 +74,13 @@ def _arrival(record: Record, numbered: NumberedHistory, position: int) -> Arriva
     )
 
 
-def offered_no_more(record: Record, since: Snapshot | None) -> list[Place]:
-    """Positions in the baseline's input whose items are missing from this one."""
-    if since is None or record.unknown:
-        return []
-    numbered, end = record.ledger_input.numbered, record.ledger_input.view.end
-    if since.source is numbered:
-        return [(numbered, position) for position in range(end, since.end)]
-    now = set(islice(numbered.item_ids.all(), end))
-    then = enumerate(islice(since.source.item_ids.all(), since.end))
-    gone = [(since.source, position) for position, item in then if item not in now]
-    if not (gone and record.observed):
-        return gone
-    # What a step had taken out is not there because the reduced history came in: its policy and reason stand.
-    out = {item for groups in since.exits for group in groups for item in group.numbered.of(group.view)}
-    out.update(departures(record, since))
-    return [(source, position) for source, position in gone if source.item_ids.of(position) not in out]
-
-
-def made_no_more(record: Record, since: Snapshot | None) -> list[tuple[Any, int, int]]:
-    """Items of the baseline's prompt whose step is not in this chain: the event, the item id and the step's place.
-
-    A framework's chain is not the same in each turn, and what a step makes it makes anew: no step is here to say that
-    these are gone.
-    """
-    if since is None or record.unknown:
-        return []
-    here = {step.index for step in record.steps if since.did(step.index, step.policy)}
-    made = [(*one, index) for index, some in enumerate(since.created) if index not in here for one in some]
-    if not made:
-        return []
-    items = {item for _, item, _ in made}.intersection(since.numbered.of(since.kept))
-    items.difference_update(item for step in record.steps for item in step.injected)
-    numbered, end = record.ledger_input.numbered, record.ledger_input.view.end
-    items.difference_update(numbered.item_ids.of(at) for at in numbered.item_ids.find(sorted(items)) if at < end)
-    return [one for one in made if one[1] in items]
-
-
-def withdrawn_items(record: Record) -> list[int]:
-    """Item ids that the caller offers no more, or that no step makes any more, since the baseline."""
-    offered = [numbered.item_ids.of(position) for numbered, position in offered_no_more(record, record.baseline)]
-    return offered + [item for _, item, _ in made_no_more(record, record.baseline)]
-
-
-def departures(record: Record, since: Snapshot | None) -> dict[int, Departure]:
-    """What a step took out in an assembly that was not recorded, that a reader knows of, and that came in no more.
-
-    Those alone whose step stands in this assembly too, so that it can tell of them.
-    """
-    if not record.departed or since is None:
-        return {}
-    known = {*islice(since.source.item_ids.all(), since.seen), *(item for made in since.created for _, item in made)}
-    told = {item: group.tag for groups in since.exits for group in groups for item in group.numbered.of(group.view)}
-    steps = {(step.index, step.policy) for step in record.steps}
-    return {
-        item: one
-        for item, one in record.departed.items()
-        if item in known and (one.index, one.policy) in steps and told.get(item) != (one.outcome, one.reason)
-    }
-
-
-def counted(record: Record, since: Snapshot | None, arrived: list[Arrival]) -> list[tuple[int, int]]:
-    """Items that had arrived before, and their tokens, where those are other ones: corrected, or another meter's."""
-    if since is None:
-        return []
-    numbered, seen = record.ledger_input.numbered, record.ledger_input.view.end
-    table = numbered.history.table(record.meter)
-    positions: Iterable[int] = range(seen)
-    if since.source is numbered:
-        seen = max(seen, since.seen)
-        positions = table.corrected[since.counted : record.counts] if since.table is table else range(seen)
-    new = {arrival.item for arrival in arrived}
-    return sorted(
-        (item_id, tokens)
-        for position in positions
-        if position < seen
-        and (item_id := numbered.item_ids.of(position)) not in new
-        and (tokens := table.known(position)) != numbered.reported.get(item_id)
-    )
-
-
-@dataclass(slots=True)
-class StepDelta:
-    """What one policy did that it had not done before."""
-
-    exits: list[ItemGroup]
-    returned: list[int]
-    injected: list[int]
-    withdrawn: list[int]
-    #: Items that left in an assembly whose span was not recorded, and were not offered since.
-    departed: dict[int, Departure]
-
-
-def step_delta(record: Record, step: Step, since: Snapshot | None) -> StepDelta:
-    """Compare one step with the same step of an earlier assembly."""
-    if since is None:
-        return StepDelta(list(step.exits), [], list(step.injected), [], {})
-    same = since.did(step.index, step.policy)
-    before = since.exits[step.index] if same else ()
-    left = entered(before, step.exits, tagged=False) if before else []
-    departed = departures(record, since)
-    return StepDelta(
-        exits=entered(step.exits, before),
-        returned=still_in(left, record.view_out, record.numbered_out) if left else [],
-        injected=_injected(step, since),
-        withdrawn=_no_longer_made(record, step, since, departed) if same else [],
-        departed={item: one for item, one in departed.items() if (one.index, one.policy) == (step.index, step.policy)},
-    )
-
-
-def _no_longer_made(record: Record, step: Step, since: Snapshot, departed: Mapping[int, Departure]) -> list[int]:
-    if not since.created[step.index]:
-        return []
-    made = {item_id for _, item_id in since.created[step.index]}.difference(step.injected)
-    if made and record.observed:
-        numbered, end = record.ledger_input.numbered, record.ledger_input.view.end
-        came = {numbered.item_ids.of(position) for position in numbered.item_ids.find(made) if position < end}
-        made -= came | departed.keys()
-    return sorted(made)
-
-
-def _injected(step: Step, since: Snapshot | None) -> list[int]:
-    if not step.created:
-        return []
-    before = set()
-    if since is not None and since.did(step.index, step.policy):
-        before = {item_id for _, item_id in since.created[step.index]}
-    return sorted(item_id for item_id in step.injected if item_id not in before)
-
-
 def exits_from_the_prompt(record: Record, step: Step) -> list[ItemGroup]:
-    """What was in the previous prompt, or is new, and left by this step: what a counter counts."""
-    last = record.last
-    if last is None or not step.exits:
-        return list(step.exits)
+    """What was in the previous prompt, or arrived since, and left by this step: what a counter counts."""
+    last, left = record.last, record.gone(step)
+    if last is None or not left:
+        return list(left)
     out = [group for groups in last.exits for group in groups]
-    return entered(step.exits, out, tagged=False)
+    return entered(left, out, tagged=False)
 
 
 def dropped_new(record: Record, step: Step, *, net: bool = False) -> int:
@@ -231,7 +89,7 @@ def dropped_new(record: Record, step: Step, *, net: bool = False) -> int:
         return 0
     groups = [group for group in exits_from_the_prompt(record, step) if group.outcome is DecisionOutcome.DROPPED]
     if net and not record.pure:
-        made = {item for one in record.steps for item in one.injected}
+        made = record.made
         return sum(item not in made for group in groups for item in group.numbered.of(group.view))
     return sum(len(group.view) for group in groups)
 
@@ -330,17 +188,3 @@ def _by_item_id(new: Sequence[ItemGroup], old: Sequence[ItemGroup], *, tagged: b
         if runs:
             found.append(ItemGroup(group.view.pick(runs), group.numbered, group.outcome, group.reason))
     return found
-
-
-def still_in(groups: Iterable[ItemGroup], view: View, numbered: NumberedHistory) -> list[int]:
-    """The item ids, of items that these groups held, that stand in a view now."""
-    found: list[int] = []
-    kept: set[int] | None = None
-    for group in groups:
-        if group.view.history is view.history and len(view.segments) <= _FEW:
-            found += (group.numbered.item_ids.of(p) for p in group.view.positions() if view.holds(p))
-            continue
-        if kept is None:
-            kept = set(numbered.of(view))
-        found += (item_id for item_id in group.numbered.of(group.view) if item_id in kept)
-    return sorted(found)

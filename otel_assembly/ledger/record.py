@@ -6,12 +6,14 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from otel_assembly._internal.intervals import Run, to_runs
 from otel_assembly.decision import PrefixBreak
 from otel_assembly.history.broken_pairs import broken_in
-from otel_assembly.ledger.snapshot import Snapshot
+from otel_assembly.ledger.snapshot import ItemGroup, Snapshot, item_id_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
     from otel_assembly.context import Context
     from otel_assembly.conversation import HaltGuard
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.history.view import View
     from otel_assembly.ledger.ledger import Ledger
-    from otel_assembly.ledger.snapshot import Departure, LedgerInput, NumberedHistory, Step
+    from otel_assembly.ledger.snapshot import LedgerInput, NumberedHistory, Step
     from otel_assembly.tokens import TokenMeter
 
 CALLER = "caller"
@@ -144,8 +146,8 @@ class Record:
     assembly_id: str = field(default_factory=lambda: os.urandom(16).hex())
     #: The assembly before this one in the ledger.
     last: Snapshot | None = None
-    #: The last assembly before this one whose span was recorded.
-    baseline: Snapshot | None = None
+    #: The id of the ledger's last assembly whose span was recorded.
+    previous_id: str | None = None
     steps: list[Step] = field(default_factory=list)
     #: Whether somebody else's code ran it, so that nobody has seen to it that what belongs together stays together.
     observed: bool = False
@@ -164,10 +166,6 @@ class Record:
     guards: Sequence[HaltGuard] = ()
     #: What halted the conversation before this assembly came to its end.
     halt: HaltEvent | None = None
-    #: What left by a step since the baseline, in assemblies that were not recorded, and came in no more.
-    departed: Mapping[int, Departure] = field(default_factory=dict)
-    #: How many estimates had been corrected in the input's token table when this assembly ended; None while it runs.
-    counts: int | None = None
     _prompts: tuple[tuple[str, ...], int] | None = None
     #: Tokens of what is sent, by kind, once somebody has asked.
     kinds: Sequence[int] | None = None
@@ -222,6 +220,47 @@ class Record:
         """Whether no step made events: every item in the output stood in the input."""
         return not any(step.created for step in self.steps)
 
+    @property
+    def counted_by(self) -> tuple[str, int]:
+        """What counts its tokens, and the generation of that: where it is another, so are they."""
+        return self.meter.encoding, self.meter.counter.generation
+
+    @property
+    def told(self) -> Sequence[Run]:
+        """The items that recorded assemblies have told of as they are."""
+        source = self.ledger_input
+        return self.ledger.told_of(self.counted_by, self.table(source.view), source.numbered.item_ids)
+
+    def tell(self) -> None:
+        """A reader knows of this assembly now."""
+        self.ledger.tell(self.assembly_id, self.items, self.counted_by, self.table(self.ledger_input.view))
+
+    @property
+    def items(self) -> Iterator[Run]:
+        """All that came in and that steps made, by item id, as runs in any order."""
+        source = self.ledger_input
+        yield from ((first, last + 1) for first, last in item_id_runs(source.view, source.numbered))
+        yield from ((item, item + 1) for step in self.steps for item in step.injected)
+
+    @property
+    def made(self) -> AbstractSet[int]:
+        """The items that steps made: those that they let out, that did not go in, and that did not come in either."""
+        return {item for step in self.steps for item in step.injected}.difference(
+            item for step in self.steps for item in step.put_back
+        )
+
+    def gone(self, step: Step) -> Sequence[ItemGroup]:
+        """What left by a step, and no later step put back."""
+        back = {item for later in self.steps[step.index + 1 :] for item in later.put_back}
+        if not (back and step.exits):
+            return step.exits
+        found: list[ItemGroup] = []
+        for group in step.exits:
+            stays = to_runs(at for at, item in enumerate(group.numbered.of(group.view)) if item not in back)
+            if stays:
+                found.append(ItemGroup(group.view.pick(stays), group.numbered, group.outcome, group.reason))
+        return found
+
     def broken(self, view: View) -> int:
         """Events of what a step let out that lost the other half of their pair."""
         known = (step.broken for step in self.steps if step.view_out is view and step.broken is not None)
@@ -261,14 +300,11 @@ class Record:
             for position in source.item_ids.find(self.numbered_out.of(view)):
                 table.tokens(position)
 
-    def snapshot(self, since: Snapshot | None) -> Snapshot:
-        """What the next assembly needs of this one, which was compared with `since`."""
-        source, end = self.ledger_input.numbered, self.ledger_input.view.end
-        table = source.history.table(self.meter)
+    def snapshot(self) -> Snapshot:
+        """What the next assembly needs of this one."""
         return Snapshot(
-            assembly_id=self.assembly_id,
             policies=tuple(step.policy for step in self.steps),
-            exits=tuple(step.exits for step in self.steps),
+            exits=tuple(tuple(self.gone(step)) for step in self.steps),
             pinned=tuple(step.pinned for step in self.steps),
             moved=tuple(step.moved for step in self.steps),
             created=tuple(step.created for step in self.steps),
@@ -276,20 +312,6 @@ class Record:
             tools=self.context.tools,
             kept=self.view_out,
             numbered=self.numbered_out,
-            source=source,
-            end=end,
-            seen=max(end, since.seen) if since is not None and since.source is source else end,
-            table=table,
-            counted=self.counts if self.counts is not None else len(table.corrected),
             kinds=self.kinds,
             kept_table=self.table(self.view_out),
-            reported_created=dict(self._tokens_made()) if self.observed else {},
         )
-
-    def _tokens_made(self) -> Iterator[tuple[int, int]]:
-        for step in self.steps:
-            if step.created:
-                table = step.numbered_out.history.table(self.meter)
-                yield from (
-                    (made[1], table.known(at)) for made, at in zip(step.created, step.created_positions, strict=True)
-                )

@@ -111,8 +111,6 @@ class NumberedHistory:
 
     history: History
     item_ids: ItemIds
-    #: Tokens by item id that a reader of the traces was told while the item stood in an earlier one.
-    reported: dict[int, int] = field(default_factory=dict)
     #: Of a step's output: the numbered history that came into the step.
     came_from: NumberedHistory | None = None
     _places: EventIndex | None = None
@@ -243,6 +241,12 @@ class Step:
     created: tuple[tuple[Any, int], ...] = ()
     #: Where those stand in the output's history.
     created_positions: tuple[int, ...] = ()
+    #: Those of them that came into the assembly and that an earlier step had left out.
+    put_back: tuple[int, ...] = ()
+    #: What those of them that stand for others stand for: items that nobody made, as runs ``[first, last]``.
+    stands_for: Mapping[int, Sequence[Run]] = field(default_factory=dict)
+    #: The steps before it.
+    earlier: tuple[Step, ...] = field(default=(), repr=False)
     #: Item ids of the events that stand in another order than before.
     moved: tuple[int, ...] = ()
     budget: int | None = None
@@ -280,21 +284,10 @@ class Step:
         self.sources = tuple(some.pop() if (some := known.get(prompt)) else self.policy for prompt in prompts)
 
 
-@dataclass(frozen=True, slots=True)
-class Departure:
-    """Why an item left in an assembly whose span was not recorded; the item is not offered any more."""
-
-    policy: str
-    index: int
-    outcome: DecisionOutcome
-    reason: DecisionReason
-
-
 @dataclass(slots=True)
 class Snapshot:
     """What one assembly did, as far as the next one needs it."""
 
-    assembly_id: str
     policies: tuple[str, ...]
     #: By step: what left, what was pinned, what was moved, and the events that were created, with their item ids.
     exits: tuple[tuple[ItemGroup, ...], ...]
@@ -305,31 +298,13 @@ class Snapshot:
     tools: tuple[Mapping[str, Any], ...]
     kept: View
     numbered: NumberedHistory
-    #: The input's numbered history, how many of its positions came in, and how many some assembly up to this one has
-    #: announced: more than came in where one that began later ended first.
-    source: NumberedHistory
-    end: int
-    seen: int
-    #: The source's token table, and how many estimates had been corrected in it by then.
-    table: TokenTable
-    counted: int
     #: Tokens of what was kept, by kind, if somebody has asked, as this table has them.
     kinds: Sequence[int] | None
     kept_table: TokenTable
-    #: Tokens of what steps made, by item id.
-    reported_created: Mapping[int, int]
 
     def did(self, index: int, policy: str) -> bool:
         """Whether this policy stood at this place of the chain: a framework's chain need not be the same each time."""
         return index < len(self.policies) and self.policies[index] == policy
-
-    def reported_tokens(self) -> dict[int, int]:
-        """Tokens by item id, of the items that came in, as they were announced up to this assembly."""
-        item_id = self.source.item_ids.of
-        now = {item_id(position): self.table.known(position) for position in range(self.seen)}
-        for position in self.table.corrected[self.counted :]:
-            now.pop(item_id(position), None)
-        return {**self.source.reported, **now, **self.reported_created}
 
 
 @dataclass(slots=True)

@@ -85,13 +85,13 @@ def _flow(record: Record) -> tuple[int, int, int, int, int, int]:
             sum(map(record.items_tokens, compacted)),
         )
     # Whatever stands in an assembly came in, or a step of it made it.
-    made = {item_id for step in record.steps for item_id in step.injected}
+    made = record.made
     injected = record.view_out.pick_positions(
         position for position in record.view_out.positions() if record.numbered_out.item_ids.of(position) in made
     )
     left = {outcome: [0, 0] for outcome in (DecisionOutcome.DROPPED, DecisionOutcome.COMPACTED)}
     for step in record.steps:
-        for group in step.exits:
+        for group in record.gone(step):
             if group.numbered is record.ledger_input.numbered:
                 left[group.outcome][0] += len(group.view)
                 left[group.outcome][1] += record.items_tokens(group.view)

@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypedDict
 
-from otel_assembly._internal.intervals import to_runs
 from otel_assembly.budget.attempt import Attempt, CompactionOutcome
 from otel_assembly.chain.open_assembly import OpenAssembly
 from otel_assembly.chain.step_diff import match
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
-    from otel_assembly._internal.intervals import Run
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.decision import Verdict
     from otel_assembly.ledger.ledger import Ledger
@@ -460,18 +458,7 @@ def _compactions(step: Step, attempts: Sequence[Attempt], ledger: Ledger) -> Seq
     if not gone or (not attempts and (len(step.created) > 1 or step.created[0][1] in ledger.leaves)):
         return ()
     runs = sorted(run for group in gone for run in item_id_runs(group.view, group.numbered))
-    leaves = tuple(_leaves(runs, ledger))
+    leaves = tuple(ledger.leaves_of(runs))
     if len(step.created) == 1:
         ledger.remember_leaves(step.created[0][1], leaves)
     return [StepCompaction(leaves, step.created[0][1], tuple(attempts))] if attempts else ()
-
-
-def _leaves(runs: Sequence[Run], ledger: Ledger) -> list[Run]:
-    found: set[int] = set()
-    for first, last in runs:
-        found.update(range(first, last + 1))
-    for item in found & ledger.leaves.keys():
-        found.discard(item)
-        for first, last in ledger.leaves[item]:
-            found.update(range(first, last + 1))
-    return [(start, stop - 1) for start, stop in to_runs(sorted(found))]

@@ -14,7 +14,7 @@ from opentelemetry import trace
 
 from otel_assembly._internal.intervals import to_runs
 from otel_assembly.decision import DecisionOutcome
-from otel_assembly.ledger.ledger_diff import arrivals, counted, dropped_new, listed_exits, step_delta, withdrawn_items
+from otel_assembly.ledger.ledger_diff import arrivals, dropped_new, listed_exits
 from otel_assembly.ledger.snapshot import item_id_runs, item_text, run_text
 from otel_assembly.ledger.totals import prefix_hash, tokens_by_kind
 from otel_assembly.telemetry import conventions as names
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from otel_assembly._internal.intervals import Run
-    from otel_assembly.decision import BudgetEntry, BudgetReport, DecisionReason, Overflow
+    from otel_assembly.decision import BudgetEntry, BudgetReport, Overflow
     from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.history.view import View
     from otel_assembly.ledger.record import Prefix, Record, Totals
-    from otel_assembly.ledger.snapshot import Departure, Step
+    from otel_assembly.ledger.snapshot import Step
     from otel_assembly.telemetry.emitter import Attributes, Emitter
 
 
@@ -65,8 +65,8 @@ def assembly_attributes(record: Record, totals: Totals, prefix: Prefix, halts: i
         if record.model is not None:  # which may have been unknown when it began
             attributes[names.MODEL] = record.model
         _of_others(attributes, record, record.view_out)
-    if record.baseline is not None:
-        attributes[names.PREVIOUS_ID] = record.baseline.assembly_id
+    if record.previous_id is not None:
+        attributes[names.PREVIOUS_ID] = record.previous_id
     if totals.budget is not None:
         attributes[names.BUDGET_TOKENS] = totals.budget
         attributes[names.BUDGET_UTILIZATION] = float(totals.utilization or 0.0)
@@ -89,7 +89,7 @@ def step_attributes(record: Record, step: Step, sums: Sums, halts: int) -> Attri
     """What stands on ``apply_policy`` beside the arrays of the ledger, and what it was opened with."""
     #: A policy that raised and was skipped let everything through.
     out = step.error is None or record.error is None
-    injected, injected_tokens = sums.injected(step)
+    injected, injected_tokens = sums.injected(step) if out else (0, 0)
     dropped = dropped_tokens = compacted = compacted_tokens = 0
     for group in step.exits:
         if group.outcome is DecisionOutcome.DROPPED:
@@ -111,8 +111,8 @@ def step_attributes(record: Record, step: Step, sums: Sums, halts: int) -> Attri
         names.DROPPED_COUNT: dropped if out else len(step.view_in),
         names.DROPPED_NEW: dropped_new(record, step),
         names.DROPPED_TOKENS: dropped_tokens if out else sums.items(step.view_in),
-        names.COMPACTED_COUNT: compacted,
-        names.COMPACTED_TOKENS: compacted_tokens,
+        names.COMPACTED_COUNT: compacted if out else 0,
+        names.COMPACTED_TOKENS: compacted_tokens if out else 0,
         names.INJECTED_TOKENS: injected_tokens,
         names.ALERTS_DELIVERED: len(step.alerts) if record.error is None else 0,
         names.HALTS_EMITTED: halts,
@@ -189,23 +189,20 @@ def overflow_event(overflow: Overflow) -> Attributes:
 
 
 def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Arrays:
-    """The ledger on ``assemble_context``: the state first, so that the turn stands on its own, then what is new.
+    """The ledger on ``assemble_context``: the state first, so that the turn stands on its own, then what arrives.
 
     `content` makes a text fit to leave; None where content stays.
     """
     arrays = Arrays()
-    if record.error is not None:
-        return arrays
+    source = record.ledger_input
     if not record.unknown:
-        arrays.add(
-            [names.OFFERED_ITEMS], [texts_of(item_id_runs(record.ledger_input.view, record.ledger_input.numbered))]
-        )
-    arrays.add([names.KEPT_ITEMS], [texts_of(item_id_runs(record.view_out, record.numbered_out))])
-    prompts = record.prompts_out
-    tokens = list(map(record.meter.prompt, prompts))
-    arrays.add([names.PROMPT_SOURCES, names.PROMPT_TOKENS], [list(map(sendable, record.sources)), tokens])
-    arrays.add([names.WITHDRAWN_ITEMS], [runs_of(withdrawn_items(record))])
-    arrived = arrivals(record, record.baseline)
+        arrays.add([names.OFFERED_ITEMS], [texts_of(item_id_runs(source.view, source.numbered))])
+    if record.error is None:
+        arrays.add([names.KEPT_ITEMS], [texts_of(item_id_runs(record.view_out, record.numbered_out))])
+        prompts = record.prompts_out
+        tokens = list(map(record.meter.prompt, prompts))
+        arrays.add([names.PROMPT_SOURCES, names.PROMPT_TOKENS], [list(map(sendable, record.sources)), tokens])
+    arrived = arrivals(record)
     sources = _sources(record)
     columns: dict[str, list[Any]] = {
         names.ARRIVED_ITEMS: [item_text(one.item) for one in arrived],
@@ -222,56 +219,23 @@ def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Arr
         ]
     arrays.add(list(columns), list(columns.values()))
     arrays.add([names.TOKENS_ESTIMATED_ITEMS], [runs_of(one.item for one in arrived if one.estimated)])
-    again = counted(record, record.baseline, arrived)
-    columns = {
-        names.COUNTED_ITEMS: [item_text(item) for item, _ in again],
-        names.COUNTED_TOKENS: [tokens for _, tokens in again],
-    }
-    arrays.add(list(columns), list(columns.values()))
     return arrays
 
 
 def _sources(record: Record) -> dict[int, str]:
     """Of summaries that steps made, what they stand for."""
-    leaves = dict(record.ledger.leaves)
-    leaves.update((one.result, one.provenance) for step in record.steps for one in step.compactions)
+    leaves: dict[int, Iterable[Run]] = dict(record.ledger.leaves)
+    for step in record.steps:
+        leaves.update(step.stands_for)
+        leaves.update((one.result, one.provenance) for one in step.compactions)
     return {item: ",".join(texts_of(runs)) for item, runs in leaves.items()}
 
 
 def step_arrays(record: Record, step: Step) -> Arrays:
-    """What a policy keeps out and puts in, and the changes that it decided."""
+    """What a policy keeps out in this turn, and what it puts in."""
     arrays = Arrays()
-    if record.error is not None:
+    if record.error is not None and step.error is not None:
         return arrays
-    _put_state(record, step, arrays)
-    delta = step_delta(record, step, record.baseline)
-    dropped: list[str] = []
-    reasons: list[str] = []
-    compacted: list[str] = []
-    for group in delta.exits:
-        runs = texts_of(item_id_runs(group.view, group.numbered))
-        if group.outcome is DecisionOutcome.DROPPED:
-            dropped += runs
-            reasons += [group.reason.value] * len(runs)
-        else:
-            compacted += runs
-    for (outcome, reason), items in _by_tag(delta.departed).items():
-        runs = runs_of(items)
-        if outcome is DecisionOutcome.DROPPED:
-            dropped += runs
-            reasons += [reason.value] * len(runs)
-        else:
-            compacted += runs
-    arrays.add([names.DROPPED_ITEMS, names.DROPPED_REASONS], [dropped, reasons])
-    arrays.add([names.COMPACTED_ITEMS], [compacted])
-    arrays.add([names.RETURNED_ITEMS], [runs_of(delta.returned)])
-    arrays.add([names.INJECTED_ITEMS], [runs_of(delta.injected)])
-    arrays.add([names.WITHDRAWN_ITEMS], [runs_of(delta.withdrawn)])
-    return arrays
-
-
-def _put_state(record: Record, step: Step, arrays: Arrays) -> None:
-    """Add what a step keeps out in this turn, and what it puts in."""
     listed, rest = listed_exits(record, step)
     dropped: list[str] = []
     reasons: list[str] = []
@@ -283,17 +247,11 @@ def _put_state(record: Record, step: Step, arrays: Arrays) -> None:
             reasons += [reason.value] * len(texts)
         else:
             compacted += texts
-    arrays.add([names.STATE_DROPPED_ITEMS, names.STATE_DROPPED_REASONS], [dropped, reasons])
-    arrays.add([names.STATE_DROPPED_REST], [rest])
-    arrays.add([names.STATE_COMPACTED_ITEMS], [compacted])
-    arrays.add([names.STATE_INJECTED_ITEMS], [runs_of(step.injected)])
-
-
-def _by_tag(departed: Mapping[int, Departure]) -> dict[tuple[DecisionOutcome, DecisionReason], list[int]]:
-    tags: dict[tuple[DecisionOutcome, DecisionReason], list[int]] = {}
-    for item, one in departed.items():
-        tags.setdefault((one.outcome, one.reason), []).append(item)
-    return tags
+    arrays.add([names.DROPPED_ITEMS, names.DROPPED_REASONS], [dropped, reasons])
+    arrays.add([names.DROPPED_REST], [rest])
+    arrays.add([names.COMPACTED_ITEMS], [compacted])
+    arrays.add([names.INJECTED_ITEMS], [runs_of(step.injected)])
+    return arrays
 
 
 def instructions_json(prompts: Iterable[str], content: Callable[[str], str]) -> str:

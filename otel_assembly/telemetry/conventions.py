@@ -113,7 +113,7 @@ PREFIX_TOKENS: Final = "assembly.prefix.tokens"
 PREFIX_HASH: Final = "assembly.prefix.hash"
 PREFIX_BREAK: Final = "assembly.prefix.break"
 
-# The ledger: arrivals, state, changes
+# The ledger: arrivals, state
 
 ARRIVED_ITEMS: Final = "assembly.arrived.items"
 ARRIVED_KINDS: Final = "assembly.arrived.kinds"
@@ -122,8 +122,6 @@ ARRIVED_BYTES: Final = "assembly.arrived.bytes"
 ARRIVED_ATOMS: Final = "assembly.arrived.atoms"
 ARRIVED_CALLS: Final = "assembly.arrived.calls"
 ARRIVED_CONTENTS: Final = "assembly.arrived.contents"
-COUNTED_ITEMS: Final = "assembly.counted.items"
-COUNTED_TOKENS: Final = "assembly.counted.tokens"
 ARRIVED_SOURCES: Final = "assembly.arrived.sources"
 OFFERED_ITEMS: Final = "assembly.offered.items"
 KEPT_ITEMS: Final = "assembly.kept.items"
@@ -137,15 +135,8 @@ DROPPED_REASONS: Final = "assembly.dropped.reasons"
 COMPACTED_COUNT: Final = "assembly.compacted.count"
 COMPACTED_TOKENS: Final = "assembly.compacted.tokens"
 COMPACTED_ITEMS: Final = "assembly.compacted.items"
-RETURNED_ITEMS: Final = "assembly.returned.items"
 INJECTED_TOKENS: Final = "assembly.injected.tokens"
 INJECTED_ITEMS: Final = "assembly.injected.items"
-STATE_DROPPED_ITEMS: Final = "assembly.state.dropped.items"
-STATE_DROPPED_REASONS: Final = "assembly.state.dropped.reasons"
-STATE_DROPPED_REST: Final = "assembly.state.dropped.rest"
-STATE_COMPACTED_ITEMS: Final = "assembly.state.compacted.items"
-STATE_INJECTED_ITEMS: Final = "assembly.state.injected.items"
-WITHDRAWN_ITEMS: Final = "assembly.withdrawn.items"
 PAIRS_BROKEN: Final = "assembly.pairs.broken"
 
 # The policy

@@ -51,6 +51,11 @@ class RecordedSpan(StoredSpan):
         return [event for event in self.events if event.name == name]
 
     @property
+    def offered(self) -> list[str]:
+        """The item ids of what came in, in the caller's order."""
+        return self._ids(names.OFFERED_ITEMS)
+
+    @property
     def kept(self) -> list[str]:
         """The item ids of the whole output, in prompt order."""
         return self._ids(names.KEPT_ITEMS)
@@ -71,11 +76,6 @@ class RecordedSpan(StoredSpan):
         return self._by_id(names.ARRIVED_ITEMS, names.ARRIVED_CONTENTS)
 
     @property
-    def counted(self) -> dict[str, int]:
-        """Tokens of earlier items that were counted now."""
-        return self._by_id(names.COUNTED_ITEMS, names.COUNTED_TOKENS)
-
-    @property
     def dropped_reasons(self) -> dict[str, str]:
         """The reason of each item whose exit, or the cause of it, is new."""
         return self._by_id(names.DROPPED_ITEMS, names.DROPPED_REASONS)
@@ -86,19 +86,9 @@ class RecordedSpan(StoredSpan):
         return self._ids(names.COMPACTED_ITEMS)
 
     @property
-    def returned(self) -> list[str]:
-        """The items that are in the output again."""
-        return self._ids(names.RETURNED_ITEMS)
-
-    @property
     def injected(self) -> list[str]:
         """The items that were newly injected."""
         return self._ids(names.INJECTED_ITEMS)
-
-    @property
-    def withdrawn(self) -> list[str]:
-        """The items that their source no longer offers."""
-        return self._ids(names.WITHDRAWN_ITEMS)
 
     def _ids(self, items: str) -> list[str]:
         return list(ItemRuns(self.whole.get(items)))

@@ -59,11 +59,11 @@ class Desk:
         self.spans = telemetry.spans
         telemetry.shutdown()
         (self.ledger,) = read_ledgers(self.spans).values()
-        self.texts = {
-            item: text
-            for turn in self.ledger.turns
-            for item, text in zip(turn.arrived, turn.attributes.get("assembly.arrived.contents", ()), strict=False)
-        }
+        #: What each item said, by the turn up to which that is known.
+        self.texts, known = {}, {}
+        for turn in self.ledger.turns:
+            contents = turn.attributes.get("assembly.arrived.contents", ())
+            known = self.texts[turn.number] = known | dict(zip(turn.arrived, contents, strict=False))
 
     def _assembler(self, window, recorder=None):
         return ContextAssembler(
@@ -121,12 +121,13 @@ def test_the_window_that_is_named_keeps_the_item_on_that_turn_and_a_smaller_one_
     desk = Desk(turns, window)
     for turn in (turn for turn in desk.ledger.turns if turn.sent):
         explainer = Explainer(desk.ledger, turn.number)
-        said = [desk.texts[item] for item in desk.ledger.exits(turn.number)] + [desk.texts[i] for i in turn.kept]
+        texts = desk.texts[turn.number]
+        said = [texts[item] for item in (*desk.ledger.exits(turn.number), *turn.kept)]
         for item in desk.ledger.exits(turn.number):
             answer = explainer.explain(item)
             assert answer.raises or answer.never or answer.unknown
             assert not answer.unknown, answer
-            text = desk.texts[item]
+            text = texts[item]
             for change in answer.raises if said.count(text) == 1 else ():
                 assert text in desk.kept(turn.number, change.to)
                 if not change.at_most:
@@ -142,8 +143,8 @@ def test_in_the_order_for_the_cache_what_a_step_is_does_not_depend_on_the_window
     assert len(answers) > 12
     for item, answer in answers.items():
         (change,) = answer.raises
-        assert desk.texts[item] in desk.kept(0, change.to)
-        assert desk.texts[item] not in desk.kept(0, change.to - 1)
+        assert desk.texts[0][item] in desk.kept(0, change.to)
+        assert desk.texts[0][item] not in desk.kept(0, change.to - 1)
     assert len({answer.raises[0].to for answer in answers.values()}) < len(answers) / 2, "turns leave in steps"
 
 
@@ -151,12 +152,12 @@ def test_an_item_that_left_earlier_is_explained_by_the_turn_that_is_asked_about(
     passages = [Candidate(f"doc-{n}", f"passage {n} says " + "this " * 12, "public") for n in range(6)]
     made = [(Task("first question"), passages, []), (Task("second question"), passages, [])]
     desk = Desk(made, 130)
-    (last,) = [item for item, text in desk.texts.items() if text.startswith("passage 5")]
+    (last,) = [item for item, text in desk.texts[1].items() if text.startswith("passage 5")]
     answer = explain(desk.ledger, 1, last)
     assert (answer.reason, answer.policy, answer.since, answer.block.name) == ("low_rank", "allocator", 0, "evidence")
     (change,) = answer.raises
-    assert desk.texts[last] in desk.kept(1, change.to)
-    assert desk.texts[last] not in desk.kept(1, change.to - 1)
+    assert desk.texts[1][last] in desk.kept(1, change.to)
+    assert desk.texts[1][last] not in desk.kept(1, change.to - 1)
     assert [one.name for one in answer.block.before] == ["system", "query"]
 
 

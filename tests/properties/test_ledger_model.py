@@ -326,10 +326,13 @@ class State:
 class Model:
     """Keeps per-item state from `assembly.decisions` alone."""
 
-    items: dict[int, State] = field(default_factory=dict)
+    items: dict[str, State] = field(default_factory=dict)
 
-    def turn(self, assembly):
+    def turn(self, assembly, offered):
         told = set()
+        # What nobody offers or makes any more is gone, and no policy has decided that.
+        there = {*offered, *assembly.items, *(one.item for one in assembly.decisions)}
+        self.items = {item: state for item, state in self.items.items() if item in there or not state.inside}
         for one in assembly.decisions:
             assert (one.item, one.outcome, one.index) not in told, f"{one} was told twice in one assembly"
             told.add((one.item, one.outcome, one.index))
@@ -357,10 +360,7 @@ class Reader:
     telemetry: RecordedTelemetry
     #: Whether a policy puts shorter copies in the place of events, which take fewer tokens than what arrived.
     reshapes: bool
-    inside: set[int] = field(default_factory=set)
-    arrived: set[int] = field(default_factory=set)
-    tokens: dict[int, int] = field(default_factory=dict)
-    reasons: dict[int, tuple] = field(default_factory=dict)
+    tokens: dict[str, int] = field(default_factory=dict)
     last: str | None = None
 
     def turn(self):
@@ -368,40 +368,26 @@ class Reader:
         spans = self.telemetry.spans_named("assemble_context")
         self.telemetry.clear()
         for turn in map(Turn, spans):
-            if "error.type" not in turn.span.attributes:
+            if "error.type" in turn.span.attributes:  # it tells what arrived, and is the one before the next
+                self.tokens.update(turn.arrived)
+                self.last = turn.id
+            else:
                 self.read(turn)
 
     def read(self, turn):
         assert turn.previous == self.last
         self.last = turn.id
-        for item, tokens in turn.arrived.items():
-            assert item not in self.arrived, f"item {item} arrived twice"
-            self.arrived.add(item)
-            self.inside.add(item)
-            self.tokens[item] = tokens
-        for item, tokens in turn.counted.items():
-            assert item in self.arrived
-            assert self.tokens[item] != tokens, "a count was told again"
-            self.tokens[item] = tokens
+        self.tokens.update(turn.arrived)
+        offered, known, out = turn.span.offered, set(turn.span.offered), set()
         for step in turn.steps:
-            for item in (*step.returned, *step.injected):
-                self.inside.add(item)
-                self.reasons.pop(item, None)
-            for item in step.withdrawn:
-                assert item in self.arrived
-                self.inside.discard(item)
-            left = [*step.dropped_reasons.items(), *((item, "compacted") for item in step.compacted)]
-            for item, reason in left:
-                why = (step.name, step.attributes["assembly.policy.index"], reason)
-                assert self.reasons.get(item) != why, f"item {item} left twice, by {why}"
-                self.reasons[item] = why
-                self.inside.discard(item)
-        withdrawn = set(turn.span.withdrawn)
-        assert withdrawn <= self.arrived
-        self.inside -= withdrawn
-        assert sorted(turn.kept) == sorted(self.inside)
+            known.update(step.injected)
+            out.difference_update(step.injected)
+            out.update(step.dropped_reasons, step.compacted)
+        assert len(set(offered)) == len(offered)
+        assert known <= self.tokens.keys()
+        assert not out & set(turn.kept)
+        assert {*turn.kept, *out} == known
         tokens = [self.tokens[item] for item in turn.kept]
-        assert None not in tokens
         if not self.reshapes:
             told = turn.span.whole
             kinds = zip(told.get("assembly.kind.names", ()), told.get("assembly.kind.tokens", ()), strict=True)
@@ -537,7 +523,7 @@ async def replay(data, chain, pattern, turns, *, chat, grow, rearrange=None):
         assert all(a is b for a, b in zip(events, came, strict=True))
         if data.draw(st.booleans()):
             assembly.totals  # noqa: B018  # counting, or not counting yet, must make no difference
-        model.turn(assembly)
+        model.turn(assembly, items)
         check(assembly, came, items, expected, model)
         fresh = await Assembler([], counter=COUNTER).assemble(assembly.prompts, assembly.events)
         assert assembly.totals.tokens_out == fresh.totals.tokens_out

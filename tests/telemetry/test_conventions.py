@@ -196,8 +196,7 @@ def test_types_are_of_the_six():
     ("name", "closed"),
     [
         (c.DROPPED_REASONS, DecisionReason),
-        (c.STATE_DROPPED_REASONS, DecisionReason),
-        (c.STATE_DROPPED_REST, DecisionReason),
+        (c.DROPPED_REST, DecisionReason),
         (c.DECISION_REASON, DecisionReason),
         (c.BLOCKS_REASONS, DecisionReason),
         (c.DECISION_OUTCOME, DecisionOutcome),
