@@ -309,7 +309,7 @@ def summary(text):
     return {"role": "system", "content": text, "id": text}
 
 
-def test_what_a_summary_stands_for_is_not_told_as_withdrawn_once_the_summary_is_the_history(observed, recorder):
+def test_what_a_summary_stands_for_is_known_once_the_summary_is_the_history(observed, recorder):
     state = [user("a"), says("b"), user("c"), says("d")]
     state = turn(observed, "c", state, lambda e: [summary("s"), *e[3:]], policy="summarise")
     state = turn(observed, "c", [*state, user("e")], policy="summarise")

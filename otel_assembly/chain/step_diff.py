@@ -82,12 +82,11 @@ def match(
     tags = _tags(inputs, complement(diff.length, kept), replaced, verdicts, otherwise, index)
     _write_groups(step, tags)
     if replaced:
-        step.stands_for = _sources(step, diff, ledger)
+        step.stands_for = _sources(step, diff, dict(tags).get(_COMPACTED, []), ledger)
 
 
-def _sources(step: Step, diff: SequenceDiff, ledger: Ledger) -> dict[int, Sequence[Run]]:
+def _sources(step: Step, diff: SequenceDiff, gone: Sequence[Run], ledger: Ledger) -> dict[int, Sequence[Run]]:
     """What each new event stands for: of as many as were replaced in its place the one, else the first for all."""
-    gone = [run for group in step.exits if group.tag == _COMPACTED for run in _indexes(step.view_in, group.view)]
     made = iter(item for _, item in step.created)
     found: dict[int, Sequence[Run]] = {}
     low, new = diff.front, list[int]()
@@ -103,10 +102,6 @@ def _sources(step: Step, diff: SequenceDiff, ledger: Ledger) -> dict[int, Sequen
                 found[item] = ledger.leaves_of(item_id_runs(step.view_in.pick(part), step.numbered_in))
         low, new = max(low, at + 1), []
     return found
-
-
-def _indexes(view: View, part: View) -> list[Run]:
-    return to_runs(sorted(map(view.index_of, part.positions())))
 
 
 def match_part(step: Step, part: View, verdicts: Sequence[Verdict]) -> bool | None:

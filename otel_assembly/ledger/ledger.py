@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from otel_assembly._internal.forks import in_child, new_lock
-from otel_assembly._internal.intervals import difference, intersection, merged, to_runs
+from otel_assembly._internal.intervals import difference, intersection, is_in, merged
 from otel_assembly._internal.registry import Registry
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.history import History, ListHistory
@@ -125,11 +125,11 @@ class Ledger:
 
     def leaves_of(self, runs: Iterable[Run]) -> list[Run]:
         """Items as runs ``[first, last]``: in the place of what steps made, what that stands for."""
-        found = {item for first, last in runs for item in range(first, last + 1)}
-        for item in found & self.leaves.keys():
-            found.discard(item)
-            found.update(one for first, last in self.leaves[item] for one in range(first, last + 1))
-        return [(start, stop - 1) for start, stop in to_runs(sorted(found))]
+        found = merged((first, last + 1) for first, last in runs)
+        made = [item for item in self.leaves if is_in(found, item)]
+        left = difference(found, merged((item, item + 1) for item in made))
+        theirs = ((first, last + 1) for item in made for first, last in self.leaves[item])
+        return [(start, stop - 1) for start, stop in merged([*left, *theirs])]
 
     def made_by(self, step: Step) -> tuple[tuple[Any, int], ...]:
         """What this step made in the last assembly, with the item ids, and what did not come in since."""

@@ -268,7 +268,7 @@ def test_a_summary_that_nobody_names_is_not_known():
             attributes={
                 k: v
                 for k, v in s.attributes.items()
-                if k not in {"assembly.state.injected.items", "assembly.injected.items", "assembly.arrived.sources"}
+                if k not in {"assembly.injected.items", "assembly.arrived.sources"}
             },
         )
         for s in played.spans

@@ -65,7 +65,7 @@ def exported(telemetry):
 
 #: How the ledger is written, and counts of what is not sent.
 WRITTEN = re.compile(
-    r"assembly\.((arrived|counted|returned|withdrawn|offered|kept|state)\..*|(dropped|compacted|injected)\.(items|reasons|rest|new"
+    r"assembly\.((arrived|counted|returned|withdrawn|offered|kept)\..*|(dropped|compacted|injected)\.(items|reasons|rest|new"
     r"|tokens)|tokens\.(in|in_estimated)|tokens\.estimated\.items|block\.(items|order|charges|atoms|losers|winners)"
     r"|compaction\.(provenance|result)|previous\.id)"
 )

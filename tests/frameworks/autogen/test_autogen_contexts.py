@@ -115,14 +115,16 @@ async def test_unbounded_leaves_nothing_out(told):
     assert told.span("assemble_context").kept == ["0", "1", "2", "3", "4", "5"]
 
 
-async def test_each_exit_is_told_once(told):
+async def test_each_turn_tells_all_that_is_out_and_counts_what_is_new(told):
     context = BufferedChatCompletionContext(2)
     exits = []
     for number in range(6):
         await context.add_message(user(f"message {number}"))
         await context.get_messages()
         exits.append(told.span("apply_policy buffered").dropped_reasons)
-    assert exits == [{}, {}, *({str(number): "outside_window"} for number in range(4))]
+    assert exits == [dict.fromkeys(map(str, range(out)), "outside_window") for out in (0, 0, 1, 2, 3, 4)]
+    new = [span.attributes["assembly.dropped.new"] for span in told.spans_named("apply_policy buffered")]
+    assert new == [0, 0, 1, 1, 1, 1]
     turns = [span.attributes["assembly.turn"] for span in told.spans_named("assemble_context")]
     assert turns == list(range(6))
     assert len({span.attributes["assembly.ledger.id"] for span in told.spans_named("assemble_context")}) == 1

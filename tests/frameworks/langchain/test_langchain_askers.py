@@ -549,7 +549,6 @@ async def test_one_node_with_two_reducers_has_one_which_goes_on_from_turn_to_tur
     (ledger,) = read_ledgers(telemetry.spans).values()
     compacted = [item for span in telemetry.spans_named("apply_policy summarization") for item in span.compacted]
     assert len(compacted) == len(set(compacted)) > 4
-    assert not any(span.returned for span in telemetry.spans)
     assert ledger.problems == []
     sound(telemetry)
 
