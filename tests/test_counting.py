@@ -102,7 +102,8 @@ async def test_an_estimate_that_is_counted_later_is_told_again():
     (await Assembler([], counter=counter).assemble([], history)).totals  # noqa: B018  # another sends all of it
     history.append(ModelRequest(content="b"))
     assert (await window.assemble([], history, context)).totals.estimated_in == 0
-    assert turns(telemetry)[1].counted == {str(item): 4 + len(history[item].content.split()) for item in (0, 1)}
+    told = turns(telemetry)[1].arrived
+    assert [told["0"], told["1"]] == [4 + len(event.content.split()) for event in history[:2]]
 
 
 class Fails(SpyCounter):
