@@ -1,3 +1,3 @@
-"""One conversation: item ids, what each assembly did, and what changed since the one before."""
+"""One conversation: item ids, what each assembly did, and what it tells of items."""
 
 __all__: list[str] = []
