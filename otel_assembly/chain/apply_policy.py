@@ -55,7 +55,7 @@ async def apply(policy: AssemblyPolicy, step: Step, context: Context, ledger: Le
     step.budget, step.fixed, step.overflow = outcome.budget, outcome.fixed, outcome.overflow
     step.report = outcome.report
     step.framing, step.separators, step.around_in = outcome.framing, outcome.separators, outcome.around_in
-    step.compactions = tuple(_compactions(step, outcome.compactions))
+    step.compactions = tuple(_compactions(step, outcome.compactions, ledger))
 
 
 @lru_cache(maxsize=512)
@@ -301,15 +301,18 @@ def _warn(policy: AssemblyPolicy) -> None:
         )
 
 
-def _compactions(step: Step, compactions: Sequence[Compaction]) -> Iterator[StepCompaction]:
+def _compactions(step: Step, compactions: Sequence[Compaction], ledger: Ledger) -> Iterator[StepCompaction]:
     """Compactions of this assembly by item id; one that came to nothing stands for nothing."""
     if not compactions:
         return
     made = {id(event): item_id for event, item_id in step.created}
     for compaction in compactions:
         result = made.get(id(compaction.into))
-        if result is not None:
-            yield StepCompaction(_ids(step, compaction.events), result, tuple(compaction.attempts))
+        # What a summary that goes on standing stands for is known already, and is as long as the conversation.
+        if result is not None and (compaction.attempts or result not in ledger.leaves):
+            provenance = _ids(step, compaction.events)
+            ledger.remember_leaves(result, provenance)
+            yield StepCompaction(provenance, result, tuple(compaction.attempts))
 
 
 def _ids(step: Step, events: Sequence[Any]) -> tuple[tuple[int, int], ...]:
