@@ -181,7 +181,8 @@ class BudgetPlan:
         column, kept = history.summaries, Survivors(self.sharing.room(), none=-1)
         for at in range(column.index(view.end) - 1, -1, -1):
             position = column.position(at)
-            if position < history.leading or not view.holds(position) or position in self.newest:
+            newest = position in self.newest or position in self.left_out
+            if newest or position < history.leading or not view.holds(position):
                 continue
             tokens = self._table.tokens(position)
             if not kept.take(position, tokens):

@@ -222,6 +222,15 @@ async def test_a_summary_never_takes_the_place_of_the_newest_exchange():
     assert {d.item: d.reason for d in assembly.dropped}["0"] == "over_budget"
 
 
+async def test_a_newest_message_that_is_left_out_takes_no_other_summary_with_it():
+    summary = CompactionSummary(summary="they lost a bag")
+    events = [*small_talk(2), summary, say(), ask(), CompactionSummary(summary="it is in Seoul " * 40)]
+    kept = [summary, events[-2]]
+    assembly = await assemble(prompt_tokens(PROMPTS, kept), events, step_tokens=0, on_overflow="drop")
+    assert assembly.events == kept
+    assert assembly.totals.overflow.cause == "newest_atom"
+
+
 async def test_a_call_and_its_results_stay_or_go_together():
     group = [call("a", "b", "c"), result("a", "x " * 30), result("b", "x " * 30), result("c", "x " * 30)]
     events = [ask("first"), *group, say(), ask()]
