@@ -1,35 +1,46 @@
-"""``python -m benchmarks [allocator] [memory] [observed] [prefix] [desk] [turns] [stack]``."""
+"""``python -m benchmarks``: everything, in environments of its own; with names, those tables in this environment."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import importlib
 import sys
+from pathlib import Path
 
-from benchmarks import allocator, desk, memory, observed, prefix, stack_load, turns
+from benchmarks.harness import dumped
 
 REPORTS = {
-    "turns": turns.report,
-    "observed": observed.report,
-    "allocator": allocator.report,
-    "memory": memory.report,
-    "prefix": prefix.report,
-    "desk": desk.report,
-    "stack": stack_load.report,
+    "turns": "benchmarks.turns",
+    "observed": "benchmarks.observed",
+    "allocator": "benchmarks.allocator",
+    "memory": "benchmarks.memory",
+    "prefix": "benchmarks.prefix",
+    "desk": "benchmarks.desk",
+    #: Needs Go, and two minutes in which nothing else runs.
+    "stack": "benchmarks.stack_load",
 }
-#: Needs Go, and two minutes in which nothing else runs.
-ONLY_WHEN_CHOSEN = {"stack"}
 
 
-async def main(chosen: list[str]) -> int:
-    """Run what is chosen; without a choice, all that needs no servers."""
-    unknown = [name for name in chosen if name not in REPORTS]
-    if unknown:
-        print(f"unknown: {', '.join(unknown)}; there are {', '.join(REPORTS)}", file=sys.stderr)
-        return 2
-    for name in chosen or [name for name in REPORTS if name not in ONLY_WHEN_CHOSEN]:
-        print("\n".join(await REPORTS[name]()), flush=True)
-        print()
+def main(arguments: list[str]) -> int:
+    """Run what is chosen, or everything."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("tables", nargs="*", choices=[*REPORTS, []], metavar="TABLE", help=", ".join(REPORTS))
+    sizes = parser.add_mutually_exclusive_group()
+    sizes.add_argument("--quick", dest="size", action="store_const", const="quick", help="enough to compare two states")
+    sizes.add_argument("--tiny", dest="size", action="store_const", const="tiny", help="enough to see that it works")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the tables there as well")
+    chosen = parser.parse_args(arguments)
+    size = chosen.size or "full"
+    tables = []
+    for name in chosen.tables or [name for name in REPORTS if name != "stack"]:
+        for table in asyncio.run(importlib.import_module(REPORTS[name]).report(size)):
+            print(table.markdown(), end="\n\n", flush=True)
+            tables.append(table)
+    if chosen.json:
+        chosen.json.write_text(dumped(tables), encoding="utf-8")
     return 0
 
 
-sys.exit(asyncio.run(main(sys.argv[1:])))
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -8,21 +8,15 @@ tokenising: what is new has to be tokenised by anybody.
 from __future__ import annotations
 
 import random
-import statistics
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-from benchmarks.turns import _Discard
+from benchmarks.harness import Size, Table, Timing, race
+from benchmarks.telemetry import recording
 from benchmarks.workload import WORDS
 from otel_assembly import Block, BlockItem, allocate
 from otel_assembly.budget import measure_for
 from otel_assembly.recorder import NullRecorder, using_recorder
-from otel_assembly.telemetry import OpenTelemetryRecorder
 from otel_assembly.tokens import TokenMeter, counter_for
 
 if TYPE_CHECKING:
@@ -30,7 +24,12 @@ if TYPE_CHECKING:
 
     from otel_assembly.recorder import Recorder
 
-SIZES = (100, 1_000, 10_000)
+SIZES: dict[Size, tuple[tuple[int, ...], int]] = {
+    "full": ((100, 1_000, 10_000), 20_000),
+    "quick": ((100, 1_000), 5_000),
+    "tiny": ((20, 40), 100),
+}
+FLOOR = "floor: sort and sum"
 WINDOW_OF_ALL = 10**9
 
 
@@ -53,32 +52,15 @@ def floor(blocks: list[Block], count: Callable[[str], int]) -> int:
     return sum(count(block.content) for block in sorted(blocks, key=lambda block: (block.priority, block.name)))
 
 
-def _recording() -> OpenTelemetryRecorder:
-    provider = TracerProvider()
-    provider.add_span_processor(BatchSpanProcessor(_Discard()))
-    return OpenTelemetryRecorder(tracer_provider=provider, meter_provider=MeterProvider([InMemoryMetricReader()]))
-
-
-def _race(runners: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {name: [] for name in runners}
-    for one in range(rounds + 2):
-        for name, run in runners.items():
-            started = time.perf_counter()
-            run()
-            if one >= 2:
-                times[name].append(time.perf_counter() - started)
-    return times
-
-
-def _allocating(blocks: list[Block], window: int, recorder: Recorder) -> Callable[[], object]:
-    def run() -> object:
+def _allocating(blocks: list[Block], window: int, recorder: Recorder) -> Callable[[Any], object]:
+    def run(_: Any) -> object:
         with using_recorder(recorder):
             return allocate(blocks, window, 1)
 
     return run
 
 
-def _promptbudget(blocks: list[Block], count: Callable[[str], int]) -> dict[str, Callable[[], object]]:
+def _promptbudget(blocks: list[Block], count: Callable[[str], int]) -> dict[str, Callable[[Any], object]]:
     """The peer whose terms are nearest, where it is installed: priorities, floors, a reason for each item."""
     try:
         from importlib.metadata import version
@@ -90,57 +72,52 @@ def _promptbudget(blocks: list[Block], count: Callable[[str], int]) -> dict[str,
         Section(block.name, block.content, priority=-block.priority, strategy="all_or_nothing") for block in blocks
     ]
     return {
-        f"promptbudget {version('promptbudget')}, everything fits": lambda: pack(
+        f"promptbudget {version('promptbudget')}, everything fits": lambda _: pack(
             sections, budget=WINDOW_OF_ALL, tokenizer=count, reserved_output=1
         )
     }
 
 
-def _first_call(number: int) -> tuple[float, float]:
-    """Seconds that the allocator takes for texts that nobody has counted, and the median ratio to the floor."""
-    ours, ratios = [], []
+def _first_call(number: int) -> Timing:
+    """What the allocator takes for texts that nobody has counted, beside the floor that tokenises them."""
+    ours, plain = [], []
     for seed in range(number, number + 5):
         blocks = blocks_of(number, seed=seed)
         started = time.perf_counter()
         floor(blocks, TokenMeter(counter_for(None)).text)
-        plain = time.perf_counter() - started
+        plain.append(time.perf_counter() - started)
         started = time.perf_counter()
         with using_recorder(NullRecorder()):
             allocate(blocks, WINDOW_OF_ALL, 1)
         ours.append(time.perf_counter() - started)
-        ratios.append(ours[-1] / plain)
-    return statistics.median(ours), statistics.median(ratios)
+    return Timing(ours, plain)
 
 
-async def report() -> list[str]:
+async def report(size: Size) -> list[Table]:
     """A row for each way to call it, a column for each number of blocks."""
+    numbers, work = SIZES[size]
+    table = Table(
+        "allocator",
+        "one allocation of blocks that were counted before: median (quartiles), and the median ratio to the floor",
+        ["blocks", *(f"{number:,}" for number in numbers)],
+    )
     count = measure_for(None).text
-    rows: dict[str, list[str]] = {}
-    for number in SIZES:
+    for number in numbers:
         blocks = blocks_of(number)
         pairs = blocks_of(number, as_items=True)
         total = floor(blocks, count)
         fixed = sum(count(block.content) + 4 for block in blocks if not block.cuttable)
         half = fixed + (total - fixed) // 2
         runners = {
-            "floor: sort and sum": lambda blocks=blocks: floor(blocks, count),
+            FLOOR: lambda _, blocks=blocks: floor(blocks, count),
             "ours, everything fits": _allocating(blocks, WINDOW_OF_ALL, NullRecorder()),
             "ours, half of what may be cut is dropped": _allocating(blocks, half, NullRecorder()),
             "ours, blocks of two items": _allocating(pairs, WINDOW_OF_ALL, NullRecorder()),
-            "ours, SDK, recording, with metrics": _allocating(blocks, half, _recording()),
+            "ours, SDK, recording, with metrics": _allocating(blocks, half, recording()),
             **_promptbudget(blocks, count),
         }
-        times = _race(runners, max(7, 20_000 // number if number > 100 else 100))
-        plain = times["floor: sort and sum"]
-        for name, taken in times.items():
-            ratio = statistics.median(a / b for a, b in zip(taken, plain, strict=True))
-            rows.setdefault(name, []).append(f"{statistics.median(taken) * 1e6:9.0f} {ratio:5.1f}×")
-        taken_first, ratio = _first_call(number)
-        rows.setdefault("ours, first call (floor: with tokenising)", []).append(
-            f"{taken_first * 1e6:9.0f} {ratio:5.1f}×"
-        )
-    return [
-        "one allocation of blocks that were counted before: median µs, and the median ratio to the floor",
-        f"  {'blocks':42}" + "".join(f"{number:>16,}" for number in SIZES),
-        *(f"  {name:42}" + "".join(f"{cell:>16}" for cell in cells) for name, cells in rows.items()),
-    ]
+        taken = await race(runners, max(7, min(100, work // number)), floor=FLOOR, warm_up=2)
+        for name, timing in taken.items():
+            table.put(name, timing)
+        table.put("ours, first call (floor: with tokenising)", _first_call(number))
+    return [table]

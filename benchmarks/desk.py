@@ -14,6 +14,7 @@ from itertools import takewhile
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.harness import Size, Table
 from otel_assembly import Candidate, Context, ContextAssembler, Task
 from otel_assembly.recorder import NullRecorder
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
 TURNS = 60
-WINDOWS = (4_000, 8_000, 32_000)
+SIZES: dict[Size, tuple[int, ...]] = {"full": (4_000, 8_000, 32_000), "quick": (4_000, 8_000), "tiny": (8_000,)}
 _RESERVE = 500
 _RECENT = 12
 _WORDS = """
@@ -160,25 +161,33 @@ CHATS: dict[str, Callable[[], Chat]] = {
 }
 
 
-async def report() -> list[str]:
+async def report(size: Size) -> list[Table]:
     """A row for each chat and window."""
-    lines = [
+    table = Table(
+        "desk",
         f"prompts of a ContextAssembler, {TURNS} turns: mean share of the last prompt that the next one begins with",
-        f"  {'':44}{'':>8}{'order=':>11}{'order=':>8}{'what a':>12}{'turns that':>12}{'budget used':>17}",
-        f"  {'':44}{'window':>8}{'attention':>11}{'cache':>8}{'chat keeps':>12}{'reach it':>12}{'where cut':>17}",
-    ]
+        [
+            "chat",
+            "order=attention",
+            "order=cache",
+            "what a chat keeps",
+            "turns that reach it",
+            "budget used where cut, attention",
+            "cache",
+        ],
+    )
     for name, chat in CHATS.items():
-        shown = name
-        for window in WINDOWS:
+        for window in SIZES[size]:
             attention, cache = [await measure(chat(), window, order) for order in ("attention", "cache")]
             reach = fmean(one >= 0.98 * most for one, most in zip(cache.reuse, cache.most, strict=True))
-            lines.append(
-                f"  {shown:44}{window:>8,}{fmean(attention.reuse):>11.0%}{fmean(cache.reuse):>8.0%}"
-                f"{fmean(cache.most):>12.0%}{reach:>12.0%}{_used(attention):>11}{_used(cache):>6}"
-            )
-            shown = ""
-    return lines
+            shares = (fmean(attention.reuse), fmean(cache.reuse), fmean(cache.most), reach)
+            table.rows[f"{name}, window of {window:,}"] = [
+                *(f"{share:.0%}" for share in shares),
+                _used(attention),
+                _used(cache),
+            ]
+    return [table]
 
 
-def _used(reused: Reused) -> str:
-    return f"{fmean(reused.used):.0%}" if reused.used else "–"
+def _used(reused: Reused) -> str | None:
+    return f"{fmean(reused.used):.0%}" if reused.used else None

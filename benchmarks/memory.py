@@ -5,12 +5,16 @@ from __future__ import annotations
 import gc
 import tracemalloc
 
+from benchmarks.harness import Size, Table
 from otel_assembly import Context, ConversationPolicy, History, TokenBudgetPolicy
 from otel_assembly.tokens import CharacterCounter, TokenMeter
 
+SIZES: dict[Size, int] = {"full": 1_000_000, "quick": 100_000, "tiny": 1_000}
 
-async def report(count: int = 1_000_000) -> list[str]:
+
+async def report(size: Size) -> list[Table]:
     """Append, count every token, filter and cut; what that keeps is bookkeeping, for the events are made before."""
+    count = SIZES[size]
     events = [{"role": "user" if n % 2 else "assistant", "content": f"message {n}"} for n in range(count)]
     gc.collect()
     tracemalloc.start()
@@ -27,8 +31,9 @@ async def report(count: int = 1_000_000) -> list[str]:
     gc.collect()
     counted, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    return [
-        f"bookkeeping for {count:,} events, bytes an event (the list of the events included)",
-        f"  appended                          {(appended - before) / count:8.1f}",
-        f"  every token counted               {(counted - before) / count:8.1f}   (at most 200 are promised)",
-    ]
+    table = Table(
+        "memory", "bookkeeping for an event, bytes (the list of the events included)", ["events", f"{count:,}"]
+    )
+    table.put("appended", round((appended - before) / count, 1))
+    table.put("every token counted (at most 200 are promised)", round((counted - before) / count, 1))
+    return [table]

@@ -1,36 +1,33 @@
 """What it costs to look on while a framework's reducers run, against what the SDK takes for the same spans alone.
 
-Each turn adds two messages to a conversation that a framework holds in a list; its reducers are two functions. The
-floor is the OpenTelemetry SDK by itself: the same three spans with the same attributes, the same metric records, and
-nothing worked out. Both run in turn, turn by turn, in one process. It is the processor time of the thread that counts,
-so that a busy machine shows less; what a message takes when it is first read and counted is in no turn that counts.
+Each turn adds two messages to a conversation that a framework holds in a list; its reducers are two functions. Beside
+them runs the SDK by itself: the same three spans with the same attributes, the same metric records, and nothing worked
+out. It is the processor time of the thread that counts; what a message takes when it is first read and counted is in
+no turn that counts.
 """
 
 from __future__ import annotations
 
-import statistics
+import gc
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry import trace
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-
+from benchmarks.harness import Size, Table, Timing, race, times
+from benchmarks.telemetry import Watch, recording, sampled_out
 from otel_assembly import EventFacts, EventKind, describe
 from otel_assembly.instrumentation import Instrumentation
-from otel_assembly.telemetry import Metrics, OpenTelemetryRecorder
+from otel_assembly.telemetry import OpenTelemetryRecorder
 from otel_assembly.tokens import CharacterCounter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-LENGTHS = (1_000, 10_000, 100_000)
-TURNS = 60
+SIZES: dict[Size, tuple[tuple[int, ...], int]] = {
+    "full": ((1_000, 10_000, 100_000), 100),
+    "quick": ((1_000, 10_000), 60),
+    "tiny": ((100, 200), 4),
+}
 WARM_UP = 15
 
 
@@ -60,41 +57,6 @@ REDUCERS: dict[str, tuple[Any, Any]] = {
 }
 
 
-class _Discard(SpanExporter):
-    def export(self, spans: Sequence[Any]) -> SpanExportResult:
-        return SpanExportResult.SUCCESS
-
-    def shutdown(self) -> None:
-        pass
-
-
-class _Told(Metrics):
-    """Instruments that remember what they were told last."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self.__dict__.update(metrics.__dict__)
-        self.told: list[tuple[str, Any, float, dict[str, Any]]] = []
-
-    def add(self, metric: Any, amount: int, attributes: dict[str, Any], context: Any = None) -> None:
-        self.told.append(("add", metric, amount, attributes))
-        super().add(metric, amount, attributes, context)
-
-    def record(self, metric: Any, value: float, attributes: dict[str, Any], context: Any = None) -> None:
-        self.told.append(("record", metric, value, attributes))
-        super().record(metric, value, attributes, context)
-
-
-def recording() -> OpenTelemetryRecorder:
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(_Discard()))
-    meters = MeterProvider([InMemoryMetricReader()], shutdown_on_exit=False)
-    return OpenTelemetryRecorder(tracer_provider=provider, meter_provider=meters)
-
-
-def sampled_out() -> OpenTelemetryRecorder:
-    return OpenTelemetryRecorder(tracer_provider=TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False))
-
-
 class Looker:
     """A framework with two reducers, looked upon."""
 
@@ -104,7 +66,7 @@ class Looker:
         self.reducers = reducers
         self.events = messages(0, length)
 
-    def turn(self) -> None:
+    def turn(self, _: Any = None) -> None:
         events, (first, second) = self.events, self.reducers
         assembly = self.instrumentation.observed.begin(self, events, prompts=("be kind",), agent_name="bench")
         if assembly is None:
@@ -122,84 +84,61 @@ class Looker:
         self.events += messages(len(self.events), 2)
 
 
-class Floor:
-    """The SDK alone, telling what a turn of `Looker` has told."""
-
-    def __init__(self, reducers: tuple[Any, Any]) -> None:
-        memory = InMemorySpanExporter()
-        provider = TracerProvider(shutdown_on_exit=False)
-        provider.add_span_processor(SimpleSpanProcessor(memory))
-        meters = MeterProvider([InMemoryMetricReader()], shutdown_on_exit=False)
-        recorder = OpenTelemetryRecorder(tracer_provider=provider, meter_provider=meters)
-        looker = Looker(recorder, reducers, 1_000)
-        for _ in range(3):
-            looker.turn()
-            looker.grow()
-        memory.clear()
-        told = recorder.emitter.metrics = _Told(recorder.emitter.metrics)
+def _by_hand(reducers: tuple[Any, Any]) -> Callable[[Any], None]:
+    watch = Watch()
+    looker = Looker(watch.recorder, reducers, 1_000)
+    for _ in range(4):
+        watch.forget()
         looker.turn()
-        by_name = {span.name: dict(span.attributes or {}) for span in memory.get_finished_spans()}
-        self.spans = list(by_name.items())
-        self.told = told.told
-        self.recorder = recording()
-        self.recorder.emitter.prepare()
-
-    def turn(self) -> None:
-        start, instruments = self.recorder.emitter.start_span, self.recorder.emitter.metrics
-        (_, whole), *steps = sorted(self.spans, key=lambda span: span[0] != "assemble_context")
-        context = trace.set_span_in_context(trace.INVALID_SPAN)
-        parent = start("assemble_context", context, time.time_ns(), {})
-        inside = trace.set_span_in_context(parent, context)
-        children = [start(name, inside, time.time_ns(), {}) for name, _ in steps]
-        for what, metric, value, attributes in self.told:
-            (instruments.add if what == "add" else instruments.record)(metric, value, attributes, inside)  # type: ignore[operator]
-        for child, (_, attributes) in zip(children, steps, strict=True):
-            child.set_attributes(attributes)
-            child.end(time.time_ns())
-        parent.set_attributes(whole)
-        parent.end(time.time_ns())
+        looker.grow()
+    return watch.by_hand()
 
 
-def _race(runners: dict[str, tuple[Callable[[], None], Callable[[], None]]]) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {name: [] for name in runners}
-    for turn in range(TURNS + WARM_UP):
-        for name, (run, between) in runners.items():
-            started = time.thread_time()
-            run()
-            if turn >= WARM_UP:
-                times[name].append(time.thread_time() - started)
-            between()
-    return times
+def _cell(timings: dict[str, Timing]) -> str:
+    ours, by_hand, bare = (timings[name].median * 1e6 for name in ("ours", "by hand", "bare"))
+    return f"{ours - bare:,.0f} ({by_hand:,.0f}) **{times((ours - bare) / by_hand)}**"
 
 
-async def report() -> list[str]:
+async def report(size: Size) -> list[Table]:
     """A row for each pair of reducers and each length."""
-    lines = [
-        "two reducers of a framework, a turn that added two messages: median µs that are added, the SDK's included;",
-        "in brackets the SDK alone; and the ratio",
-        f"  {'':34}" + "".join(f"{length:>22,}" for length in LENGTHS),
-    ]
+    lengths, rounds = SIZES[size]
+    table = Table(
+        "observed",
+        "two reducers of a framework, a turn that added two messages: median µs that are added, the SDK's included; in "
+        "brackets the same spans and points by hand; and the ratio",
+        ["events", *(f"{length:,}" for length in lengths)],
+    )
     for name, reducers in REDUCERS.items():
-        cells: list[str] = []
-        for length in LENGTHS:
-            looker, floor = Looker(recording(), reducers, length), Floor(reducers)
-            bare = Looker(None, reducers, length)
-            first, second = reducers
-            runners = {
-                "ours": (looker.turn, looker.grow),
-                "floor": (floor.turn, lambda: None),
-                "bare": (lambda b=bare, f=first, s=second: s(f(b.events)), bare.grow),
+        first, second = reducers
+        for length in lengths:
+            lookers = {"ours": Looker(recording(), reducers, length), "bare": Looker(None, reducers, length)}
+            runners: dict[str, Callable[[Any], Any]] = {
+                "ours": lookers["ours"].turn,
+                "by hand": _by_hand(reducers),
+                "bare": lambda _, one=lookers["bare"], f=first, s=second: s(f(one.events)),
             }
-            times = _race(runners)  # type: ignore[arg-type]
-            ours, alone, plain = (statistics.median(times[key]) * 1e6 for key in ("ours", "floor", "bare"))
-            cells.append(f"{ours - plain:8.0f} ({alone:4.0f}) {(ours - plain) / alone:4.1f}×")
-        lines.append(f"  {name:34}" + "".join(f"{cell:>22}" for cell in cells))
-    looker = Looker(sampled_out(), REDUCERS["window of 50"], 10_000)
-    times = _race({"out": (looker.turn, looker.grow)})
-    lines.append(f"  sampled out, no metrics, 10,000: {statistics.median(times['out']) * 1e6:.1f} µs")
+            table.put(name, _cell(await _race(runners, lookers, rounds)))
+    looker = Looker(sampled_out(), REDUCERS["window of 50"], lengths[-1])
+    timings = await _race({"out": looker.turn}, {"out": looker}, rounds)
     bare = Instrumentation("bench", OpenTelemetryRecorder())
     started = time.thread_time()
     for _ in range(100_000):
         bare.listening()
-    lines.append(f"  no provider: {(time.thread_time() - started) * 10:.2f} µs")
-    return lines
+    checked = (time.thread_time() - started) * 10
+    table.notes += [
+        f"Sampled out, no metrics, {lengths[-1]:,} events: {timings['out'].median * 1e6:.1f} µs.",
+        f"No provider configured: {checked:.2f} µs.",
+    ]
+    return [table]
+
+
+async def _race(runners: dict[str, Callable[[Any], Any]], lookers: dict[str, Looker], rounds: int) -> dict[str, Timing]:
+    def grow(name: str, one: int) -> None:
+        if name in lookers:
+            lookers[name].grow()
+
+    gc.collect()
+    gc.freeze()
+    timings = await race(runners, rounds, before=grow, warm_up=WARM_UP, clock=time.thread_time)
+    gc.unfreeze()
+    return timings

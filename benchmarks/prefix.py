@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol
 
+from benchmarks.harness import Size, Table
+from benchmarks.workload import MODEL, counting
 from benchmarks.workload import messages as seeded
 from otel_assembly import (
     Assembler,
@@ -28,7 +30,6 @@ from otel_assembly import (
 )
 from otel_assembly.messages import broken_pairs
 from otel_assembly.recorder import NullRecorder
-from otel_assembly.tokens import counter_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,10 +38,11 @@ if TYPE_CHECKING:
 
 CEILING = 8_000
 LEAST = 400
-CONVERSATIONS = 6
+#: How many conversations.
+SIZES: dict[Size, int] = {"full": 6, "quick": 2, "tiny": 1}
 TRANSCRIPTS = Path(__file__).parents[2] / "shared" / "data" / "airline_support_dev.jsonl"
 
-_COUNTER = counter_for(None)
+_tokens = counting()
 _PRIMING = 3
 
 
@@ -78,15 +80,6 @@ class Talk:
         return min(same, len(old)) / len(old)
 
 
-def _tokens(message: dict[str, Any]) -> int:
-    """3 a message and 1 for its role; 1 beside a name; 3 around a call; every text alone."""
-    calls = message.get("tool_calls") or []
-    name = message.get("name") or ""
-    said = [message.get("content") or "", name]
-    said += [text for call in calls for text in (call["function"]["name"], call["function"]["arguments"])]
-    return 4 + bool(name) + 3 * len(calls) + sum(_COUNTER.count(text) for text in said if text)
-
-
 class Reducer(Protocol):
     """Told how many messages there are; says which of them it would send, by index."""
 
@@ -100,12 +93,12 @@ class Ours:
         self._talk = talk
         self._history = History()
         self._context = Context(agent_name="bench")
-        self._assembler = Assembler([ConversationPolicy(), reducer], recorder=NullRecorder())
+        self._assembler = Assembler([ConversationPolicy(), reducer], model=MODEL, recorder=NullRecorder())
 
     async def keep(self, count: int) -> list[int]:
         self._history.extend(self._talk.messages[len(self._history) : count])
         assembly = await self._assembler.assemble([self._talk.system["content"]], self._history, self._context)
-        return assembly.items
+        return [int(item) for item in assembly.items]
 
 
 class LangChain:
@@ -232,11 +225,11 @@ class Measured:
         return fmean(self.sizes_at_ceiling) / CEILING
 
 
-def talks() -> list[Talk]:
+def talks(count: int) -> list[Talk]:
     """Long conversations, of at least `LEAST` messages each."""
     if not TRANSCRIPTS.is_file():
         system = {"role": "system", "content": "You are a support agent. " + "Follow the shop's rules. " * 200}
-        return [Talk(system, seeded(LEAST, seed=seed)) for seed in range(CONVERSATIONS)]
+        return [Talk(system, seeded(LEAST, seed=seed)) for seed in range(count)]
     made: list[Talk] = []
     gathered: list[dict[str, Any]] = []
     for line in TRANSCRIPTS.read_text(encoding="utf-8").splitlines():
@@ -245,7 +238,7 @@ def talks() -> list[Talk]:
         if len(gathered) >= LEAST:
             made.append(Talk(system, gathered))
             gathered = []
-    return made
+    return made[:count]
 
 
 async def measure(talks: Sequence[Talk], make: Callable[[Talk], Reducer]) -> Measured:
@@ -312,22 +305,28 @@ def reducers(talks: Sequence[Talk]) -> dict[str, Callable[[Talk], Reducer]]:
     return found
 
 
-async def report() -> list[str]:
+async def report(size: Size) -> list[Table]:
     """A row for each reducer."""
-    conversations = talks()
+    conversations = talks(SIZES[size])
     lengths = sorted(len(talk.messages) for talk in conversations)
     turns = sum(message["role"] == "assistant" for talk in conversations for message in talk.messages)
     source = "recorded" if TRANSCRIPTS.is_file() else "seeded"
     long = f"{lengths[0]} to {lengths[-1]} messages"
-    lines = [
+    table = Table(
+        "prefix",
         f"prefixes at {CEILING:,} tokens: {len(conversations)} {source} conversations of {long}, {turns:,} turns",
-        f"  {'':44}{'turns that reuse ≥ 90 %':>26}{'mean':>9}{'budget':>9}{'broken':>9}{'largest':>9}",
-        f"  {'':44}{'all':>13}{'at ceiling':>13}{'reuse':>9}{'used':>9}{'pairs':>9}{'prompt':>9}",
-    ]
+        [
+            "reducer",
+            "turns that reuse ≥ 90 %",
+            "at the ceiling",
+            "mean reuse",
+            "budget used",
+            "broken pairs",
+            "largest prompt",
+        ],
+    )
     for name, make in reducers(conversations).items():
         found = await measure(conversations, make)
-        lines.append(
-            f"  {name:44}{found.steady:>13.1%}{found.steady_at_ceiling:>13.1%}{fmean(found.reuse):>9.1%}"
-            f"{found.utilization:>9.1%}{found.orphans:>9,}{found.largest:>9,}"
-        )
-    return lines
+        shares = (found.steady, found.steady_at_ceiling, fmean(found.reuse), found.utilization)
+        table.rows[name] = [*(f"{share:.1%}" for share in shares), found.orphans, found.largest]
+    return [table]

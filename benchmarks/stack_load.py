@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.harness import Size, Table
 from benchmarks.stack_senders import SPANS_A_TURN
 
 if TYPE_CHECKING:
@@ -154,43 +155,41 @@ def measure(kind: str, turns: float, seconds: float, senders: int) -> dict:
             jaeger.stop()
 
 
-def described(numbers: dict) -> list[str]:
-    """The lines that a person reads."""
+def described(numbers: dict) -> dict[str, str]:
+    """What a person reads, by what it is about."""
     turns, seconds, spans, used = (numbers[name] for name in ("turns", "seconds", "spans", "processor seconds"))
     median, most = (_quantile(numbers["waits"], share) for share in (0.5, 0.9))
     what = "agents that assemble" if numbers["kind"] == "agent" else "recorded requests, sent again"
-    lines = [
-        f"{what}: {turns:,} turns in {seconds:.0f} s, {turns / seconds:,.0f} of {numbers['wanted']:,.0f} a second",
-        f"  a second   {spans / seconds:,.0f} spans, {numbers['bytes'] / seconds / 1e6:.2f} MB",
-        f"  spans      {spans:,} taken, {numbers['stored']:,.0f} stored; not taken {numbers['not taken']:,.0f}",
-        f"  Collector  refused {numbers['refused']:,.0f}, gave up {numbers['given up']:,.0f}",
-        f"  traces     {numbers['whole traces']} of {numbers['traces asked for']} asked for are whole",
-        f"  found      {median:.2f} s after a trace's end (median), nine of ten within {most:.2f} s",
-        f"  behind     the last stored {numbers['seconds behind']:.1f} s after all was sent",
-    ]
-    lines += (
-        f"  {name:10}{seconds_used:7.1f} processor seconds {seconds_used / seconds:5.0%} of a core"
-        f"{spans / seconds_used:9,.0f} spans a processor second{numbers['MiB'][name]:7,.0f} MiB at most"
-        for name, seconds_used in used.items()
-    )
-    return lines
+    return {
+        "sent": what,
+        "turns": f"{turns:,} in {seconds:.0f} s, {turns / seconds:,.0f} of {numbers['wanted']:,.0f} a second",
+        "a second": f"{spans / seconds:,.0f} spans, {numbers['bytes'] / seconds / 1e6:.2f} MB",
+        "spans": f"{spans:,} taken, {numbers['stored']:,.0f} stored; not taken {numbers['not taken']:,.0f}",
+        "Collector": f"refused {numbers['refused']:,.0f}, gave up {numbers['given up']:,.0f}",
+        "traces": f"{numbers['whole traces']} of {numbers['traces asked for']} asked for are whole",
+        "found": f"{median:.2f} s after a trace's end (median), nine of ten within {most:.2f} s",
+        "behind": f"the last stored {numbers['seconds behind']:.1f} s after all was sent",
+        **{
+            f"{name}, processor": f"{seconds_used:.1f} s, {seconds_used / seconds:.0%} of a core, "
+            f"{spans / seconds_used:,.0f} spans a processor second, {numbers['MiB'][name]:,.0f} MiB at most"
+            for name, seconds_used in used.items()
+        },
+    }
 
 
 def _quantile(ordered: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
 
 
-async def report() -> list[str]:
+async def report(size: Size) -> list[Table]:
     """What is promised, what the servers take at most, and what two agents make that do nothing else."""
-    return [
-        line
-        for kind, turns, seconds, senders in (
-            ("replay", 1_000, 60, 1),
-            ("replay", 10_000, 15, 1),
-            ("agent", 1_000, 30, 2),
-        )
-        for line in described(measure(kind, turns, seconds, senders))
-    ]
+    table = Table("stack", "turns through the Collector into Jaeger, all of it on this machine", ["", "", "", ""])
+    for kind, turns, seconds, senders in (("replay", 1_000, 60, 1), ("replay", 10_000, 15, 1), ("agent", 1_000, 30, 2)):
+        if size != "full" and kind != "agent":
+            continue
+        for row, cell in described(measure(kind, turns, seconds, senders)).items():
+            table.put(row, cell)
+    return [table]
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
@@ -201,7 +200,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--agents", action="store_true", help="assemble, rather than send recorded requests again")
     chosen = parser.parse_args(arguments)
     numbers = measure("agent" if chosen.agents else "replay", chosen.turns, chosen.seconds, chosen.senders)
-    print("\n".join(described(numbers)))
+    print("\n".join(f"{name}: {value}" for name, value in described(numbers).items()))
     return 0 if numbers["stored"] >= numbers["spans"] and not numbers["not taken"] else 1
 
 

@@ -1,144 +1,235 @@
-"""What a turn costs that added two messages, against the floor and against a peer, at growing lengths.
+"""What a turn costs that added two messages, and the first turn of a conversation, at growing lengths.
 
-The floor is what no exact engine can be without: tokenising the two new messages, and a backward scan over remembered
-integers until the budget is full. Each engine and the floor run in turn, turn by turn, in one process, so that a
-machine that slows down slows all of them; the ratio is the median over turns.
+Each engine and the floor run in turn, turn by turn, in one process. It is the processor time of the thread that counts
+in a steady turn, and the clock on the wall in a first one, whose counting has threads of its own.
 """
 
 from __future__ import annotations
 
-import statistics
+import gc
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-
-from benchmarks.workload import messages
-from otel_assembly import Assembler, Context, ConversationPolicy, History, TokenBudgetPolicy, describe
+from benchmarks.harness import Size, Table, Timing, race, times
+from benchmarks.telemetry import Watch, recording, sampled_out
+from benchmarks.workload import BUDGET, MODEL, SYSTEM, Floor, messages, pairs
+from otel_assembly import (
+    Assembler,
+    BudgetPolicy,
+    Context,
+    ContextAssembler,
+    ConversationPolicy,
+    History,
+    Task,
+    TokenBudgetPolicy,
+)
 from otel_assembly.recorder import NullRecorder
 from otel_assembly.telemetry import OpenTelemetryRecorder
-from otel_assembly.tokens import TokenMeter, counter_for
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-BUDGET = 8_000
-TURNS = 60
-WARM_UP = 10
+    from otel_assembly.policies import AssemblyPolicy
+    from otel_assembly.recorder import Recorder
 
+    Events = list[dict[str, Any]]
 
-class _Discard(SpanExporter):
-    def export(self, spans: Sequence) -> SpanExportResult:
-        return SpanExportResult.SUCCESS
+#: Lengths, rounds of a steady turn, rounds of a first one by length.
+SIZES: dict[Size, tuple[tuple[int, ...], int, tuple[int, ...]]] = {
+    "full": ((1_000, 10_000, 100_000, 1_000_000), 200, (15, 7, 3, 1)),
+    "quick": ((1_000, 10_000, 100_000), 100, (5, 3, 1)),
+    "tiny": ((60, 120), 4, (1, 1)),
+}
+WARM_UP = 20
+PATIENCE = 3.0
 
-    def shutdown(self) -> None:
-        pass
-
-
-class Floor:
-    """Exact counts, remembered; a backward scan."""
-
-    def __init__(self, events: list[dict]) -> None:
-        self._meter = TokenMeter(counter_for(None))
-        self._tokens = [0] * (len(events) - 100) + [self._count(event) for event in events[-100:]]
-
-    def _count(self, event: dict) -> int:
-        return self._meter.event(describe(event), remember=False)
-
-    async def turn(self, new: list[dict]) -> None:
-        self._tokens += map(self._count, new)
-        room = BUDGET
-        for tokens in reversed(self._tokens):
-            room -= tokens
-            if room < 0:
-                break
+FLOOR = "floor: tokenise two, scan back"
+FLOOR_FIRST = "floor: tokenise all, scan back"
+SILENT = "TokenBudgetPolicy"
+RECORDING = "TokenBudgetPolicy, SDK, recording, with metrics"
+BY_HAND = "the same spans and points by hand"
+OVER_HAND = "(recording − silent) ÷ by hand"
+COMPARED = "one comparison of two equal lists, in C"
 
 
 class Engine:
-    """Ours: a filter and a token budget over a `History`."""
+    """Ours: a filter and a reducer over what holds the conversation."""
 
-    def __init__(self, events: list[dict], recorder: object) -> None:
-        self._history = History(events)
-        policies = [ConversationPolicy(), TokenBudgetPolicy(BUDGET)]
-        self._assembler = Assembler(policies, recorder=recorder)  # type: ignore[arg-type]
+    def __init__(
+        self, events: Any, recorder: Recorder, policy: Callable[[], AssemblyPolicy] = lambda: TokenBudgetPolicy(BUDGET)
+    ) -> None:
+        self.events = events
+        self._assembler = Assembler([ConversationPolicy(), policy()], model=MODEL, recorder=recorder)
         self._context = Context(agent_name="bench")
 
-    async def turn(self, new: list[dict]) -> None:
+    async def turn(self, new: Events) -> int:
+        """How many messages fit."""
+        append = self.events.append
         for event in new:
-            self._history.append(event)
-        assembly = await self._assembler.assemble(["You are helpful."], self._history, self._context)
-        assert assembly.events
+            append(event)
+        assembly = await self._assembler.assemble([SYSTEM], self.events, self._context)
+        return len(assembly.events)
 
 
-class LangChain:
-    """LangChain's ``trim_messages`` with its own approximate counter, as its documentation has it."""
+class Built:
+    """Ours: a `ContextAssembler`, whose task is the newest question over all the turns before it."""
 
-    def __init__(self, events: list[dict]) -> None:
-        from langchain_core.messages import convert_to_messages, trim_messages
-        from langchain_core.messages.utils import count_tokens_approximately
-
-        self._convert, self._trim, self._counter = convert_to_messages, trim_messages, count_tokens_approximately
-        self._messages = convert_to_messages(events)
-
-    async def turn(self, new: list[dict]) -> None:
-        self._messages += self._convert(new)
-        assert self._trim(
-            self._messages, max_tokens=BUDGET, token_counter=self._counter, strategy="last", start_on="human"
+    def __init__(self, events: Any, recorder: Recorder) -> None:
+        self._events = events
+        self._assembler = ContextAssembler(
+            system=SYSTEM,
+            window=BUDGET + 500,
+            output_reserve=500,
+            scopes=lambda user, task: {"all"},
+            order="cache",
+            model=MODEL,
+            recorder=recorder,
         )
+        self._context = Context(agent_name="bench")
+
+    async def turn(self, new: Events) -> int:
+        """How many messages are sent."""
+        append = self._events.append
+        for event in new:
+            append(event)
+        made = await self._assembler.assemble(Task("What now?", recent=self._events), user="ada", context=self._context)
+        return len(made.messages)
 
 
-def _recording() -> OpenTelemetryRecorder:
-    provider = TracerProvider()
-    provider.add_span_processor(BatchSpanProcessor(_Discard()))
-    return OpenTelemetryRecorder(tracer_provider=provider, meter_provider=MeterProvider([InMemoryMetricReader()]))
-
-
-def _sampled_out() -> OpenTelemetryRecorder:
-    return OpenTelemetryRecorder(tracer_provider=TracerProvider(sampler=ALWAYS_OFF))
-
-
-async def _race(runners: dict[str, Callable[[list[dict]], Awaitable[None]]]) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {name: [] for name in runners}
-    fresh = messages(2 * (TURNS + WARM_UP), seed=11)
-    for turn in range(TURNS + WARM_UP):
-        new = fresh[2 * turn : 2 * turn + 2]
-        for name, run in runners.items():
-            started = time.perf_counter()
-            await run(list(new))
-            if turn >= WARM_UP:
-                times[name].append(time.perf_counter() - started)
-    return times
-
-
-async def report() -> list[str]:
-    """A row for each engine and length."""
-    lines = [
-        f"a turn that added two messages, budget {BUDGET:,} tokens: median µs, and the median ratio to the floor",
-        f"  {'':38}{'1,000':>16}{'10,000':>16}{'100,000':>16}",
-    ]
-    rows: dict[str, list[str]] = {}
-    for length in (1_000, 10_000, 100_000):
-        events = messages(length)
-        runners = {
-            "floor: tokenise two, scan back": Floor(list(events)).turn,
-            "ours, nobody listens": Engine(list(events), NullRecorder()).turn,
-            "ours, OpenTelemetry not configured": Engine(list(events), OpenTelemetryRecorder()).turn,
-            "ours, SDK, sampled out": Engine(list(events), _sampled_out()).turn,
-            "ours, SDK, recording, with metrics": Engine(list(events), _recording()).turn,
+def engines(events: Events, length: int, *, all_of_them: bool = True) -> dict[str, Callable[[Events], Awaitable[int]]]:
+    """Every way to run ours that a row is about; of the longest conversation not those that say the same again."""
+    silent = NullRecorder()
+    made: dict[str, Any] = {
+        SILENT: Engine(History(events), silent),
+        "BudgetPolicy": Engine(History(events), silent, lambda: BudgetPolicy(BUDGET, 0)),
+        "ContextAssembler": Built(History(events), silent),
+        "TokenBudgetPolicy, a list that the user appends to": Engine(list(events), silent),
+        RECORDING: Engine(History(events), recording()),
+    }
+    if all_of_them:
+        abandoned = messages(length, abandon_every=10)
+        made |= {
+            "TokenBudgetPolicy, one call in ten abandoned": Engine(History(abandoned), silent),
+            "BudgetPolicy, a list that the user appends to": Engine(
+                list(events), silent, lambda: BudgetPolicy(BUDGET, 0)
+            ),
+            "ContextAssembler, a list that the user appends to": Built(list(events), silent),
+            "TokenBudgetPolicy, OpenTelemetry not configured": Engine(History(events), OpenTelemetryRecorder()),
+            "TokenBudgetPolicy, SDK, sampled out": Engine(History(events), sampled_out()),
         }
-        try:
-            if length <= 10_000:
-                runners["LangChain trim_messages, approximate"] = LangChain(list(events)).turn
-        except ImportError:
-            pass
-        times = await _race(runners)
-        floor = times["floor: tokenise two, scan back"]
-        for name, taken in times.items():
-            ratio = statistics.median(a / b for a, b in zip(taken, floor, strict=True))
-            rows.setdefault(name, []).append(f"{statistics.median(taken) * 1e6:9.0f} {ratio:5.1f}×")
-    lines += (f"  {name:38}" + "".join(f"{cell:>16}" for cell in cells) for name, cells in rows.items())
-    return lines
+    return {name: engine.turn for name, engine in made.items()}
+
+
+async def _by_hand(events: Sequence[dict[str, Any]]) -> tuple[Callable[[Any], None], str]:
+    """A steady turn's spans and points, to be made by hand, and how much that is."""
+    watch = Watch()
+    engine = Engine(History(events[:1_000]), watch.recorder)
+    for new in pairs("by hand", 10):
+        watch.forget()
+        await engine.turn(new)
+    return watch.by_hand(), watch.said
+
+
+async def steady(size: Size) -> Table:
+    """A row for each engine, a column for each length."""
+    lengths, rounds, _ = SIZES[size]
+    table = Table(
+        "turns",
+        f"a turn that added two messages, budget {BUDGET:,} tokens: median (quartiles), and its ratio to the floor",
+        ["events", *(f"{length:,}" for length in lengths)],
+    )
+    said = ""
+    for length in lengths:
+        events = messages(length)
+        by_hand, said = await _by_hand(events)
+        same = list(events)
+        runners = {
+            FLOOR: Floor(events).turn,
+            **engines(events, length, all_of_them=length < 1_000_000),
+            BY_HAND: by_hand,
+            COMPARED: lambda new, one=same, other=list(same): one == other,
+        }
+        new = {name: pairs(name, rounds + WARM_UP) for name in runners}
+        gc.collect()
+        gc.freeze()
+        taken = await race(
+            runners,
+            rounds,
+            floor=FLOOR,
+            before=lambda name, one, new=new: new[name][one],
+            warm_up=WARM_UP,
+            clock=time.thread_time,
+            patience=PATIENCE,
+        )
+        gc.unfreeze()
+        for name in runners:
+            table.put(name, taken.get(name))
+        both = (taken.get(name) for name in (RECORDING, SILENT, BY_HAND))
+        table.put(OVER_HAND, _over_hand(*both))
+    table.notes += [
+        f"A recorded turn is {said}; by hand, they are made through the SDK alone, with ready-made arguments.",
+        "The garbage collector is kept from what was there before the first turn (`gc.freeze`), in all rows.",
+        f"`–`: a turn took more than {PATIENCE:.0f} s, or (at 1,000,000) the row above says it.",
+    ]
+    return table
+
+
+def _over_hand(recorded: Timing | None, silent: Timing | None, by_hand: Timing | None) -> str | None:
+    if recorded is None or silent is None or by_hand is None:
+        return None
+    return f"**{times((recorded.median - silent.median) / by_hand.median)}**"
+
+
+async def first(size: Size) -> Table:
+    """The same for a conversation that is seen for the first time."""
+    lengths, _, all_rounds = SIZES[size]
+    table = Table(
+        "first",
+        f"the first turn of a conversation, budget {BUDGET:,} tokens: median (quartiles), and its ratio to the floor",
+        ["events", *(f"{length:,}" for length in lengths)],
+        notes=[
+            "Every text is new. Past 4 MiB of them ours estimates the oldest; the floor counts them all.",
+            f"`–`: it took more than {10 * PATIENCE:.0f} s.",
+        ],
+    )
+    silent = NullRecorder()
+    makers: dict[str, Callable[[Events], Callable[[Events], Any]]] = {
+        FLOOR_FIRST: lambda events: lambda new: Floor(events, lazily=False).turn(new),
+        SILENT: lambda events: _first(lambda: Engine(History(events), silent)),
+        "BudgetPolicy": lambda events: _first(lambda: Engine(History(events), silent, lambda: BudgetPolicy(BUDGET, 0))),
+        "ContextAssembler": lambda events: _first(lambda: Built(events, silent)),
+        "TokenBudgetPolicy, a list": lambda events: _first(lambda: Engine(events, silent)),
+        RECORDING: lambda events: _first(lambda: Engine(History(events), recording())),
+    }
+    for length, rounds in zip(lengths, all_rounds, strict=True):
+        seeds = iter(range(100, 10_000))
+
+        def before(name: str, one: int, length: int = length, seeds: Iterator[int] = seeds) -> Callable[[Events], Any]:
+            made = makers[name](messages(length, seed=next(seeds)))
+            gc.collect()
+            return made
+
+        taken = await race(
+            dict.fromkeys(makers, _run), rounds, floor=FLOOR_FIRST, before=before, patience=10 * PATIENCE
+        )
+        for name in makers:
+            table.put(name, taken.get(name))
+    return table
+
+
+async def _run(first: Callable[[Events], Any]) -> None:
+    made = first([])
+    if made is not None and not isinstance(made, int):
+        await made
+
+
+def _first(make: Callable[[], Any]) -> Callable[[Events], Awaitable[int]]:
+    async def turn(new: Events) -> int:
+        return await make().turn(new)  # type: ignore[no-any-return]
+
+    return turn
+
+
+async def report(size: Size) -> list[Table]:
+    """Steady turns, then first ones."""
+    return [await steady(size), await first(size)]
