@@ -70,7 +70,10 @@ def pairs(name: str, rounds: int, seed: int = 11) -> list[list[dict[str, Any]]]:
 
 
 def counting() -> Callable[[dict[str, Any]], int]:
-    """What counts a message's tokens: 3 each and 1 for its role, 3 around a call, every text alone; a tool's name is in its call."""
+    """What counts a message's tokens: 3 each and 1 for its role, 3 around a call, every text alone.
+
+    The name of a tool counts in its call, and not beside its result.
+    """
     encode = shared_encoding("o200k_base").encode_ordinary
 
     def count(message: dict[str, Any]) -> int:
