@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-stack test-upstream test-matrix stack coverage lint format dashboards docs bench clean
+.PHONY: help demo test test-long test-stack test-upstream test-matrix stack coverage lint format dashboards docs bench soak clean
 
 help:
 	@echo "make demo       an unmodified AG2 agent whose context overflows, with its spans, in your terminal"
@@ -20,7 +20,8 @@ help:
 	@echo "make lint       ruff, mypy --strict, the direction of imports, generated pages"
 	@echo "make dashboards  write the dashboards anew"
 	@echo "make docs       write the generated pages anew"
-	@echo "make bench      speed and memory, as ratios"
+	@echo "make bench      speed and memory, as ratios, beside peers: a table and a plot"
+	@echo "make soak       200,000 turns of one process: its memory, and what a turn takes"
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or later was found; name one: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
@@ -84,8 +85,13 @@ dashboards: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python -m otel_assembly.telemetry.document docs/semantic-conventions.md
 
-bench: $(VENV)/.dev
-	$(BIN)/python -m benchmarks
+# In environments of its own (.bench), with what is measured beside ours; BENCH=--quick takes three minutes.
+bench:
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or later was found; name one: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
+	$(PYTHON) -m benchmarks $(BENCH)
+
+soak: $(VENV)/.runtime
+	$(BIN)/python -m benchmarks.soak $(SOAK)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .coverage dist build
+	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .hypothesis .coverage dist build

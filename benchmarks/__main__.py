@@ -8,11 +8,16 @@ import importlib
 import sys
 from pathlib import Path
 
+from benchmarks.everything import everything
 from benchmarks.harness import dumped
 
 REPORTS = {
     "turns": "benchmarks.turns",
+    "peers": "benchmarks.peers",
     "observed": "benchmarks.observed",
+    "conversations": "benchmarks.conversations",
+    "stalls": "benchmarks.stalls",
+    "imports": "benchmarks.imports",
     "allocator": "benchmarks.allocator",
     "memory": "benchmarks.memory",
     "prefix": "benchmarks.prefix",
@@ -32,8 +37,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the tables there as well")
     chosen = parser.parse_args(arguments)
     size = chosen.size or "full"
+    if not chosen.tables:
+        return everything(size)
     tables = []
-    for name in chosen.tables or [name for name in REPORTS if name != "stack"]:
+    for name in chosen.tables:
         for table in asyncio.run(importlib.import_module(REPORTS[name]).report(size)):
             print(table.markdown(), end="\n\n", flush=True)
             tables.append(table)

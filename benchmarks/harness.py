@@ -62,7 +62,14 @@ class Timing:
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""
         low, high = self.quartiles
-        return {"seconds": self.median, "quartiles": [low, high], "ratio": self.ratio, "rounds": len(self.taken)}
+        rounds = len(self.taken)
+        return {
+            "seconds": self.median,
+            "quartiles": [low, high],
+            "ratio": self.ratio,
+            "rounds": rounds,
+            "shown": str(self),
+        }
 
 
 _UNITS = (("µs", 1e6, 1e-2), ("ms", 1e3, 10.0), ("s", 1.0, float("inf")))
@@ -73,8 +80,8 @@ def times(ratio: float) -> str:
     return f"{ratio:,.{2 if ratio < 10 else 1 if ratio < 100 else 0}f} ×"
 
 
-#: A timing, a number, a text; None for what was not measured.
-Cell = Timing | float | str | None
+#: A timing (read back from JSON: a dict), a number, a text; None for what was not measured.
+Cell = Timing | dict[str, Any] | float | str | None
 
 
 @dataclass
@@ -117,15 +124,12 @@ class Table:
         }
         return {"name": self.name, "title": self.title, "columns": self.columns, "rows": rows, "notes": self.notes}
 
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Table:
-        """What `plain` made; a timing comes back as the text of its medians."""
-        return cls(**{**plain, "rows": {name: list(cells) for name, cells in plain["rows"].items()}})
-
 
 def _shown(cell: Any) -> str:
     if cell is None:
         return "–"
+    if isinstance(cell, dict):
+        return str(cell["shown"])
     if isinstance(cell, float):
         return f"{cell:,.2f}" if abs(cell) < 100 else f"{cell:,.0f}"
     if isinstance(cell, int):

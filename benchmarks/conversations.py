@@ -1,0 +1,109 @@
+"""Five hundred conversations in one process beside one, and what the garbage collector takes of them.
+
+A conversation keeps its texts and some objects of ours. A full collection looks at all objects that were made since the
+last `gc.freeze`, so the more conversations are open, the longer it takes, whichever of them has its turn.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import Any
+
+from benchmarks.harness import Size, Table, Timing, race
+from benchmarks.turns import Engine
+from benchmarks.workload import messages, pairs
+from otel_assembly import History
+from otel_assembly.recorder import NullRecorder
+
+#: Conversations, messages of each, turns that are measured.
+SIZES: dict[Size, tuple[int, int, int]] = {"full": (500, 400, 2_000), "quick": (100, 200, 400), "tiny": (4, 20, 16)}
+
+ONE, ALL = "one", "all"
+
+
+class Collections:
+    """What the garbage collector did meanwhile."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.longest = 0.0
+        self.full = 0
+        self._began = 0.0
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._began = time.perf_counter()
+            return
+        taken = time.perf_counter() - self._began
+        self.seconds += taken
+        self.longest = max(self.longest, taken)
+        self.full += info["generation"] == 2
+
+
+class Many:
+    """Conversations that take their turns one after the other, each with what holds its own."""
+
+    def __init__(self, count: int, length: int, seed: int) -> None:
+        self._engines = [Engine(History(messages(length, seed + one)), NullRecorder()) for one in range(count)]
+        self._turns = 0
+
+    async def turn(self, new: list[dict[str, Any]]) -> None:
+        """The next one's."""
+        engine = self._engines[self._turns % len(self._engines)]
+        self._turns += 1
+        await engine.turn(new)
+
+
+async def _run(open_: dict[str, Many], turns: int, seed: int) -> tuple[dict[str, Timing], Collections]:
+    new = {name: pairs(f"{name} {seed}", turns, seed) for name in open_}
+    runners = {name: many.turn for name, many in open_.items()}
+    gc.collect()
+    collections = Collections()
+    gc.callbacks.append(collections)
+    timings = await race(runners, turns, floor=ONE, before=lambda name, one: new[name][one])
+    gc.callbacks.remove(collections)
+    return timings, collections
+
+
+async def report(size: Size) -> list[Table]:
+    """A row for what is open in the process."""
+    count, length, turns = SIZES[size]
+    table = Table(
+        "conversations",
+        f"a turn among conversations of {length:,} messages, nobody recording",
+        [
+            "open",
+            "median (quartiles), its ratio to one beside them",
+            "mean",
+            "longest",
+            "of it the collector",
+            "full collections, of 1,000 turns",
+            "longest collection",
+        ],
+    )
+
+    def row(name: str, timings: dict[str, Timing], collections: Collections, own: str = ALL) -> None:
+        taken = timings[own].taken
+        everything = sum(sum(timing.taken) for timing in timings.values())
+        table.rows[name] = [
+            timings[own] if own == ALL else Timing(taken),
+            f"{sum(taken) / len(taken) * 1e6:,.0f} µs",
+            f"{max(taken) * 1e3:,.1f} ms",
+            f"{collections.seconds / everything:.0%}",
+            round(collections.full * 1_000 / (len(taken) * len(timings)), 1),
+            f"{collections.longest * 1e3:,.1f} ms",
+        ]
+
+    one = Many(1, length, 1_000)
+    await _run({ONE: one}, min(turns, 100), 20)
+    row("1", *await _run({ONE: one}, turns, 21), ONE)
+    both = {ONE: one, ALL: Many(count, length, 2_000)}
+    for seed in (22, 23):  # a conversation's first turn counts all its tokens, and its second one is no usual one
+        await _run(both, count, seed)
+    row(f"{count:,}", *await _run(both, turns, 24))
+    gc.collect()
+    gc.freeze()
+    row(f"{count:,}, after `gc.freeze()`", *await _run(both, turns, 25))
+    gc.unfreeze()
+    return [table]

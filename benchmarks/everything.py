@@ -1,0 +1,245 @@
+"""All benchmarks from a clean clone: environments of their own, a table in Markdown and JSON, and a plot.
+
+The environments lie in `.bench/` and are kept. Nothing is needed but Python, and a package index for the first time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Size, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROOT = Path(__file__).parents[1]
+HOME = ROOT / ".bench"
+RESULTS = ROOT / "benchmarks"
+
+#: What is measured beside ours, newest releases.
+PEERS = (
+    "langchain-core",
+    "ag2",
+    "autogen-core",
+    "autogen-agentchat",
+    "llama-index-core",
+    "pydantic-ai-harness",
+    "agent-framework-core",
+    "haystack-ai",
+    "agentscope",
+    "cendor-contextkit",
+    "promptbudget",
+    "strands-agents",
+)
+OURS = ("-e", f"{ROOT}[cli]", "matplotlib")
+TABLES = (
+    "turns",
+    "peers",
+    "observed",
+    "conversations",
+    "stalls",
+    "imports",
+    "allocator",
+    "memory",
+    "prefix",
+    "desk",
+)
+
+
+def _environment(name: str, packages: Sequence[str]) -> tuple[str, str | None]:
+    """The interpreter of an environment that has these packages; and why it has not, where they do not install."""
+    folder = HOME / name
+    python = str(folder / "bin" / "python")
+    wanted = hashlib.sha256("\n".join((*packages, (ROOT / "pyproject.toml").read_text())).encode()).hexdigest()
+    stamp = folder / "installed"
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return python, None
+    venv.create(folder, with_pip=True, clear=True)
+    print(f"installing {' '.join(packages)} in {folder.relative_to(ROOT)}", flush=True)
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages]
+    done = subprocess.run(pip, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        return python, (said or ["pip failed"])[0].removeprefix("ERROR: ")
+    stamp.write_text(wanted)
+    return python, None
+
+
+def environments() -> str:
+    """Ours, with all peers where they can live together, each in its own where they cannot; its interpreter."""
+    python, refused = _environment("together", [*OURS, *PEERS])
+    found: dict[str, dict[str, str]] = {}
+    if refused:
+        python, reason = _environment("ours", OURS)
+        if reason:
+            raise SystemExit(f"this package does not install: {reason}")
+        for peer in PEERS:
+            with_core = ("autogen-core",) if peer == "autogen-agentchat" else ()
+            own, reason = _environment(peer, ["-e", f"{ROOT}[cli]", peer, *with_core])
+            found[peer] = {"reason": reason} if reason else {"python": own}
+    else:
+        found = {peer: {"python": python} for peer in PEERS}
+    (HOME / "peers.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    return python
+
+
+def _machine(python: str) -> dict[str, Any]:
+    listed = subprocess.run([python, "-m", "pip", "list", "--format=json"], capture_output=True, text=True, check=True)
+    named = {"otel-assembly", "opentelemetry-api", "opentelemetry-sdk", "pydantic", "tiktoken", *PEERS}
+    versions = {one["name"]: one["version"] for one in json.loads(listed.stdout) if one["name"].lower() in named}
+    model = platform.processor()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        lines = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        model = lines[0].split(":", 1)[1].strip() if lines else model
+    return {
+        "processor": model,
+        "processors": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 2),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": subprocess.run([python, "-V"], capture_output=True, text=True, check=True).stdout.split()[1],
+        "versions": versions,
+    }
+
+
+def everything(size: Size) -> int:
+    """Install, measure, write, draw."""
+    HOME.mkdir(exist_ok=True)
+    began = time.monotonic()
+    python = environments()
+    machine = _machine(python)
+    tables: list[dict[str, Any]] = []
+    failed = []
+    for name in TABLES:
+        print(f"measuring {name}, {time.monotonic() - began:.0f} s since the start", flush=True)
+        file = HOME / f"{name}.json"
+        file.unlink(missing_ok=True)
+        command = [python, "-m", "benchmarks", name, f"--json={file}", *([] if size == "full" else [f"--{size}"])]
+        if subprocess.run(command, cwd=ROOT, check=False).returncode:
+            failed.append(name)
+        else:
+            tables += json.loads(file.read_text(encoding="utf-8"))
+    command_line = " ".join(["python -m benchmarks", *([] if size == "full" else [f"--{size}"])])
+    results = {"command": command_line, "size": size, **machine, "tables": [promises(tables), *tables]}
+    folder = RESULTS if size == "full" else HOME
+    file = folder / "results.json"
+    file.write_text(json.dumps(results, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    (folder / "results.md").write_text(page(results), encoding="utf-8")
+    subprocess.run([python, "-m", "benchmarks.plot", file, folder / "results.svg"], cwd=ROOT, check=True)
+    print(Table(**results["tables"][0]).markdown())
+    print(f"\nwritten to {folder.relative_to(ROOT)}: results.md, results.json, results.svg")
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def page(results: dict[str, Any]) -> str:
+    """The results as a page."""
+    versions = ", ".join(f"{name} {one}" for name, one in results["versions"].items())
+    machine = f"{results['processors']} × {results['processor']}, {results['system']}, Python {results['python']}"
+    lines = [
+        "# Measured",
+        "",
+        f"By `{results['command']}`, on {machine}; load at the start {results['load']}.",
+        f"{versions}.",
+        "",
+        "[What each table means](README.md). The ratio is what to read: a machine that slows down slows all rows.",
+        *(f"\n{Table(**one).markdown()}" for one in results["tables"]),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+class _Found:
+    """Cells of the tables that were measured."""
+
+    def __init__(self, tables: list[dict[str, Any]]) -> None:
+        self._tables = {one["name"]: one for one in tables}
+
+    def cells(self, table: str, row: str) -> list[Any]:
+        return self._tables.get(table, {}).get("rows", {}).get(row, [])  # type: ignore[no-any-return]
+
+    def columns(self, table: str) -> list[str]:
+        return self._tables.get(table, {}).get("columns", [])[1:]  # type: ignore[no-any-return]
+
+    def rows(self, table: str) -> dict[str, list[Any]]:
+        return self._tables.get(table, {}).get("rows", {})  # type: ignore[no-any-return]
+
+    def ratios(self, table: str, row: str) -> list[float]:
+        return [cell["ratio"] for cell in self.cells(table, row) if isinstance(cell, dict)]
+
+    def seconds(self, table: str, row: str) -> list[float]:
+        return [cell["seconds"] for cell in self.cells(table, row) if isinstance(cell, dict)]
+
+
+def promises(tables: list[dict[str, Any]]) -> dict[str, Any]:
+    """What was promised, and what these tables say of it."""
+    found = _Found(tables)
+    table = Table("promises", "promised and measured", ["promise", "at most", "measured"])
+
+    def put(promise: str, limit: str, measured: Sequence[float], form: str = "{:.2f}") -> None:
+        shown = [form.format(one) for one in measured]
+        table.rows[promise] = [limit, " · ".join(shown) if shown else None]
+
+    lengths = " · ".join(found.columns("turns"))
+    for row in SILENT_ROWS:
+        put(f"a silent turn ÷ the floor, {row}, at {lengths}", "2", found.ratios("turns", row))
+    flat = found.seconds("turns", SILENT_ROWS[0])
+    put("the longest conversation's turn ÷ the shortest one's", "1.10", [flat[-1] / flat[0]] if flat else [])
+    put(f"(recorded − silent) ÷ by hand, at {lengths}", "1.6", _numbers(found.cells("turns", OVER_HAND)))
+    observed = [cell for cells in found.rows("observed").values() for cell in _numbers(cells)]
+    put(
+        "observed reducers ÷ by hand, the least and the most", "1.8", [min(observed), max(observed)] if observed else []
+    )
+    listed = found.seconds("turns", LISTED)
+    silent, compared = found.seconds("turns", SILENT_ROWS[0]), found.seconds("turns", COMPARED)
+    put(
+        f"a plain list ÷ (a History + one comparison in C), at {lengths}",
+        "1.2",
+        [one / (two + three) for one, two, three in zip(listed, silent, compared, strict=False)],
+    )
+    stalls = [cell for name, cells in found.rows("stalls").items() for cell in _numbers(cells[:3])]
+    put("an event loop's longest stall, ms", "5", [max(stalls)] if stalls else [], "{:.1f}")
+    many = [cells[0]["ratio"] for cells in found.rows("conversations").values() if cells and cells[0]["ratio"]]
+    put("a turn among 500 conversations ÷ one's, with the collector as it is · frozen", "1.2", many)
+    put("import otel_assembly ÷ its core dependencies", "1.3", found.ratios("imports", "import otel_assembly"))
+    over = _fastest(found)
+    table.rows["the fastest exact peer that keeps the history ÷ ours, at 10,000"] = ["(at least) 20", over]
+    return table.plain()
+
+
+def _fastest(found: _Found) -> str | None:
+    columns = found.columns("peers")
+    if "÷ ours, 10,000" not in columns:
+        return None
+    at = columns.index("÷ ours, 10,000")
+    peers = {
+        name: cells[at]
+        for name, cells in found.rows("peers").items()
+        if cells[:2] == ["exact", "kept"] and len(cells) > at and cells[at] is not None
+    }
+    if not peers:
+        return None
+    name = min(peers, key=peers.__getitem__)
+    return f"{peers[name]:.1f} ({name})"
+
+
+def _numbers(cells: Sequence[Any]) -> list[float]:
+    """The ratios that stand in bold, or else the first numbers, of cells that are texts."""
+    texts = [cell for cell in cells if isinstance(cell, str)]
+    return [float(text.split("**")[-2 if "**" in text else 0].split()[0].replace(",", "")) for text in texts]
+
+
+SILENT_ROWS = ("TokenBudgetPolicy", "BudgetPolicy", "ContextAssembler")
+LISTED = "TokenBudgetPolicy, a list that the user appends to"
+OVER_HAND = "(recording − silent) ÷ by hand"
+COMPARED = "one comparison of two equal lists, in C"

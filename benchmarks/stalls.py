@@ -1,0 +1,150 @@
+"""How long an assembly keeps an event loop from everything else, at the longest.
+
+A second task asks for its turn every half a millisecond; the longest that it had to wait beyond that is the stall. The
+garbage collector is off, for what that takes is measured where there are many conversations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import statistics
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+from benchmarks.harness import Size, Table
+from benchmarks.prefix import TRANSCRIPTS
+from benchmarks.telemetry import recording
+from benchmarks.workload import BUDGET, MODEL, SYSTEM, messages
+from otel_assembly import Assembler, BudgetPolicy, Context, ConversationPolicy, History
+from otel_assembly.instrumentation import Instrumentation
+from otel_assembly.recorder import NullRecorder
+from otel_assembly.tokens import counter_for
+from otel_assembly.tokens.vocabulary import shared_encoding
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from otel_assembly.recorder import Recorder
+
+    Turns = list[list[dict[str, Any]]]
+
+#: Rounds, bytes of the long texts.
+SIZES: dict[Size, tuple[int, int]] = {"full": (7, 1 << 20), "quick": (3, 1 << 20), "tiny": (1, 1 << 14)}
+_TICK = 0.0005
+
+
+class Watch:
+    """The longest that a loop was kept from a task which was due."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+
+    async def _tick(self) -> None:
+        last = time.perf_counter()
+        while True:
+            await asyncio.sleep(_TICK)
+            now = time.perf_counter()
+            self.longest = max(self.longest, now - last - _TICK)
+            last = now
+
+    async def __aenter__(self) -> Self:
+        gc.collect()
+        gc.disable()
+        self._task = asyncio.create_task(self._tick())
+        await asyncio.sleep(0.005)
+        self.longest = 0.0
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await asyncio.sleep(0.002)
+        self._task.cancel()
+        gc.enable()
+
+
+async def _assembled(turns: Turns, make: Callable[[], Any], recorder: Recorder) -> float:
+    """The longest stall of assemblies, one after each of these lists of new messages."""
+    assembler = Assembler([ConversationPolicy(), BudgetPolicy(BUDGET, 0)], model=MODEL, recorder=recorder)
+    held, context = make(), Context(agent_name="bench")
+    async with Watch() as watch:
+        for new in turns:
+            held.extend(new)
+            await assembler.assemble([SYSTEM], held, context)
+    return watch.longest
+
+
+async def _observed(turns: Turns) -> float:
+    """The same where a framework's reducer is a function that waits for nothing: all of it is a stall."""
+    looker = Instrumentation("bench", recording())
+    looker.observed._counter = counter_for(MODEL)
+    held: list[dict[str, Any]] = []
+    longest = 0.0
+    for new in turns:
+        held.extend(new)
+        started = time.perf_counter()
+        assembly = looker.observed.begin(looker, held, prompts=(SYSTEM,), agent_name="bench")
+        assert assembly is not None
+        with assembly.step("window", kind="reduction") as step:
+            step.out(held[-50:])
+        assembly.end()
+        longest = max(longest, time.perf_counter() - started)
+    return longest
+
+
+def _recorded(seed: int) -> Turns:
+    """A conversation's turns: a recorded one's where they lie beside the checkout."""
+    if TRANSCRIPTS.is_file():
+        said = json.loads(TRANSCRIPTS.read_text(encoding="utf-8").splitlines()[seed])["messages"][1:]
+    else:
+        said = messages(30, seed)
+    return [said[at : at + 2] for at in range(0, len(said), 2)]
+
+
+def _first_of(size: int, seed: int) -> Turns:
+    """A conversation of so many bytes that nobody has seen."""
+    made = messages(size // 200, seed)
+    upto, total = 0, 0
+    while upto < len(made) and total < size:
+        total += len(made[upto]["content"] or "")
+        upto += 1
+    return [made[:upto]]
+
+
+async def report(size: Size) -> list[Table]:
+    """A row for what comes in, a column for how it is held."""
+    rounds, long = SIZES[size]
+    shared_encoding("o200k_base")
+    cases: dict[str, Callable[[int], Turns]] = {
+        "a recorded conversation, turn by turn": _recorded,
+        "1 MiB of one letter, one message": lambda seed: [[_user("abcdefghij"[seed % 10] * long)]],
+        "1 MiB of one word, one message": lambda seed: [[_user(f"word{seed} " * (long // 6))]],
+        "a first turn of 4 MiB": lambda seed: _first_of(4 * long, 50 + seed),
+        "a first turn of 16 MiB": lambda seed: _first_of(16 * long, 70 + seed),
+    }
+    ways: dict[str, Callable[[Turns], Awaitable[float]]] = {
+        "a History": lambda turns: _assembled(turns, History, NullRecorder()),
+        "a list": lambda turns: _assembled(turns, list, NullRecorder()),
+        "a History, recording": lambda turns: _assembled(turns, History, recording()),
+        "a framework's synchronous reducer, recording": _observed,
+    }
+    table = Table(
+        "stalls",
+        "an event loop's longest stall, ms: the median of the rounds (the longest of all)",
+        ["what comes in", *ways],
+    )
+    for way in ways.values():
+        await way(_recorded(0))  # what a process does once, it has done
+    for name, case in cases.items():
+        for at, way in enumerate(ways.values()):
+            found = [await way(case(100 * at + one if "recorded" not in name else one)) for one in range(rounds)]
+            table.put(name, f"{statistics.median(found) * 1e3:,.1f} ({max(found) * 1e3:,.1f})")
+    table.notes += [
+        "Taking the messages in (`extend`) counts. What a synchronous hook counts, it counts in place.",
+        "The garbage collector is off meanwhile.",
+    ]
+    return [table]
+
+
+def _user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
