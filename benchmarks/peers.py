@@ -651,7 +651,7 @@ async def report(size: Size) -> list[Table]:
     steady.notes += [
         "`exact`: as tiktoken counts; `characters`: estimated from their number.",
         "`replaced`: what was cut is gone for good, so that a turn reads what is left, and not the conversation.",
-        f"`–`: a turn took more than {PATIENCE:.0f} s; or, with a tenth of the messages, {SLOW} s (a first one {2 * SLOW}).",
+        f"`–`: more than {PATIENCE:.0f} s a turn; or, with a tenth of the messages, {SLOW} s (a first one {2 * SLOW}).",
         "AgentScope is measured where it finds nothing to compress: what it compresses, it asks a model for.",
     ]
     return [steady, first]
