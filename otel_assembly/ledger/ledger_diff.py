@@ -97,8 +97,7 @@ def dropped_new(record: Record, step: Step, *, net: bool = False) -> int:
 def listed_exits(record: Record, step: Step) -> tuple[list[tuple[Tag, list[Run]]], list[str]]:
     """What a step keeps out in this turn, as runs of item ids by outcome and reason; and the reasons of the rest.
 
-    Of what it dropped at most `MAX_RUNS` runs: first what is new, or left by another rule than in the last assembly,
-    then the newest.
+    Of what it dropped at most `MAX_RUNS` runs are listed.
     """
     dropped = [group for group in step.exits if group.outcome is DecisionOutcome.DROPPED]
     gone = [group for group in step.exits if group.outcome is not DecisionOutcome.DROPPED]
@@ -106,11 +105,7 @@ def listed_exits(record: Record, step: Step) -> tuple[list[tuple[Tag, list[Run]]
     chosen = _newest(dropped, MAX_RUNS + 1)
     rest: list[str] = []
     if len(chosen) > MAX_RUNS:
-        last = record.last
-        before = last.exits[step.index] if last is not None and last.did(step.index, step.policy) else ()
-        new = entered(dropped, before) if before else dropped
-        chosen = _newest(new, MAX_RUNS)
-        chosen += _newest(entered(dropped, new, tagged=False), MAX_RUNS - len(chosen)) if before else []
+        chosen = _most_telling(record, step, dropped)
         left = Counter({group.reason.value: 0 for group in dropped})
         for group in dropped:
             left[group.reason.value] += len(group.view)
@@ -125,6 +120,22 @@ def listed_exits(record: Record, step: Step) -> tuple[list[tuple[Tag, list[Run]]
         else:
             runs.append((first, last_id))
     return [*listed.items(), *compacted], rest
+
+
+def _most_telling(record: Record, step: Step, dropped: Sequence[ItemGroup]) -> list[tuple[int, Tag, Run]]:
+    """The runs to list: first what another rule left out in the last assembly, then what is new, then the newest.
+
+    Who reads a later turn that does not list an item goes back to one that does: a change must not be missing there.
+    """
+    last = record.last
+    if last is None:
+        return _newest(dropped, MAX_RUNS)
+    new = entered(dropped, last.exits[step.index] if last.did(step.index, step.policy) else ())
+    fresh = entered(new, [group for groups in last.exits for group in groups], tagged=False)
+    chosen: list[tuple[int, Tag, Run]] = []
+    for groups in (entered(new, fresh, tagged=False), fresh, entered(dropped, new, tagged=False)):
+        chosen += _newest(groups, MAX_RUNS - len(chosen))
+    return chosen
 
 
 def _newest(groups: Sequence[ItemGroup], count: int) -> list[tuple[int, Tag, Run]]:

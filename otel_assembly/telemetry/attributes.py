@@ -41,6 +41,7 @@ def assembly_attributes(record: Record, totals: Totals, prefix: Prefix, halts: i
         names.ID: record.assembly_id,
         names.LEDGER_ID: record.ledger.id,
         names.TURN: record.turn,
+        names.STEPS: len(record.steps),
         names.TOKENS_IN: totals.tokens_in,
         names.TOKENS_OUT: totals.tokens_out,
         names.TOKENS_METHOD: totals.method,
@@ -61,7 +62,6 @@ def assembly_attributes(record: Record, totals: Totals, prefix: Prefix, halts: i
         **overflow_attributes(record.overflow),
     }
     if record.observed:
-        attributes[names.STEPS] = len(record.steps)
         if record.model is not None:  # which may have been unknown when it began
             attributes[names.MODEL] = record.model
         _of_others(attributes, record, record.view_out)

@@ -128,6 +128,10 @@ class ReportedStep:
             return ReportedExit(DecisionReason.COMPACTED.value, self.policy, self.index, compacted)
         return None
 
+    def listed(self) -> Iterator[str]:
+        """The first item of each run that it lists as dropped."""
+        return (run.partition("-")[0] for items in self.dropped.values() for run in items.texts)
+
 
 @dataclass(frozen=True, slots=True)
 class ReportedTurn:
@@ -218,6 +222,7 @@ class LedgerHistory:
     problems: list[str] = field(default_factory=list)
     _turns: dict[int, ReportedTurn] = field(default_factory=dict, repr=False)
     _told: dict[str, list[tuple[ReportedTurn, ReportedItem]]] = field(default_factory=dict, repr=False)
+    _changes: dict[tuple[int, int], bool] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self._turns = {turn.number: turn for turn in self.turns}
@@ -250,13 +255,17 @@ class LedgerHistory:
     def exit(self, number: int, item: str) -> ReportedExit | None:
         """Why the item is out of that turn's prompt; None where it is in it, or was not offered.
 
-        Where the turn leaves open which policy it was, the turn on which it left says it, if all between are there.
+        Where the turn leaves open which policy it was, the turn on which it left says it, if all between are there,
+        and each lists all that another rule left out than on the turn before it.
         """
-        found = self._turns[number].exit(item)
+        later = self._turns[number]
+        found = later.exit(item)
         if found is None or not found.among:
             return found
         for turn in self._back(number):
-            before = turn.exit(item)
+            if not self._lists_changes(later, turn):
+                return found
+            before, later = turn.exit(item), turn
             if before is None or before.among != found.among:
                 return before if before in found.among else found
         return found
@@ -276,6 +285,20 @@ class LedgerHistory:
                 return first, True
             first = turn.number
         return first, self._back_to(number) == 0
+
+    def _lists_changes(self, turn: ReportedTurn, before: ReportedTurn) -> bool:
+        """Whether a turn lists all that another rule left out on the one before it.
+
+        Those come first in what a step lists: where it lists others, it lists all of them.
+        """
+        key = turn.number, before.number
+        if key not in self._changes:
+            self._changes[key] = all(
+                any(before.exit(item) in {None, step.exit(item)} for item in step.listed())
+                for step in turn.steps
+                if step.rest
+            )
+        return self._changes[key]
 
     def _back(self, number: int) -> Iterator[ReportedTurn]:
         """The turns right before that one that sent a prompt, the newest first, as far as none is missing."""

@@ -90,7 +90,7 @@ def _turn(span: SpanLike, children: _Children) -> ReportedTurn:
         number=number,
         assembly_id=_assembly_id(span),
         sent=sent,
-        missing=_missing(attributes, steps) if sent and not alone else 0,
+        missing=max(0, int(attributes.get(names.STEPS, 0)) - len(steps)) if sent else 0,
         attributes=attributes,
         steps=steps,
         offered=ItemRuns(attributes.get(names.OFFERED_ITEMS)) if known else None,
@@ -101,15 +101,6 @@ def _turn(span: SpanLike, children: _Children) -> ReportedTurn:
         end_ns=span.end_ns,
         blocks=blocks,
     )
-
-
-def _missing(attributes: Mapping[str, Any], steps: Sequence[ReportedStep]) -> int:
-    """How many policies have no span here: as the assembly counts them, else as far as places and events show it."""
-    if names.STEPS in attributes:
-        return max(0, int(attributes[names.STEPS]) - len(steps))
-    between = steps[-1].index + 1 - len(steps) if steps else 0
-    last = steps[-1].attributes.get(names.EVENTS_OUT) if steps else attributes.get(names.EVENTS_IN)
-    return between + (last is not None and last != attributes.get(names.EVENTS_OUT))
 
 
 def _assembly_id(span: SpanLike) -> str:

@@ -1,4 +1,4 @@
-"""A loopback server that answers as a Jaeger 2.13 did, with what that one answered."""
+"""A loopback server that answers as a Jaeger 2.13 did, with what `scripts/record_jaeger.py` wrote down of that one."""
 
 from __future__ import annotations
 

@@ -63,11 +63,11 @@ def exported(telemetry):
     return {"spans": spans, "logs": logs, "points": sorted(points, key=repr)}
 
 
-#: How the ledger is written, and counts of what is not sent.
+#: How the ledger is written, and counts of what is not sent or is told by the spans that are there.
 WRITTEN = re.compile(
     r"assembly\.((arrived|counted|returned|withdrawn|offered|kept)\..*|(dropped|compacted|injected)\.(items|reasons|rest|new"
     r"|tokens)|tokens\.(in|in_estimated)|tokens\.estimated\.items|block\.(items|order|charges|atoms|losers|winners)"
-    r"|compaction\.(provenance|result)|previous\.id)"
+    r"|compaction\.(provenance|result)|previous\.id|steps)"
 )
 UNSENT = {"assembly.input.tokens", "assembly.tokens.dropped"}
 

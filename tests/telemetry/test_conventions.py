@@ -73,6 +73,7 @@ ASSEMBLY = {
     c.ID: "5b1f",
     c.LEDGER_ID: "9c03",
     c.TURN: 2,
+    c.STEPS: 1,
     c.TOKENS_IN: 900,
     c.TOKENS_OUT: 400,
     c.TOKENS_METHOD: "exact",
