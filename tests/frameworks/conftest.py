@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 from programs import clean_environment
+from telemetry.turn_checks import adds_up, turns_of
 
 #: `make test-matrix` runs it in an environment of its own.
 collect_ignore = [] if importlib.util.find_spec("openinference") else ["beside"]
@@ -31,3 +32,12 @@ def run_program(tmp_path):
         return done
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def every_turn_adds_up(request):
+    """Whatever a framework does: what is told of each turn adds up, for a reader of that turn alone."""
+    telemetry = request.getfixturevalue("assembly_telemetry") if "assembly_telemetry" in request.fixturenames else None
+    yield
+    for turn in turns_of(telemetry) if telemetry is not None else ():
+        adds_up(turn)

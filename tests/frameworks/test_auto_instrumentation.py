@@ -8,6 +8,7 @@ from collections import defaultdict
 import pytest
 from otlp_receiver import receiving, receiving_http
 from programs import AGENTS, EXAMPLES
+from telemetry.turn_checks import adds_up, in_file
 
 from otel_assembly.cli import main
 from otel_assembly.telemetry import read_spans
@@ -53,6 +54,10 @@ def test_an_unmodified_agent_s_spans_arrive_one_run_one_trace(run_program, frame
             )
         assert ran.stdout == bare.stdout
         _look_at(receiver, framework)
+        turns = in_file(tmp_path / f"{receiver.port}.jsonl")
+        for turn in turns:
+            adds_up(turn)
+        assert turns
         _the_lost_request_is_named(tmp_path / f"{receiver.port}.jsonl", capsys)
         drops = sum(point.as_int for point in receiver.metrics()["assembly.items.dropped"].sum.data_points)
         assert drops > 0

@@ -22,13 +22,23 @@ def whole(span):
     return held
 
 
+def steps_of(turn):
+    """The policies, in their order; of an allocation that stands alone its blocks, and what it says for the others."""
+    if turn.name == "allocate_budget":
+        blocks = (child for child in turn.children if child.name.startswith("allocate_block"))
+        return [
+            {**whole(one), "assembly.policy.name": "allocator", "assembly.policy.index": 0} for one in (turn, *blocks)
+        ]
+    steps = map(whole, (child for child in turn.children if child.name.startswith("apply_policy")))
+    return sorted(steps, key=lambda step: step["assembly.policy.index"])
+
+
 def read(turn):
     """What was offered, what was kept, and of what is out the outcome, the reason, and the policy with its place."""
     told = whole(turn)
     offered, kept = (list(items(told.get(f"assembly.{what}.items", ()))) for what in ("offered", "kept"))
     out, rests, known = {}, [], dict.fromkeys(offered)
-    steps = map(whole, (child for child in turn.children if child.name.startswith("apply_policy")))
-    for step in sorted(steps, key=lambda step: step["assembly.policy.index"]):
+    for step in steps_of(turn):
         who = step["assembly.policy.name"], step["assembly.policy.index"]
         injected = list(items(step.get("assembly.injected.items", ())))
         known.update(dict.fromkeys(injected))
