@@ -277,9 +277,11 @@ class Assembler:
     def _calibrate(self, ledger: Ledger, ledger_input: LedgerInput, model: str | None) -> None:
         """Compare what was counted for the last prompt with what the provider billed for it, once it has said so."""
         billed = ledger_input.view.history.billed
+        if billed is None:
+            return
         with ledger.lock:
             usage = ledger.pending_usage
-            if usage is None or billed is None or usage.numbered is not ledger_input.numbered or billed[0] < usage.seen:
+            if usage is None or usage.numbered is not ledger_input.numbered or billed[0] < usage.seen:
                 return
             ledger.pending_usage = None
         self.observe_usage(usage.tokens, billed[1], model=model, generation=usage.generation)

@@ -55,7 +55,8 @@ async def apply(policy: AssemblyPolicy, step: Step, context: Context, ledger: Le
     step.budget, step.fixed, step.overflow = outcome.budget, outcome.fixed, outcome.overflow
     step.report = outcome.report
     step.framing, step.separators, step.around_in = outcome.framing, outcome.separators, outcome.around_in
-    step.compactions = tuple(_compactions(step, outcome.compactions, ledger))
+    if outcome.compactions:
+        step.compactions = tuple(_compactions(step, outcome.compactions, ledger))
 
 
 @lru_cache(maxsize=512)
@@ -303,8 +304,6 @@ def _warn(policy: AssemblyPolicy) -> None:
 
 def _compactions(step: Step, compactions: Sequence[Compaction], ledger: Ledger) -> Iterator[StepCompaction]:
     """Compactions of this assembly by item id; one that came to nothing stands for nothing."""
-    if not compactions:
-        return
     made = {id(event): item_id for event, item_id in step.created}
     for compaction in compactions:
         result = made.get(id(compaction.into))

@@ -40,8 +40,11 @@ CONVERSATION_KINDS: Final = frozenset(
         EventKind.SYSTEM,
     }
 )
-#: The places of `History.column_sets`, by the events that each set lists.
+#: The places of `History._lists`, by the events that each of them lists.
 _ALERT, _NON_CONVERSATION, _ORPHAN, _REQUEST, _SUMMARY, _OTHER = range(6)
+_NAMED: Final = {EventKind.ALERT: _ALERT, EventKind.REQUEST: _REQUEST, EventKind.SUMMARY: _SUMMARY}
+#: Which of them lists an event that is no orphan, by the code of its kind.
+_LISTS_OF: Final = bytes(_NAMED.get(kind, _OTHER if kind in CONVERSATION_KINDS else _NON_CONVERSATION) for kind in KINDS)
 #: Facts of so many newest events are held until they are counted and digested, so that a text is read once.
 _FRESH: Final = 1024
 #: Token tables of so many meters are held: a second assembler with another model is common, a tenth is not.
@@ -105,16 +108,15 @@ class History(Sequence[Any]):
         self.alerts = PositionColumn(self, array("I"))
         self.summaries = PositionColumn(self, array("I"))
         self.columns: tuple[Column, ...] = (self.all, *self.classes, self.requests, self.alerts, self.summaries)
-        #: The columns that may list one event together, and which of these sets each event has.
-        self.column_sets: tuple[tuple[Column, ...], ...] = (
-            (self.all, self.non_conversation, self.alerts),
-            (self.all, self.non_conversation),
-            (self.all, self.orphans),
-            (self.all, self.conversational, self.requests),
-            (self.all, self.conversational, self.summaries),
-            (self.all, self.conversational),
+        #: The positions of the columns that list one event together, but for the one that lists them all.
+        self._lists: tuple[tuple[array[int], ...], ...] = (
+            (self.non_conversation.held, self.alerts.held),
+            (self.non_conversation.held,),
+            (self.orphans.held,),
+            (self.conversational.held, self.requests.held),
+            (self.conversational.held, self.summaries.held),
+            (self.conversational.held,),
         )
-        self.column_set = bytearray()
         #: One past the last system message that leads the conversation: a prompt that stands among the events. Alerts
         #: and lifecycle notes, which the model does not read, may stand before it.
         self.leading = 0
@@ -137,19 +139,23 @@ class History(Sequence[Any]):
         return facts
 
     def _add(self, event: Any, facts: EventFacts) -> None:
-        code = _CODES[EventKind(facts.kind)]
+        code = _CODES[facts.kind]
         with self.lock:
             position = len(self.events)
             flags = self._pairing.append(facts)
-            self.max_atom_span = max(self.max_atom_span, position - self._pairing.atoms[position])
-            size = 0 if flags & ECHO else sum(map(_utf8_length, facts.texts))
+            size = 0
+            if not flags & ECHO:
+                for text in facts.texts:
+                    size += len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
             self.kind_codes.append(code)
             self._offsets.append(self._offsets[-1] + size)
             self._sizes.append(size)
-            if flags & ECHO:
-                self.echoes.append(position)
-            if flags & MEDIA:
-                self._media.append(position)
+            if flags:
+                self.max_atom_span = max(self.max_atom_span, position - self._pairing.atoms[position])
+                if flags & ECHO:
+                    self.echoes.append(position)
+                if flags & MEDIA:
+                    self._media.append(position)
             self.fresh_facts[position] = facts
             if len(self.fresh_facts) > _FRESH and not self.passing:
                 del self.fresh_facts[next(iter(self.fresh_facts))]
@@ -164,27 +170,14 @@ class History(Sequence[Any]):
                     self._leads = False
             self._dicts = self._dicts or isinstance(event, dict)
             self.events.append(event)
-            column_set = self._column_set(KINDS[code], flags)
-            self.column_set.append(column_set)
-            for column in self.column_sets[column_set][1:]:
-                column.held.append(position)  # type: ignore[attr-defined]  # all but the first are arrays
+            lists = _LISTS_OF[code]
+            for positions in self._lists[_ORPHAN if flags & ORPHAN and lists > _ORPHAN else lists]:
+                positions.append(position)
 
     def extend(self, events: Iterable[Any]) -> None:
         """Add events in order; all of them, or none if one cannot be read."""
         for event, facts in [(event, self._read(event)) for event in events]:
             self._add(event, facts)
-
-    def _column_set(self, kind: EventKind, flags: int) -> int:
-        """Which of the sets of columns list an event."""
-        if kind is EventKind.ALERT:
-            return _ALERT
-        if kind not in CONVERSATION_KINDS:
-            return _NON_CONVERSATION
-        if flags & ORPHAN:
-            return _ORPHAN
-        if kind is EventKind.REQUEST:
-            return _REQUEST
-        return _SUMMARY if kind is EventKind.SUMMARY else _OTHER
 
     def __len__(self) -> int:
         return len(self.events)
@@ -241,6 +234,11 @@ class History(Sequence[Any]):
     def pairing(self) -> Pairing:
         """Which result answers which call."""
         return self._pairing
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether a tool was called, or something says that it answers a call."""
+        return bool(self.max_atom_span or self._pairing.incomplete or self.orphans.held)
 
     def offset(self, position: int) -> int:
         """Bytes of text (UTF-8) in front of an item, from the conversation's start."""
@@ -380,5 +378,3 @@ def text_digest(texts: Iterable[str]) -> int:
     return int.from_bytes(state.digest(), "big") or 1
 
 
-def _utf8_length(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -95,13 +95,13 @@ class TokenTable:
 
     def known(self, position: int) -> int:
         """The tokens of an event; an estimate where it is one of `estimated`."""
-        return self.arrive(position + 1)[position]
+        return self._counts[position] if position < len(self._counts) else self.arrive(position + 1)[position]
 
     def tokens(self, position: int) -> int:
         """The tokens of an event, counted."""
         if self.estimated and is_in(self.estimated, position):
             self._correct([position])
-        return self.arrive(position + 1)[position]
+        return self.known(position)
 
     def exact(self, view: View) -> None:
         """Count the events of a view whose tokens are an estimate."""
@@ -163,9 +163,12 @@ class TokenTable:
             if seen < len(changed):
                 del sums[column.index(min(changed[seen:])) + 1 :]
             known = len(sums) - 1
-            taken = list(map(counts.__getitem__, column.positions(known, length)))
-            self._gather(column, known, taken)
-            sums.extend(islice(accumulate(taken, initial=sums[-1]), 1, None))
+            positions = column.positions(known, length)
+            taken = [counts[position] for position in positions]
+            if self._history.has_pairs:
+                self._gather(column, known, taken)
+            for tokens in taken:
+                sums.append(sums[-1] + tokens)
             self._atoms[column] = sums, len(changed)
         return sums
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, overload
 from otel_assembly._internal.intervals import difference, merged, to_runs
 
 if TYPE_CHECKING:
+    from array import array
+
     from otel_assembly._internal.intervals import Run
     from otel_assembly.history.history import History
 
@@ -53,7 +55,7 @@ class PositionColumn(Column):
 
     __slots__ = ("held",)
 
-    def __init__(self, history: History, held: Sequence[int]) -> None:
+    def __init__(self, history: History, held: array[int]) -> None:
         super().__init__(history)
         self.held = held
 
@@ -168,6 +170,10 @@ class View(Sequence[Any]):
 
     def index_of(self, position: int) -> int:
         """The view's index of a position of the history; −1 where it is not in the view."""
+        if len(self.segments) == 1:
+            column, start, stop = self.segments[0]
+            index = column.index(position)
+            return index - start if start <= index < stop and column.position(index) == position else -1
         indexes, firsts = self._starts()
         place = bisect_right(firsts, position) - 1
         if place < 0:

@@ -106,7 +106,9 @@ class EventFacts:
     @property
     def texts(self) -> tuple[str, ...]:
         """Every text field that is not empty, in order."""
-        return tuple(text for text in (self.text, self.name, *self.fields) if text)
+        if not (self.name or self.fields):
+            return (self.text,) if self.text else ()
+        return tuple([text for text in (self.text, self.name, *self.fields) if text])
 
     @property
     def rendered(self) -> bool:

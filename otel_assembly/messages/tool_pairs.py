@@ -32,6 +32,8 @@ RESPONSE: Final = 64
 #: What is set of an event that calls tools or answers them.
 PAIRED: Final = ORPHAN | ECHO | ANSWERS | ASKS
 
+_RESPONSE: Final = EventKind.RESPONSE
+_TOOL_RESULT: Final = EventKind.TOOL_RESULT
 #: An event that restates a result comes soon after it: only so many ids of answered calls are remembered for it.
 _ECHO_MEMORY: Final = 4096
 
@@ -84,18 +86,19 @@ class Pairing:
         """Take the next item; its flags are returned."""
         position = len(self.atoms)
         atom, flags, links = position, 0, 0
+        kind = facts.kind
         if facts.opens:
             atom, flags, links = self._call(position, facts)
-        elif facts.closes or facts.kind == EventKind.TOOL_RESULT:
+        elif facts.closes or kind == _TOOL_RESULT:
             atom, flags, links = self._result(position, facts)
-        if facts.kind == EventKind.RESPONSE:
+        if kind == _RESPONSE:
             self.last_response = position
             flags |= RESPONSE
         if facts.media_tokens:
             flags |= MEDIA
         self.atoms.append(atom)
         self.flags.append(flags)
-        self.links.append(min(links, 0xFFFF))
+        self.links.append(links if links < 0xFFFF else 0xFFFF)
         return flags
 
     def _call(self, position: int, facts: EventFacts) -> tuple[int, int, int]:
@@ -205,6 +208,8 @@ class Pairing:
 
     def pending_calls(self, newest_response: int) -> list[int]:
         """Items of the atoms with a call that explicitly awaits an approval and has no result yet, in order."""
+        if not self._awaits:
+            return []
         atoms = {self.atoms[ask] for ask in list(self._awaits)}
         return sorted(
             position
@@ -231,6 +236,8 @@ class Pairing:
 
     def orphaned_calls(self, end: int) -> list[int]:
         """Items of the atoms that a call without a result makes unsendable, in a conversation of `end` items."""
+        if not self.incomplete:
+            return []
         return sorted(
             member
             for members in list(self.incomplete.values())

@@ -24,7 +24,7 @@ from otel_assembly.history.broken_pairs import broken_atoms, runs_of
 from otel_assembly.history.history import History, ListHistory
 from otel_assembly.history.view import EventList, View
 from otel_assembly.messages.describe import EventKind
-from otel_assembly.messages.tool_pairs import ANSWERS, ASKS, ECHO, RESPONSE, unpaired
+from otel_assembly.messages.tool_pairs import ANSWERS, ASKS, ECHO, PAIRED, RESPONSE, unpaired
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -259,6 +259,9 @@ def newest_atom(view: View, response: int) -> list[int]:
     Alerts and lifecycle notes are no part of any, and what cannot be sent (see `Pairing.is_sendable`) is passed over.
     """
     history = view.history
+    last = view.end - 1
+    if last >= 0 and not history.flags(last) & PAIRED and history.kind(last) not in _NON_CONVERSATION:
+        return [last]
     members: list[int] = []
     atom = -1
     for position in view.backward():
@@ -317,7 +320,7 @@ def keep(view: View, runs: Sequence[Run], reason: DecisionReason) -> tuple[View,
     outside = view.pick(complement(len(view), runs)) if len(kept) < len(view) else None
     if outside:
         verdicts.append(Verdict(outside, DecisionOutcome.DROPPED, reason))
-    lost = unpaired(view.history.pairing, kept.backward(), newest_response(view))
+    lost = unpaired(view.history.pairing, kept.backward(), newest_response(view)) if view.history.has_pairs else ()
     if lost:
         verdicts += orphan_verdicts(kept, lost)
         indexes = sorted(kept.index_of(position) for position in lost)

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 #: A cut at a step keeps at least one part in so many of what there is room for; else it is made at any atom.
 _LEAST_FILLED: Final = 4
-#: Of what is fixed, that which is an event.
-_OF_EVENTS: Final = frozenset({"leading_system", "pending_tool_calls", "newest_request"})
 #: The priorities of the blocks that a chain's parts are reported as.
 _PRIORITIES: Final = {
     EventKind.SYSTEM: 1,
@@ -62,16 +60,19 @@ class BudgetPlan:
         newest_tokens: What those take.
         left_out: The newest atom, where it did not fit.
         summaries: The positions of the summaries that stay wherever the cut is.
-        costs: Tokens of what is fixed, by what it is.
-        fixed: The sum of these.
+        fixed: Tokens of what is fixed.
         sharing: What is left of the budget.
     """
 
     __slots__ = (
         "_budget",
+        "_leading_tokens",
+        "_pending_tokens",
+        "_prompts",
+        "_request_tokens",
         "_table",
+        "_tools",
         "_view",
-        "costs",
         "fixed",
         "leading",
         "left_out",
@@ -107,17 +108,13 @@ class BudgetPlan:
         self.newest_request = newest_request(view)
         pending = history.pairing.pending_calls(self.newest_response)
         self.pending = [position for position in pending if view.holds(position)]
-        request = [self.tokens(position) for position in self.newest_request if position not in self.pending]
-        costs = {
-            **{f"prompt[{index}]": meter.prompt(prompt) for index, prompt in enumerate(prompts)},
-            "tool_schemas": meter.tools(context.tools),
-            "reply_priming": meter.priming,
-            "leading_system": sum([table.tokens(view.position(index)) for index in range(self.leading)]),
-            "pending_tool_calls": sum([table.tokens(position) for position in self.pending]),
-            "newest_request": sum(request),
-        }
-        self.costs = {name: tokens for name, tokens in costs.items() if tokens}
-        self.fixed = sum(self.costs.values())
+        self._prompts = list(map(meter.prompt, prompts))
+        self._tools = meter.tools(context.tools)
+        self._leading_tokens = sum([table.tokens(view.position(index)) for index in range(self.leading)])
+        self._pending_tokens = sum(map(table.tokens, self.pending))
+        self._request_tokens = sum([self.tokens(at) for at in self.newest_request if at not in self.pending])
+        of_events = self._leading_tokens + self._pending_tokens + self._request_tokens
+        self.fixed = sum(self._prompts) + self._tools + meter.priming + of_events
         self.sharing = Sharing(budget, self.fixed)
         self.pinned = {*self.pending, *self.newest_request}
         self.newest = [
@@ -128,6 +125,19 @@ class BudgetPlan:
         self.newest_tokens = sum(map(self.tokens, self.newest))
         self.left_out: set[int] = set()
         self.summaries: list[int] = []
+
+    @property
+    def costs(self) -> dict[str, int]:
+        """Tokens of what is fixed, by what it is."""
+        costs = {
+            **{f"prompt[{index}]": tokens for index, tokens in enumerate(self._prompts)},
+            "tool_schemas": self._tools,
+            "reply_priming": self.meter.priming,
+            "leading_system": self._leading_tokens,
+            "pending_tool_calls": self._pending_tokens,
+            "newest_request": self._request_tokens,
+        }
+        return {name: tokens for name, tokens in costs.items() if tokens}
 
     def tokens(self, position: int) -> int:
         """What an event takes, or what stands for it in its place."""
@@ -296,11 +306,11 @@ class BudgetPlan:
     def selected(self, cut: int) -> tuple[View, list[Verdict]]:
         """What stays when everything older than an index goes but what is held, and why the rest goes."""
         view = self._view
-        held = map(view.index_of, {*self.pinned, *self.newest, *self.summaries})
+        held = [view.index_of(position) for position in {*self.pinned, *self.newest, *self.summaries}]
         before = sorted([index for index in held if self.leading <= index < cut])
         runs = to_runs([*range(self.leading), *before])
         at = cut
-        for index in sorted(view.index_of(position) for position in self.left_out):
+        for index in sorted(map(view.index_of, self.left_out)):
             if index >= cut:
                 runs.append((at, index))
                 at = index + 1
@@ -346,7 +356,7 @@ class BudgetPlan:
         """
         sent = kept is not None
         made = self.meter.event(describe(summary.into)) if summary is not None and summary.into is not None else 0
-        around = sum([tokens for name, tokens in self.costs.items() if name not in _OF_EVENTS])
+        around = sum(self._prompts) + self._tools + self.meter.priming
         used = 0 if kept is None else around + self.sum(kept) + made
         entries = self._fixed_entries(sent=sent)
         room = max(0, self._budget - self.fixed)
@@ -367,15 +377,13 @@ class BudgetPlan:
         return BudgetReport(window, window - self._budget, self.fixed, used, entries, overflow)
 
     def _fixed_entries(self, *, sent: bool) -> list[BudgetEntry]:
-        costs = self.costs
-        prompts = sum([tokens for name, tokens in costs.items() if name.startswith("prompt[")])
         return [
             _entry(kind, tokens, items, self._budget, sent=sent, cuttable=False)
             for kind, tokens, items in (
-                (EventKind.SYSTEM, costs.get("leading_system", 0) + prompts, self.leading),
-                (EventKind.SCHEMA, costs.get("tool_schemas", 0), 0),
-                (EventKind.QUERY, costs.get("newest_request", 0), len(self.newest_request)),
-                (EventKind.STATE, costs.get("pending_tool_calls", 0), len(self.pending)),
+                (EventKind.SYSTEM, self._leading_tokens + sum(self._prompts), self.leading),
+                (EventKind.SCHEMA, self._tools, 0),
+                (EventKind.QUERY, self._request_tokens, len(self.newest_request)),
+                (EventKind.STATE, self._pending_tokens, len(self.pending)),
             )
             if tokens
         ]
@@ -389,12 +397,11 @@ class BudgetPlan:
         items_in = len(view) - self.leading - len(held)
         if items_in <= 0:
             return []
-        leading_tokens = self.costs.get("leading_system", 0)
         items_out = tokens_out = 0
         if kept is not None:
             stayed = view.pick_positions(held - self.left_out)
             items_out = len(kept) - self.leading - len(stayed)
-            tokens_out = self.sum(kept) - self.sum(stayed) - leading_tokens
+            tokens_out = self.sum(kept) - self.sum(stayed) - self._leading_tokens
         outcome, reason = DecisionOutcome.KEPT, DecisionReason.FITS
         if summary is not None:
             outcome, reason = DecisionOutcome.COMPACTED, DecisionReason.COMPACTED
@@ -407,7 +414,7 @@ class BudgetPlan:
             priority=_PRIORITIES[EventKind.OLDER],
             cuttable=True,
             min_tokens=reserved,
-            tokens_in=self.sum(view) - self.sum(view.pick_positions(held)) - leading_tokens,
+            tokens_in=self.sum(view) - self.sum(view.pick_positions(held)) - self._leading_tokens,
             tokens_out=tokens_out + made,
             outcome=outcome,
             reason=reason,

@@ -44,6 +44,9 @@ class ConversationPolicy(DecidingPolicy):
     def _of_all(self, prompts: Sequence[str], view: View) -> Outcome:
         """The history keeps these classes apart as events arrive, so that a turn touches none of them again."""
         history, end = view.history, view.end
+        lost = history.pairing.orphaned_calls(end)
+        if history.conversational.index(end) == end and not lost:
+            return Outcome(prompts, view)
         kept = View(history, [(history.conversational, 0, history.conversational.index(end))])
         verdicts = [
             Verdict(left, DecisionOutcome.DROPPED, reason)
@@ -53,7 +56,6 @@ class ConversationPolicy(DecidingPolicy):
             )
             if (left := View(history, [(column, 0, column.index(end))]))
         ]
-        lost = history.pairing.orphaned_calls(end)
         if lost:
             verdicts += orphan_verdicts(kept, lost)
             indexes = sorted(index for position in lost if (index := kept.index_of(position)) >= 0)

@@ -202,7 +202,10 @@ class TokenMeter:
         """The tokens of one event: framing, texts and media; 0 for what the model does not see."""
         if not facts.rendered:
             return 0
-        return self.framing.message(facts) + sum(map(self.text, facts.texts)) + facts.media_tokens
+        tokens = self.framing.message(facts) + facts.media_tokens
+        for text in facts.texts:
+            tokens += self.text(text)
+        return tokens
 
     def prompt(self, text: str) -> int:
         """The tokens of one system prompt."""
