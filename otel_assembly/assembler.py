@@ -164,11 +164,15 @@ class Assembler:
             instance("context", context)
         context = context if context is not None else Context()
         given = () if isinstance(prompts, str) else tuple(prompts)
-        if isinstance(prompts, str) or not all(isinstance(prompt, str) for prompt in given):
+        if isinstance(prompts, str) or (given and not all(isinstance(prompt, str) for prompt in given)):
             raise ConfigurationError("prompts must be a sequence of strings, one for each system-level text")
+        guards: tuple[HaltGuard, ...]
         if isinstance(events, History):
             context.adopt(events.conversation)
-        guards = tuple(dict.fromkeys((context.guard, *_guards_of(events))))
+            theirs = events.conversation.guard
+            guards = (context.guard,) if context.guard is theirs else (context.guard, theirs)
+        else:
+            guards = (context.guard,)
         model = self.model or context.model
         started_ns = time.time_ns()
         meter = self._meter(model)
@@ -200,9 +204,12 @@ class Assembler:
         )
         assembly = OpenAssembly(record, NULL_RECORDING if recording is None else recording)
         try:
-            with record.context.running(guards):
+            token = record.context.begin(guards)
+            try:
                 await self._run(assembly)
                 await self._note(assembly, assembly.recording)
+            finally:
+                record.context.end(token)
             self._heed_halt(record)
         except BaseException as error:
             self._failed(assembly, error)
@@ -237,8 +244,9 @@ class Assembler:
 
     def _heed_halt(self, record: Record) -> None:
         """Look whether the conversation is halted; where nothing may be sent then, the assembly ends here."""
-        if record.halt is None:
-            record.halt = next((guard.halt for guard in record.guards if guard.halt is not None), None)
+        for guard in record.guards if record.halt is None else ():
+            if record.halt is None:
+                record.halt = guard.halt
         if record.halt is not None and self.on_halt == "raise":
             raise HaltedError(record.halt.reason, record.halt.source)
 
@@ -328,7 +336,3 @@ class Assembler:
                 await stream.send(note_on(record, totals))
         except Exception as error:  # noqa: BLE001  # the assembly is done; a stream that fails must not undo it
             logger.warning("the stream refused the note on an assembly: %s", type(error).__name__)
-
-
-def _guards_of(events: Sequence[Any]) -> tuple[HaltGuard, ...]:
-    return (events.conversation.guard,) if isinstance(events, History) else ()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from otel_assembly._internal.arguments import instance, objects
 from otel_assembly.conversation import RUNNING, Conversation, HaltGuard, Running, Whose, conversation_of_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from contextvars import Token
 
     from otel_assembly.budget.attempt import Watch
     from otel_assembly.events import HaltEvent
@@ -164,15 +164,16 @@ class Context:
         """How many `HaltEvent`s this assembly brought about: its policies, and the observers that learned of it."""
         return len(self._emitted)
 
-    @contextmanager
-    def running(self, guards: Sequence[HaltGuard]) -> Iterator[None]:
-        """The time in which this assembly runs, which heeds these guards: what halts in it is its halt."""
-        token = RUNNING.set(Running(guards, self._emitted))
-        try:
-            yield
-        finally:
-            with suppress(ValueError):  # a coroutine that nobody awaited to its end is closed in another context
-                RUNNING.reset(token)
+    def begin(self, guards: Sequence[HaltGuard]) -> Token[Running | None]:
+        """This assembly runs from here on and heeds these guards: what halts in it is its halt."""
+        return RUNNING.set(Running(guards, self._emitted))
+
+    def end(self, token: Token[Running | None]) -> None:
+        """This assembly has run."""
+        try:  # noqa: SIM105  # suppress() would cost more than the rest
+            RUNNING.reset(token)
+        except ValueError:  # a coroutine that nobody awaited to its end is closed in another context
+            pass
 
     def for_assembly(
         self, meter: TokenMeter, watch: Callable[[str], Watch] | None = None, given: View | None = None

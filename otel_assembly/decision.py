@@ -167,7 +167,7 @@ class BudgetReport:
     overflow: Overflow | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Verdict:
     """What a policy says of some of its input's events: one outcome, one reason.
 
@@ -199,7 +199,7 @@ class Compaction:
     attempts: Sequence[Any] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
     """What ``decide()`` returns: the policy's output, and why.
 

@@ -7,7 +7,7 @@ exact inverses. How the engine reads an event is its ``describe()`` row, at the 
 from __future__ import annotations
 
 import json
-import uuid
+import os
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _new_id() -> str:
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()
 
 
 class Event(BaseModel):
@@ -392,7 +392,7 @@ def _named(event: Event) -> dict[str, Any]:
 
 @describe.register
 def _(event: ModelRequest) -> EventFacts:
-    return EventFacts(EventKind.REQUEST, event.content, **_named(event))
+    return EventFacts(EventKind.REQUEST, event.content, id=event.id, id_given="id" in event.model_fields_set)
 
 
 @describe.register

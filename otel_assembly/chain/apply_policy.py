@@ -50,7 +50,8 @@ async def apply(policy: AssemblyPolicy, step: Step, context: Context, ledger: Le
         step.halts = context.halts_emitted - halts
     prompts, alerts = _prompts(policy, step, outcome.prompts), tuple(outcome.alerts)
     _take_events(policy, step, outcome, ledger)
-    step.let_out(prompts)
+    if prompts is not step.prompts_in:
+        step.let_out(prompts)
     step.alerts = alerts
     step.budget, step.fixed, step.overflow = outcome.budget, outcome.fixed, outcome.overflow
     step.report = outcome.report
@@ -73,14 +74,18 @@ async def _decided(policy: Any, step: Step, context: Context) -> Outcome:
     """What a policy decides; it is given what it cannot change, but for dicts: those that it reads are watched."""
     seen = _Seen() if step.view_in.history.of_dicts else None
     before = reader.get()
+    watched = seen is not None or before is not None
     try:
-        reader.set(seen.read if seen is not None else None)
+        if watched:
+            reader.set(seen.read if seen is not None else None)
         made = policy.decide(step.prompts_in, step.view_in, context)
         outcome = await made if isawaitable(made) else made
     finally:
-        reader.set(before)
+        if watched:
+            reader.set(before)
         changed = seen.put_back() if seen is not None else ()
-    _refuse_changed(policy, step, changed)
+    if changed:
+        _refuse_changed(policy, step, changed)
     if not isinstance(outcome, Outcome):
         raise PolicyContractError(policy.name, step.index, f"decided {_shape(outcome)}, expected an Outcome")
     return outcome
@@ -99,7 +104,8 @@ async def _applied(policy: AssemblyPolicy, step: Step, context: Context) -> Outc
         result = await made if isawaitable(made) else made
     finally:
         changed = seen.put_back()
-    _refuse_changed(policy, step, changed)
+    if changed:
+        _refuse_changed(policy, step, changed)
     if prompts != list(step.prompts_in) or len(events) != len(given) or not all(map(is_, events, given)):
         raise PolicyContractError(
             policy.name, step.index, "changed the list that it was given; return a new list instead"
@@ -151,13 +157,12 @@ def _put_back(containers: list[tuple[Any, Any]]) -> bool:
 
 
 def _refuse_changed(policy: AssemblyPolicy, step: Step, changed: Iterable[int]) -> None:
-    if changed:
-        index = next(index for index, event in enumerate(step.view_in) if id(event) in changed)
-        raise PolicyContractError(
-            policy.name,
-            step.index,
-            f"changed event {index} of its input in place (it was put back); return a changed copy instead",
-        )
+    index = next(index for index, event in enumerate(step.view_in) if id(event) in changed)
+    raise PolicyContractError(
+        policy.name,
+        step.index,
+        f"changed event {index} of its input in place (it was put back); return a changed copy instead",
+    )
 
 
 def _is_sequence(value: Any) -> bool:
@@ -171,7 +176,9 @@ def _shape(value: Any) -> str:
 
 
 def _prompts(policy: AssemblyPolicy, step: Step, prompts: Any) -> tuple[str, ...]:
-    if prompts is not step.prompts_in and not (_is_sequence(prompts) and all(isinstance(one, str) for one in prompts)):
+    if prompts is step.prompts_in:
+        return step.prompts_in  # type: ignore[no-any-return]  # the very tuple
+    if not (_is_sequence(prompts) and all(isinstance(one, str) for one in prompts)):
         raise PolicyContractError(policy.name, step.index, "returned prompts that are not a sequence of strings")
     return tuple(prompts)
 
@@ -179,13 +186,13 @@ def _prompts(policy: AssemblyPolicy, step: Step, prompts: Any) -> tuple[str, ...
 def _take_events(policy: AssemblyPolicy, step: Step, outcome: Outcome, ledger: Ledger) -> None:
     """Write down what came out: a view of what went in is taken as it is, of anything else it is found out."""
     events: Any = outcome.events
+    verdicts = outcome.decisions
+    if events is step.view_in and not verdicts:
+        return
     if not _is_sequence(events):
         raise PolicyContractError(
             policy.name, step.index, f"returned events that are a {type(events).__name__}, expected a sequence"
         )
-    verdicts = outcome.decisions
-    if events is step.view_in and not verdicts:
-        return
     if isinstance(events, View) and events.history is step.view_in.history:
         if _take_view(policy, step, events, verdicts):
             return
@@ -226,27 +233,31 @@ def _take_verdicts(step: Step, stays: View, verdicts: Sequence[Verdict], edited:
         verdicts: Why the rest does not.
         edited: Where some of that is replaced, all that stays in its place or in another's.
     """
-    views = [verdict.events for verdict in verdicts]
-    if not all(isinstance(view, View) and view.history is stays.history for view in views):
-        return False
-    groups = [ItemGroup(verdict.events, step.numbered_in, verdict.outcome, verdict.reason) for verdict in verdicts]  # type: ignore[arg-type]  # views, just checked
-    exits = [group for group in groups if group.outcome in EXITS]
-    pinned = [group for group in groups if group.outcome not in EXITS]
-    rest = _rest(step.view_in, (stays, *(group.view for group in exits)))
+    exits: list[ItemGroup] = []
+    pinned: list[ItemGroup] = []
+    for verdict in verdicts:
+        view = verdict.events
+        if not (isinstance(view, View) and view.history is stays.history):
+            return False
+        groups = exits if verdict.outcome in EXITS else pinned
+        groups.append(ItemGroup(view, step.numbered_in, verdict.outcome, verdict.reason))
+    rest = _rest(step.view_in, [stays, *[group.view for group in exits]])
     held = edited if edited is not None else stays
-    if rest is None or not all(held.holds(at) for group in pinned for at in group.view.minus(held).positions()):
+    if rest is None:
         return False
-    exits += (ItemGroup(view, step.numbered_in, DecisionOutcome.DROPPED, DecisionReason.POLICY) for view in rest)
+    for group in pinned:
+        if not all(map(held.holds, group.view.minus(held).positions())):
+            return False
+    exits += [ItemGroup(view, step.numbered_in, DecisionOutcome.DROPPED, DecisionReason.POLICY) for view in rest]
     step.exits, step.pinned = tuple(exits), tuple(pinned)
     return True
 
 
-def _rest(whole: View, parts: Iterable[View]) -> list[View] | None:
+def _rest(whole: View, parts: Sequence[View]) -> list[View] | None:
     """What of a view is in none of its parts, a view for each column; None where two share an item, or one has another.
 
     The history's classes of events together are all of it, so that what is in the one is compared with the others.
     """
-    parts = list(parts)
     if _make_up(whole, parts):
         return []
     history = whole.history
@@ -277,12 +288,14 @@ def _rest(whole: View, parts: Iterable[View]) -> list[View] | None:
     return rest
 
 
-def _make_up(whole: View, parts: Iterable[View]) -> bool:
+def _make_up(whole: View, parts: Sequence[View]) -> bool:
     """Whether views of one column make up all of an interval of it, as a straight cut and what it leaves do."""
     if len(whole.segments) != 1:
         return False
     column, at, end = whole.segments[0]
-    for one, start, stop in sorted((segment for part in parts for segment in part.segments), key=_start):
+    segments = [segment for part in parts for segment in part.segments]
+    segments.sort(key=_start)
+    for one, start, stop in segments:
         if one is not column or start != at:
             return False
         at = stop

@@ -35,7 +35,12 @@ class OpenAssembly:
     def begin_step(self, policy: str, kind: str | None, config: Mapping[str, Any]) -> Step:
         """The next step: it takes in what the one before it let out, and has changed nothing of it yet."""
         record = self.record
-        prompts, numbered, view = record.prompts_out, record.numbered_out, record.view_out
+        if record.steps:
+            last = record.steps[-1]
+            prompts, sources, numbered, view = last.prompts_out, last.sources, last.numbered_out, last.view_out
+        else:
+            prompts, sources = record.prompts_in, record.sources
+            numbered, view = record.ledger_input.numbered, record.ledger_input.view
         step = Step(
             policy=policy,
             index=len(record.steps),
@@ -43,7 +48,7 @@ class OpenAssembly:
             config=config,
             prompts_in=prompts,
             prompts_out=prompts,
-            sources=record.sources,
+            sources=sources,
             numbered_in=numbered,
             view_in=view,
             numbered_out=numbered,

@@ -24,12 +24,12 @@ from otel_assembly.messages.describe import EventFacts, EventKind, describe
 from otel_assembly.messages.tool_pairs import ANSWERS, ECHO, MEDIA, ORPHAN, Pairing
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Mapping
 
     from otel_assembly.tokens import TokenMeter
 
 KINDS: Final = tuple(EventKind)
-_CODES: Final = {kind: code for code, kind in enumerate(KINDS)}
+_CODES: Final[Mapping[str, int]] = {kind: code for code, kind in enumerate(KINDS)}
 CONVERSATION_KINDS: Final = frozenset(
     {
         EventKind.REQUEST,
@@ -44,7 +44,9 @@ CONVERSATION_KINDS: Final = frozenset(
 _ALERT, _NON_CONVERSATION, _ORPHAN, _REQUEST, _SUMMARY, _OTHER = range(6)
 _NAMED: Final = {EventKind.ALERT: _ALERT, EventKind.REQUEST: _REQUEST, EventKind.SUMMARY: _SUMMARY}
 #: Which of them lists an event that is no orphan, by the code of its kind.
-_LISTS_OF: Final = bytes(_NAMED.get(kind, _OTHER if kind in CONVERSATION_KINDS else _NON_CONVERSATION) for kind in KINDS)
+_LISTS_OF: Final = bytes(
+    _NAMED.get(kind, _OTHER if kind in CONVERSATION_KINDS else _NON_CONVERSATION) for kind in KINDS
+)
 #: Facts of so many newest events are held until they are counted and digested, so that a text is read once.
 _FRESH: Final = 1024
 #: Token tables of so many meters are held: a second assembler with another model is common, a tenth is not.
@@ -318,15 +320,12 @@ class History(Sequence[Any]):
 
     def newest_request(self, view: View) -> int:
         """The position of the newest user request in a view; −1 where it has none."""
-        if not len(view):
-            return -1
-        first = view.position(0)
-        for index in range(self.requests.index(view.end) - 1, -1, -1):
-            position = self.requests.position(index)
-            if position < first:
+        requests = self.requests.held
+        for index in range(bisect_left(requests, view.end) - 1, -1, -1):
+            if view.holds(requests[index]):
+                return requests[index]
+            if requests[index] < view.position(0):
                 break
-            if view.holds(position):
-                return position
         return -1
 
 
@@ -376,5 +375,3 @@ def text_digest(texts: Iterable[str]) -> int:
         state.update(len(raw).to_bytes(8, "big"))
         state.update(raw)
     return int.from_bytes(state.digest(), "big") or 1
-
-

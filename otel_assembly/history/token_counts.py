@@ -77,7 +77,8 @@ class TokenTable:
         with history.lock:
             here = len(self._counts)  # another thread may have counted meanwhile
             self._counts.extend(found[max(0, here - start) :])
-            self.estimated = merged([*self.estimated, *to_runs(at for at in estimates if at >= here)])
+            if estimates:
+                self.estimated = merged([*self.estimated, *to_runs(at for at in estimates if at >= here)])
         return self._counts
 
     def _count(self, positions: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -99,14 +100,14 @@ class TokenTable:
 
     def tokens(self, position: int) -> int:
         """The tokens of an event, counted."""
-        if self.estimated and is_in(self.estimated, position):
+        if self.estimated and position < self.estimated[-1][1] and is_in(self.estimated, position):
             self._correct([position])
         return self.known(position)
 
     def exact(self, view: View) -> None:
         """Count the events of a view whose tokens are an estimate."""
         self.arrive(view.end)
-        if self.estimated:
+        if self.estimated and view.segments and view.position(0) < self.estimated[-1][1]:
             self._correct([at for column, start, stop in self._estimates(view) for at in column.positions(start, stop)])
 
     def estimates(self, view: View) -> int:

@@ -76,22 +76,32 @@ Segment = tuple[Column, int, int]
 
 
 class View(Sequence[Any]):
-    """An immutable sequence of a history's events, in their order there; the very objects."""
+    """An immutable sequence of a history's events, in their order there; the very objects.
 
-    __slots__ = ("_length", "_places", "history", "is_slice", "segments")
+    Attributes:
+        history: Whose events these are.
+        segments: Which of them: a column, and the indexes there.
+        is_slice: Whether it was cut out with no regard to what belongs together: a call may be in it, and its result
+            not.
+        end: One past the newest position.
+    """
+
+    __slots__ = ("_length", "_places", "end", "history", "is_slice", "segments")
 
     def __init__(self, history: History, segments: Iterable[Segment], *, is_slice: bool = False) -> None:
         self.history = history
-        #: Whether it was cut out with no regard to what belongs together: a call may be in it, and its result not.
         self.is_slice = is_slice
         held: list[Segment] = []
-        length = 0
+        length = end = 0
         for segment in segments:
-            if segment[1] < segment[2]:
+            column, start, stop = segment
+            if start < stop:
                 held.append(segment)
-                length += segment[2] - segment[1]
+                length += stop - start
+                end = stop if type(column) is Column else column.position(stop - 1) + 1
         self.segments = tuple(held)
         self._length = length
+        self.end = end
         self._places: tuple[list[int], list[int]] | None = None
 
     def _starts(self) -> tuple[list[int], list[int]]:
@@ -172,6 +182,8 @@ class View(Sequence[Any]):
         """The view's index of a position of the history; −1 where it is not in the view."""
         if len(self.segments) == 1:
             column, start, stop = self.segments[0]
+            if type(column) is Column:
+                return position - start if start <= position < stop else -1
             index = column.index(position)
             return index - start if start <= index < stop and column.position(index) == position else -1
         indexes, firsts = self._starts()
@@ -188,14 +200,6 @@ class View(Sequence[Any]):
         return self.index_of(position) >= 0
 
     @property
-    def end(self) -> int:
-        """One past the newest position."""
-        if not self.segments:
-            return 0
-        column, _, stop = self.segments[-1]
-        return column.position(stop - 1) + 1
-
-    @property
     def whole(self) -> bool:
         """Whether this is all of the history, as long as it was when the view was made."""
         return not self.segments or (
@@ -206,9 +210,13 @@ class View(Sequence[Any]):
         """The part of this view that runs ``[start, stop)`` of its own indexes name, ascending and disjoint."""
         segments: list[Segment] = []
         if len(self.segments) == 1:
-            column, low, _ = self.segments[0]
+            column, low, high = self.segments[0]
             for start, stop in runs:
-                _extend(segments, (column, low + start, low + min(stop, self._length)))
+                segment = column, low + start, min(low + stop, high)
+                if segments:
+                    _extend(segments, segment)
+                else:
+                    segments.append(segment)
             return self._cut_out(segments)
         indexes, _ = self._starts()
         for start, stop in runs:
@@ -224,7 +232,7 @@ class View(Sequence[Any]):
 
     def _cut_out(self, segments: Sequence[Segment]) -> View:
         part = View(self.history, segments, is_slice=self.is_slice)
-        part.is_slice |= len(part) < self._length
+        part.is_slice |= part._length < self._length
         return part
 
     def mended(self) -> View:

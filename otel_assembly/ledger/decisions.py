@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from otel_assembly.decision import Decision, DecisionOutcome, DecisionReason
 from otel_assembly.ledger.ledger_diff import entered, exits_from_the_prompt
-from otel_assembly.ledger.snapshot import item_text
+from otel_assembly.ledger.snapshot import gone, item_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,14 +30,14 @@ def decisions_of(record: Record) -> Iterator[Decision]:
     since = record.last
     for step in record.steps:
         same = since if since is not None and since.did(step.index, step.policy) else None
-        yield from _exits(record, entered(record.gone(step), same.exits[step.index] if same else ()), step)
-        made = set(step.injected) - ({item for _, item in same.created[step.index]} if same else set())
+        yield from _exits(record, entered(record.gone(step), gone(same.steps, step.index) if same else ()), step)
+        made = set(step.injected) - (set(same.steps[step.index].injected) if same else set())
         for position in _places(step.numbered_out, step.view_out, made & record.made):
             yield _decision(record, step.numbered_out, position, DecisionOutcome.INJECTED, DecisionReason.POLICY, step)
     yield from _kept(record, since)
     for step in record.steps:
         same = since if since is not None and since.did(step.index, step.policy) else None
-        moved = set(step.moved).difference(same.moved[step.index] if same else ())
+        moved = set(step.moved).difference(same.steps[step.index].moved if same else ())
         for position in _places(record.numbered_out, record.view_out, moved):
             yield _decision(
                 record, record.numbered_out, position, DecisionOutcome.REORDERED, DecisionReason.POLICY, step
@@ -54,7 +54,7 @@ def _kept(record: Record, since: Snapshot | None) -> Iterator[Decision]:
     """What is in the prompt and was not, and what is there by another rule than before."""
     numbered, view = record.numbered_out, record.view_out
     why = {item: (reason, step) for step in record.steps for item, reason in _pinned(step.pinned)}
-    was = dict(_pinned(group for groups in since.pinned for group in groups)) if since is not None else {}
+    was = dict(_pinned(group for step in since.steps for group in step.pinned)) if since is not None else {}
     changed = {item for item in {*why, *was} if (why[item][0] if item in why else None) is not was.get(item)}
     before = set(since.numbered.of(since.kept)) if since is not None else set()
     back = _back(record, since)
@@ -70,7 +70,7 @@ def _back(record: Record, since: Snapshot | None) -> dict[int, Step]:
     if since is None:
         return {}
     steps = [step for step in record.steps if since.did(step.index, step.policy)]
-    left = ((step, entered(since.exits[step.index], record.gone(step), tagged=False)) for step in steps)
+    left = ((step, entered(gone(since.steps, step.index), record.gone(step), tagged=False)) for step in steps)
     return {item: step for step, groups in left for group in groups for item in group.numbered.of(group.view)}
 
 

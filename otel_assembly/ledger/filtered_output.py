@@ -72,13 +72,13 @@ class FilteredOutput:
         history, at = self.kept.history, self._known
         held, gone = self.kept.held, self.gone.held
         for start, stop in (*kept, (length, length)):
-            gone.extend(self._column.positions(at, start))  # type: ignore[attr-defined]  # an array
+            gone.extend(self._column.positions(at, start))
             for position in self._column.positions(start, stop):
                 flags = self._pairing.append(history.facts(position))
                 if history.flags(position) & ECHO and not flags & ECHO:
                     return False
                 self._orphans += bool(flags & ORPHAN)
-                held.append(position)  # type: ignore[attr-defined]  # an array
+                held.append(position)
             self._places.extend(range(start, stop))
             at = stop
         self._known = length

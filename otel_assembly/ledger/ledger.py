@@ -134,7 +134,7 @@ class Ledger:
     def made_by(self, step: Step) -> tuple[tuple[Any, int], ...]:
         """What this step made in the last assembly, with the item ids, and what did not come in since."""
         last = self.last
-        made = last.created[step.index] if last is not None and last.did(step.index, step.policy) else ()
+        made = last.steps[step.index].created if last is not None and last.did(step.index, step.policy) else ()
         if not (made and self.observed):
             return made
         first = step.earlier[0] if step.earlier else step
@@ -287,7 +287,7 @@ class Ledger:
 
     def _made_before(self, events: Sequence[Any]) -> list[int | None]:
         """The item ids of those events that a step of the last assembly made: its output is this input."""
-        made = [one for step in self.last.created for one in step] if self.observed and self.last is not None else []
+        made = list(self.last.created) if self.observed and self.last is not None else []
         if not made:
             return [None] * len(events)
         found = EventMatcher([event for event, _ in made], read=self.facts_of).match(events)
@@ -329,7 +329,7 @@ class Ledger:
         self.leaves = {item: leaves for item, leaves in self.leaves.items() if item in here}
         if not self._told:
             return
-        made = {item: event for step in (self.last.created if self.last is not None else ()) for event, item in step}
+        made = {item: event for event, item in (self.last.created if self.last is not None else ())}
         stays = merged((item, item + 1) for item in (*here, *made))
         changed = [
             item

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from otel_assembly._internal.intervals import Run, difference, is_in, merged, to_runs
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.history.view import Column, View
-from otel_assembly.ledger.snapshot import ItemGroup, item_id_runs, item_id_runs_backward
+from otel_assembly.ledger.snapshot import ItemGroup, gone, item_id_runs, item_id_runs_backward
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,8 +79,7 @@ def exits_from_the_prompt(record: Record, step: Step) -> list[ItemGroup]:
     last, left = record.last, record.gone(step)
     if last is None or not left:
         return list(left)
-    out = [group for groups in last.exits for group in groups]
-    return entered(left, out, tagged=False)
+    return entered(left, list(last.gone), tagged=False)
 
 
 def dropped_new(record: Record, step: Step, *, net: bool = False) -> int:
@@ -100,8 +99,8 @@ def listed_exits(record: Record, step: Step) -> tuple[list[tuple[Tag, list[Run]]
     Of what it dropped at most `MAX_RUNS` runs are listed.
     """
     dropped = [group for group in step.exits if group.outcome is DecisionOutcome.DROPPED]
-    gone = [group for group in step.exits if group.outcome is not DecisionOutcome.DROPPED]
-    compacted = [(group.tag, item_id_runs(group.view, group.numbered)) for group in gone]
+    others = [group for group in step.exits if group.outcome is not DecisionOutcome.DROPPED]
+    compacted = [(group.tag, item_id_runs(group.view, group.numbered)) for group in others]
     chosen = _newest(dropped, MAX_RUNS + 1)
     rest: list[str] = []
     if len(chosen) > MAX_RUNS:
@@ -130,8 +129,8 @@ def _most_telling(record: Record, step: Step, dropped: Sequence[ItemGroup]) -> l
     last = record.last
     if last is None:
         return _newest(dropped, MAX_RUNS)
-    new = entered(dropped, last.exits[step.index] if last.did(step.index, step.policy) else ())
-    fresh = entered(new, [group for groups in last.exits for group in groups], tagged=False)
+    new = entered(dropped, gone(last.steps, step.index) if last.did(step.index, step.policy) else ())
+    fresh = entered(new, list(last.gone), tagged=False)
     chosen: list[tuple[int, Tag, Run]] = []
     for groups in (entered(new, fresh, tagged=False), fresh, entered(dropped, new, tagged=False)):
         chosen += _newest(groups, MAX_RUNS - len(chosen))

@@ -6,15 +6,15 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly._internal.intervals import Run, to_runs
 from otel_assembly.decision import PrefixBreak
 from otel_assembly.history.broken_pairs import broken_in
-from otel_assembly.ledger.snapshot import ItemGroup, Snapshot, item_id_runs
+from otel_assembly.ledger.snapshot import ItemGroup, Snapshot, gone, item_id_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
+    from otel_assembly._internal.intervals import Run
     from otel_assembly.context import Context
     from otel_assembly.conversation import HaltGuard
     from otel_assembly.decision import Overflow
@@ -251,15 +251,7 @@ class Record:
 
     def gone(self, step: Step) -> Sequence[ItemGroup]:
         """What left by a step, and no later step put back."""
-        back = {item for later in self.steps[step.index + 1 :] for item in later.put_back}
-        if not (back and step.exits):
-            return step.exits
-        found: list[ItemGroup] = []
-        for group in step.exits:
-            stays = to_runs(at for at, item in enumerate(group.numbered.of(group.view)) if item not in back)
-            if stays:
-                found.append(ItemGroup(group.view.pick(stays), group.numbered, group.outcome, group.reason))
-        return found
+        return gone(self.steps, step.index)
 
     def broken(self, view: View) -> int:
         """Events of what a step let out that lost the other half of their pair."""
@@ -303,15 +295,11 @@ class Record:
     def snapshot(self) -> Snapshot:
         """What the next assembly needs of this one."""
         return Snapshot(
-            policies=tuple(step.policy for step in self.steps),
-            exits=tuple(tuple(self.gone(step)) for step in self.steps),
-            pinned=tuple(step.pinned for step in self.steps),
-            moved=tuple(step.moved for step in self.steps),
-            created=tuple(step.created for step in self.steps),
+            steps=tuple(self.steps),
             prompts=self.prompts_out,
             tools=self.context.tools,
-            kept=self.view_out,
+            kept=(kept := self.view_out),
             numbered=self.numbered_out,
             kinds=self.kinds,
-            kept_table=self.table(self.view_out),
+            kept_table=self.table(kept),
         )

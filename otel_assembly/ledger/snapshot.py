@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from otel_assembly._internal.intervals import to_runs
 from otel_assembly.matching.event_index import EventIndex
 
 if TYPE_CHECKING:
@@ -275,8 +276,6 @@ class Step:
 
     def let_out(self, prompts: tuple[str, ...]) -> None:
         """These are the prompts now: one that came in keeps its source, and a new one is the policy's."""
-        if prompts is self.prompts_in:
-            return
         known: dict[str, list[str]] = {}
         for prompt, source in zip(reversed(self.prompts_in), reversed(self.sources), strict=True):
             known.setdefault(prompt, []).append(source)
@@ -284,16 +283,25 @@ class Step:
         self.sources = tuple(some.pop() if (some := known.get(prompt)) else self.policy for prompt in prompts)
 
 
+def gone(steps: Sequence[Step], index: int) -> Sequence[ItemGroup]:
+    """What left by one of an assembly's steps, and no later step put back."""
+    step = steps[index]
+    back = {item for later in steps[index + 1 :] for item in later.put_back} if step.exits else ()
+    if not back:
+        return step.exits
+    found: list[ItemGroup] = []
+    for group in step.exits:
+        stays = to_runs(at for at, item in enumerate(group.numbered.of(group.view)) if item not in back)
+        if stays:
+            found.append(ItemGroup(group.view.pick(stays), group.numbered, group.outcome, group.reason))
+    return found
+
+
 @dataclass(slots=True)
 class Snapshot:
     """What one assembly did, as far as the next one needs it."""
 
-    policies: tuple[str, ...]
-    #: By step: what left, what was pinned, what was moved, and the events that were created, with their item ids.
-    exits: tuple[tuple[ItemGroup, ...], ...]
-    pinned: tuple[tuple[ItemGroup, ...], ...]
-    moved: tuple[tuple[int, ...], ...]
-    created: tuple[tuple[tuple[Any, int], ...], ...]
+    steps: tuple[Step, ...]
     prompts: tuple[str, ...]
     tools: tuple[Mapping[str, Any], ...]
     kept: View
@@ -302,9 +310,19 @@ class Snapshot:
     kinds: Sequence[int] | None
     kept_table: TokenTable
 
+    @property
+    def gone(self) -> Iterator[ItemGroup]:
+        """What its steps took out."""
+        return (group for step in self.steps for group in gone(self.steps, step.index))
+
+    @property
+    def created(self) -> Iterator[tuple[Any, int]]:
+        """The events that its steps made, with their item ids."""
+        return (made for step in self.steps for made in step.created)
+
     def did(self, index: int, policy: str) -> bool:
         """Whether this policy stood at this place of the chain: a framework's chain need not be the same each time."""
-        return index < len(self.policies) and self.policies[index] == policy
+        return index < len(self.steps) and self.steps[index].policy == policy
 
 
 @dataclass(slots=True)

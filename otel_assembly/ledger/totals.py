@@ -247,14 +247,14 @@ def _cause(record: Record, last: Snapshot, at: int) -> str:
                     else PrefixBreak.CUT_MOVED.value
                 )
         summarises = any(group.outcome is DecisionOutcome.COMPACTED for group in step.exits)
-        before = last.created[step.index] if last.did(step.index, step.policy) else ()
+        before = last.steps[step.index].created if last.did(step.index, step.policy) else ()
         if summarises and (item in {item_id for _, item_id in before} or entrant in step.injected):
             return PrefixBreak.COMPACTED.value
     if all(item_id != item for item_id in record.numbered_out.of(view)):
         return PrefixBreak.EVENT_CHANGED.value
     if any(item_id == entrant for item_id in last.numbered.of(kept)):
         return PrefixBreak.REORDERED.value
-    out_before = any(_holds(group, view, new, entrant) for groups in last.exits for group in groups)
+    out_before = any(_holds(group, view, new, entrant) for group in last.gone)
     return PrefixBreak.CUT_MOVED.value if out_before else PrefixBreak.EVENT_CHANGED.value
 
 

@@ -195,7 +195,7 @@ def as_view(events: Sequence[Any]) -> View:
     if isinstance(events, History):
         return events.view()
     view = events.view if isinstance(events, EventList) else events
-    if isinstance(view, View) and not _answered_since(view):
+    if isinstance(view, View) and (view.end == len(view.history) or not _answered_since(view)):
         if not view.is_slice:
             return view
         if _holds_whole_pairs(view):
@@ -315,10 +315,11 @@ def keep(view: View, runs: Sequence[Run], reason: DecisionReason) -> tuple[View,
     Returns:
         What is kept, and verdicts: `reason` for what the runs leave out, an orphan's reason for what the mend took.
     """
-    kept = view.pick(runs)
+    kept, count = view.pick(runs), len(view)
     verdicts: list[Verdict] = []
-    outside = view.pick(complement(len(view), runs)) if len(kept) < len(view) else None
-    if outside:
+    if len(kept) < count:
+        straight = len(runs) == 1 and runs[0][1] == count
+        outside = view.pick([(0, runs[0][0])] if straight else complement(count, runs))
         verdicts.append(Verdict(outside, DecisionOutcome.DROPPED, reason))
     lost = unpaired(view.history.pairing, kept.backward(), newest_response(view)) if view.history.has_pairs else ()
     if lost:

@@ -217,8 +217,9 @@ class BudgetPlan:
             corrected = len(table.corrected)
             corrections = self._corrections()
             fits = self._oldest_fitting(room, corrections)
-            if table.estimated:  # the one in front decides the cut
-                table.exact(view.pick([(max(first, fits - 1), len(view))]))
+            edge = max(first, fits - 1)  # the one in front decides the cut
+            if table.estimated and edge < len(view) and view.position(edge) < table.estimated[-1][1]:
+                table.exact(view.pick([(edge, len(view))]))
         if fits <= first:
             return first
         if step_tokens:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 from copy import copy
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -166,7 +165,7 @@ def _result(event: Any) -> EventFacts:
 
 def _results(event: Any) -> EventFacts:
     facts = _answering(event.results)
-    return replace(facts, text="", fields=[text for text in (facts.text, *facts.fields) if text])
+    return facts._replace(text="", fields=[text for text in (facts.text, *facts.fields) if text])
 
 
 def _answering(results: Sequence[Any]) -> EventFacts:

@@ -8,7 +8,7 @@ cuts itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, chain, compress, count
 from operator import attrgetter, is_, ne
 from typing import TYPE_CHECKING, Any, Final
@@ -69,12 +69,12 @@ def _(part: Part) -> EventFacts:
 
 @describe.register
 def _(message: Msg) -> EventFacts:
-    return replace(_read(message.role, message.content), id=message.id)
+    return _read(message.role, message.content)._replace(id=message.id)
 
 
 @describe.register
 def _(message: SummaryMsg) -> EventFacts:
-    return replace(_read(message.role, message.content, kind=EventKind.SUMMARY), id=message.id)
+    return _read(message.role, message.content, kind=EventKind.SUMMARY)._replace(id=message.id)
 
 
 @summary_like.register(Part)
@@ -240,7 +240,7 @@ def _read(
     facts = draft.facts(kind or _kind(role, said=said, hinted=hinted, closes=bool(draft.closes)), {})
     texts = [facts.text, *facts.fields] if facts.text else facts.fields
     own = _named(name, texts, facts.media_tokens) if name is not None else None
-    return replace(facts, id=own, framed=framed)
+    return facts._replace(id=own, framed=framed)
 
 
 def _into(draft: Draft, content: Any) -> None:
