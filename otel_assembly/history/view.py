@@ -239,8 +239,22 @@ class View(Sequence[Any]):
         """The same view, said to hold no half of a pair: for whoever cut it out and has taken out what that parted."""
         return View(self.history, self.segments)
 
+    def beyond(self, other: View) -> View | None:
+        """As `minus`, where both are one interval of one column; None where they are not."""
+        if len(self.segments) != 1 or len(other.segments) != 1:
+            return None
+        (column, start, stop), (another, low, high) = *self.segments, *other.segments
+        if column is not another:
+            return None
+        left = [(column, start, min(stop, low)), (column, max(start, high), stop)]
+        return View(self.history, left if low < stop and start < high else self.segments)
+
     def minus(self, other: View) -> View:
         """The part of this view that is not in another one of the same history, by interval over shared columns."""
+        view = self.beyond(other)
+        if view is not None:
+            view.is_slice = self.is_slice or len(view) < self._length
+            return view
         held: dict[int, list[Run]] = {}
         for column, start, stop in other.segments:
             held.setdefault(id(column), []).append((start, stop))

@@ -74,12 +74,14 @@ def _arrival(record: Record, numbered: NumberedHistory, position: int) -> Arriva
     )
 
 
-def exits_from_the_prompt(record: Record, step: Step) -> list[ItemGroup]:
+def exits_from_the_prompt(record: Record, step: Step) -> Sequence[ItemGroup]:
     """What was in the previous prompt, or arrived since, and left by this step: what a counter counts."""
-    last, left = record.last, record.gone(step)
-    if last is None or not left:
-        return list(left)
-    return entered(left, list(last.gone), tagged=False)
+    if not step.exits:
+        return ()
+    if step.index not in record.left:
+        last, left = record.last, record.gone(step)
+        record.left[step.index] = left if last is None else entered(left, list(last.gone), tagged=False)
+    return record.left[step.index]
 
 
 def dropped_new(record: Record, step: Step, *, net: bool = False) -> int:
@@ -151,6 +153,11 @@ def entered(new: Sequence[ItemGroup], old: Sequence[ItemGroup], *, tagged: bool 
     """The items of `new` that are not in `old`; with `tagged`, also those whose outcome or reason was another."""
     if not old or not new:
         return list(new)
+    if len(new) == len(old) == 1 and (not tagged or new[0].tag == old[0].tag):
+        (group,), (before,) = new, old
+        view = group.view.beyond(before.view)
+        if view is not None:
+            return [ItemGroup(view, group.numbered, group.outcome, group.reason)] if view else []
     if not _comparable(new, old):
         return _by_item_id(new, old, tagged=tagged)
     held: dict[tuple[int, Tag | None], list[Run]] = {}

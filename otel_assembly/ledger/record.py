@@ -90,6 +90,20 @@ class Totals:
         return self.tokens_out / self.budget if self.budget else None
 
 
+@dataclass(slots=True)
+class StepTotals:
+    """A step in numbers."""
+
+    tokens_in: int
+    tokens_out: int
+    injected: int
+    injected_tokens: int
+    dropped: int
+    dropped_tokens: int
+    compacted: int
+    compacted_tokens: int
+
+
 @dataclass(frozen=True, slots=True)
 class Prefix:
     """What a prompt begins with in common with the previous one of its conversation.
@@ -169,8 +183,11 @@ class Record:
     _prompts: tuple[tuple[str, ...], int] | None = None
     #: Tokens of what is sent, by kind, once somebody has asked.
     kinds: Sequence[int] | None = None
-    #: Its numbers, once somebody has asked.
+    #: Its numbers and those of its steps, once somebody has asked.
     totals: Totals | None = None
+    step_totals: Sequence[StepTotals] = ()
+    #: By step, what it took out that was in the previous prompt, or is new.
+    left: dict[int, Sequence[ItemGroup]] = field(default_factory=dict)
 
     @property
     def prompts_out(self) -> tuple[str, ...]:
@@ -208,12 +225,12 @@ class Record:
     @property
     def framing(self) -> int:
         """Tokens of messages to send that several events are joined to."""
-        return sum(step.framing for step in self.steps)
+        return sum([step.framing for step in self.steps])
 
     @property
     def separators(self) -> int:
         """Tokens that joining events to messages added."""
-        return sum(step.separators for step in self.steps)
+        return sum([step.separators for step in self.steps])
 
     @property
     def pure(self) -> bool:

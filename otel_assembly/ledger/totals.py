@@ -7,43 +7,108 @@ from typing import TYPE_CHECKING, Final
 
 from otel_assembly.decision import DecisionOutcome, PrefixBreak, PromptPart
 from otel_assembly.history.history import KINDS, text_digest
-from otel_assembly.ledger.record import Breakpoints, Prefix, Totals
+from otel_assembly.ledger.record import Breakpoints, Prefix, StepTotals, Totals
 from otel_assembly.messages.tool_pairs import ECHO
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_assembly.history.history import History
+    from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.history.view import View
     from otel_assembly.ledger.record import Record
-    from otel_assembly.ledger.snapshot import ItemGroup, Snapshot
+    from otel_assembly.ledger.snapshot import ItemGroup, Snapshot, Step
+
+
+class Sums:
+    """Tokens of what one assembly passes on: of a view that one step lets out and the next takes in, they are one sum.
+
+    A sum is remembered by the identity of what was summed, so that it must not outlive the record.
+    """
+
+    __slots__ = ("_around", "_items", "_meter", "_prompts", "_tables")
+
+    def __init__(self, record: Record) -> None:
+        self._meter = record.meter
+        self._around = record.meter.priming + record.meter.tools(record.context.tools)
+        self._tables: dict[int, TokenTable] = {}
+        self._items: dict[int, int] = {}
+        self._prompts: dict[int, int] = {}
+
+    def items(self, view: View) -> int:
+        """Tokens of a view's items."""
+        tokens = self._items.get(id(view))
+        if tokens is None:
+            history = view.history
+            table = self._tables.get(id(history))
+            if table is None:
+                table = self._tables[id(history)] = history.table(self._meter)
+            tokens = self._items[id(view)] = table.sum(view)
+        return tokens
+
+    def rendered(self, prompts: tuple[str, ...], view: View) -> int:
+        """Tokens of a rendered prompt."""
+        tokens = self._prompts.get(id(prompts))
+        if tokens is None:
+            tokens = self._prompts[id(prompts)] = sum(map(self._meter.prompt, prompts))
+        return self._around + tokens + self.items(view)
 
 
 def totals_of(record: Record) -> Totals:
     """The numbers of an assembly, worked out once; what will be sent is counted where it had an estimate."""
     if record.totals is None:
-        record.totals = _totals(record)
+        record.count_sent()
+        sums = Sums(record)
+        record.step_totals = [_step_totals(record, step, sums) for step in record.steps]
+        record.totals = _totals(record, sums)
     return record.totals
 
 
-def _totals(record: Record) -> Totals:
-    record.count_sent()
+def _step_totals(record: Record, step: Step, sums: Sums) -> StepTotals:
+    dropped = dropped_tokens = compacted = compacted_tokens = injected = injected_tokens = 0
+    tokens_in = sums.rendered(step.prompts_in, step.view_in) + step.around_in
+    if step.error is not None and record.error is not None:
+        # A policy that raised and was skipped let everything through; this one let nothing.
+        return StepTotals(tokens_in, 0, 0, 0, len(step.view_in), sums.items(step.view_in), 0, 0)
+    for group in step.exits:
+        if group.outcome is DecisionOutcome.DROPPED:
+            dropped += len(group.view)
+            dropped_tokens += sums.items(group.view)
+        else:
+            compacted += len(group.view)
+            compacted_tokens += sums.items(group.view)
+    if step.created:
+        made = set(step.injected)
+        item_id = step.numbered_out.item_ids.of
+        table = record.table(step.view_out)
+        for position in step.view_out.positions():
+            if item_id(position) in made:
+                injected += 1
+                injected_tokens += table.known(position)
+    tokens_out = sums.rendered(step.prompts_out, step.view_out) + step.framing + step.separators
+    return StepTotals(
+        tokens_in, tokens_out, injected, injected_tokens, dropped, dropped_tokens, compacted, compacted_tokens
+    )
+
+
+def _totals(record: Record, sums: Sums) -> Totals:
     view_in, view_out = record.ledger_input.view, record.view_out
     sent = record.error is None
-    budget, fixed = min(
-        ((step.budget, step.fixed) for step in record.steps if step.budget is not None),
-        key=lambda limits: limits[0],
-        default=(None, None),
-    )
+    budget = fixed = None
+    for step in record.steps:
+        if step.budget is not None and (budget is None or step.budget < budget):
+            budget, fixed = step.budget, step.fixed
     if not sent and record.overflow is not None and record.overflow.unit == "tokens":
         budget = record.overflow.budget
     injected, injected_tokens, dropped, dropped_tokens, compacted, compacted_tokens = (
-        _flow(record) if sent else (0, 0, len(view_in), record.items_tokens(view_in), 0, 0)
+        _flow(record) if sent else (0, 0, len(view_in), sums.items(view_in), 0, 0)
     )
+    around_in = sum([step.around_in for step in record.steps])
+    around_out = sum([step.framing + step.separators for step in record.steps])
     return Totals(
-        tokens_in=record.tokens(record.prompts_in, view_in) + sum(step.around_in for step in record.steps),
+        tokens_in=sums.rendered(record.prompts_in, view_in) + around_in,
         estimated_in=record.table(view_in).estimates(view_in),
-        tokens_out=(record.tokens(record.prompts_out, view_out) + record.framing + record.separators if sent else 0),
+        tokens_out=sums.rendered(record.prompts_out, view_out) + around_out if sent else 0,
         method=_method(record, view_out),
         encoding=record.meter.encoding,
         prompts_in=len(record.prompts_in),
@@ -56,8 +121,8 @@ def _totals(record: Record) -> Totals:
         dropped_tokens=dropped_tokens,
         compacted=compacted,
         compacted_tokens=compacted_tokens,
-        alerts_delivered=sum(len(step.alerts) for step in record.steps) if sent else 0,
-        halts_emitted=max(record.context.halts_emitted, sum(step.halts for step in record.steps)),
+        alerts_delivered=sum([len(step.alerts) for step in record.steps]) if sent else 0,
+        halts_emitted=max(record.context.halts_emitted, sum([step.halts for step in record.steps])),
         budget=budget,
         fixed=fixed,
         overflow=record.overflow,
@@ -74,15 +139,14 @@ def _method(record: Record, view_out: View) -> str:
 def _flow(record: Record) -> tuple[int, int, int, int, int, int]:
     """Injected, dropped and compacted items and their tokens, from the assembly's input to its output."""
     if record.pure:
-        dropped = [g.view for step in record.steps for g in step.exits if g.outcome is DecisionOutcome.DROPPED]
-        compacted = [g.view for step in record.steps for g in step.exits if g.outcome is DecisionOutcome.COMPACTED]
+        steps = record.step_totals
         return (
             0,
             0,
-            sum(map(len, dropped)),
-            sum(map(record.items_tokens, dropped)),
-            sum(map(len, compacted)),
-            sum(map(record.items_tokens, compacted)),
+            sum([step.dropped for step in steps]),
+            sum([step.dropped_tokens for step in steps]),
+            sum([step.compacted for step in steps]),
+            sum([step.compacted_tokens for step in steps]),
         )
     # Whatever stands in an assembly came in, or a step of it made it.
     made = record.made
@@ -199,6 +263,8 @@ def shared_prefix(new: View, old: View) -> int:
     """How many items two views begin with that read the same: by interval as far as that goes, then by their text."""
     count = shared_positions(new, old)
     if count == min(len(new), len(old)):
+        return count
+    if not _reads_the_same(new.history, new.position(count), old.history, old.position(count)):
         return count
     rest = zip(*(view.pick([(count, len(view))]).positions() for view in (new, old)), strict=False)
     for position, other in rest:

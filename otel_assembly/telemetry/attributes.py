@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from otel_assembly._internal.intervals import Run
     from otel_assembly.decision import BudgetEntry, BudgetReport, Overflow
-    from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.history.view import View
     from otel_assembly.ledger.record import Prefix, Record, Totals
     from otel_assembly.ledger.snapshot import Step
@@ -85,35 +84,25 @@ def assembly_attributes(record: Record, totals: Totals, prefix: Prefix, halts: i
     return attributes
 
 
-def step_attributes(record: Record, step: Step, sums: Sums, halts: int) -> Attributes:
+def step_attributes(record: Record, step: Step, halts: int) -> Attributes:
     """What stands on ``apply_policy`` beside the arrays of the ledger, and what it was opened with."""
     #: A policy that raised and was skipped let everything through.
     out = step.error is None or record.error is None
-    injected, injected_tokens = sums.injected(step) if out else (0, 0)
-    dropped = dropped_tokens = compacted = compacted_tokens = 0
-    for group in step.exits:
-        if group.outcome is DecisionOutcome.DROPPED:
-            dropped += len(group.view)
-            dropped_tokens += sums.items(group.view)
-        else:
-            compacted += len(group.view)
-            compacted_tokens += sums.items(group.view)
+    totals = record.step_totals[step.index]
     attributes: Attributes = {
-        names.TOKENS_IN: sums.rendered(step.prompts_in, step.view_in) + step.around_in,
-        names.TOKENS_OUT: (
-            sums.rendered(step.prompts_out, step.view_out) + step.framing + step.separators if out else 0
-        ),
+        names.TOKENS_IN: totals.tokens_in,
+        names.TOKENS_OUT: totals.tokens_out,
         names.EVENTS_IN: len(step.view_in),
         names.EVENTS_OUT: len(step.view_out) if out else 0,
-        names.EVENTS_INJECTED: injected,
+        names.EVENTS_INJECTED: totals.injected,
         names.PROMPTS_IN: len(step.prompts_in),
         names.PROMPTS_OUT: len(step.prompts_out) if out else 0,
-        names.DROPPED_COUNT: dropped if out else len(step.view_in),
+        names.DROPPED_COUNT: totals.dropped,
         names.DROPPED_NEW: dropped_new(record, step),
-        names.DROPPED_TOKENS: dropped_tokens if out else sums.items(step.view_in),
-        names.COMPACTED_COUNT: compacted if out else 0,
-        names.COMPACTED_TOKENS: compacted_tokens if out else 0,
-        names.INJECTED_TOKENS: injected_tokens,
+        names.DROPPED_TOKENS: totals.dropped_tokens,
+        names.COMPACTED_COUNT: totals.compacted,
+        names.COMPACTED_TOKENS: totals.compacted_tokens,
+        names.INJECTED_TOKENS: totals.injected_tokens,
         names.ALERTS_DELIVERED: len(step.alerts) if record.error is None else 0,
         names.HALTS_EMITTED: halts,
         **overflow_attributes(step.overflow),
@@ -257,53 +246,6 @@ def step_arrays(record: Record, step: Step) -> Arrays:
 def instructions_json(prompts: Iterable[str], content: Callable[[str], str]) -> str:
     """The prompts in the form of GenAI's ``gen_ai.system_instructions``."""
     return json.dumps([{"type": "text", "content": content(prompt)} for prompt in prompts], ensure_ascii=False)
-
-
-class Sums:
-    """Sums over one record, by the identity of what is summed: what one step lets out, the next one takes in."""
-
-    __slots__ = ("_around", "_injected", "_items", "_meter", "_prompts", "_tables")
-
-    def __init__(self, record: Record) -> None:
-        self._meter = record.meter
-        self._around = record.meter.priming + record.meter.tools(record.context.tools)
-        self._tables: dict[int, TokenTable] = {}
-        self._items: dict[int, int] = {}
-        self._prompts: dict[int, int] = {}
-        self._injected = {step.index: self._made(step) for step in record.steps if step.injected}
-
-    def _made(self, step: Step) -> View:
-        """What a step made."""
-        made = set(step.injected)
-        view = step.view_out
-        here = [position for position in view.positions() if step.numbered_out.item_ids.of(position) in made]
-        return view.pick_positions(here)
-
-    def table(self, view: View) -> TokenTable:
-        """The token table of a view's history."""
-        table = self._tables.get(id(view.history))
-        if table is None:
-            table = self._tables[id(view.history)] = view.history.table(self._meter)
-        return table
-
-    def items(self, view: View) -> int:
-        """Tokens of a view's items."""
-        tokens = self._items.get(id(view))
-        if tokens is None:
-            tokens = self._items[id(view)] = self.table(view).sum(view)
-        return tokens
-
-    def rendered(self, prompts: tuple[str, ...], view: View) -> int:
-        """Tokens of a rendered prompt."""
-        tokens = self._prompts.get(id(prompts))
-        if tokens is None:
-            tokens = self._prompts[id(prompts)] = sum(map(self._meter.prompt, prompts))
-        return self._around + tokens + self.items(view)
-
-    def injected(self, step: Step) -> tuple[int, int]:
-        """How many of its output's items a step made, and their tokens."""
-        view = self._injected.get(step.index)
-        return (0, 0) if view is None else (len(view), self.items(view))
 
 
 def texts_of(runs: Iterable[Run]) -> list[str]:

@@ -23,7 +23,6 @@ from otel_assembly.telemetry import conventions_metrics as catalogue
 from otel_assembly.telemetry.attempts import AttemptSpans
 from otel_assembly.telemetry.attributes import (
     StepItems,
-    Sums,
     assembly_arrays,
     assembly_attributes,
     instructions_json,
@@ -356,7 +355,6 @@ class OpenRecording:
             return
         # What does not get onto the span arrives with the next assembly of the ledger.
         self.recorded = False
-        sums = Sums(record)
         halts = max(totals.halts_emitted, len(self.halts))
         content = self._emitter.content
         arrays = assembly_arrays(record, content)
@@ -371,13 +369,13 @@ class OpenRecording:
             if timing is None or not timing.span.is_recording():
                 continue
             try:
-                self._describe_step(record, step, sums, timing)
+                self._describe_step(record, step, timing)
             except Exception as error:  # noqa: BLE001  # what fails in one step costs nothing of the others
                 self._emitter.failed("span", error)
 
-    def _describe_step(self, record: Record, step: Step, sums: Sums, timing: _PolicyTime) -> None:
+    def _describe_step(self, record: Record, step: Step, timing: _PolicyTime) -> None:
         halts = max(step.halts, timing.halts)
-        attributes = step_attributes(record, step, sums, halts)
+        attributes = step_attributes(record, step, halts)
         self._emitter.put(timing.span, timing.context, attributes, step_arrays(record, step), timing.ended_ns)
         for compaction in step.compactions if record.error is None else ():
             provenance = [run_text(*run) for run in compaction.provenance]
