@@ -203,9 +203,10 @@ class TokenTable:
 
     def by_kind(self, view: View) -> list[int]:
         """The tokens of a view's events, added up by kind, in the order of `EventKind`."""
-        sums, codes = [0] * len(EventKind), self._history.kind_codes
-        for code, tokens in zip(map(codes.__getitem__, view.positions()), self.each(view), strict=True):
-            sums[code] += tokens
+        sums, codes, counts = [0] * len(EventKind), self._history.kind_codes, self.arrive(view.end)
+        for column, start, stop in view.segments:
+            for position in column.positions(start, stop):
+                sums[codes[position]] += counts[position]
         return sums
 
 

@@ -6,10 +6,9 @@ Items are compared as intervals over the columns of their history, so that findi
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from otel_assembly._internal.intervals import Run, difference, is_in, merged, to_runs
 from otel_assembly.decision import DecisionOutcome
@@ -29,49 +28,22 @@ if TYPE_CHECKING:
 MAX_RUNS: Final = 64
 
 
-@dataclass(slots=True)
-class Arrival:
-    """An item at first sight."""
-
-    item: int
-    kind: str
-    tokens: int
-    bytes: int
-    atom: int
-    calls: int
-    numbered: NumberedHistory
-    position: int
-    #: Whether the tokens are an estimate.
-    estimated: bool
+#: An item at first sight: its id, its history with the ids there, and its position.
+Arrival: TypeAlias = "tuple[int, NumberedHistory, int]"
 
 
 def arrivals(record: Record) -> list[Arrival]:
     """The items that no recorded assembly has told of as they are: those that came in, and those that steps made."""
     numbered, view, told = record.ledger_input.numbered, record.ledger_input.view, record.told
     new = difference(merged((first, last + 1) for first, last in item_id_runs(view, numbered)), told)
+    item_id = numbered.item_ids.of
     positions = numbered.item_ids.find(item for run in new for item in range(*run))
-    found = {numbered.item_ids.of(position): (numbered, position) for position in positions if view.holds(position)}
+    found = {item_id(position): (numbered, position) for position in positions if view.holds(position)}
     for step in record.steps:
         for (_, item), position in zip(step.created, step.created_positions, strict=True):
             if not is_in(told, item):
                 found.setdefault(item, (step.numbered_out, position))
-    return [_arrival(record, *place) for place in found.values()]
-
-
-def _arrival(record: Record, numbered: NumberedHistory, position: int) -> Arrival:
-    history = numbered.history
-    table = history.table(record.meter)
-    return Arrival(
-        item=numbered.item_ids.of(position),
-        kind=history.kind(position).value,
-        tokens=table.known(position),
-        bytes=history.size(position),
-        atom=numbered.item_ids.of(history.atom(position)),
-        calls=history.calls(position),
-        numbered=numbered,
-        position=position,
-        estimated=is_in(table.estimated, position),
-    )
+    return [(item, *place) for item, place in found.items()]
 
 
 def exits_from_the_prompt(record: Record, step: Step) -> Sequence[ItemGroup]:
@@ -100,6 +72,8 @@ def listed_exits(record: Record, step: Step) -> tuple[list[tuple[Tag, list[Run]]
 
     Of what it dropped at most `MAX_RUNS` runs are listed.
     """
+    if not step.exits:
+        return [], []
     dropped = [group for group in step.exits if group.outcome is DecisionOutcome.DROPPED]
     others = [group for group in step.exits if group.outcome is not DecisionOutcome.DROPPED]
     compacted = [(group.tag, item_id_runs(group.view, group.numbered)) for group in others]

@@ -122,7 +122,7 @@ class DecidingPolicy:
     @property
     def config(self) -> Mapping[str, int | float | bool | str | None]:
         """The settings, for spans and configuration files: the constructor's parameters that are attributes as well."""
-        settings = ((name, getattr(self, name, self)) for name in parameters_of(type(self)))
+        settings = [(name, getattr(self, name, self)) for name in parameters_of(type(self))]
         return {name: value for name, value in settings if isinstance(value, SAYABLE)}
 
     @property

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 
-from otel_assembly._internal.intervals import to_runs
+from otel_assembly._internal.intervals import is_in, to_runs
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.ledger.ledger_diff import arrivals, dropped_new, listed_exits
 from otel_assembly.ledger.snapshot import item_id_runs, item_text, run_text
@@ -192,22 +192,29 @@ def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Arr
         tokens = list(map(record.meter.prompt, prompts))
         arrays.add([names.PROMPT_SOURCES, names.PROMPT_TOKENS], [list(map(sendable, record.sources)), tokens])
     arrived = arrivals(record)
+    if not arrived:
+        return arrays
     sources = _sources(record)
+    places = [(numbered.history, position) for _, numbered, position in arrived]
+    tables = [history.table(record.meter) for history, _ in places]
+    atoms = [numbered.item_ids.of(numbered.history.atom(position)) for _, numbered, position in arrived]
     columns: dict[str, list[Any]] = {
-        names.ARRIVED_ITEMS: [item_text(one.item) for one in arrived],
-        names.ARRIVED_KINDS: [one.kind for one in arrived],
-        names.ARRIVED_TOKENS: [one.tokens for one in arrived],
-        names.ARRIVED_BYTES: [one.bytes for one in arrived],
-        names.ARRIVED_ATOMS: [item_text(one.atom) for one in arrived],
-        names.ARRIVED_CALLS: [one.calls for one in arrived],
-        names.ARRIVED_SOURCES: [sources.get(one.item, "") for one in arrived],
+        names.ARRIVED_ITEMS: [item_text(item) for item, _, _ in arrived],
+        names.ARRIVED_KINDS: [history.kind(position).value for history, position in places],
+        names.ARRIVED_TOKENS: [table.known(at) for table, (_, at) in zip(tables, places, strict=True)],
+        names.ARRIVED_BYTES: [history.size(position) for history, position in places],
+        names.ARRIVED_ATOMS: list(map(item_text, atoms)),
+        names.ARRIVED_CALLS: [history.calls(position) for history, position in places],
+        names.ARRIVED_SOURCES: [sources.get(item, "") for item, _, _ in arrived],
     }
     if content is not None:
         columns[names.ARRIVED_CONTENTS] = [
-            content("\n".join(one.numbered.history.facts(one.position).texts)) for one in arrived
+            content("\n".join(history.facts(position).texts)) for history, position in places
         ]
     arrays.add(list(columns), list(columns.values()))
-    arrays.add([names.TOKENS_ESTIMATED_ITEMS], [runs_of(one.item for one in arrived if one.estimated)])
+    if any(table.estimated for table in tables):
+        estimated = [one[0] for one, table in zip(arrived, tables, strict=True) if is_in(table.estimated, one[2])]
+        arrays.add([names.TOKENS_ESTIMATED_ITEMS], [runs_of(estimated)])
     return arrays
 
 
