@@ -75,7 +75,7 @@ async def test_a_provider_configured_later_is_noticed(monkeypatch):
     assert telemetry.span("assemble_context").kept == ["0"]
 
 
-PROJECTIONS = ("assembly_attributes", "assembly_arrays", "step_attributes", "step_arrays", "Sums")
+PROJECTIONS = ("assembly_attributes", "assembly_arrays", "step_attributes", "step_arrays")
 
 
 @pytest.fixture
