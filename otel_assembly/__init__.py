@@ -121,6 +121,7 @@ if TYPE_CHECKING:
     from otel_assembly.tokens import (
         CalibratedCounter,
         CharacterCounter,
+        FastTiktokenCounter,
         MessageFraming,
         TiktokenCounter,
         TokenCounter,
@@ -173,6 +174,7 @@ __all__ = [
     "EventFacts",
     "EventKind",
     "ExtractiveCompactor",
+    "FastTiktokenCounter",
     "HaltEvent",
     "HaltGuard",
     "HaltedError",
@@ -306,7 +308,10 @@ _NAMES: Final = {
     "runtime": "BudgetMonitor LoopDetector Observer Stream TokenMonitor attach",
     "telemetry": "configure invoke_agent",
     "telemetry.recorder": "OpenTelemetryRecorder",
-    "tokens": "CalibratedCounter CharacterCounter MessageFraming TiktokenCounter TokenCounter TokenMeter counter_for",
+    "tokens": (
+        "CalibratedCounter CharacterCounter FastTiktokenCounter MessageFraming TiktokenCounter TokenCounter TokenMeter "
+        "counter_for"
+    ),
 }
 _MODULES: Final = {name: module for module, names in _NAMES.items() for name in names.split()}
 

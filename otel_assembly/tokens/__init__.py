@@ -2,6 +2,7 @@
 
 from otel_assembly.tokens.calibration import CalibratedCounter, CharacterCounter
 from otel_assembly.tokens.counters import CountMethod, TiktokenCounter, TokenCounter
+from otel_assembly.tokens.fast import FastTiktokenCounter
 from otel_assembly.tokens.meter import MessageFraming, TokenMeter
 from otel_assembly.tokens.models import counter_for
 from otel_assembly.tokens.vocabulary import shared_encoding
@@ -10,6 +11,7 @@ __all__ = [
     "CalibratedCounter",
     "CharacterCounter",
     "CountMethod",
+    "FastTiktokenCounter",
     "MessageFraming",
     "TiktokenCounter",
     "TokenCounter",
