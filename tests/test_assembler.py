@@ -402,3 +402,29 @@ async def test_a_store_that_cannot_be_read_fails_the_policy_by_its_name():
     with pytest.raises(PolicyFailedError, match="'working_memory'") as failed:
         await Assembler([WorkingMemoryPolicy()]).assemble([], [ModelRequest(content="one")], context)
     assert isinstance(failed.value.__cause__, KnowledgeStoreError)
+
+
+class LeavesOut:
+    """A policy of a user's own, which is given lists."""
+
+    name = "leaves_out"
+
+    async def apply(self, prompts, events, context):
+        return prompts, [event for event in events if event["content"] != "question 2"]
+
+
+@pytest.mark.parametrize("policy", [SlidingWindowPolicy(3), LeavesOut()])
+@pytest.mark.parametrize("renewed", [[], [1], [0, 1, 2, 3], [3]])
+async def test_chat_messages_that_say_what_they_said_are_the_same_items_and_the_objects_of_this_turn_are_sent(
+    policy, renewed
+):
+    messages = [{"role": "user", "content": f"question {number}"} for number in range(4)]
+    assembler, context = Assembler([policy]), Context()
+    before = (await assembler.assemble([], messages, context)).items
+    for at in renewed:
+        messages[at] = dict(messages[at])
+    messages.append({"role": "user", "content": "and now?"})
+    assembly = await assembler.assemble([], messages, context)
+    assert all(any(event is message for message in messages) for event in assembly.events)
+    assert assembly.items == [str(messages.index(event)) for event in assembly.events]
+    assert set(before) & set(assembly.items)
