@@ -38,7 +38,7 @@ from otel_assembly.messages.content_snapshot import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from otel_assembly._internal.intervals import Run
     from otel_assembly.context import Context
@@ -134,15 +134,24 @@ class Ledger:
         return [(start, stop - 1) for start, stop in merged([*left, *theirs])]
 
     def made_by(self, step: Step) -> tuple[tuple[Any, int], ...]:
-        """What this step made in the last assembly, with the item ids, and what did not come in since."""
+        """What this step put in in the last assembly, with the item ids, and what is not in yet and did not change."""
         last = self.last
-        made = last.steps[step.index].created if last is not None and last.did(step.index, step.policy) else ()
-        if not (made and self.observed):
-            return made
-        first = step.earlier[0] if step.earlier else step
-        item_ids = first.numbered_in.item_ids
-        came = set(map(item_ids.of, item_ids.find([item_id for _, item_id in made])))
-        return tuple(one for one in made if one[1] not in came)
+        if last is None or not last.did(step.index, step.policy):
+            return ()
+        before = last.steps[step.index]
+        if not before.created:
+            return ()
+        there = step.numbered_in.among(before.injected)
+        if self.observed and step.earlier:
+            there |= step.earlier[0].numbered_in.among(before.injected)
+        said = dict(before.created_texts)
+        return tuple(
+            (event, item) for event, item in before.created if item not in there and self._says(event, said[item])
+        )
+
+    def _says(self, event: Any, texts: Sequence[str]) -> bool:
+        """Whether an event still says what it said; a dict can be changed in place."""
+        return not isinstance(event, dict) or ((facts := self.facts_of(event)) is not None and facts.texts == texts)
 
     def remember_leaves(self, item: int, leaves: tuple[tuple[int, int], ...]) -> None:
         """What an item that a step made stands for, for as long as it may come in and be compacted itself."""
@@ -201,7 +210,15 @@ class Ledger:
             made = self._made_before(new)
             self._take(numbered, new)
             self._number(numbered, made)
+            places = {item: at for at, item in enumerate(made, known) if item is not None}
+            if places:
+                self._told = difference(self._told, _as_runs(self._changed_since_made(numbered, places)))
         return LedgerInput(numbered, numbered.history.view(), self._last_list)
+
+    def _changed_since_made(self, numbered: NumberedHistory, places: Mapping[int, int]) -> list[int]:
+        """Of the items at these places those that the last assembly put in, and that say something else now."""
+        said = (one for step in (self.last.steps if self.last is not None else ()) for one in step.created_texts)
+        return [item for item, texts in said if item in places and texts != numbered.history.facts(places[item]).texts]
 
     def _take(self, numbered: NumberedHistory, events: Sequence[Any]) -> None:
         """Put events behind those of a numbered history; all of them, or none if one cannot be read."""
@@ -306,6 +323,9 @@ class Ledger:
     def _made_before(self, events: Sequence[Any]) -> list[int | None]:
         """The item ids of those events that a step of the last assembly made: its output is this input."""
         made = list(self.last.created) if self.observed and self.last is not None else []
+        if made and self._numbered is not None:
+            there = self._numbered.among(item for _, item in made)
+            made = [one for one in made if one[1] not in there]
         if not made:
             return [None] * len(events)
         found = EventMatcher([event for event, _ in made], read=self.facts_of).match(events)
@@ -348,19 +368,14 @@ class Ledger:
         self.leaves = {item: leaves for item, leaves in self.leaves.items() if item in here}
         if not self._told:
             return
-        made = {item: event for event, item in (self.last.created if self.last is not None else ())}
-        stays = merged((item, item + 1) for item in (*here, *made))
+        stays = _as_runs((*here, *(item for _, item in (self.last.created if self.last is not None else ()))))
         changed = [
             item
             for at, item in enumerate(old.item_ids.all())
             if item in here and not self._is_as_it_was(old, before, at, new, here[item])
         ]
-        changed += [
-            item
-            for item, event in made.items()
-            if item in here and (facts := self.facts_of(event)) and facts.texts != new.history.facts(here[item]).texts
-        ]
-        self._told = difference(intersection(self._told, stays), merged((item, item + 1) for item in changed))
+        changed += self._changed_since_made(new, here)
+        self._told = difference(intersection(self._told, stays), _as_runs(changed))
 
     def _is_as_it_was(
         self, old: NumberedHistory, before: Sequence[Any], at: int, new: NumberedHistory, place: int
@@ -409,6 +424,10 @@ class Ledgers:
             if context.conversation_id is not None:
                 return self._by_id.of(context.conversation_id, Ledger)
             return _at(self._by_context, context)
+
+
+def _as_runs(items: Iterable[int]) -> list[Run]:
+    return merged((item, item + 1) for item in items)
 
 
 def _at(ledgers: WeakKeyDictionary[Key, Ledger], key: Key) -> Ledger:

@@ -137,6 +137,10 @@ class NumberedHistory:
         elif self._places is not None:
             self._places.renewed()
 
+    def among(self, items: Iterable[int]) -> set[int]:
+        """Those of these items that it has."""
+        return set(map(self.item_ids.of, self.item_ids.find(items)))
+
     def of(self, view: View) -> Iterator[int]:
         """The item ids of a view's items, in order."""
         item_id = self.item_ids.of
@@ -273,6 +277,12 @@ class Step:
     def injected(self) -> tuple[int, ...]:
         """Item ids of the events in the output that were not in the input."""
         return tuple(item_id for _, item_id in self.created)
+
+    @property
+    def created_texts(self) -> Iterator[tuple[int, Sequence[str]]]:
+        """What those said when they were put in, by item id: a dict can be changed in place."""
+        facts = self.numbered_out.history.facts
+        return ((item, facts(at).texts) for item, at in zip(self.injected, self.created_positions, strict=True))
 
     def let_out(self, prompts: tuple[str, ...]) -> None:
         """These are the prompts now: one that came in keeps its source, and a new one is the policy's."""

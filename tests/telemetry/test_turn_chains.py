@@ -77,6 +77,16 @@ async def test_the_same_reminder_is_the_same_item_on_every_turn(recorder):
     assert Counter(arrived)["m0"] == 1
 
 
+async def test_a_reminder_that_its_policy_changes_in_place_is_another_item(recorder):
+    reminder = user("be")
+    talk, events = Talk(recorder, Custom(lambda p, e: (p, [*e, reminder]))), []
+    for number in range(3):
+        reminder["content"] += " kind" * (number % 2)
+        events.append(ModelRequest(content=f"{number}"))
+        turn = await talk.turn(events)
+        assert read(turn)[1][-1] == f"m{(number + 1) // 2}"
+
+
 async def test_what_a_later_step_puts_back_keeps_its_id_and_is_in_the_prompt(recorder):
     held = []
 
@@ -91,6 +101,19 @@ async def test_what_a_later_step_puts_back_keeps_its_id_and_is_in_the_prompt(rec
     assert recorder.span("apply_policy gives back").injected == ["1"]
     assert (turn.attributes["assembly.dropped.count"], turn.attributes["assembly.events.injected"]) == (1, 0)
     assert recorder.metric("assembly.items.dropped") == 1
+
+
+async def test_what_is_put_back_twice_is_two_items_also_where_it_was_put_back_before(recorder):
+    held, copies = [], iter((0, 1, 1, 1))
+
+    def takes(prompts, events):
+        held[:] = events[:1]
+        return prompts, events[1:]
+
+    gives = [Custom(lambda p, e: (p, [*e, *held * next(copies)]), name) for name in ("gives", "gives more")]
+    talk, events = Talk(recorder, Custom(takes, "takes"), *gives), requests(*"ab")
+    prompts = [read(await talk.turn(events))[1] for _ in range(2)]
+    assert prompts == [["1", "0"], ["1", "0", "m0"]]
 
 
 async def test_what_one_step_makes_and_a_later_one_drops_is_in_neither_count(recorder):

@@ -57,6 +57,21 @@ async def test_the_same_object_twice_is_two_items(recorder):
     assert list(turn.arrived) == ["3", "4"]
 
 
+async def test_what_a_framework_made_and_holds_twice_after_a_turn_that_failed_is_two_items(recorder):
+    observed, made, ledger = ObservedAssembler("peer", recorder=recorder.recorder), user("be kind"), Ledger()
+    assembly = observed.begin("thread", [])
+    with assembly.step("reminds") as step:
+        step.out([made])
+    assembly.end()
+    observed.begin("thread", [made]).end(RuntimeError("no luck"))
+    observed.begin("thread", [made, made]).end()
+    for turn, given in zip(turns_of(recorder), ([], [made], [made, made]), strict=True):
+        adds_up(turn)
+        ledger.take(turn)
+        assert len(read(turn)[0]) == len(given)
+    assert read(turn)[1] == ["m0", "0"]
+
+
 @pytest.mark.parametrize("made", ["ours", "dicts"])
 async def test_copies_are_the_items_that_they_are_copies_of(recorder, made):
     events = conversation("ask", "answer", "ask", "answer")
@@ -157,3 +172,19 @@ async def test_what_a_framework_was_given_back_keeps_the_ids_that_it_had(recorde
         assert kept[-1] == f"m{number}"
         assert out == dict.fromkeys(offered[:-3], ("dropped", "policy", "reminds", 0))
         state = [*went, user(f"next {number}")]
+
+
+@pytest.mark.parametrize("rearranged", [False, True])
+async def test_what_a_framework_was_given_back_and_changed_in_place_arrives_again(recorder, rearranged):
+    observed, ledger = ObservedAssembler("peer", recorder=recorder.recorder), Ledger()
+    state, made = [user("start"), user("and more")], user("remember the milk")
+    for turn in range(2):
+        assembly, given = observed.begin("thread", list(state)), list(map(copy, state))
+        with assembly.step("reminds") as step:
+            step.out(state := state if turn else [*state, made])
+        assembly.end()
+        recounted(turns_of(recorder)[-1], ledger, given, state)
+        made["content"] += ", and the bread"
+        state = state[1:] if rearranged else state
+    turn, (offered, *_) = last(recorder)
+    assert (offered[-1], list(turn.arrived)) == ("m0", ["m0"])
