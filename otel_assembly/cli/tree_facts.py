@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from otel_assembly.budget.attempt import CompactionOutcome
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.span_values import ItemRuns, as_list, integer, pairs, step_attributes
+from otel_assembly.telemetry.span_values import ItemRuns, as_list, integer, pairs, whole_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -169,7 +169,7 @@ def _new(attributes: Mapping[str, Any]) -> str:
 
 def _reasons(node: SpanNode) -> Counter[str]:
     """Items that a policy dropped, by reason; of those that it does not list, the reasons stand together."""
-    held = step_attributes(node.span, (child.span for child in node.children))
+    held = whole_attributes(node.span, (child.span for child in node.children))
     reasons: Counter[str] = Counter()
     for run, reason in zip(
         as_list(held.get(names.DROPPED_ITEMS)), as_list(held.get(names.DROPPED_REASONS)), strict=False

@@ -26,7 +26,6 @@ from otel_assembly.telemetry.span_values import (
     children_of,
     item_key,
     runs_of,
-    step_attributes,
     whole_attributes,
 )
 
@@ -138,7 +137,7 @@ _ARRIVALS: Final = (
 
 def _step(span: SpanLike, children: _Children) -> ReportedStep:
     inside = below(span, children)
-    attributes = step_attributes(span, inside)
+    attributes = whole_attributes(span, inside)
     budget = next((child for child in inside if child.name == names.SPAN_ALLOCATE_BUDGET), None)
     under = below(budget, children) if budget is not None else ()
     return _listed(

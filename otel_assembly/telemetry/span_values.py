@@ -41,16 +41,6 @@ class SpanLike(Protocol):
 
 S = TypeVar("S", bound=SpanLike)
 
-#: What the names of a step's state begin with.
-STATE: Final = "assembly.state."
-_STATED: Final = (
-    names.DROPPED_ITEMS,
-    names.DROPPED_REASONS,
-    names.DROPPED_REST,
-    names.COMPACTED_ITEMS,
-    names.INJECTED_ITEMS,
-)
-
 
 def as_list(value: Any) -> list[Any]:
     """An array attribute as a list, whether it came as an array (OTLP) or as its JSON text (Jaeger's ``/api/traces``).
@@ -112,15 +102,6 @@ def whole_attributes(span: SpanLike, children: Iterable[SpanLike]) -> dict[str, 
             entries += as_list(child.attributes.get(name))
         if entries:
             attributes[name] = entries
-    return attributes
-
-
-def step_attributes(span: SpanLike, children: Iterable[SpanLike]) -> dict[str, Any]:
-    """A policy's span's attributes, arrays whole, with what it states of items in the place of what changed."""
-    attributes = whole_attributes(span, children)
-    for name in _STATED:
-        if (stated := attributes.get(name.replace("assembly.", STATE, 1))) is not None:
-            attributes[name] = stated
     return attributes
 
 
