@@ -348,9 +348,8 @@ def _take_edits(step: Step, events: Edited, verdicts: Sequence[Verdict], ledger:
     history = ListHistory(events, facts)
     numbered = NumberedHistory(history, ItemIds())
     known = {id(event): item_id for event, item_id in ledger.made_by(step)}
-    known |= put_back(
-        step, [event for event, position in zip(events, events.positions, strict=True) if position is None]
-    )
+    new = [event for event, position in zip(events, events.positions, strict=True) if position is None]
+    known |= {event: items[0] for event, items in put_back(step, new).items()}
     made: list[tuple[Any, int]] = []
     made_at: list[int] = []
     for place, (event, position) in enumerate(zip(events, events.positions, strict=True)):

@@ -273,8 +273,9 @@ def _made(
     for place, at in enumerate(diff.middle, diff.front):
         if at is None:
             before, event = next(again), events[place]
-            item_id = returned.pop(id(event), None)
-            if item_id is None:
+            if items := returned.get(id(event)):
+                item_id = items.pop(0)
+            else:
                 item_id = known[before][1] if before is not None else ledger.take_made()
             made.append((place, item_id))
         else:
@@ -290,21 +291,21 @@ def _made(
     return made, _joined(runs)
 
 
-def put_back(step: Step, events: Sequence[Any]) -> dict[int, int]:
-    """Of events that did not go in, those that an earlier step left out: by identity, their item ids."""
+def put_back(step: Step, events: Sequence[Any]) -> dict[int, list[int]]:
+    """Of events that did not go in, those that an earlier step left out: by identity, their item ids, one each time."""
     left = [earlier for earlier in step.earlier if earlier.exits]
     if not (events and left):
         return {}
-    first, item_ids, found = step.earlier[0], step.numbered_in.item_ids, dict[int, int]()
+    first, item_ids, found = step.earlier[0], step.numbered_in.item_ids, dict[int, list[int]]()
     made = {id(event): item for earlier in step.earlier for event, item in earlier.created}
-    places = first.numbered_in.places()
+    places, taken = first.numbered_in.places(), set[int]()
     for event in events:
-        came = [at for at in places.of_object(event) if first.view_in.holds(at)]
-        items = [*map(first.numbered_in.item_ids.of, came), *([made[id(event)]] if id(event) in made else ())]
-        for item in items:
-            if item not in found.values() and not any(map(step.view_in.holds, item_ids.find([item]))):
-                found.setdefault(id(event), item)
-                step.put_back = (*step.put_back, item) if came else step.put_back
+        came = [first.numbered_in.item_ids.of(at) for at in places.of_object(event) if first.view_in.holds(at)]
+        for item in (*came, *([made[id(event)]] if id(event) in made else ())):
+            if item not in taken and not any(map(step.view_in.holds, item_ids.find([item]))):
+                taken.add(item)
+                found.setdefault(id(event), []).append(item)
+                step.put_back = (*step.put_back, item) if item in came else step.put_back
                 break
     return found
 

@@ -103,6 +103,32 @@ async def test_what_a_later_step_puts_back_keeps_its_id_and_is_in_the_prompt(rec
     assert recorder.metric("assembly.items.dropped") == 1
 
 
+async def test_one_object_that_was_taken_out_twice_and_put_back_twice_is_the_two_items_that_it_was(recorder):
+    one, held = ModelRequest(content="again"), []
+
+    def takes(prompts, events):
+        held[:] = [event for event in events if event is one]
+        return prompts, [event for event in events if event is not one]
+
+    talk = Talk(recorder, Custom(takes, "takes"), Custom(lambda p, e: (p, [*e, *held]), "gives back"))
+    turn = await talk.turn([one, *requests("a"), one, *requests("b")])
+    assert read(turn)[:3] == (list("0123"), ["1", "3", "0", "2"], {})
+
+
+async def test_the_copy_that_a_step_made_of_an_item_is_not_that_item_when_it_is_put_back(recorder):
+    held = []
+
+    def takes(prompts, events):
+        held[:] = events[-1:]
+        return prompts, events[:-1]
+
+    chain = [Custom(lambda p, e: (p, [*e, e[0]]), "doubles"), Custom(takes, "takes")]
+    talk = Talk(recorder, *chain, Custom(lambda p, e: (p, [*e, *held]), "gives back"))
+    turn = await talk.turn(requests(*"ab"))
+    assert read(turn)[:3] == (["0", "1"], ["0", "1", "m0"], {})
+    assert turn.attributes["assembly.events.injected"] == 1
+
+
 async def test_what_is_put_back_twice_is_two_items_also_where_it_was_put_back_before(recorder):
     held, copies = [], iter((0, 1, 1, 1))
 
