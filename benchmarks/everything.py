@@ -209,7 +209,8 @@ def promises(tables: list[dict[str, Any]]) -> dict[str, Any]:
     )
     stalls = [cell for name, cells in found.rows("stalls").items() for cell in _numbers(cells[:3])]
     put("an event loop's longest stall, ms", "5", [max(stalls)] if stalls else [], "{:.1f}")
-    many = [cells[0]["ratio"] for cells in found.rows("conversations").values() if cells and cells[0]["ratio"]]
+    rows = {name: cells for name, cells in found.rows("conversations").items() if "first" not in name}
+    many = [cells[0]["ratio"] for cells in rows.values() if cells[0]["ratio"]]
     put("a turn among 500 conversations ÷ one's, with the collector as it is · frozen", "1.2", many)
     put("import otel_assembly ÷ its core dependencies", "1.3", found.ratios("imports", "import otel_assembly"))
     over = _fastest(found)
