@@ -1,0 +1,115 @@
+"""The benchmarks run, at their smallest size; what they write is what they measured."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.everything import TABLES, page, promises
+from benchmarks.harness import Table, Timing, race
+from benchmarks.workload import BUDGET, SYSTEM, Floor, messages
+from otel_assembly import Assembler, Context, History, TokenBudgetPolicy
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    file = tmp_path_factory.mktemp("bench") / "results.json"
+    names = ("turns", "observed", "conversations", "stalls")
+    done = run("benchmarks", *names, "--tiny", f"--json={file}")
+    assert done.returncode == 0, done.stderr
+    return {table["name"]: table for table in json.loads(file.read_text(encoding="utf-8"))}
+
+
+def test_every_row_has_a_cell_for_every_column(measured):
+    assert set(measured) == {"turns", "first", "observed", "conversations", "stalls"}
+    for table in measured.values():
+        assert table["rows"]
+        for name, cells in table["rows"].items():
+            assert len(cells) == len(table["columns"]) - 1, name
+            assert None not in cells, name
+
+
+def test_what_was_promised_stands_beside_what_was_measured(measured):
+    table = promises(list(measured.values()))
+    said = {row: cells[1] for row, cells in table["rows"].items()}
+    unmeasured = {row for row, cell in said.items() if cell is None}
+    assert {row.split()[0] for row in unmeasured} == {"import", "the"}  # these two tables were not run
+    ratios = measured["turns"]["rows"]["TokenBudgetPolicy"]
+    shown = " · ".join(f"{cell['ratio']:.2f}" for cell in ratios)
+    assert shown == next(cell for row, cell in said.items() if "TokenBudgetPolicy" in row)
+
+
+async def test_the_floor_counts_and_cuts_as_ours_does():
+    events = [event for event in messages(400) if event["role"] == "user"]
+    floor, history, context = Floor(events), History(events), Context()
+    assembler = Assembler([TokenBudgetPolicy(BUDGET)], model="gpt-4o")
+    for new in ([], events[:1], events[1:3], messages(1, seed=9)):
+        history.extend(dict(event) for event in new)
+        assembly = await assembler.assemble([SYSTEM], history, context)
+        assert len(assembly.events) == floor.turn(new)
+
+
+async def test_who_takes_too_long_is_asked_no_more_and_everybody_stands_beside_the_floor():
+    asked = []
+    clock = iter(range(1_000))
+
+    def slow(given):
+        asked.append(given)
+        end = next(clock)
+        while end > next(clock) - 5:
+            pass
+
+    timings = await race(
+        {"floor": lambda given: None, "slow": slow},
+        4,
+        floor="floor",
+        before=lambda name, one: one,
+        warm_up=1,
+        clock=lambda: float(next(clock)),
+    )
+    assert asked == [0, 1, 2, 3, 4]
+    assert {name: len(timing.taken) for name, timing in timings.items()} == {"floor": 4, "slow": 4}
+    assert timings["slow"].ratio > 1
+    out = await race({"floor": lambda given: None, "slow": slow}, 4, floor="floor", patience=0.0)
+    assert "slow" not in out
+
+
+def test_a_timing_is_shown_as_its_median_its_quartiles_and_its_ratio():
+    timing = Timing([0.0001, 0.0002, 0.0003], [0.0001, 0.0001, 0.0001])
+    assert str(timing) == "200 µs (150–250) **2.00 ×**"
+    table = Table("one", "title", ["what", "took"], {"ours": [timing], "none": [None]})
+    assert table.markdown().splitlines()[-2:] == [
+        "| ours | 200 µs (150–250) **2.00 ×** |",
+        "| none |                           – |",
+    ]
+    assert Table(**json.loads(json.dumps(table.plain()))).markdown() == table.markdown()
+
+
+def test_a_soak_says_its_memory_and_its_turns():
+    done = run("benchmarks.soak", "--turns", "400")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "held"
+    assert re.match(r"\s+400 +\d+\.\d +\d+ +\d+\.\d+ +\d+ +\d+ +1$", lines[10]), lines[10]
+
+
+def test_the_page_of_results_is_made_of_the_numbers_beside_it():
+    folder = ROOT / "benchmarks"
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    assert page(results) == (folder / "results.md").read_text(encoding="utf-8")
+    assert {table["name"].split("-")[0] for table in results["tables"]} == {"promises", "first", *TABLES}
+    assert (folder / "results.svg").stat().st_size
+    assert "benchmarks/results.svg" in (ROOT / "README.md").read_text(encoding="utf-8")
