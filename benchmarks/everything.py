@@ -88,7 +88,7 @@ def environments() -> str:
             found[peer] = {"reason": reason} if reason else {"python": own}
     else:
         found = {peer: {"python": python} for peer in PEERS}
-    (HOME / "peers.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    (HOME / "environments.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
     return python
 
 
@@ -128,8 +128,16 @@ def everything(size: Size) -> int:
             failed.append(name)
         else:
             tables += json.loads(file.read_text(encoding="utf-8"))
-    command_line = " ".join(["python -m benchmarks", *([] if size == "full" else [f"--{size}"])])
-    results = {"command": command_line, "size": size, **machine, "tables": [promises(tables), *tables]}
+    write(size, machine, tables, python)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def write(size: Size, machine: dict[str, Any], tables: list[dict[str, Any]], python: str) -> None:
+    """Write what was measured, and print what was promised; all of it beside the benchmarks, less of it to `.bench`."""
+    command = " ".join(["python -m benchmarks", *([] if size == "full" else [f"--{size}"])])
+    results = {"command": command, "size": size, **machine, "tables": [promises(tables), *tables]}
     folder = RESULTS if size == "full" else HOME
     file = folder / "results.json"
     file.write_text(json.dumps(results, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
@@ -137,9 +145,6 @@ def everything(size: Size) -> int:
     subprocess.run([python, "-m", "benchmarks.plot", file, folder / "results.svg"], cwd=ROOT, check=True)
     print(Table(**results["tables"][0]).markdown())
     print(f"\nwritten to {folder.relative_to(ROOT)}: results.md, results.json, results.svg")
-    if failed:
-        print(f"failed: {', '.join(failed)}", file=sys.stderr)
-    return 1 if failed else 0
 
 
 def page(results: dict[str, Any]) -> str:

@@ -164,8 +164,8 @@ async def race(
         before: What a runner is given, by its name and the round; the time that it takes is not measured.
         warm_up: Rounds before those, which do not count.
         clock: Seconds that count.
-        patience: Whoever takes longer than these seconds for a round (ten times as long for the first one) has no
-            times; whoever has taken three times as long in all runs no more, and has the times it has.
+        patience: Whoever takes longer than these seconds for a round has no times; whoever has taken twice as long in
+            all runs no more, and has the times it has. The first round may take as long as it takes.
 
     Returns:
         The times of everybody who has any.
@@ -187,11 +187,11 @@ async def race(
                 taken = clock() - started
             found[name].append(taken)
             wall = time.perf_counter() - wall
-            if wall > (patience if one else 10 * patience):
+            if one and wall > patience:
                 del racing[name], found[name]
             elif one:
                 spent[name] += wall
-                if spent[name] > 3 * patience:
+                if spent[name] > 2 * patience:
                     del racing[name]
     timings: dict[str, Timing] = {}
     for name, taken in found.items():

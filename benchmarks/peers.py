@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[1]
 
 #: Lengths, and rounds at most.
 SIZES: dict[Size, tuple[tuple[int, ...], int]] = {
-    "full": ((1_000, 10_000, 100_000), 40),
+    "full": ((1_000, 10_000, 100_000), 20),
     "quick": ((1_000, 10_000), 10),
     "tiny": ((60,), 2),
 }
@@ -617,7 +617,7 @@ def _asked(at: int, size: Size, python: str, folder: str) -> dict[str, Any]:
 
 def _environments() -> dict[str, dict[str, str]]:
     """Where each package is, or why it is nowhere, as `python -m benchmarks` left it; else all that is here."""
-    file = HOME / "peers.json"
+    file = HOME / "environments.json"
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 

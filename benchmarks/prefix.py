@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 CEILING = 8_000
 LEAST = 400
 #: How many conversations.
-SIZES: dict[Size, int] = {"full": 6, "quick": 2, "tiny": 1}
+SIZES: dict[Size, int] = {"full": 3, "quick": 2, "tiny": 1}
 TRANSCRIPTS = Path(__file__).parents[2] / "shared" / "data" / "airline_support_dev.jsonl"
 
 _tokens = counting()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Turns = list[list[dict[str, Any]]]
 
 #: Rounds, bytes of the long texts.
-SIZES: dict[Size, tuple[int, int]] = {"full": (7, 1 << 20), "quick": (3, 1 << 20), "tiny": (1, 1 << 14)}
+SIZES: dict[Size, tuple[int, int]] = {"full": (5, 1 << 20), "quick": (3, 1 << 20), "tiny": (1, 1 << 14)}
 _TICK = 0.0005
 
 
@@ -120,7 +120,6 @@ async def report(size: Size) -> list[Table]:
         "1 MiB of one letter, one message": lambda seed: [[_user("abcdefghij"[seed % 10] * long)]],
         "1 MiB of one word, one message": lambda seed: [[_user(f"word{seed} " * (long // 6))]],
         "a first turn of 4 MiB": lambda seed: _first_of(4 * long, 50 + seed),
-        "a first turn of 16 MiB": lambda seed: _first_of(16 * long, 70 + seed),
     }
     ways: dict[str, Callable[[Turns], Awaitable[float]]] = {
         "a History": lambda turns: _assembled(turns, History, NullRecorder()),
