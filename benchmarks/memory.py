@@ -36,4 +36,7 @@ async def report(size: Size) -> list[Table]:
     )
     table.put("appended", round((appended - before) / count, 1))
     table.put("every token counted (at most 200 are promised)", round((counted - before) / count, 1))
+    table.notes += [
+        "The memory of counts by text, 65,536 of them at most, is among it, and weighs more the fewer events."
+    ]
     return [table]

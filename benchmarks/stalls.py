@@ -117,8 +117,8 @@ async def report(size: Size) -> list[Table]:
     shared_encoding("o200k_base")
     cases: dict[str, Callable[[int], Turns]] = {
         "a recorded conversation, turn by turn": _recorded,
-        "1 MiB of one letter, one message": lambda seed: [[_user("abcdefghij"[seed % 10] * long)]],
-        "1 MiB of one word, one message": lambda seed: [[_user(f"word{seed} " * (long // 6))]],
+        "1 MiB of one letter in a message": lambda seed: [_long("abcdefghij"[seed % 10] * long)],
+        "1 MiB of one word in a message": lambda seed: [_long(f"word{seed} " * (long // 6))],
         "a first turn of 4 MiB": lambda seed: _first_of(4 * long, 50 + seed),
     }
     ways: dict[str, Callable[[Turns], Awaitable[float]]] = {
@@ -145,5 +145,7 @@ async def report(size: Size) -> list[Table]:
     return [table]
 
 
-def _user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
+def _long(text: str) -> list[dict[str, Any]]:
+    """A message that fits into no prompt, an answer, and a question that does."""
+    said = (("user", text), ("assistant", "Too long."), ("user", "And now?"))
+    return [{"role": role, "content": content} for role, content in said]
