@@ -19,7 +19,7 @@ import matplotlib.pyplot as plt
 GREY = "#7d8590"
 OURS = "#2f81f7"
 #: Colours of peers, none of them close to ours.
-PEERS = ("#d29922", "#db6d28", "#a371f7", "#3fb950", "#e5534b", "#c96198", "#57ab5a", "#8d6e63", "#00a3a3", "#b0a000")
+PEERS = ("#d29922", "#db6d28", "#a371f7", "#3fb950", "#e5534b", "#c96198", "#6e40c9", "#8d6e63", "#00a3a3", "#b0a000")
 
 
 def _points(table: dict[str, Any], cells: list[Any]) -> tuple[list[int], list[float]]:
