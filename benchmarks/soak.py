@@ -64,7 +64,9 @@ class Talk:
         self._halts = rng.random() < 0.25
         #: As their users hold them: a `History`, or a list that is appended to.
         self._held: Any = [] if built or rng.random() < 0.3 else History()
-        self.context = Context(agent_name=f"agent-{number % 5}", conversation_id=f"conversation-{number}")
+        #: Most are kept by their users; some are known by an id, and remembered for a while after they have gone.
+        name = None if number % 10 else f"conversation-{number}"
+        self.context = Context(agent_name=f"agent-{number % 5}", conversation_id=name)
         self.halted = False
 
     @property
@@ -191,7 +193,7 @@ async def soak(turns: int) -> bool:
                 flush=True,
             )
             ours, plain = [], []
-    return _held(memory, ratios, judged=turns >= TURNS // 10)
+    return _held(memory, ratios, judged=turns >= TURNS // 2)
 
 
 def _held(memory: list[float], ratios: list[float], *, judged: bool) -> bool:
