@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 PATIENCE: Final = 1.0
 
 Owner = TypeVar("Owner")
+Key = TypeVar("Key")
 T = TypeVar("T")
 
 logger = logging.getLogger("otel_assembly")
@@ -65,10 +66,19 @@ def in_child(begin: Callable[[], None]) -> None:
     _children[key] = method
 
 
+def _entries(held: dict[Key, T]) -> list[tuple[Key, T]]:
+    """What a dictionary holds, from which the garbage collector may take entries away while it is listed."""
+    while True:
+        try:
+            return list(held.items())
+        except RuntimeError:  # it changed its size: what was collected is gone by now
+            continue
+
+
 def _before() -> None:
     patience = monotonic() + PATIENCE
     taken = _taken[threading.get_ident()] = []
-    for reference in list(_awaited):
+    for reference, _ in _entries(_awaited):
         lock = reference()
         if lock is not None and lock.acquire(timeout=max(0.0, patience - monotonic())):
             taken.append(lock)
@@ -83,7 +93,7 @@ def _in_child() -> None:
     _release()
     _taken.clear()  # of threads that forked at the same time
     calls: list[Callable[[], None]] = []
-    for reference, mend in list(_locks.items()):
+    for reference, mend in _entries(_locks):
         lock = reference()
         if lock is None:
             continue
@@ -93,7 +103,7 @@ def _in_child() -> None:
         lock._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001  # as the standard library does with its own
         if mend is not None and (owner := mend[0]()) is not None:
             calls.append(partial(mend[1], owner))
-    calls += [call for method in _children.values() if (call := method()) is not None]
+    calls += [call for _, method in _entries(_children) if (call := method()) is not None]
     for call in calls:
         try:
             call()

@@ -304,6 +304,21 @@ def threads():
     return answers
 
 
+def collected():
+    """The garbage collector takes conversations away while the child looks at every lock."""
+    assembler, held = Assembler([SlidingWindowPolicy(2)]), [History() for _ in range(2_000)]
+    gc.collect()
+    gc.disable()
+    for _ in range(50):
+        History()
+    # From here to the locks, far fewer objects are made; from there on, several for each conversation that is held.
+    gc.set_threshold(gc.get_count()[0] + 1_000)
+    gc.enable()
+    answer = child(lambda: told(assembled(assembler, list(IN_CHILD)))[2])
+    gc.set_threshold(700)
+    return [len(held), answer]
+
+
 def ids():
     """One conversation goes on in a parent and in two children."""
     memory = InMemorySpanExporter()

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 PACKAGE = Path(otel_assembly.__file__).parent
 
 
-PROGRAMS = ["in_describe", "in_append", "own_lock", "ids", "stores", "queue", "threads", "every_lock"]
+PROGRAMS = ["in_describe", "in_append", "own_lock", "ids", "stores", "queue", "threads", "collected", "every_lock"]
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +70,11 @@ def test_a_lock_that_the_forking_thread_holds_is_let_go_by_it_in_both_processes(
 
 def test_children_of_a_process_whose_threads_assemble_all_answer(program):
     assert program("threads") == [1] * 12
+
+
+def test_a_child_finds_every_lock_free_also_where_the_collector_takes_some_away_meanwhile(program, ran):
+    assert program("collected") == [2_000, 1]
+    assert "_in_child" not in ran.stderr
 
 
 def test_parent_and_children_tell_of_ledgers_of_their_own(program):
