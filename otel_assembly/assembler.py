@@ -244,9 +244,8 @@ class Assembler:
 
     def _heed_halt(self, record: Record) -> None:
         """Look whether the conversation is halted; where nothing may be sent then, the assembly ends here."""
-        for guard in record.guards if record.halt is None else ():
-            if record.halt is None:
-                record.halt = guard.halt
+        for guard in record.guards:
+            record.halt = record.halt or guard.halt
         if record.halt is not None and self.on_halt == "raise":
             raise HaltedError(record.halt.reason, record.halt.source)
 

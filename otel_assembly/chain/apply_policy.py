@@ -84,8 +84,7 @@ async def _decided(policy: Any, step: Step, context: Context) -> Outcome:
         if watched:
             reader.set(before)
         changed = seen.put_back() if seen is not None else ()
-    if changed:
-        _refuse_changed(policy, step, changed)
+    _refuse_changed(policy, step, changed)
     if not isinstance(outcome, Outcome):
         raise PolicyContractError(policy.name, step.index, f"decided {_shape(outcome)}, expected an Outcome")
     return outcome
@@ -104,8 +103,7 @@ async def _applied(policy: AssemblyPolicy, step: Step, context: Context) -> Outc
         result = await made if isawaitable(made) else made
     finally:
         changed = seen.put_back()
-    if changed:
-        _refuse_changed(policy, step, changed)
+    _refuse_changed(policy, step, changed)
     if prompts != list(step.prompts_in) or len(events) != len(given) or not all(map(is_, events, given)):
         raise PolicyContractError(
             policy.name, step.index, "changed the list that it was given; return a new list instead"
@@ -157,12 +155,13 @@ def _put_back(containers: list[tuple[Any, Any]]) -> bool:
 
 
 def _refuse_changed(policy: AssemblyPolicy, step: Step, changed: Iterable[int]) -> None:
-    index = next(index for index, event in enumerate(step.view_in) if id(event) in changed)
-    raise PolicyContractError(
-        policy.name,
-        step.index,
-        f"changed event {index} of its input in place (it was put back); return a changed copy instead",
-    )
+    if changed:
+        index = next(index for index, event in enumerate(step.view_in) if id(event) in changed)
+        raise PolicyContractError(
+            policy.name,
+            step.index,
+            f"changed event {index} of its input in place (it was put back); return a changed copy instead",
+        )
 
 
 def _is_sequence(value: Any) -> bool:

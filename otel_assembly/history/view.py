@@ -212,11 +212,7 @@ class View(Sequence[Any]):
         if len(self.segments) == 1:
             column, low, high = self.segments[0]
             for start, stop in runs:
-                segment = column, low + start, min(low + stop, high)
-                if segments:
-                    _extend(segments, segment)
-                else:
-                    segments.append(segment)
+                _extend(segments, (column, low + start, min(low + stop, high)))
             return self._cut_out(segments)
         indexes, _ = self._starts()
         for start, stop in runs:
