@@ -240,7 +240,8 @@ def _take_verdicts(step: Step, stays: View, verdicts: Sequence[Verdict], edited:
             return False
         groups = exits if verdict.outcome in EXITS else pinned
         groups.append(ItemGroup(view, step.numbered_in, verdict.outcome, verdict.reason))
-    rest = _rest(step.view_in, [stays, *[group.view for group in exits]])
+    with stays.history.lock:  # no item goes over to another class meanwhile
+        rest = _rest(step.view_in, [stays, *[group.view for group in exits]])
     held = edited if edited is not None else stays
     if rest is None:
         return False
@@ -263,7 +264,7 @@ def _rest(whole: View, parts: Sequence[View]) -> list[View] | None:
     #: By column and place, how many views more (or fewer) hold what is behind it than what is in front of it.
     edges: dict[Column, dict[int, int]] = {}
     for weight, view in ((1, whole), *((-1, part) for part in parts)):
-        for column, start, stop in view.segments:
+        for column, start, stop in view.current:
             at = edges.setdefault(column, {})
             at[start] = at.get(start, 0) + weight
             at[stop] = at.get(stop, 0) - weight
@@ -289,10 +290,10 @@ def _rest(whole: View, parts: Sequence[View]) -> list[View] | None:
 
 def _make_up(whole: View, parts: Sequence[View]) -> bool:
     """Whether views of one column make up all of an interval of it, as a straight cut and what it leaves do."""
-    if len(whole.segments) != 1:
+    if len(whole.current) != 1:
         return False
-    column, at, end = whole.segments[0]
-    segments = [segment for part in parts for segment in part.segments]
+    column, at, end = whole.current[0]
+    segments = [segment for part in parts for segment in part.current]
     segments.sort(key=_start)
     for one, start, stop in segments:
         if one is not column or start != at:

@@ -31,8 +31,10 @@ def broken_in(view: View) -> int:
     orphans, broken = history.orphans, 0
     if len(orphans):
         broken = sum(orphans.index(stop) - orphans.index(start) for start, stop in runs)
-    for ask in history.pairing.abandoned_calls(last):
-        broken += history.atom(ask) not in cut_through and is_in(runs, ask)
+    given_up = history.pairing.given_up
+    for start, stop in runs:
+        asks = given_up[bisect_left(given_up, start) : bisect_left(given_up, min(stop, max(last, 0)))]
+        broken += sum(history.atom(ask) not in cut_through for ask in asks)
     for atom in cut_through:
         broken += _broken_of(history, runs, atom, last)
     return broken

@@ -19,9 +19,9 @@ from otel_assembly._internal.forks import new_lock
 from otel_assembly.conversation import Conversation
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.token_counts import TokenTable
-from otel_assembly.history.view import Column, PositionColumn, View
+from otel_assembly.history.view import ClassColumn, Column, PositionColumn, View
 from otel_assembly.messages.describe import EventFacts, EventKind, describe
-from otel_assembly.messages.tool_pairs import ANSWERS, ECHO, MEDIA, ORPHAN, Pairing
+from otel_assembly.messages.tool_pairs import ANSWERS, ASKS, ECHO, MEDIA, ORPHAN, PAIRED, Pairing
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
@@ -40,13 +40,11 @@ CONVERSATION_KINDS: Final = frozenset(
         EventKind.SYSTEM,
     }
 )
-#: The places of `History._lists`, by the events that each of them lists.
-_ALERT, _NON_CONVERSATION, _ORPHAN, _REQUEST, _SUMMARY, _OTHER = range(6)
-_NAMED: Final = {EventKind.ALERT: _ALERT, EventKind.REQUEST: _REQUEST, EventKind.SUMMARY: _SUMMARY}
-#: Which of them lists an event that is no orphan, by the code of its kind.
-_LISTS_OF: Final = bytes(
-    _NAMED.get(kind, _OTHER if kind in CONVERSATION_KINDS else _NON_CONVERSATION) for kind in KINDS
-)
+#: Whether an event is conversation, by the code of its kind.
+_IS_CONVERSATION: Final = bytes(kind in CONVERSATION_KINDS for kind in KINDS)
+#: The places of `History.classes`: what may be sent, what is no conversation, results without a call, and the calls
+#: and all else of atoms with a call that was given up.
+_SENDABLE, _NON_CONVERSATION, _ORPHAN, _ABANDONED_CALL, _ABANDONED_RESULT = range(5)
 #: Facts of so many newest events are held until they are counted and digested, so that a text is read once.
 _FRESH: Final = 1024
 #: Token tables of so many meters are held: a second assembler with another model is common, a tenth is not.
@@ -101,24 +99,18 @@ class History(Sequence[Any]):
         #: The newest response that says what the provider billed, and that number of input tokens.
         self.billed: tuple[int, int] | None = None
         self.all = Column(self)
-        self.conversational = PositionColumn(self, array("I"))
-        self.non_conversation = PositionColumn(self, array("I"))
-        self.orphans = PositionColumn(self, array("I"))
-        #: Each item is in one of these, whatever else it is in.
-        self.classes: tuple[Column, ...] = (self.conversational, self.non_conversation, self.orphans)
+        #: Each item is in one of these: what may be sent, what is no conversation, results without a call, and the
+        #: calls and all else of atoms with a call that was given up. Where an item goes over to another one, views
+        #: that are made of either stay as they are, and other columns stand here.
+        self.classes = [ClassColumn(self, place, array("I")) for place in range(5)]
+        #: The items that went over from one class to another, each time.
+        self.moved = array("I")
         self.requests = PositionColumn(self, array("I"))
         self.alerts = PositionColumn(self, array("I"))
         self.summaries = PositionColumn(self, array("I"))
-        self.columns: tuple[Column, ...] = (self.all, *self.classes, self.requests, self.alerts, self.summaries)
-        #: The positions of the columns that list one event together, but for the one that lists them all.
-        self._lists: tuple[tuple[array[int], ...], ...] = (
-            (self.non_conversation.held, self.alerts.held),
-            (self.non_conversation.held,),
-            (self.orphans.held,),
-            (self.conversational.held, self.requests.held),
-            (self.conversational.held, self.summaries.held),
-            (self.conversational.held,),
-        )
+        #: By the code of an event's kind, what lists it beside its class.
+        named = {EventKind.ALERT: self.alerts, EventKind.REQUEST: self.requests, EventKind.SUMMARY: self.summaries}
+        self._named = tuple(named[kind].held if kind in named else None for kind in KINDS)
         #: One past the last system message that leads the conversation: a prompt that stands among the events. Alerts
         #: and lifecycle notes, which the model does not read, may stand before it.
         self.leading = 0
@@ -172,9 +164,71 @@ class History(Sequence[Any]):
                     self._leads = False
             self._dicts = self._dicts or isinstance(event, dict)
             self.events.append(event)
-            lists = _LISTS_OF[code]
-            for positions in self._lists[_ORPHAN if flags & ORPHAN and lists > _ORPHAN else lists]:
-                positions.append(position)
+            pairing = self._pairing
+            if pairing.turned and (pairing.given_up or self.classes[_ABANDONED_CALL].held):
+                self._move(position)
+            place = self._class_of(position, flags)
+            self.classes[place].held.append(position)
+            listed = self._named[code]
+            if listed is not None and place != _ORPHAN:
+                listed.append(position)
+
+    def _class_of(self, position: int, flags: int) -> int:
+        """The class of the newest item."""
+        pairing = self._pairing
+        if not _IS_CONVERSATION[self.kind_codes[position]]:
+            return _NON_CONVERSATION
+        if not flags & PAIRED:
+            return _SENDABLE
+        if flags & ORPHAN:
+            return _ORPHAN
+        if not pairing.given_up or pairing.is_sendable(position, pairing.last_response):
+            return _SENDABLE
+        return self._given_up_class(position, flags)
+
+    def _given_up_class(self, position: int, flags: int) -> int:
+        """The class of an item while a call of its atom is given up."""
+        asks = flags & ASKS or (flags & ECHO and self.kind(position) is EventKind.TOOL_CALL)
+        return _ABANDONED_CALL if asks else _ABANDONED_RESULT
+
+    def _move(self, end: int) -> None:
+        """The newest item gave calls up, or answers one that was: what stood of their atoms changes its class."""
+        pairing, sendable = self._pairing, self.classes[_SENDABLE]
+        going: dict[int, tuple[int, int]] = {}
+        for members in pairing.turned:
+            sent = pairing.is_sendable(members[0], pairing.last_response)
+            for position in members:
+                if position < end and _IS_CONVERSATION[self.kind_codes[position]] and sendable.holds(position) != sent:
+                    places = _SENDABLE, self._given_up_class(position, pairing.flags[position])
+                    going[position] = places[::-1] if sent else places
+        before = len(self.moved)
+        self.moved.extend(going)
+        for place in sorted({place for places in going.values() for place in places}):
+            column = self.classes[place]
+            gone = [position for position, (old, _) in going.items() if old == place]
+            came = [position for position, (_, new) in going.items() if new == place]
+            edited = self.classes[place] = column.edited(gone, came)
+            for table in self._tables.values():
+                table.follow(column, edited, edited.index(min(gone + came)))
+            if edited is not column:
+                column.outdated = before
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """All its columns."""
+        return self.all, *self.classes, self.requests, self.alerts, self.summaries
+
+    @property
+    def orphans(self) -> Column:
+        """The results without a call."""
+        return self.classes[_ORPHAN]
+
+    def by_class(self, end: int) -> list[View] | None:
+        """A view of each of the classes; None where the history has not this end any more."""
+        with self.lock:
+            if len(self.events) != end:
+                return None
+            return [View(self, [(column, 0, len(column))]) for column in self.classes]
 
     def extend(self, events: Iterable[Any]) -> None:
         """Add events in order; all of them, or none if one cannot be read."""
@@ -240,7 +294,7 @@ class History(Sequence[Any]):
     @property
     def has_pairs(self) -> bool:
         """Whether a tool was called, or something says that it answers a call."""
-        return bool(self.max_atom_span or self._pairing.incomplete or self.orphans.held)
+        return bool(self.max_atom_span or self._pairing.incomplete or self.classes[_ORPHAN].held)
 
     def offset(self, position: int) -> int:
         """Bytes of text (UTF-8) in front of an item, from the conversation's start."""

@@ -189,6 +189,14 @@ class TokenTable:
                         taken[first - start] += taken[at]
                     taken[at] = 0
 
+    def follow(self, column: Column, edited: Column, index: int) -> None:
+        """A column was edited from an index on, or another goes on in its place: what stands in front is as before."""
+        sums, atoms = self._sums.get(column), self._atoms.get(column)
+        if sums is not None:
+            self._sums[edited] = sums[: index + 1]
+        if atoms is not None:
+            self._atoms[edited] = atoms[0][: index + 1], atoms[1]
+
     def sum(self, view: View) -> int:
         """The tokens of a view's events; the cost is that of its segments."""
         tokens = 0

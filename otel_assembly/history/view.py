@@ -29,10 +29,15 @@ reader: Final[ContextVar[Callable[[Any], Any] | None]] = ContextVar("otel_assemb
 class Column:
     """Every position of a history."""
 
-    __slots__ = ("__weakref__", "history")
+    __slots__ = ("__weakref__", "history", "seen")
+
+    #: For a class of events that another column goes on with: how many items had gone over by then; −1 for any other.
+    outdated = -1
 
     def __init__(self, history: History) -> None:
         self.history = history
+        #: Whether a view is made of it, so that what stands in it stays there.
+        self.seen = False
 
     def __len__(self) -> int:
         return len(self.history.events)
@@ -48,6 +53,10 @@ class Column:
     def index(self, position: int) -> int:
         """The index at which a position stands or would stand."""
         return position
+
+    def start_of_run(self, start: int, stop: int) -> int:
+        """From which index on, `start` at least, the positions up to an index follow one another."""
+        return start
 
 
 class PositionColumn(Column):
@@ -71,8 +80,72 @@ class PositionColumn(Column):
     def index(self, position: int) -> int:
         return bisect_left(self.held, position)
 
+    def start_of_run(self, start: int, stop: int) -> int:
+        held, at, step = self.held, stop - 1, 1
+        ahead = held[at] - at
+        while at - step >= start and held[at - step] - at + step == ahead:
+            at, step = at - step, 2 * step
+        while step := step // 2:
+            if at - step >= start and held[at - step] - at + step == ahead:
+                at -= step
+        return at
+
+
+class ClassColumn(PositionColumn):
+    """The positions of one of the classes that each item is in one of; an item may go over to another class.
+
+    Args:
+        history: Whose.
+        place: Which of its classes.
+        held: The positions.
+    """
+
+    __slots__ = ("outdated", "place")
+
+    def __init__(self, history: History, place: int, held: array[int]) -> None:
+        super().__init__(history, held)
+        self.place = place
+        self.outdated = -1
+
+    def holds(self, position: int) -> bool:
+        """Whether an item is in this class."""
+        index = bisect_left(self.held, position)
+        return index < len(self.held) and self.held[index] == position
+
+    def edited(self, gone: Iterable[int], came: Iterable[int]) -> ClassColumn:
+        """The class without some items and with others: this column, or a new one where a view is made of it."""
+        column = ClassColumn(self.history, self.place, self.held[:]) if self.seen else self
+        for position in gone:
+            del column.held[bisect_left(column.held, position)]
+        for position in came:
+            column.held.insert(bisect_left(column.held, position), position)
+        return column
+
 
 Segment = tuple[Column, int, int]
+
+
+def _renewed(column: Column, start: int, stop: int) -> Iterator[Segment]:
+    """The items of a segment over the classes as they are now, in order."""
+    if not isinstance(column, ClassColumn) or column.outdated < 0:
+        yield column, start, stop
+        return
+    history, first, last = column.history, column.position(start), column.position(stop - 1)
+    now = history.classes[column.place]
+    at, end = now.index(first), now.index(last + 1)
+    for position in sorted({one for one in history.moved[column.outdated :] if first <= one <= last}):
+        stays = now.holds(position)
+        if stays is column.holds(position):
+            continue
+        index = now.index(position)
+        if at < index:
+            yield now, at, index
+        at = index + stays
+        if not stays:
+            other = next(one for one in history.classes if one.holds(position))
+            yield other, other.index(position), other.index(position) + 1
+    if at < end:
+        yield now, at, end
 
 
 class View(Sequence[Any]):
@@ -98,6 +171,7 @@ class View(Sequence[Any]):
             if start < stop:
                 held.append(segment)
                 length += stop - start
+                column.seen = True
                 end = stop if type(column) is Column else column.position(stop - 1) + 1
         self.segments = tuple(held)
         self._length = length
@@ -111,6 +185,23 @@ class View(Sequence[Any]):
             firsts = [column.position(start) for column, start, _ in self.segments]
             self._places = [0, *accumulate(lengths)][:-1], firsts
         return self._places
+
+    @property
+    def current(self) -> Sequence[Segment]:
+        """The same items over the columns as they are now, to be compared with other views of the history."""
+        segments = self.segments
+        for column, _, _ in segments:
+            if column.outdated >= 0:
+                break
+        else:
+            return segments
+        current: list[Segment] = []
+        with self.history.lock:
+            for segment in segments:
+                for renewed in _renewed(*segment):
+                    renewed[0].seen = True
+                    _extend(current, renewed)
+        return tuple(current)
 
     def __len__(self) -> int:
         return self._length
@@ -237,13 +328,14 @@ class View(Sequence[Any]):
 
     def beyond(self, other: View) -> View | None:
         """As `minus`, where both are one interval of one column; None where they are not."""
-        if len(self.segments) != 1 or len(other.segments) != 1:
+        mine, theirs = self.current, other.current
+        if len(mine) != 1 or len(theirs) != 1:
             return None
-        (column, start, stop), (another, low, high) = *self.segments, *other.segments
+        (column, start, stop), (another, low, high) = *mine, *theirs
         if column is not another:
             return None
         left = [(column, start, min(stop, low)), (column, max(start, high), stop)]
-        return View(self.history, left if low < stop and start < high else self.segments)
+        return View(self.history, left if low < stop and start < high else mine)
 
     def minus(self, other: View) -> View:
         """The part of this view that is not in another one of the same history, by interval over shared columns."""
@@ -252,11 +344,11 @@ class View(Sequence[Any]):
             view.is_slice = self.is_slice or len(view) < self._length
             return view
         held: dict[int, list[Run]] = {}
-        for column, start, stop in other.segments:
+        for column, start, stop in other.current:
             held.setdefault(id(column), []).append((start, stop))
         held = {column: merged(runs) for column, runs in held.items()}
         segments: list[Segment] = []
-        for column, start, stop in self.segments:
+        for column, start, stop in self.current:
             left = difference([(start, stop)], held.get(id(column), ()))
             segments += ((column, low, high) for low, high in left)
         return self._cut_out(segments)

@@ -87,7 +87,7 @@ class FilteredOutput:
     @property
     def broken(self) -> int:
         """Events of the output that lost the other half of their pair."""
-        return self._orphans + len(self._pairing.abandoned_calls(self._pairing.last_response))
+        return self._orphans + len(self._pairing.given_up)
 
     def views(self) -> tuple[View, View]:
         """What stayed, and what left."""

@@ -136,14 +136,14 @@ def entered(new: Sequence[ItemGroup], old: Sequence[ItemGroup], *, tagged: bool 
         return _by_item_id(new, old, tagged=tagged)
     held: dict[tuple[int, Tag | None], list[Run]] = {}
     for group in old:
-        for column, start, stop in group.view.segments:
+        for column, start, stop in group.view.current:
             held.setdefault((id(column), group.tag if tagged else None), []).append((start, stop))
     held = {key: merged(runs) for key, runs in held.items()}
     found: list[ItemGroup] = []
     for group in new:
         segments = [
             (column, low, high)
-            for column, start, stop in group.view.segments
+            for column, start, stop in group.view.current
             for low, high in difference([(start, stop)], held.get((id(column), group.tag if tagged else None), ()))
         ]
         if segments:
@@ -156,7 +156,7 @@ def _comparable(new: Sequence[ItemGroup], old: Sequence[ItemGroup]) -> bool:
     """Whether no item can stand in two of the columns that these groups name."""
     first: Column | None = None
     for group in (*new, *old):
-        for column, _, _ in group.view.segments:
+        for column, _, _ in group.view.current:
             if first is None:
                 first = column
             elif column is not first and (

@@ -37,10 +37,6 @@ def run_text(first: int, last: int) -> str:
     return item_text(first) if first == last else f"{item_text(first)}-{item_text(last)}"
 
 
-#: Positions are looked at so many at a time, from the newest, so that who stops early has not looked at them all.
-_CHUNK: Final = 64
-
-
 class ItemIds:
     """The item ids of a history's positions, as runs of consecutive ones."""
 
@@ -191,13 +187,10 @@ def item_id_runs_backward(view: View, numbered: NumberedHistory) -> Iterator[tup
 def _pieces_backward(view: View, numbered: NumberedHistory) -> Iterator[tuple[int, int, int]]:
     item_ids = numbered.item_ids
     for column, start, stop in reversed(view.segments):
-        low, high = column.position(start), column.position(stop - 1)
-        if high - low == stop - start - 1:
-            yield from item_ids.spans_backward(low, high + 1)
-            continue
-        for upto in range(stop, start, -_CHUNK):
-            for position in reversed(column.positions(max(start, upto - _CHUNK), upto)):
-                yield position, (item := item_ids.of(position)), item
+        while start < stop:
+            first, end = column.start_of_run(start, stop), column.position(stop - 1) + 1
+            yield from item_ids.spans_backward(end - (stop - first), end)
+            stop = first
 
 
 def _spans(column: Column, start: int, stop: int, numbered: NumberedHistory) -> Iterable[Run]:

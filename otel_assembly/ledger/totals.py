@@ -277,7 +277,7 @@ def shared_prefix(new: View, old: View) -> int:
 def shared_positions(new: View, old: View) -> int:
     """How many items two views of one history begin with at the same positions, as far as their intervals tell."""
     count = 0
-    for (column, start, stop), (other, low, high) in zip(new.segments, old.segments, strict=False):
+    for (column, start, stop), (other, low, high) in zip(new.current, old.current, strict=False):
         if column is not other or start != low:
             break
         count += min(stop, high) - start

@@ -12,6 +12,7 @@ call or a result (an *echo*) belongs to the atom that it echoes; if it echoes se
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
@@ -47,6 +48,8 @@ class Pairing:
         links: How many calls an item opens, or how many it closes.
         incomplete: Of each atom with unanswered calls, by its position: all its items so far.
         changed: The atoms that had their last call answered, or became one of several, each time.
+        given_up: The items that ask for something that nobody has answered, and nobody will; ascending.
+        turned: The items of each atom that the newest item may have made sendable, or unsendable.
         last_response: The position of the newest response; −1 while there is none.
     """
 
@@ -60,9 +63,11 @@ class Pairing:
         "atoms",
         "changed",
         "flags",
+        "given_up",
         "incomplete",
         "last_response",
         "links",
+        "turned",
     )
 
     def __init__(self) -> None:
@@ -71,6 +76,8 @@ class Pairing:
         self.links = array("H")
         self.incomplete: dict[int, list[int]] = {}
         self.changed = array("I")
+        self.given_up = array("I")
+        self.turned: Sequence[Sequence[int]] = ()
         self.last_response = -1
         # By id, the items that asked and wait, oldest first; by item, how many of its calls wait; by atom, the same.
         self._open: dict[str, list[int]] = {}
@@ -87,12 +94,13 @@ class Pairing:
         position = len(self.atoms)
         atom, flags, links = position, 0, 0
         kind = facts.kind
+        self.turned = ()
         if facts.opens:
             atom, flags, links = self._call(position, facts)
         elif facts.closes or kind == _TOOL_RESULT:
             atom, flags, links = self._result(position, facts)
         if kind == _RESPONSE:
-            self.last_response = position
+            self._give_up(position)
             flags |= RESPONSE
         if facts.media_tokens:
             flags |= MEDIA
@@ -109,7 +117,10 @@ class Pairing:
                 if call not in awaits:
                     awaits.append(call)
             atom = self._join({self.atoms[ask] for ask in asked.values()})
+            for ask in asked.values():
+                self._judge(ask)
             self.incomplete[atom].append(position)
+            self.turned = [self.incomplete[atom]]
             return atom, ECHO, 0
         for call in facts.opens:
             self._open.setdefault(call, []).append(position)
@@ -142,6 +153,7 @@ class Pairing:
             self._answer(call, ask, atom)
         if atom in self.incomplete:
             self.incomplete[atom].append(position)
+            self.turned = [self.incomplete[atom]]
             if not self._missing[atom]:
                 del self._missing[atom], self.incomplete[atom]
                 self.changed.append(atom)
@@ -162,10 +174,34 @@ class Pairing:
                 awaits.remove(call)
             if not awaits:
                 del self._awaits[ask]
+        self._judge(ask)
         self._answered[call] = ask
         self._answered.move_to_end(call)
         if len(self._answered) > _ECHO_MEMORY:
             self._answered.popitem(last=False)
+
+    def _give_up(self, response: int) -> None:
+        """A response came: the calls in front of it that are open and do not await an approval have been given up."""
+        before, self.last_response = self.last_response, response
+        asks: list[int] = []
+        for ask in reversed(self._unanswered):
+            if ask < before:
+                break
+            if ask < response and ask not in self._awaits:
+                asks.append(ask)
+        if asks:
+            self.given_up.extend(reversed(asks))
+            self.turned = [*self.turned, *(self.incomplete[atom] for atom in {self.atoms[ask] for ask in asks})]
+
+    def _judge(self, ask: int) -> None:
+        """One of an item's calls was answered, or said to await an approval: it is given up now, or no more."""
+        place = bisect_left(self.given_up, ask)
+        held = place < len(self.given_up) and self.given_up[place] == ask
+        given_up = ask < self.last_response and ask in self._unanswered and ask not in self._awaits
+        if given_up and not held:
+            self.given_up.insert(place, ask)
+        elif held and not given_up:
+            del self.given_up[place]
 
     def _join(self, atoms: set[int]) -> int:
         """The one atom that several become because an item belongs to all of them; its position is returned."""
@@ -229,22 +265,6 @@ class Pairing:
             members = self.incomplete[atom]
             if not self._is_abandoned(members, newest_response):
                 yield from members
-
-    def abandoned_calls(self, newest_response: int) -> list[int]:
-        """Items that ask for something that nobody has answered, and nobody will."""
-        return [ask for ask in list(self._unanswered) if ask < newest_response and ask not in self._awaits]
-
-    def orphaned_calls(self, end: int) -> list[int]:
-        """Items of the atoms that a call without a result makes unsendable, in a conversation of `end` items."""
-        if not self.incomplete:
-            return []
-        return sorted(
-            member
-            for members in list(self.incomplete.values())
-            if self._is_abandoned(members, self.last_response)
-            for member in tuple(members)
-            if member < end
-        )
 
     def is_joined(self, atom: int) -> bool:
         """Whether an atom has become one of several."""

@@ -95,10 +95,10 @@ class CompactionCache:
             context: The assembly's.
         """
         covered = self.covered if self.covered is not None and not self.covered.minus(gone) else None
-        if covered is not None and covered.segments == gone.segments:
+        if covered is not None and covered.current == gone.current:
             return Compaction(gone, self.summary)
         attempts: Sequence[Attempt] = ()
-        if self.failed is None or self.failed.segments != gone.segments:
+        if self.failed is None or self.failed.current != gone.current:
             text = render_events(gone if covered is None else gone.minus(covered))
             if covered is not None:
                 text = f"{self.text}\n\n{text}"

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from otel_assembly._internal.intervals import complement, to_runs
+from otel_assembly._internal.intervals import to_runs
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.history.history import CONVERSATION_KINDS
-from otel_assembly.history.view import View
 from otel_assembly.messages.describe import EventKind
-from otel_assembly.policies.base import DecidingPolicy, as_view, keep, orphan_verdicts
+from otel_assembly.policies.base import DecidingPolicy, as_view, keep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_assembly.context import Context
+    from otel_assembly.history.view import View
+
+
+#: Why what is in a class goes; in the first one is what stays.
+_REASONS: Final = (
+    DecisionReason.NOT_CONVERSATION,
+    DecisionReason.ORPHANED_TOOL_RESULT,
+    DecisionReason.ORPHANED_TOOL_CALL,
+    DecisionReason.ORPHANED_TOOL_RESULT,
+)
 
 
 class ConversationPolicy(DecidingPolicy):
@@ -33,31 +42,23 @@ class ConversationPolicy(DecidingPolicy):
         """Return the conversation in `events`."""
         view = as_view(events)
         history = view.history
-        if view.whole and view.end == len(history):
-            return self._of_all(prompts, view)
+        classes = history.by_class(view.end) if view.whole else None
+        if classes is not None:
+            return self._of_all(prompts, view, classes)
         runs = to_runs(
             index for index, position in enumerate(view.positions()) if history.kind(position) in CONVERSATION_KINDS
         )
         kept, verdicts = keep(view, runs, DecisionReason.NOT_CONVERSATION)
         return Outcome(prompts, kept, verdicts)
 
-    def _of_all(self, prompts: Sequence[str], view: View) -> Outcome:
+    def _of_all(self, prompts: Sequence[str], view: View, classes: Sequence[View]) -> Outcome:
         """The history keeps these classes apart as events arrive, so that a turn touches none of them again."""
-        history, end = view.history, view.end
-        lost = history.pairing.orphaned_calls(end)
-        if history.conversational.index(end) == end and not lost:
+        kept = classes[0]
+        if len(kept) == len(view):
             return Outcome(prompts, view)
-        kept = View(history, [(history.conversational, 0, history.conversational.index(end))])
         verdicts = [
             Verdict(left, DecisionOutcome.DROPPED, reason)
-            for column, reason in (
-                (history.non_conversation, DecisionReason.NOT_CONVERSATION),
-                (history.orphans, DecisionReason.ORPHANED_TOOL_RESULT),
-            )
-            if (left := View(history, [(column, 0, column.index(end))]))
+            for left, reason in zip(classes[1:], _REASONS, strict=True)
+            if left
         ]
-        if lost:
-            verdicts += orphan_verdicts(kept, lost)
-            indexes = sorted(index for position in lost if (index := kept.index_of(position)) >= 0)
-            kept = kept.pick(complement(len(kept), [(index, index + 1) for index in indexes]))
-        return Outcome(prompts, kept.mended(), verdicts)
+        return Outcome(prompts, kept, verdicts)
