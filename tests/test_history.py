@@ -12,6 +12,8 @@ from recount import count, event_tokens, newest_request, pair, read
 from strategies import conversations
 
 from otel_assembly import (
+    Context,
+    ConversationPolicy,
     DescribeError,
     History,
     ModelRequest,
@@ -175,6 +177,36 @@ def test_every_event_has_its_tokens_and_they_sum_up_whatever_part_is_asked_for(e
         assert table.sum(View(history, [(column, 0, len(column))])) == sum(
             expected[place] for place in column.positions(0, len(column))
         )
+
+
+@QUICK
+@given(conversations(), st.integers(1, 3))
+async def test_views_stay_as_they_are_whatever_is_given_up_or_answered_late(events, step):
+    """A history that grows says what one that is read at once says, and its older views what they said."""
+    history, meter, before = History(), TokenMeter(TiktokenCounter("o200k_base")), []
+
+    def places(view):
+        return list(view.positions())
+
+    for start in range(0, len(events), step):
+        history.extend(events[start : start + step])
+        found, read_at_once = [
+            [(one.events, one.reason) for one in outcome.decisions] + [(outcome.events, None)]
+            for outcome in [
+                await ConversationPolicy().decide([], whole, Context()) for whole in (history, History(history))
+            ]
+        ]
+        assert [(places(view), reason) for view, reason in found] == [(places(v), reason) for v, reason in read_at_once]
+        views = [view for view, _ in found]
+        for view, held in before:
+            assert places(view) == held
+            assert history.table(meter).sum(view) == sum(map(history.table(meter).known, held))
+            for other in views:
+                shared = set(held) & set(places(other))
+                if all(one[0] is not history.all for one in (*view.segments, *other.segments)):
+                    assert set(held) - set(places(view.minus(other))) == shared
+                    assert set(places(other)) - set(places(other.minus(view))) == shared
+        before += [(view, places(view)) for view in views]
 
 
 @QUICK

@@ -12,6 +12,7 @@ from counting import Rounds, held_by
 from otel_assembly import (
     AlertPolicy,
     Assembler,
+    BudgetPolicy,
     Context,
     ConversationPolicy,
     History,
@@ -72,14 +73,23 @@ def history_of(length):
     return History(event for number in range(length) for event in mixed(number))
 
 
-async def most_of_a_turn(chain, history, telemetry):
+def abandoning(number):
+    """Half a turn: a question and a call; then what the tool says, in nine turns of ten, and the answer."""
+    turn, answered = divmod(number, 2)
+    call = f"call {turn}"
+    if not answered:
+        return [ModelRequest(content=f"question {turn}"), ModelResponse(tool_calls=(ToolCallEvent(id=call, name="f"),))]
+    return [*([ToolResultEvent(parent_id=call, content="r")] if turn % 10 else []), ModelResponse(content="answer")]
+
+
+async def most_of_a_turn(chain, history, telemetry, more=mixed):
     """The most that the library does in one of 20 turns, whose numbers are read where somebody looks on."""
     recorder = NullRecorder() if telemetry is None else telemetry.recorder
     assembler = Assembler(chain(), recorder=recorder, counter=CharacterCounter(4))
     await assembler.assemble(["p"], history)
     most = 0
     for number in range(24):
-        for event in mixed(number):
+        for event in more(number):
             history.append(event)
         with Rounds() as rounds:
             assembly = await assembler.assemble(["p"], history)
@@ -105,6 +115,37 @@ async def test_a_turn_of_a_long_conversation_takes_what_a_turn_of_a_short_one_ta
     telemetry = recorder if observed else None
     short, long = [await most_of_a_turn(chain, history_of(one), telemetry) for one in (666, length)]
     assert 50 < long <= short * 1.1 + 50
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        lambda: [ConversationPolicy(), TokenBudgetPolicy(200)],
+        lambda: [ConversationPolicy(), BudgetPolicy(200, 0, step_tokens=20)],
+        lambda: [ConversationPolicy(), SlidingWindowPolicy(12, stride=4)],
+        lambda: [TokenBudgetPolicy(200)],
+    ],
+)
+@pytest.mark.parametrize(("observed", "short"), [(False, 1_000), (True, 10_000)])  # a step lists 64 runs, and no more
+async def test_a_turn_takes_the_same_however_many_calls_were_abandoned(chain, observed, short, recorder):
+    made = []
+    for length in (short, 50_000):
+        history = History(event for number in range(length // 2) for event in abandoning(number))
+        made.append(await most_of_a_turn(chain, history, recorder if observed else None, abandoning))
+    assert 50 < made[1] <= made[0] * 1.1 + 50
+
+
+@pytest.mark.parametrize("length", [1_000, 50_000])
+async def test_a_conversation_without_its_abandoned_calls_is_one_interval(length):
+    history = History(event for number in range(length // 2) for event in abandoning(number))
+    late = [ToolResultEvent(parent_id="call 0", content="late"), ModelResponse(content="thanks")]
+    for new in (abandoning(20), abandoning(21), late[:1], late[1:]):
+        history.extend(new)
+        outcome = await ConversationPolicy().decide([], history, Context())
+        assert [len(view.segments) for view in (outcome.events, *(one.events for one in outcome.decisions))] == [1, 1]
+        given_up = sum(bool(event.tool_calls) for event in outcome.decisions[0].events)
+        assert len(outcome.events) + given_up == len(history)
+    assert history[1] in list(outcome.events)
 
 
 async def test_a_foreign_filter_that_parts_thousands_of_pieces_takes_steps_in_proportion():
