@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 
@@ -16,6 +17,13 @@ def _unexpected_skips(config):
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     skipped = reporter.stats.get("skipped", []) if reporter is not None else []
     return [one for one in skipped if not any(reason.search(str(one.longrepr)) for reason in EXPECTED_SKIPS)]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session):
+    """The frameworks that the tests import stay to the end: no collection of a test has to look at them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)
