@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from otel_assembly.conversation import HaltGuard
+    from otel_assembly.history.view import View
     from otel_assembly.ledger.ledger import Ledger
     from otel_assembly.ledger.snapshot import LedgerInput, Step
     from otel_assembly.policies.base import AssemblyPolicy, PolicyLike
@@ -187,7 +188,7 @@ class Assembler:
         if self.strict and (unknown := ledger_input.view.history.unknown) is not None:
             raise unknown_part(*unknown)
         self._calibrate(ledger, ledger_input, model)
-        await arrive(ledger_input.view, meter)
+        await self._arrive(ledger_input.view, meter)
         recording = self._recorded_by().begin(self.name, model, asked, started_ns)
         for guard in guards[1:]:
             guard.last, guard.whose = context.guard.last, context.guard.whose
@@ -219,6 +220,10 @@ class Assembler:
         assembly.succeeded()
         record.context.done(succeeded=True)
         return Assembly(record)
+
+    async def _arrive(self, view: View, meter: TokenMeter) -> None:
+        """Count what is new."""
+        await arrive(view, meter)
 
     def _recorded_by(self) -> Recorder:
         return self._recorder if self._recorder is not None else default_recorder()

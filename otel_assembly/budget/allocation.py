@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from otel_assembly._internal.forks import worked_out_once
-from otel_assembly.budget.keep_order import atoms_of, pairing_of
 from otel_assembly.budget.measure import NOTHING, Rendered
 from otel_assembly.budget.sections import is_text, item_text
 from otel_assembly.decision import DecisionOutcome, DecisionReason
-from otel_assembly.messages.describe import EventKind, describe
-from otel_assembly.messages.tool_pairs import ANSWERS
+from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.block import Block, BlockItem
     from otel_assembly.budget.compacted_block import CompactedBlock
     from otel_assembly.budget.measure import Measure
+    from otel_assembly.budget.read_block import ReadBlock
     from otel_assembly.decision import Overflow
 
 
@@ -100,14 +99,36 @@ class BlockOutcome:
 
     outcome: DecisionOutcome
     reason: DecisionReason
-    #: Indexes of the items that stay as they are.
+    #: Indexes of the items that stay as they are, ascending.
     kept: Sequence[int] = ()
-    #: What became of items, where it is not the block's own outcome and reason, or why they stay.
+    #: What became of items, where it is not what became of the rest, or why they stay.
     item_outcomes: dict[int, ItemOutcome] = field(default_factory=dict)
+    #: What became of all others that do not stay; None: what became of the block.
+    rest: tuple[DecisionOutcome, DecisionReason] | None = None
     result: Block | None = None
     rendered: Rendered = NOTHING
     made: CompactedBlock | None = None
     attempts: tuple[Attempt, ...] = ()
+
+    def of_others(self) -> tuple[DecisionOutcome, DecisionReason]:
+        """What became of the items that do not stay, where nothing else is said of them."""
+        return self.rest or (self.outcome, self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedBlock:
+    """A block with what the allocator decided of it, not yet told item by item."""
+
+    read: ReadBlock
+    room: int
+    #: What it takes whole.
+    whole: Rendered
+    outcome: BlockOutcome
+
+    @property
+    def stays(self) -> DecisionReason:
+        """Why what stays of it does."""
+        return DecisionReason.FITS if self.read.block.cuttable else DecisionReason.PINNED
 
 
 class Allocation:
@@ -131,7 +152,7 @@ class Allocation:
 
     def __init__(
         self,
-        decided: Sequence[tuple[Block, int, BlockOutcome | None]],
+        decided: Sequence[tuple[ReadBlock, int, BlockOutcome | None]],
         *,
         window: int,
         output_reserve: int,
@@ -150,7 +171,7 @@ class Allocation:
         self.method: str = measure.method
         self.encoding = measure.encoding
         self.overflow: Overflow | None = None
-        results = [block if block_outcome is None else block_outcome.result for block, _, block_outcome in decided]
+        results = [read.block if block_outcome is None else block_outcome.result for read, _, block_outcome in decided]
         self.blocks: list[Block] = [block for block in results if block is not None]
         if not measure.steady:
             # Later, what was counted now would be counted otherwise.
@@ -179,6 +200,14 @@ class Allocation:
         return self.used / self.budget if self.budget else 0.0
 
     @worked_out_once
+    def decided(self) -> tuple[DecidedBlock, ...]:
+        """What happened to each block, in the order in which they were decided: what `decisions` says item by item."""
+        return tuple(
+            DecidedBlock(read, room, whole := read.whole(), block_outcome or _kept(read.block, whole, len(read.items)))
+            for read, room, block_outcome in self._decided
+        )
+
+    @worked_out_once
     def decisions(self) -> tuple[BlockDecision, ...]:
         """What happened to each block, in the order in which they were decided."""
         return tuple(self._decisions())
@@ -201,76 +230,63 @@ class Allocation:
     @property
     def separators(self) -> int:
         """Tokens that joining items added, all blocks together."""
-        return sum(decision.separators_out for decision in self.decisions)
+        return sum([one.outcome.rendered.separators for one in self.decided])
 
     @property
     def costs(self) -> dict[str, int]:
         """Tokens of each block in the prompt, by its name; with `separators` and `framing` they sum to `used`."""
         return {decision.block.name: decision.tokens_out for decision in self.decisions if decision.result is not None}
 
-    def tokens_of(self, block: Block, kept: Sequence[int]) -> int:
-        """What a block takes with these of its items, counted as it is sent."""
-        return self._measure.tokens(block, block.items, kept)
-
-    def charges(self, block: Block, order: Sequence[int]) -> list[int]:
-        """What each of these items of a block is charged as they are taken in, in this order."""
-        items = block.items
-        return self._measure.charges(block, [(self._measure.item(items[at]), is_text(items[at])) for at in order])
-
     def count(self, text: str) -> int:
         """The tokens of a text, by what counted here."""
         return self._measure.text(text)
 
     def _decisions(self) -> Iterator[BlockDecision]:
-        for block, room, block_outcome in self._decided:
-            items = block.items
-            whole = self._measure.rendered(block, items, range(len(items)))
-            if block_outcome is None:
-                block_outcome = _kept(block, whole, range(len(items)))
+        for one in self.decided:
+            outcome = one.outcome
             yield BlockDecision(
-                block=block,
-                outcome=block_outcome.outcome,
-                reason=block_outcome.reason,
-                room=room,
-                tokens_in=whole.tokens - whole.separators,
-                tokens_out=block_outcome.rendered.tokens - block_outcome.rendered.separators,
-                separators_in=whole.separators,
-                separators_out=block_outcome.rendered.separators,
-                result=block_outcome.result,
-                items=tuple(self._items(block, items, block_outcome)),
-                made=block_outcome.made,
-                attempts=block_outcome.attempts,
-            )
-
-    def _items(self, block: Block, items: Sequence[BlockItem], block_outcome: BlockOutcome) -> Iterator[ItemDecision]:
-        kept = set(block_outcome.kept)
-        first = {index: leader for leader, atom in atoms_of(items).items() for index in atom}
-        stays = DecisionReason.FITS if block.cuttable else DecisionReason.PINNED
-        for index, item in enumerate(items):
-            held = (DecisionOutcome.KEPT, stays) if index in kept else (block_outcome.outcome, block_outcome.reason)
-            outcome, reason, winner = block_outcome.item_outcomes.get(index, (*held, None))
-            text = is_text(item)
-            texts = (item_text(item),) if text else texts_of(item)
-            yield ItemDecision(
-                item=item,
-                block=block.name,
-                index=index,
-                kind=block.kind.value if text else kind_of(block, item),
-                tokens=self._measure.text(texts[0]) if text else self._measure.item(item),
-                bytes=sum(map(_utf8_length, texts)),
-                atom=first[index],
-                outcome=outcome,
-                reason=reason,
-                winner=winner,
+                block=one.read.block,
+                outcome=outcome.outcome,
+                reason=outcome.reason,
+                room=one.room,
+                tokens_in=one.whole.tokens - one.whole.separators,
+                tokens_out=outcome.rendered.tokens - outcome.rendered.separators,
+                separators_in=one.whole.separators,
+                separators_out=outcome.rendered.separators,
+                result=outcome.result,
+                items=tuple(_items(one)),
+                made=outcome.made,
+                attempts=outcome.attempts,
             )
 
     def __repr__(self) -> str:
         return f"Allocation({self.used} of {self.budget} tokens, {len(self.blocks)} of {len(self._decided)} blocks)"
 
 
-def _kept(block: Block, whole: Rendered, items: Sequence[int]) -> BlockOutcome:
+def _items(decided: DecidedBlock) -> Iterator[ItemDecision]:
+    read, block, block_outcome = decided.read, decided.read.block, decided.outcome
+    kept, first = set(block_outcome.kept), read.leaders()
+    stays, others = (DecisionOutcome.KEPT, decided.stays), block_outcome.of_others()
+    for index, item in enumerate(read.items):
+        held = stays if index in kept else others
+        outcome, reason, winner = block_outcome.item_outcomes.get(index, (*held, None))
+        yield ItemDecision(
+            item=item,
+            block=block.name,
+            index=index,
+            kind=read.kind(index),
+            tokens=read.alone(index),
+            bytes=sum(map(_utf8_length, read.texts(index))),
+            atom=first[index],
+            outcome=outcome,
+            reason=reason,
+            winner=winner,
+        )
+
+
+def _kept(block: Block, whole: Rendered, count: int) -> BlockOutcome:
     reason = DecisionReason.FITS if block.cuttable else DecisionReason.PINNED
-    return BlockOutcome(DecisionOutcome.KEPT, reason, items, result=block, rendered=whole)
+    return BlockOutcome(DecisionOutcome.KEPT, reason, range(count), result=block, rendered=whole)
 
 
 def _utf8_length(text: str) -> int:
@@ -282,19 +298,6 @@ def texts_of(item: BlockItem) -> tuple[str, ...]:
     if is_text(item):
         return (item_text(item),)
     return () if item.echo else describe(item.content).texts
-
-
-def kind_of(block: Block, item: BlockItem) -> str:
-    """An item's kind: its block's, or an event's own."""
-    return block.kind.value if is_text(item) else EventKind(describe(item.content).kind).value
-
-
-def calls_of(items: Sequence[BlockItem]) -> list[int]:
-    """How many tool calls each of a block's items asks for, or, below 0, how many it answers."""
-    if all(map(is_text, items)):
-        return [0] * len(items)
-    pairing = pairing_of(items)
-    return [-links if flags & ANSWERS else links for links, flags in zip(pairing.links, pairing.flags, strict=True)]
 
 
 __all__ = ["Allocation", "BlockDecision", "BlockOutcome", "ItemDecision"]

@@ -194,6 +194,8 @@ class Block:
             raise ConfigurationError(
                 f"block {self.name!r}: its content must be a text or a sequence of items, got {type(content).__name__}"
             )
+        if set(map(type, content)) == {BlockItem}:
+            return tuple(content)
         return tuple(item if isinstance(item, BlockItem) else BlockItem(item) for item in content)
 
     @property

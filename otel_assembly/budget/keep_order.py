@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from otel_assembly.budget.block import Block, BlockItem, Cut
-from otel_assembly.budget.sections import by_rank, is_text
-from otel_assembly.messages.describe import EventFacts, EventKind, describe
+from otel_assembly.budget.sections import by_rank
+from otel_assembly.messages.describe import EventFacts, EventKind
 from otel_assembly.messages.tool_pairs import Pairing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+_TEXT = EventFacts(EventKind.OTHER)
 
 
-def survivors_of(block: Block, items: Sequence[BlockItem], alive: Sequence[int]) -> list[list[int]]:
+def survivors_of(
+    block: Block, items: Sequence[BlockItem], alive: Sequence[int], pairing: Pairing | None
+) -> list[list[int]]:
     """The block's atoms, the one that is cut last first.
 
     Before all of them stand those with a tool call that explicitly awaits an approval, which are not cut at all.
@@ -22,9 +26,9 @@ def survivors_of(block: Block, items: Sequence[BlockItem], alive: Sequence[int])
         block: The block.
         items: All its items.
         alive: Indexes of those that are not out from the start.
+        pairing: Which result answers which call among those; None where all are texts.
     """
     held = [items[index] for index in alive]
-    pairing = pairing_of(held) if block.eventful else None
     atoms = [[alive[at] for at in atom] for atom in atoms_of(held, pairing).values()]
     if block.cut is Cut.OLDEST:
         atoms.reverse()
@@ -38,30 +42,22 @@ def survivors_of(block: Block, items: Sequence[BlockItem], alive: Sequence[int])
     return sorted(atoms, key=waiting.isdisjoint) if waiting else atoms
 
 
-def pending_of(block: Block, items: Sequence[BlockItem], alive: Sequence[int]) -> list[list[int]]:
-    """The atoms with a tool call that explicitly awaits an approval, as they stand in `survivors_of`."""
-    pairing = pairing_of([items[index] for index in alive])
-    waiting = {alive[at] for at in pairing.pending_calls(-1)}
-    return [atom for atom in survivors_of(block, items, alive) if not waiting.isdisjoint(atom)]
-
-
 def _score(item: BlockItem) -> tuple[bool, float]:
     return not item.profile, -item.score if item.score is not None else float("inf")
 
 
-def atoms_of(items: Sequence[BlockItem], pairing: Pairing | None = None) -> dict[int, list[int]]:
+def atoms_of(items: Sequence[BlockItem], pairing: Pairing | None) -> dict[int, list[int]]:
     """The items that are kept or dropped together, by the first of them: groups, and tool calls with their results.
 
     A group that holds a part of a tool call's atom holds all of it.
 
     Args:
         items: The items.
-        pairing: Which result answers which call among them, if that is known already.
+        pairing: Which result answers which call among them; None where all are texts.
     """
-    apart = all(map(is_text, items))
-    if apart and all(item.group is None for item in items):
+    if pairing is None and all(item.group is None for item in items):
         return {index: [index] for index in range(len(items))}
-    leaders = list(range(len(items))) if apart else list((pairing or pairing_of(items)).atoms)
+    leaders = list(range(len(items))) if pairing is None else list(pairing.atoms)
     groups: dict[str, int] = {}
 
     def leader_of(index: int) -> int:
@@ -81,9 +77,9 @@ def atoms_of(items: Sequence[BlockItem], pairing: Pairing | None = None) -> dict
     return atoms
 
 
-def pairing_of(items: Sequence[BlockItem]) -> Pairing:
-    """Which result answers which call, in one block."""
+def pairing_of(facts: Iterable[EventFacts | None]) -> Pairing:
+    """Which result answers which call, by what each item says; None stands for a text."""
     pairing = Pairing()
-    for item in items:
-        pairing.append(EventFacts(EventKind.OTHER) if is_text(item) else describe(item.content))
+    for one in facts:
+        pairing.append(_TEXT if one is None else one)
     return pairing

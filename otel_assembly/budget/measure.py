@@ -9,15 +9,17 @@ from weakref import ref
 
 from otel_assembly.budget.sections import is_text, item_text, most_messages, spoken
 from otel_assembly.errors import AssemblyError, ConfigurationError, TokenizerError
-from otel_assembly.messages.describe import describe
 from otel_assembly.tokens import TokenMeter, counter_for
 from otel_assembly.tokens.counters import CountMethod, TiktokenCounter, TokenCounter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from otel_assembly.budget.block import Block, BlockItem
     from otel_assembly.budget.sections import Section
+    from otel_assembly.history.token_counts import TokenTable
+    from otel_assembly.history.view import View
+    from otel_assembly.messages.describe import EventFacts
     from otel_assembly.tokens import MessageFraming
 
 #: Characters of the longest text whose count is remembered (a document, not just a message), and of all of them.
@@ -87,40 +89,60 @@ class Measure:
         counter = self._meter.counter
         return isinstance(counter, TiktokenCounter) or (isinstance(counter, _Counted) and not counter.changes)
 
-    def item(self, item: BlockItem) -> int:
-        """The tokens of one item, alone; of an event with the marks of its message."""
-        if is_text(item):
+    def alone(self, item: BlockItem, facts: EventFacts | None) -> int:
+        """The tokens of one item, alone; of an event, with what it says, those of its message with its marks."""
+        if facts is None:
             return self.text(item_text(item))
         if item.echo:
             return 0
-        facts = describe(item.content)
         return self._meter.event(facts) if self._framed else sum(map(self.text, facts.texts))
 
-    def tokens(self, block: Block, items: Sequence[BlockItem], kept: Sequence[int]) -> int:
-        """The tokens of a block with these of its items; nothing is counted but what is sent."""
-        return self._sent(block, items, spoken(block, items, kept)) if kept else 0
+    def counted(self, view: View) -> TokenTable:
+        """What is counted of a history, exactly and all of it."""
+        table = view.history.table(self._meter)
+        table.exact(view)
+        return table
 
-    def rendered(self, block: Block, items: Sequence[BlockItem], kept: Sequence[int]) -> Rendered:
-        """The tokens of a block with these of its items, and what they are made up of."""
+    def tokens(self, block: Block, items: Sequence[BlockItem], kept: Sequence[int], alone: Callable[[int], int]) -> int:
+        """The tokens of a block with these of its items; nothing is counted but what is sent.
+
+        Args:
+            block: The block.
+            items: All its items.
+            kept: Indexes of those that stand in the prompt, ascending.
+            alone: What the item at an index takes alone.
+        """
+        return self._sent(block, items, spoken(block, items, kept), alone) if kept else 0
+
+    def rendered(
+        self, block: Block, items: Sequence[BlockItem], kept: Sequence[int], alone: Callable[[int], int]
+    ) -> Rendered:
+        """As `tokens`, and what they are made up of."""
         if not kept:
             return NOTHING
         parts = spoken(block, items, kept)
-        tokens = self._sent(block, items, parts)
-        alone = sum(self.item(items[index]) for section, _ in parts for index in section.items)
-        framing = self.overhead * sum(len(said) for _, said in parts)
+        tokens = self._sent(block, items, parts, alone)
+        each = sum([sum(map(alone, section.items)) for section, _ in parts])
+        framing = self.overhead * sum([len(said) for _, said in parts])
         framing += self.text(block.restated) if block.restated else 0
-        return Rendered(tokens, alone, framing, tokens - alone - framing)
+        return Rendered(tokens, each, framing, tokens - each - framing)
 
-    def _sent(self, block: Block, items: Sequence[BlockItem], parts: Sequence[tuple[Section, list[list[str]]]]) -> int:
+    def _sent(
+        self,
+        block: Block,
+        items: Sequence[BlockItem],
+        parts: Sequence[tuple[Section, list[list[str]]]],
+        alone: Callable[[int], int],
+    ) -> int:
         tokens = 0
         for section, said in parts:
             if block.eventful:
-                tokens += sum(self.item(items[index]) for index in section.items if not is_text(items[index]))
-            tokens += sum(self.overhead + self.text(block.separator.join(texts)) for texts in said)
+                tokens += sum([alone(index) for index in section.items if not is_text(items[index])])
+            tokens += sum([self.overhead + self.text(block.separator.join(texts)) for texts in said])
         return tokens
 
-    def charges(self, block: Block, costs: Iterable[tuple[int, bool]]) -> list[int]:
-        """What each of a block's items is charged as it is taken in, so that their sum bounds the rendered block.
+    def charging(self, block: Block, *, texts_alone: bool) -> Callable[[int, bool], int]:
+        """What says what each of a block's items is charged as it is taken in, so that all bound the rendered block.
 
         A text is charged what stands before it too: the marks of a message where it begins one, else a separator. The
         joined text can only be shorter, by a token here and there; that rest stays unused, so that every decision
@@ -128,23 +150,27 @@ class Measure:
 
         Args:
             block: The block.
-            costs: Of each item, its tokens alone, and whether it is a text.
+            texts_alone: Whether there are texts alone among the items; among events, each is a message of its own.
+
+        Returns:
+            A function that is told of each item, in order, its tokens alone, and whether it is a text.
         """
-        costs = list(costs)
-        # Among events, a text is a message of its own.
-        apart = most_messages(block) if all(text for _, text in costs) else len(costs)
+        apart = most_messages(block) if texts_alone else float("inf")
         between = self.text(block.separator) if block.separator else 0
         # Behind events alone it is a message of its own.
         start = self.text(block.restated) + max(self.overhead, between) if block.restated else 0
-        charged: list[int] = []
         texts = 0
-        for tokens, text in costs:
+
+        def charge(tokens: int, text: bool) -> int:
+            nonlocal start, texts
             if text:
                 texts += 1
                 tokens += self.overhead if texts == 1 else max(self.overhead, between) if texts <= apart else between
-            charged.append(tokens + start)
+            tokens += start
             start = 0
-        return charged
+            return tokens
+
+        return charge
 
 
 class _Counted:

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otel_assembly.budget.keep_order import pairing_of
-from otel_assembly.budget.sections import is_text, zone_of
+from otel_assembly.budget.sections import zone_of
 from otel_assembly.decision import DecisionOutcome, DecisionReason
-from otel_assembly.errors import DescribeError
-from otel_assembly.messages.describe import EventKind, describe
-from otel_assembly.messages.tool_pairs import ANSWERS, unpaired
+from otel_assembly.messages.describe import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_assembly.budget.allocation import ItemOutcome
     from otel_assembly.budget.block import Block
+    from otel_assembly.budget.read_block import ReadBlock
+
+_CALL: ItemOutcome = DecisionOutcome.DROPPED, DecisionReason.ORPHANED_TOOL_CALL, None
+_RESULT: ItemOutcome = DecisionOutcome.DROPPED, DecisionReason.ORPHANED_TOOL_RESULT, None
 
 
 def orphans(
-    blocks: Sequence[Block], lost: dict[str, dict[int, ItemOutcome]]
+    blocks: Sequence[ReadBlock], lost: dict[str, dict[int, ItemOutcome]]
 ) -> tuple[dict[str, dict[int, ItemOutcome]], frozenset[str]]:
     """Items that no prompt may hold, by block and place: an answer without its call, a call that nobody will answer.
 
-    And the names of the blocks in which a call awaits an approval; see `pending_of`.
+    And the names of the blocks in which a call awaits an approval; see `ReadBlock.pending`.
 
     Pairs are looked for within a block, for blocks are kept and dropped one by one. A call without a result is pending
     while no response stands behind it, in its own block or in another.
@@ -35,40 +36,21 @@ def orphans(
     Raises:
         DescribeError: An item of a type that no row reads; the message names the block.
     """
-    holding = [block for block in blocks if block.eventful]
+    holding = [read for read in blocks if read.block.eventful]
     if not holding:
         return {}, frozenset()
-    replies = [block for block in holding if _replies(block, lost)]
+    replies = [read.block for read in holding if read.replies(lost.get(read.block.name, ()))]
     found: dict[str, dict[int, ItemOutcome]] = {}
     pending: set[str] = set()
-    for block in holding:
-        items = block.items
-        alive = [index for index in range(len(items)) if index not in lost.get(block.name, ())]
-        pairing = pairing_of([items[index] for index in alive])
+    for read in holding:
+        block = read.block
         answered_later = any(other is not block and _may_follow(other, block) for other in replies)
-        newest_response = len(alive) if answered_later else pairing.last_response
-        outcomes: dict[int, ItemOutcome] = {}
-        for at in unpaired(pairing, range(len(alive) - 1, -1, -1), newest_response):
-            asks = pairing.links[at] and not pairing.flags[at] & ANSWERS
-            reason = DecisionReason.ORPHANED_TOOL_CALL if asks else DecisionReason.ORPHANED_TOOL_RESULT
-            outcomes[alive[at]] = DecisionOutcome.DROPPED, reason, None
-        if outcomes:
-            found[block.name] = outcomes
-        if pairing.pending_calls(newest_response):
+        asked, awaits = read.unpaired(lost.get(block.name, ()), answered_later=answered_later)
+        if asked:
+            found[block.name] = {at: _CALL if asks else _RESULT for at, asks in asked.items()}
+        if awaits:
             pending.add(block.name)
     return found, frozenset(pending)
-
-
-def _replies(block: Block, lost: dict[str, dict[int, ItemOutcome]]) -> bool:
-    out = lost.get(block.name, ())
-    try:
-        return any(
-            describe(item.content).kind == EventKind.RESPONSE
-            for index, item in enumerate(block.items)
-            if index not in out and not is_text(item)
-        )
-    except DescribeError as error:
-        raise DescribeError(error.event_type, f"it is an item of block {block.name!r}") from error
 
 
 def _may_follow(other: Block, block: Block) -> bool:

@@ -7,7 +7,7 @@ for who answers it.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -16,8 +16,9 @@ from otel_assembly.budget.allocation import Allocation, BlockOutcome, ItemOutcom
 from otel_assembly.budget.block import Block, BlockItem, Cut
 from otel_assembly.budget.compacted_block import CompactedBlock
 from otel_assembly.budget.duplicates import duplicates
-from otel_assembly.budget.keep_order import pending_of, survivors_of
+from otel_assembly.budget.measure import NOTHING, Rendered
 from otel_assembly.budget.orphans import orphans
+from otel_assembly.budget.read_block import ReadBlock
 from otel_assembly.budget.reports import overflow_report
 from otel_assembly.budget.rule import Sharing, Survivors
 from otel_assembly.budget.sections import is_text, item_text
@@ -26,7 +27,7 @@ from otel_assembly.errors import ConfigurationError, ContextOverflowError, Token
 
 if TYPE_CHECKING:
     from otel_assembly.budget.attempt import Compacted
-    from otel_assembly.budget.measure import Measure, Rendered
+    from otel_assembly.budget.measure import Measure
 
 _DROPPED = DecisionOutcome.DROPPED
 _PENDING: Final[ItemOutcome] = (DecisionOutcome.KEPT, DecisionReason.PENDING_TOOL_CALL, None)
@@ -50,7 +51,15 @@ class CompactionRequest:
 Plan = Generator[CompactionRequest, "Compacted", Allocation]
 
 
-def plan(blocks: Iterable[Block], window: int, output_reserve: int, measure: Measure, *, schemas: int = 0) -> Plan:
+def plan(
+    blocks: Iterable[Block],
+    window: int,
+    output_reserve: int,
+    measure: Measure,
+    *,
+    schemas: int = 0,
+    read: Callable[[Block, Measure], ReadBlock] = ReadBlock,
+) -> Plan:
     """The rule, as a generator of what it wants compacted; it returns the allocation.
 
     What is wrong whatever the tokens are is raised at once, and what only counting shows, by the generator.
@@ -61,6 +70,7 @@ def plan(blocks: Iterable[Block], window: int, output_reserve: int, measure: Mea
         output_reserve: Tokens kept free for the reply.
         measure: What counts; its ``priming`` is what belongs to no block.
         schemas: How many tokens of that are for tool schemas.
+        read: How a block is read.
 
     Raises:
         ConfigurationError: A number cannot work, two blocks share a name, or a floor is above the window.
@@ -68,7 +78,7 @@ def plan(blocks: Iterable[Block], window: int, output_reserve: int, measure: Mea
         ContextOverflowError: What may not be cut does not fit.
         TokenizerError: The counter does not count; the message names the block.
     """
-    return _Rule(blocks, window, output_reserve, measure, schemas).run()
+    return _Rule(blocks, window, output_reserve, measure, schemas, read).run()
 
 
 def _sorted(blocks: Iterable[Block]) -> list[Block]:
@@ -102,13 +112,20 @@ class _Rule:
         "_measure",
         "_pending",
         "_pinned",
+        "_read",
         "_reserve",
         "_schemas",
         "_window",
     )
 
     def __init__(
-        self, blocks: Iterable[Block], window: int, output_reserve: int, measure: Measure, schemas: int
+        self,
+        blocks: Iterable[Block],
+        window: int,
+        output_reserve: int,
+        measure: Measure,
+        schemas: int,
+        read: Callable[[Block, Measure], ReadBlock],
     ) -> None:
         numbers: dict[str, Any] = {"window": window, "output_reserve": output_reserve}
         for name, value in numbers.items():
@@ -128,12 +145,13 @@ class _Rule:
                     f"block {block.name!r}: its floor of {block.min_tokens} tokens is above the window of {window}; "
                     "lower min_tokens or raise the window"
                 )
+        self._read = [read(block, measure) for block in self._blocks]
         self._excluded, pending = self._exclude()
         #: Of cuttable blocks with calls that await an approval, the atoms that stay whatever is cut.
-        self._pending: dict[str, list[list[int]]] = {
-            block.name: pending_of(block, block.items, self._alive(block))
-            for block in (self._blocks if pending else ())
-            if block.cuttable and block.name in pending
+        self._pending: dict[str, Sequence[Sequence[int]]] = {
+            one.block.name: one.pending(self._out(one.block))
+            for one in (self._read if pending else ())
+            if one.block.cuttable and one.block.name in pending
         }
         #: What those take.
         self._pinned: dict[str, int] = {}
@@ -144,10 +162,10 @@ class _Rule:
 
         And the names of the blocks in which calls await an approval.
         """
-        several = [block for block in self._blocks if isinstance(block.content, tuple)]
+        several = [read for read in self._read if isinstance(read.block.content, tuple)]
         if not several:
             return {}, frozenset()
-        excluded = duplicates(several)
+        excluded = duplicates([read.block for read in several])
         unpaired, pending = orphans(several, excluded)
         for name, item_outcomes in unpaired.items():
             excluded.setdefault(name, {}).update(item_outcomes)
@@ -155,29 +173,26 @@ class _Rule:
 
     def _counted(self) -> list[int]:
         """What each block takes whole, without the items that are out from the start."""
-        text, overhead, excluded = self._measure.text, self._measure.overhead, self._excluded
+        text, overhead = self._measure.text, self._measure.overhead
         pending = self._pending
         costs: list[int] = []
         block: Block | None = None
         try:
-            for block in self._blocks:
+            for read in self._read:
+                block = read.block
                 if block.plain:
                     costs.append(overhead + text(block.content) if block.content else 0)  # type: ignore[arg-type]  # plain: a text
                 else:
-                    items = block.items
-                    alive = self._alive(block) if block.name in excluded else range(len(items))
-                    costs.append(self._measure.tokens(block, items, alive))
+                    costs.append(read.cost(self._out(block)))
                     if block.name in pending:
-                        held = _in_order(pending[block.name])
-                        self._pinned[block.name] = self._measure.tokens(block, items, held)
+                        self._pinned[block.name] = read.tokens(_in_order(pending[block.name]))
         except TokenizerError as error:
             raise _named(block, error) from error
         return costs
 
-    def _alive(self, block: Block) -> Sequence[int]:
-        excluded = self._excluded.get(block.name)
-        count = len(block.items)
-        return range(count) if excluded is None else [index for index in range(count) if index not in excluded]
+    def _out(self, block: Block) -> Mapping[int, ItemOutcome]:
+        """The items of a block that are out from the start."""
+        return self._excluded.get(block.name, {})
 
     def run(self) -> Plan:
         costs = self._costs = self._counted()
@@ -190,34 +205,35 @@ class _Rule:
             raise self._overflow(fixed)
         floors = sharing.reserve(self._floors())
         used = fixed
-        decided: list[tuple[Block, int, BlockOutcome | None]] = []
-        for block, cost, floor in zip(self._blocks, costs, floors, strict=True):
+        decided: list[tuple[ReadBlock, int, BlockOutcome | None]] = []
+        for read, cost, floor in zip(self._read, costs, floors, strict=True):
+            block = read.block
             block_outcome: BlockOutcome | None = None
             if not block.cuttable:
                 # Its room is what it was given in the first pass: its own.
-                decided.append((block, cost, self._kept(block) if block.name in excluded else None))
+                decided.append((read, cost, self._kept(read) if block.name in excluded else None))
                 continue
             # What is fixed of it has been taken already, and is all its own.
             holds = block.name in pinned
             own = pinned[block.name] if holds else 0
             room = sharing.room(floor) + own
             if floor < 0:
-                block_outcome = self._pinned_alone(block, DecisionReason.BELOW_FLOOR) if holds else _BELOW_FLOOR
+                block_outcome = self._pinned_alone(read, DecisionReason.BELOW_FLOOR) if holds else _BELOW_FLOOR
                 block_outcome = self._with_excluded(block, block_outcome)
             elif cost <= room:
                 sharing.take(cost - own)
                 used += cost - own
-                block_outcome = self._kept(block) if block.name in excluded else None
+                block_outcome = self._kept(read) if block.name in excluded else None
             elif room <= (overhead if block.plain else 0) and not holds:
                 block_outcome = self._with_excluded(block, _OVER_BUDGET)
             else:
                 try:
-                    block_outcome = self._with_excluded(block, (yield from self._cut(block, cost, room)))
-                    sharing.take(min(room, max(own, self._charged(block, block_outcome))) - own)
+                    block_outcome = self._with_excluded(block, (yield from self._cut(read, cost, room)))
+                    sharing.take(min(room, max(own, _charged(read, block_outcome))) - own)
                 except TokenizerError as error:
                     raise _named(block, error) from error
                 used += block_outcome.rendered.tokens - own
-            decided.append((block, room, block_outcome))
+            decided.append((read, room, block_outcome))
         return Allocation(
             decided,
             window=self._window,
@@ -246,67 +262,62 @@ class _Rule:
             floor = min(block.min_tokens, cost) if block.cuttable and block.min_tokens else 0
             yield max(0, floor - self._pinned[block.name]) if floor and block.name in self._pinned else floor
 
-    def _kept(self, block: Block) -> BlockOutcome:
+    def _kept(self, read: ReadBlock) -> BlockOutcome:
         """A block that is kept whole but for the items that are out from the start."""
-        alive = list(self._alive(block))
+        block = read.block
         item_outcomes = dict(self._excluded[block.name])
+        alive = [index for index in range(len(read.items)) if index not in item_outcomes]
         if not alive:
             return BlockOutcome(_DROPPED, next(iter(item_outcomes.values()))[1], item_outcomes=item_outcomes)
-        items = block.items
         reason = DecisionReason.FITS if block.cuttable else DecisionReason.PINNED
-        result = block.holding([items[index] for index in alive])
+        result = block.holding([read.items[index] for index in alive])
         return BlockOutcome(
-            DecisionOutcome.KEPT, reason, alive, item_outcomes, result, self._measure.rendered(block, items, alive)
+            DecisionOutcome.KEPT, reason, alive, item_outcomes, result=result, rendered=read.rendered(alive)
         )
 
-    def _pinned_alone(self, block: Block, reason: DecisionReason) -> BlockOutcome:
+    def _pinned_alone(self, read: ReadBlock, reason: DecisionReason) -> BlockOutcome:
         """A block of which nothing is left but the calls that await an approval."""
-        kept = _in_order(self._pending[block.name])
-        items = block.items
-        item_outcomes: dict[int, ItemOutcome] = dict.fromkeys(self._alive(block), (_DROPPED, reason, None))
-        item_outcomes.update(dict.fromkeys(kept, _PENDING))
-        result = block.holding([items[index] for index in kept])
+        kept = _in_order(self._pending[read.block.name])
         return BlockOutcome(
-            DecisionOutcome.KEPT, reason, kept, item_outcomes, result, self._measure.rendered(block, items, kept)
+            DecisionOutcome.KEPT,
+            reason,
+            kept,
+            dict.fromkeys(kept, _PENDING),
+            (_DROPPED, reason),
+            read.block.holding([read.items[index] for index in kept]),
+            read.rendered(kept),
         )
 
     def _with_excluded(self, block: Block, outcome: BlockOutcome) -> BlockOutcome:
         excluded = self._excluded.get(block.name, {})
         return replace(outcome, item_outcomes={**outcome.item_outcomes, **excluded}) if excluded else outcome
 
-    def _charged(self, block: Block, block_outcome: BlockOutcome) -> int:
-        """What later blocks cannot have: for a block that was cut, the bound by which it was."""
-        if block_outcome.made is not None or not block_outcome.kept:
-            return block_outcome.rendered.tokens
-        return max(block_outcome.rendered.tokens, sum(self._charges(block, block.items, block_outcome.kept)))
-
-    def _charges(self, block: Block, items: Sequence[BlockItem], indexes: Iterable[int]) -> list[int]:
-        return self._measure.charges(block, [(self._measure.item(items[at]), is_text(items[at])) for at in indexes])
-
     # A block that does not fit whole
 
-    def _cut(self, block: Block, cost: int, room: int) -> Generator[CompactionRequest, Compacted, BlockOutcome]:
+    def _cut(self, read: ReadBlock, cost: int, room: int) -> Generator[CompactionRequest, Compacted, BlockOutcome]:
+        block, items = read.block, read.items
         if block.cut is Cut.WHOLE:
             holds = block.name in self._pending
-            return self._pinned_alone(block, DecisionReason.OVER_BUDGET) if holds else _OVER_BUDGET
-        items = block.items
-        alive = self._alive(block)
+            return self._pinned_alone(read, DecisionReason.OVER_BUDGET) if holds else _OVER_BUDGET
         attempts: tuple[Any, ...] = ()
         single = len(items) == 1
-        if (single or block.cut is Cut.COMPRESS) and all(is_text(items[index]) for index in alive):
-            block_outcome = yield from self._compacted_whole(block, items, alive, room)
-            if single or block_outcome.result is not None:
-                return block_outcome
-            attempts = block_outcome.attempts
-        block_outcome = yield from self._cut_items(block, items, alive, room, min(block.min_tokens, cost))
+        if single or block.cut is Cut.COMPRESS:
+            out = self._out(block)
+            alive = [index for index in range(len(items)) if index not in out]
+            if read.texts_alone(alive):
+                block_outcome = yield from self._compacted_whole(read, alive, room)
+                if single or block_outcome.result is not None:
+                    return block_outcome
+                attempts = block_outcome.attempts
+        block_outcome = yield from self._cut_items(read, room, min(block.min_tokens, cost))
         block_outcome.attempts = (*attempts, *block_outcome.attempts)
         return block_outcome
 
     def _compacted_whole(
-        self, block: Block, items: Sequence[BlockItem], alive: Sequence[int], room: int
+        self, read: ReadBlock, alive: Sequence[int], room: int
     ) -> Generator[CompactionRequest, Compacted, BlockOutcome]:
         """Compact a block into one text, where there is room to ask for one."""
-        measure = self._measure
+        measure, block, items = self._measure, read.block, read.items
         around = measure.overhead + (measure.text(block.restated) if block.restated else 0)
         target = room - around - (measure.text(block.separator) if block.restated and block.separator else 0)
         if target <= 0:
@@ -318,7 +329,7 @@ class _Rule:
             return block_outcome
         made = _made(compacted.text, block, items, alive)
         result = block.holding(made)
-        rendered = measure.rendered(result, result.items, (0,))
+        rendered = ReadBlock(result, measure).rendered((0,))
         if rendered.tokens > room:  # by a counter that finds more in a text than in its parts
             return block_outcome
         return BlockOutcome(
@@ -331,85 +342,96 @@ class _Rule:
         )
 
     def _cut_items(
-        self, block: Block, items: Sequence[BlockItem], alive: Sequence[int], room: int, floor: int
+        self, read: ReadBlock, room: int, floor: int
     ) -> Generator[CompactionRequest, Compacted, BlockOutcome]:
+        block = read.block
         reason = DecisionReason.OVER_BUDGET if block.cut is Cut.OLDEST else DecisionReason.LOW_RANK
-        survivors = survivors_of(block, items, alive)
-        pending = self._pending.get(block.name, [])
-        fitting, kept, rendered = self._that_fit(block, items, survivors, room, len(pending))
+        pending = self._pending.get(block.name, ())
+        fitting, beyond, kept, rendered = self._that_fit(read, room, len(pending))
         item_outcomes: dict[int, ItemOutcome] = {}
         made: CompactedBlock | None = None
         attempts: tuple[Any, ...] = ()
         result: Block | None = None
-        if fitting < len(survivors) and (fitting == len(pending) or rendered.tokens < floor):
+        if beyond is not None and (len(fitting) == len(pending) or rendered.tokens < floor):
             # What fits is nothing, or useless by itself: the next item may make up for it, if it is shorter.
-            found = yield from self._next_compacted(block, items, survivors[: fitting + 1], room)
+            found = yield from self._next_compacted(read, fitting, beyond, room)
             made, result, rendered_with, attempts = found
             if made is not None:
                 rendered = rendered_with
-                item_outcomes[survivors[fitting][0]] = DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, None
+                item_outcomes[beyond[0]] = DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, None
         if made is None:
             if not kept or rendered.tokens < floor:
-                useless = DecisionReason.BELOW_FLOOR if fitting > len(pending) else DecisionReason.OVER_BUDGET
-                block_outcome = self._pinned_alone(block, useless) if pending else BlockOutcome(_DROPPED, useless)
+                useless = DecisionReason.BELOW_FLOOR if len(fitting) > len(pending) else DecisionReason.OVER_BUDGET
+                block_outcome = self._pinned_alone(read, useless) if pending else BlockOutcome(_DROPPED, useless)
                 block_outcome.attempts = attempts
                 return block_outcome
-            result = block.holding([items[index] for index in kept])
-        stays = set(kept).union(item_outcomes)
-        item_outcomes.update((index, (_DROPPED, reason, None)) for index in alive if index not in stays)
+            result = block.holding([read.items[index] for index in kept])
         item_outcomes.update(dict.fromkeys(_in_order(pending), _PENDING))
-        if made is not None:
-            reason = DecisionReason.COMPACTED
         outcome = DecisionOutcome.KEPT if made is None else DecisionOutcome.COMPACTED
-        return BlockOutcome(outcome, reason, kept, item_outcomes, result, rendered, made, attempts)
+        said = reason if made is None else DecisionReason.COMPACTED
+        return BlockOutcome(outcome, said, kept, item_outcomes, (_DROPPED, reason), result, rendered, made, attempts)
 
     def _that_fit(
-        self, block: Block, items: Sequence[BlockItem], survivors: Sequence[Sequence[int]], room: int, pinned: int
-    ) -> tuple[int, list[int], Rendered]:
-        """How many atoms fit together, the first ones first; their items, ascending; and what those take.
+        self, read: ReadBlock, room: int, pinned: int
+    ) -> tuple[list[Sequence[int]], Sequence[int] | None, list[int], Rendered]:
+        """The atoms that fit together, the first ones first; the one behind; their items, ascending; what those take.
 
-        The first `pinned` of them stay in any case: `room` holds them.
+        The first `pinned` of them stay in any case: `room` holds them. What is behind is not looked at.
         """
-        charges = iter(self._charges(block, items, [index for atom in survivors for index in atom]))
-        kept_atoms = Survivors(room, none=0)
-        for number, atom in enumerate(survivors, start=1):
-            if not kept_atoms.take(number, sum(next(charges) for _ in atom)):
+        out = self._out(read.block)
+        alive = (index for index in range(len(read.items)) if index not in out)
+        charge = read.charging(texts_alone=read.texts_alone(alive))
+        left = Survivors(room, none=0)
+        fitting: list[Sequence[int]] = []
+        beyond: Sequence[int] | None = None
+        fits = True
+        for number, atom in enumerate(read.survivors(out), start=1):
+            fits = fits and left.take(number, sum(map(charge, atom)))
+            if not fits and number > pinned:
+                beyond = atom
                 break
-        fitting = max(pinned, kept_atoms.last)
+            fitting.append(atom)
         while True:
-            kept = _in_order(survivors[:fitting])
-            rendered = self._measure.rendered(block, items, kept)
+            kept = _in_order(fitting)
+            rendered = read.rendered(kept)
             # A counter may find more in a joined text than in its parts; whatever it finds, the budget holds.
-            if rendered.tokens <= room or fitting <= pinned:
-                return fitting, kept, rendered
-            fitting -= 1
+            if rendered.tokens <= room or len(fitting) <= pinned:
+                return fitting, beyond, kept, rendered
+            beyond = fitting.pop()
 
     def _next_compacted(
-        self, block: Block, items: Sequence[BlockItem], survivors: Sequence[Sequence[int]], room: int
+        self, read: ReadBlock, whole: Sequence[Sequence[int]], atom: Sequence[int], room: int
     ) -> Generator[CompactionRequest, Compacted, tuple[CompactedBlock | None, Block | None, Rendered, tuple[Any, ...]]]:
-        """Compact the last of these atoms, where it is one text and there is room for some of it behind the others."""
-        *whole, atom = survivors
-        nothing: Rendered = self._measure.rendered(block, items, ())
+        """Compact an atom, where it is one text and there is room for some of it behind these others."""
+        block, items = read.block, read.items
         if len(atom) != 1 or not is_text(items[atom[0]]):
-            return None, None, nothing, ()
+            return None, None, NOTHING, ()
         (at,) = atom
         before = [index for one in whole for index in one]
-        costs = [(self._measure.item(items[index]), is_text(items[index])) for index in before]
-        target = room - sum(self._measure.charges(block, [*costs, (0, True)]))
+        charge = self._measure.charging(block, texts_alone=read.texts_alone(before))
+        costs = [*((read.alone(index), is_text(items[index])) for index in before), (0, True)]
+        target = room - sum([charge(*cost) for cost in costs])
         if target <= 0:
-            return None, None, nothing, ()
+            return None, None, NOTHING, ()
         compacted = yield CompactionRequest(block, item_text(items[at]), target, self._measure)
         if compacted.text is None:
-            return None, None, nothing, compacted.attempts
+            return None, None, NOTHING, compacted.attempts
         made = _made(compacted.text, block, items, atom)
         shown = [
             replace(items[index], content=made) if index == at else items[index] for index in sorted([*before, at])
         ]
         result = block.holding(shown)
-        rendered = self._measure.rendered(result, shown, range(len(shown)))
+        rendered = ReadBlock(result, self._measure).rendered(range(len(shown)))
         if rendered.tokens > room:
-            return None, None, nothing, compacted.attempts
+            return None, None, NOTHING, compacted.attempts
         return made, result, rendered, compacted.attempts
+
+
+def _charged(read: ReadBlock, block_outcome: BlockOutcome) -> int:
+    """What later blocks cannot have: for a block that was cut, the bound by which it was."""
+    if block_outcome.made is not None or not block_outcome.kept:
+        return block_outcome.rendered.tokens
+    return max(block_outcome.rendered.tokens, sum(read.charges(block_outcome.kept)))
 
 
 def _in_order(atoms: Iterable[Sequence[int]]) -> list[int]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from otel_assembly.budget.keep_order import survivors_of
 from otel_assembly.budget.sections import is_text
 from otel_assembly.decision import BudgetEntry, BudgetReport, DecisionOutcome, DecisionReason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_assembly.budget.allocation import Allocation, BlockDecision
+    from otel_assembly.budget.allocation import Allocation, BlockDecision, DecidedBlock
     from otel_assembly.budget.block import Block
+    from otel_assembly.budget.read_block import ReadBlock
     from otel_assembly.decision import Overflow
 
 
@@ -24,7 +24,7 @@ def report_of(allocation: Allocation) -> BudgetReport:
         output_reserve=allocation.output_reserve,
         fixed=allocation.fixed,
         used=allocation.used,
-        entries=tuple(_entry(allocation, decision) for decision in allocation.decisions),
+        entries=tuple(map(_entry, allocation.decided, allocation.decisions)),
         overflow=allocation.overflow,
     )
 
@@ -64,20 +64,20 @@ _OUT_FROM_THE_START: Final = frozenset(
 )
 
 
-def _entry(allocation: Allocation, decision: BlockDecision) -> BudgetEntry:
-    block = decision.block
+def _entry(decided: DecidedBlock, decision: BlockDecision) -> BudgetEntry:
+    read, block = decided.read, decision.block
     made = int(decision.made is not None)
-    alive = [item.index for item in decision.items if item.reason not in _OUT_FROM_THE_START]
+    out = {item.index for item in decision.items if item.reason in _OUT_FROM_THE_START}
     tokens_in = decision.tokens_in + decision.separators_in
     tokens_out = decision.tokens_out + decision.separators_out
-    atoms: list[list[int]] = []
+    atoms: list[Sequence[int]] = []
     cost = tokens_in
     if block.cuttable:
-        atoms = survivors_of(block, block.items, alive)
-        if len(alive) < len(decision.items):
-            cost = tokens_out if decision.items_out == len(alive) else allocation.tokens_of(block, alive)
+        atoms = list(read.survivors(out))
+        if out:
+            cost = tokens_out if decision.items_out == len(read.items) - len(out) else read.cost(out)
     order = [index for atom in atoms for index in atom]
-    charges = allocation.charges(block, order)
+    charges = read.charges(order)
     floor = min(block.min_tokens, cost)
     return BudgetEntry(
         name=block.name,
@@ -100,21 +100,19 @@ def _entry(allocation: Allocation, decision: BlockDecision) -> BudgetEntry:
         charges=charges,
         atoms=[len(atom) for atom in atoms],
         cost=cost,
-        enough=_enough(allocation, decision, atoms, charges, floor) if floor else 0,
-        events=sum(not is_text(block.items[index]) for index in order),
+        enough=_enough(read, atoms, charges, floor) if floor else 0,
+        events=sum(not is_text(read.items[index]) for index in order),
         winners=[(item.index, item.winner) for item in decision.items if item.winner is not None],
     )
 
 
-def _enough(
-    allocation: Allocation, decision: BlockDecision, atoms: Sequence[Sequence[int]], charges: Sequence[int], floor: int
-) -> int:
+def _enough(read: ReadBlock, atoms: Sequence[Sequence[int]], charges: Sequence[int], floor: int) -> int:
     """How many items it takes, in the order in which they survive, to be worth the block's floor."""
     upto = [0, *accumulate(charges)]
     taken: list[int] = []
     for atom in atoms:
         taken += atom
         # Nothing is counted before the bound says that it may be enough.
-        if upto[len(taken)] >= floor and allocation.tokens_of(decision.block, sorted(taken)) >= floor:
+        if upto[len(taken)] >= floor and read.tokens(sorted(taken)) >= floor:
             break
     return len(taken)

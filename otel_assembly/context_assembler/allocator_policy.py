@@ -6,30 +6,34 @@ So there is one ledger, one set of spans and one way to explain: what holds of e
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import lt
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.intervals import complement, difference, merged, to_runs
 from otel_assembly.assembler import Assembler
 from otel_assembly.budget.allocator import finished_async
 from otel_assembly.budget.measure import Measure, meter_of_blocks
-from otel_assembly.budget.ordering import OrderedPrompt, order_for_attention_and_cache, parts_in_order
+from otel_assembly.budget.ordering import OrderedPrompt, order_for_attention_and_cache
 from otel_assembly.budget.plan import plan
 from otel_assembly.budget.reports import report_of
-from otel_assembly.budget.sections import is_text, item_text
+from otel_assembly.context_assembler.block_event import BlockEvent, facts_in
 from otel_assembly.context_assembler.compaction_cache import KeptCompactions, answered_keeping
 from otel_assembly.context_assembler.gather import error_type_of
+from otel_assembly.context_assembler.layout import KnownEvents, Layout
 from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason, Outcome, Verdict
-from otel_assembly.history.history import text_digest
-from otel_assembly.messages.describe import EventFacts, describe
+from otel_assembly.history.token_counts import arrive
+from otel_assembly.history.view import View
 from otel_assembly.policies.base import REDUCTION, DecidingPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from otel_assembly.budget.allocation import Allocation, BlockDecision
-    from otel_assembly.budget.block import Block, BlockItem
+    from otel_assembly._internal.intervals import Run
+    from otel_assembly.budget.allocation import Allocation, DecidedBlock
     from otel_assembly.budget.compaction import Compactors
     from otel_assembly.budget.ordering import Order
     from otel_assembly.context import Context
@@ -39,70 +43,18 @@ if TYPE_CHECKING:
     from otel_assembly.tokens import TokenCounter, TokenMeter
 
 
-class BlockEvent:
-    """One item of a block, as an event.
-
-    It is described once. Across turns it is the same item where it says the same: a text by its block, source, id and
-    version, wherever it stands; an event as it is itself described, also where it goes from one block to another.
-    """
-
-    __slots__ = ("block", "facts", "item", "place")
-
-    def __init__(self, block: Block, place: int, item: BlockItem) -> None:
-        self.block = block
-        self.place = place
-        self.item = item
-        self.facts = _facts(block, item)
-
-    @property
-    def _content(self) -> tuple[Any, ...]:
-        facts = self.facts
-        name = facts.id if is_text(self.item) else None
-        return facts.kind, name, facts.texts, tuple(facts.opens), tuple(facts.closes), facts.media_tokens
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, BlockEvent) and self._content == other._content
-
-    def __hash__(self) -> int:
-        return hash(self._content)
-
-    def __repr__(self) -> str:
-        return f"BlockEvent({self.block.name!r}, {self.place})"
-
-
-def _facts(block: Block, item: BlockItem) -> EventFacts:
-    if not is_text(item):
-        return describe(item.content)
-    text = item_text(item)
-    # The ledger's items never change: another text is another item, even if the source calls it by the same id.
-    name = f"{block.name}/{item.source or ''}/{item.id or ''}/{item.version or ''}/{text_digest((text,)):016x}"
-    return EventFacts(block.kind, text, id=name, framed=False)
-
-
-@describe.register
-def _(event: BlockEvent) -> EventFacts:
-    return event.facts
-
-
-def block_events(blocks: Sequence[Block], order: Order) -> list[BlockEvent]:
-    """Every item of these blocks, in the order in which it would be sent if all of it fitted."""
-    return [
-        BlockEvent(block, place, item)
-        for block, section in parts_in_order(blocks, order)
-        for place, item in zip(section.items, map(block.items.__getitem__, section.items), strict=True)
-    ]
-
-
 @dataclass(slots=True)
 class BlockSession:
     """What an assembly goes by and comes to, beside what its record says.
 
     Attributes:
+        layout: The blocks, and where their items stand among the events.
         kept: What compaction made on the turns before.
         result: What the allocation came to; None until it has.
     """
 
-    kept: KeptCompactions = field(default_factory=KeptCompactions)
+    layout: Layout
+    kept: KeptCompactions
     result: tuple[Allocation, OrderedPrompt] | None = None
 
 
@@ -140,96 +92,166 @@ class AllocatorPolicy(DecidingPolicy):
         Raises:
             ContextOverflowError: What may not be cut does not fit.
         """
+        session = block_session.get()
+        if session is None:
+            raise AssertionError("an allocator decides on what a ContextAssembler has laid out")
+        layout = session.layout
         measure = Measure(context.meter, framed=True)
         schemas = context.meter.tools(context.tools)
         measure.priming += schemas
-        blocks = {event.block.name: event.block for event in events}
-        steps = plan(blocks.values(), self._window, self._output_reserve, measure, schemas=schemas)
-        session = block_session.get() or BlockSession()
+        steps = plan(layout.blocks, self._window, self._output_reserve, measure, schemas=schemas, read=layout.read)
         answer = answered_keeping(self._compactors, lambda block: context.watch(block.kind.value), session.kept)
         allocation = await finished_async(steps, answer)
         prompt = order_for_attention_and_cache(allocation, order=self._order)
-        known = {(event.block.name, event.place): event for event in events}
-        sent, made = _sent(prompt, {id(event.item): event for event in events})
         session.result = allocation, prompt
-        decisions = allocation.decisions
-        alone = sum(measure.item(event.item) for event in sent)
+        decided = allocation.decided
+        sent, indexes, made = _sent(prompt, layout, decided)
+        kept = {one.read.block.name: to_runs(one.outcome.kept) for one in decided}
+        in_order = not made and all(map(lt, indexes, indexes[1:])) and layout.echoes_stand(kept)
+        pick = partial(_part_of, events) if in_order and isinstance(events, View) else partial(_listed, layout.events)
         return Outcome(
             prompts=prompts,
-            events=sent,
-            decisions=list(_verdicts(decisions, known, made)),
+            events=pick(to_runs(indexes)) if in_order else sent,
+            decisions=[
+                Verdict(pick(runs), outcome, reason, made.get(into) if into is not None else None)
+                for (outcome, reason, into), runs in _fates(decided, layout).items()
+            ],
             budget=allocation.budget,
             fixed=allocation.fixed,
-            report=_report(allocation, known) if context.listening else None,
+            report=_report(allocation, layout) if context.listening else None,
             compactions=[
-                Compaction(_compacted(decision, known), made.get(decision.block.name), decision.attempts)
-                for decision in decisions
-                if decision.attempts
+                Compaction(
+                    _listed(layout.events, _compacted(one, layout)), made.get(one.read.block.name), one.outcome.attempts
+                )
+                for one in decided
+                if one.outcome.attempts
             ],
-            framing=sum(decision.tokens_out for decision in decisions) - alone,
+            framing=sum([one.outcome.rendered.framing for one in decided]),
             separators=allocation.separators,
-            around_in=sum(_around(decision) for decision in decisions),
+            around_in=sum([one.whole.framing + one.whole.separators for one in decided]),
         )
 
 
-def _report(allocation: Allocation, known: Mapping[tuple[str, int], BlockEvent]) -> BudgetReport:
+def _part_of(view: View, runs: Sequence[Run]) -> View:
+    """A part of what went in, in which whatever was parted has left."""
+    return view.pick(runs).mended()
+
+
+def _listed(events: Sequence[Any], runs: Sequence[Run]) -> list[Any]:
+    return [event for start, stop in runs for event in events[start:stop]]
+
+
+def _report(allocation: Allocation, layout: Layout) -> BudgetReport:
     """The allocation in numbers, with the events that each block's items are."""
     report = report_of(allocation)
-    entries = (replace(entry, items=[known[entry.name, place] for place in entry.items]) for entry in report.entries)
+    entries = (
+        replace(entry, items=list(map(layout.events.__getitem__, layout.places.get(entry.name, ()))))
+        for entry in report.entries
+    )
     return replace(report, entries=tuple(entries))
 
 
-def _sent(prompt: OrderedPrompt, known: Mapping[int, BlockEvent]) -> tuple[list[BlockEvent], dict[str, BlockEvent]]:
-    """The items of a prompt in its order, and those among them that compaction made, by block."""
-    sent: list[BlockEvent] = []
+def _sent(
+    prompt: OrderedPrompt, layout: Layout, decided: Sequence[DecidedBlock]
+) -> tuple[list[Any], list[int], dict[str, BlockEvent]]:
+    """The items of a prompt in its order, where they stand among the events, and what compaction made, by block."""
+    places: dict[int, int] = {}
+    for one in decided:
+        held = layout.places.get(one.read.block.name, ())
+        places.update((id(one.read.items[index]), held[index]) for index in one.outcome.kept)
+    sent: list[Any] = []
+    indexes: list[int] = []
     made: dict[str, BlockEvent] = {}
     for block in prompt:
         for item in block.items:
-            event = known.get(id(item))
-            if event is None:
-                event = made[block.name] = BlockEvent(block, -1, item)
-            sent.append(event)
-    return sent, made
+            at = places.get(id(item))
+            if at is None:
+                made[block.name] = BlockEvent(item, facts_in(block, item))
+            sent.append(made[block.name] if at is None else layout.events[at])
+            indexes.append(-1 if at is None else at)
+    return sent, indexes, made
 
 
-def _verdicts(
-    decisions: Sequence[BlockDecision], known: Mapping[tuple[str, int], BlockEvent], made: Mapping[str, BlockEvent]
-) -> list[Verdict]:
-    by_outcome: dict[tuple[DecisionOutcome, DecisionReason, str | None], list[BlockEvent]] = {}
-    for decision in decisions:
-        for item in decision.items:
-            if item.reason is DecisionReason.FITS:  # what nobody says anything else of
-                continue
-            into = item.block if item.outcome is DecisionOutcome.COMPACTED else None
-            by_outcome.setdefault((item.outcome, item.reason, into), []).append(known[item.block, item.index])
-    return [
-        Verdict(items, outcome, reason, made.get(into) if into is not None else None)
-        for (outcome, reason, into), items in by_outcome.items()
-    ]
+def _fates(
+    decided: Sequence[DecidedBlock], layout: Layout
+) -> dict[tuple[DecisionOutcome, DecisionReason, str | None], list[Run]]:
+    """What became of the items, and which: those of which somebody says anything but that they fit."""
+    fates: dict[tuple[DecisionOutcome, DecisionReason, str | None], list[Run]] = {}
+    for one in decided:
+        for (outcome, reason), runs in _fates_in(one).items():
+            into = one.read.block.name if outcome is DecisionOutcome.COMPACTED else None
+            fates.setdefault((outcome, reason, into), []).extend(layout.runs(one.read.block, runs))
+    merged_fates = {fate: merged(runs) for fate, runs in fates.items()}
+    return dict(sorted(merged_fates.items(), key=lambda fate: fate[1][0]))
 
 
-def _compacted(decision: BlockDecision, known: Mapping[tuple[str, int], BlockEvent]) -> list[BlockEvent]:
-    return [known[item.block, item.index] for item in decision.items if item.outcome is DecisionOutcome.COMPACTED]
+def _fates_in(one: DecidedBlock) -> dict[tuple[DecisionOutcome, DecisionReason], list[Run]]:
+    said, count = one.outcome.item_outcomes, len(one.read.items)
+    stays = to_runs(one.outcome.kept)
+    by_fate: dict[tuple[DecisionOutcome, DecisionReason], list[int]] = {}
+    for index in sorted(said):
+        by_fate.setdefault(said[index][:2], []).append(index)
+    fates = {fate: to_runs(indexes) for fate, indexes in by_fate.items()}
+    spoken = merged((index, index + 1) for index in said)
+    parts = [(one.outcome.of_others(), complement(count, merged([*stays, *spoken])))]
+    if one.stays is not DecisionReason.FITS:  # what nobody says anything else of
+        parts.append(((DecisionOutcome.KEPT, one.stays), difference(stays, spoken)))
+    for fate, runs in parts:
+        if runs:
+            fates[fate] = [*fates.get(fate, ()), *runs]
+    return fates
 
 
-def _around(decision: BlockDecision) -> int:
-    """What stands around a block's items when all of it is in the prompt: message marks, separators."""
-    return decision.tokens_in + decision.separators_in - sum(item.tokens for item in decision.items)
+def _compacted(one: DecidedBlock, layout: Layout) -> list[Run]:
+    """The events for which what compaction made of a block stands."""
+    compacted = [runs for (outcome, _), runs in _fates_in(one).items() if outcome is DecisionOutcome.COMPACTED]
+    return merged(run for runs in compacted for run in layout.runs(one.read.block, runs))
+
+
+class Kept:
+    """What is kept of one conversation from question to question.
+
+    Args:
+        step_tokens: Tokens of a step of turns.
+
+    Attributes:
+        compactions: What compaction made.
+        events: The events of the last question.
+    """
+
+    def __init__(self, step_tokens: int) -> None:
+        self.compactions = KeptCompactions()
+        self.events = KnownEvents(step_tokens)
 
 
 class BlockAssembler(Assembler):
-    """Assembles blocks that are laid out as events."""
+    """Assembles blocks that are laid out as events.
 
-    def __init__(self, *given: Any, **settings: Any) -> None:
+    Args:
+        step_tokens: Tokens of a step of turns.
+    """
+
+    def __init__(self, *given: Any, step_tokens: int, **settings: Any) -> None:
         super().__init__(*given, **settings)
+        self._step_tokens = step_tokens
         self._lock = new_lock()
-        self._kept: WeakKeyDictionary[Ledger, KeptCompactions] = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[Ledger, Kept] = WeakKeyDictionary()
 
-    def kept(self, context: Context) -> KeptCompactions:
-        """What compaction made in a conversation; it goes with the conversation's ledger."""
+    def kept(self, context: Context) -> Kept:
+        """What is kept of a conversation; it goes with the conversation's ledger."""
         ledger = self._ledgers.of((), context)
         with self._lock:
-            return self._kept.setdefault(ledger, KeptCompactions())
+            kept = self._kept.get(ledger)
+            if kept is None:
+                kept = self._kept[ledger] = Kept(self._step_tokens)
+            return kept
+
+    async def _arrive(self, view: View, meter: TokenMeter) -> None:
+        """Count the turns that are new; the allocator counts whatever else it decides on."""
+        session = block_session.get()
+        turns = session.layout.turns if session is not None else None
+        if turns is not None:
+            await arrive(turns, meter)
 
     def tell_failures(self, failures: Sequence[SourceFailedError]) -> None:
         """Let whoever watches know of the sources that failed."""

@@ -20,19 +20,20 @@ from otel_assembly.context_assembler.allocator_policy import (
     AllocatorPolicy,
     BlockAssembler,
     BlockSession,
-    block_events,
     block_session,
 )
 from otel_assembly.context_assembler.gather import Sources, checked_source
+from otel_assembly.context_assembler.layout import KnownEvents, Layout
 from otel_assembly.context_assembler.retention import Retained, WriteGate, retained
 from otel_assembly.context_assembler.settings import check_numbers, checked_floors
-from otel_assembly.context_assembler.turns import as_items, in_steps, split_turns
+from otel_assembly.context_assembler.turns import facts_of, in_steps, split_turns
 from otel_assembly.errors import (
     AssemblyError,
     ConfigurationError,
     PolicyFailedError,
     SourceFailedError,
 )
+from otel_assembly.history.read_events import ReadEvents
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -218,7 +219,13 @@ class ContextAssembler:
         self._step_tokens = step_tokens
         policy = AllocatorPolicy(window, output_reserve, compactors_of(compact), order)
         self._assembler = BlockAssembler(
-            [policy], name=name, model=model, counter=counter, framing=framing, recorder=recorder
+            [policy],
+            name=name,
+            model=model,
+            counter=counter,
+            framing=framing,
+            recorder=recorder,
+            step_tokens=step_tokens if order == "cache" else 0,
         )
 
     async def assemble(self, task: Task, user: Any, context: Context | None = None) -> AssembledContext:
@@ -238,18 +245,19 @@ class ContextAssembler:
         """
         context = context if context is not None else Context()
         if context.guard.halted:
-            await self._assembler.assemble([], [], context)  # which tells of it, and raises
+            await self._assembler.assemble([], ReadEvents(), context)  # which tells of it, and raises
         try:
             gathered = await self._sources.gather(task, user)
         except SourceFailedError as failed:
             self._assembler.tell_failures([failed])
             raise
         self._assembler.tell_failures(gathered.failures)
-        blocks = self._blocks(task, gathered)
-        session = BlockSession(self._assembler.kept(context))
+        kept = self._assembler.kept(context)
+        layout = self._laid_out(task, gathered, kept.events)
+        session = BlockSession(layout, kept.compactions)
         token = block_session.set(session)
         try:
-            assembly = await self._assembler.assemble([], block_events(blocks, self._order), context)
+            assembly = await self._assembler.assemble([], layout.events, context)
         except PolicyFailedError as failed:  # the policy is ours alone: what it has to say names the block and the mend
             if isinstance(failed.__cause__, AssemblyError):
                 raise failed.__cause__ from None
@@ -265,10 +273,15 @@ class ContextAssembler:
         """Tell what the provider billed for a prompt of ours; see `Assembler.observe_usage`."""
         self._assembler.observe_usage(counted, billed, model=model)
 
-    def _blocks(self, task: Task, gathered: Gathered) -> list[Block]:
+    def _laid_out(self, task: Task, gathered: Gathered, known: KnownEvents) -> Layout:
         evidence = [_item(one, rank) for rank, one in enumerate(gathered.evidence, start=1)]
         examples = [item for block in self._stable for item in block.items]
-        older, recent = split_turns(examples, task.older, task.recent)
+        turns = known.turns.take([facts for item in examples if (facts := facts_of(item))], task.older, task.recent)
+        older, recent = (
+            split_turns(examples, task.older, task.recent)
+            if turns is None
+            else (turns.items[: turns.border], turns.items[turns.border :])
+        )
         blocks = [
             *self._stable,
             *_block("schema", 2, _shown(task.output_schema), rank=1),
@@ -279,11 +292,16 @@ class ContextAssembler:
             *self._cuttable("summary", 7, task.summary),
         ]
         if self._order == "attention":
-            return [*blocks, *self._cuttable("recent", 8, recent), *self._cuttable("older", 9, older)]
-        # Side by side they are one conversation, and where a caller draws the border must not move what stands there.
-        floor = min(self._floors.get("recent", 0) + self._floors.get("older", 0), self._budget)
-        turns = in_steps([*older, *recent], self._step_tokens)
-        return [*blocks, *_block("recent", 8, turns, cuttable=True, min_tokens=floor)]
+            blocks += [*self._cuttable("recent", 8, recent), *self._cuttable("older", 9, older)]
+            starts = {"recent": len(older), "older": 0}
+        else:
+            # Side by side they are one conversation: where a caller draws the border must not move what stands there.
+            floor = min(self._floors.get("recent", 0) + self._floors.get("older", 0), self._budget)
+            all_turns = [*older, *recent] if turns is None else turns.items
+            held = in_steps(all_turns, self._step_tokens) if turns is None else all_turns
+            blocks += _block("recent", 8, held, cuttable=True, min_tokens=floor)
+            starts = {"recent": 0}
+        return Layout(blocks, self._order, known, (turns, starts) if turns is not None else None)
 
     def _cuttable(self, name: str, priority: int, content: Any) -> list[Block]:
         return _block(name, priority, content, cuttable=True, min_tokens=self._floors.get(name, 0))
@@ -294,8 +312,7 @@ def _block(name: str, priority: int, content: Any, *, cuttable: bool = False, **
     if not content:
         return []
     one = isinstance(content, str | CompactedBlock)
-    items = [BlockItem(content)] if one else as_items(content)
-    return [Block(name, priority, items, cuttable, **settings)]
+    return [Block(name, priority, [content] if one else content, cuttable, **settings)]
 
 
 def _item(candidate: Candidate, rank: int | None = None) -> BlockItem:

@@ -6,24 +6,42 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
 
-from pydantic import BeforeValidator, ConfigDict
+from pydantic import ConfigDict, PlainValidator
 from pydantic.dataclasses import dataclass as model
 
 from otel_assembly.budget.compacted_block import CompactedBlock  # noqa: TC001  # pydantic reads it
 from otel_assembly.errors import ConfigurationError
+from otel_assembly.history.history import History
 
 if TYPE_CHECKING:
     from datetime import datetime
 
 
+class HistoryTurns(tuple[Any, ...]):
+    """All events of a `History`, up to now, which nobody changes: what was read of them holds.
+
+    Attributes:
+        history: Whose they are.
+    """
+
+    history: History
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (tuple(self),)
+
+
 def _turns(value: Any) -> Any:
+    if isinstance(value, History):
+        turns = HistoryTurns(value)
+        turns.history = value
+        return turns
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
         # pydantic makes a ValidationError of this one, and of no TypeError.
         raise ValueError(f"give a sequence of turns, not a {type(value).__name__}")  # noqa: TRY004
     return tuple(value)
 
 
-_Turns = Annotated[Sequence[Any], BeforeValidator(_turns)]
+_Turns = Annotated[Sequence[Any], PlainValidator(_turns)]
 
 
 # Its input is a prompt's content, which must not reach a log by way of an error's message.

@@ -9,13 +9,15 @@ from otel_assembly.budget.allocation import texts_of
 from otel_assembly.budget.block import BlockItem
 from otel_assembly.budget.keep_order import pairing_of
 from otel_assembly.budget.rule import BYTES_PER_TOKEN
+from otel_assembly.budget.sections import is_text
+from otel_assembly.messages.describe import EventFacts, describe
 from otel_assembly.messages.tool_pairs import ECHO
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 #: Names the turns of one step as a group.
-_STEP: Final = "step "
+STEP: Final = "step "
 
 
 def as_items(turns: Sequence[Any]) -> list[BlockItem]:
@@ -34,7 +36,7 @@ def split_turns(
         recent: The turns after those.
     """
     items = [*examples, *as_items(older), *as_items(recent)]
-    pairing = pairing_of(items)
+    pairing = pairing_of(map(facts_of, items))
     first, border = len(examples), len(examples) + len(older)
     while (atom := min(pairing.atoms[border:], default=border)) < border and border > first:
         border = max(atom, first)
@@ -62,16 +64,21 @@ def in_steps(turns: Sequence[BlockItem], step_tokens: int) -> list[BlockItem]:
         starts.append(end)
         end += _bytes(turn)
     newest = end // step_bytes
-    pairing = pairing_of(turns)
+    pairing = pairing_of(map(facts_of, turns))
     waiting = set(pairing.pending_calls(-1))
     waiting = {pairing.atoms[at] for at in waiting}
     made: list[BlockItem] = []
     for at, turn in enumerate(turns):
         step = starts[pairing.atoms[at]] // step_bytes
         whole = turn.group is None and step < newest - 1 and pairing.atoms[at] not in waiting
-        made.append(replace(turn, group=f"{_STEP}{step}") if whole else turn)
+        made.append(replace(turn, group=f"{STEP}{step}") if whole else turn)
     return made
 
 
 def _bytes(item: BlockItem) -> int:
     return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts_of(item))
+
+
+def facts_of(item: BlockItem) -> EventFacts | None:
+    """What an item says; None of a text."""
+    return None if is_text(item) else describe(item.content)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from otel_assembly.budget.allocation import Allocation
+    from otel_assembly.messages.describe import EventFacts
     from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedBlock, ReportedStep, ReportedTurn
 
 __all__ = ["OUT_FROM_THE_START", "BlockNumbers", "BlocksOfTurn", "BlocksRun"]
@@ -435,7 +436,7 @@ class _Numbers(Measure):
         self._made[text] = tokens
         return Compacted(text, tokens, ())
 
-    def item(self, item: BlockItem) -> int:
+    def alone(self, item: BlockItem, facts: EventFacts | None) -> int:
         return self._tokens.get(_id(item), 0) if isinstance(item.content, StandIn) else self._text_item(item)
 
     def _text_item(self, item: BlockItem) -> int:
@@ -443,10 +444,12 @@ class _Numbers(Measure):
         is_item = isinstance(content, str) and content.endswith(";")
         return self._tokens.get(_id(item), 0) if is_item else 0
 
-    def tokens(self, block: Block, items: Sequence[BlockItem], kept: Sequence[int]) -> int:
+    def tokens(self, block: Block, items: Sequence[BlockItem], kept: Sequence[int], alone: Callable[[int], int]) -> int:
         return self._by_name[block.name].cost if kept else 0
 
-    def rendered(self, block: Block, items: Sequence[BlockItem], kept: Sequence[int]) -> Rendered:
+    def rendered(
+        self, block: Block, items: Sequence[BlockItem], kept: Sequence[int], alone: Callable[[int], int]
+    ) -> Rendered:
         if not kept:
             return NOTHING
         one = self._by_name[block.name]
@@ -454,5 +457,6 @@ class _Numbers(Measure):
         tokens = self._made[made[0]] if made else one.cost if len(kept) >= len(one.order) else one.part(len(kept))
         return Rendered(tokens, tokens, 0, 0)
 
-    def charges(self, block: Block, costs: Iterable[tuple[int, bool]]) -> list[int]:
-        return [tokens + mark for (tokens, _), mark in zip(costs, self._by_name[block.name].marks, strict=False)]
+    def charging(self, block: Block, *, texts_alone: bool) -> Callable[[int, bool], int]:
+        marks = iter(self._by_name[block.name].marks)
+        return lambda tokens, text: tokens + next(marks, 0)

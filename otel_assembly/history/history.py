@@ -300,6 +300,10 @@ class History(Sequence[Any]):
         """Bytes of text (UTF-8) in front of an item, from the conversation's start."""
         return self._offsets[position]
 
+    def behind(self, size: int) -> int:
+        """The first item with at least so many bytes of text in front of it; the end where there is none."""
+        return bisect_left(self._offsets, size, 0, len(self.events))
+
     def size(self, position: int) -> int:
         """Bytes of an item's text (UTF-8); an echo has none."""
         return self._sizes[position]

@@ -8,7 +8,7 @@ changed, and not what the conversation has grown to.
 from __future__ import annotations
 
 import uuid
-from operator import is_
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -17,6 +17,7 @@ from otel_assembly._internal.intervals import difference, intersection, is_in, m
 from otel_assembly._internal.registry import Registry
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.history import History, ListHistory
+from otel_assembly.history.read_events import ReadEvent, ReadEvents, ReadHistory
 from otel_assembly.ledger.snapshot import (
     FIRST_MADE,
     ItemIds,
@@ -38,7 +39,7 @@ from otel_assembly.messages.content_snapshot import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from otel_assembly._internal.intervals import Run
     from otel_assembly.context import Context
@@ -52,6 +53,7 @@ Key = TypeVar("Key")
 
 #: Ledgers that are known only by a conversation id; the least recently used are forgotten beyond it.
 LEDGERS_BY_ID: Final = 1_000
+_FACTS: Final = attrgetter("facts")
 #: Items that steps made whose own origins are remembered.
 _SUMMARIES: Final = 64
 
@@ -182,6 +184,8 @@ class Ledger:
         with self.lock:
             if isinstance(events, History):
                 return self._open_history(events)
+            if isinstance(events, ReadEvents):
+                return self._open_read(events)
             return self._open_list(events if type(events) is list else list(events))
 
     def _open_history(self, history: History) -> LedgerInput:
@@ -193,6 +197,29 @@ class Ledger:
         if new > 0:
             numbered.item_ids.extend(new, self.take(new))
         return LedgerInput(numbered, view)
+
+    def _open_read(self, events: ReadEvents) -> LedgerInput:
+        """Read what was laid out for this turn: what stood there before keeps its item id, wherever it stands now.
+
+        It costs what is new, for the rest are the very objects that stood there before.
+        """
+        old, numbered = self._numbered, NumberedHistory(ReadHistory(events), ItemIds())
+        if old is None:
+            numbered.item_ids.extend(len(events), self.take(len(events)))
+        else:
+            diff = diff_sequences(old.history.events, events, read=_FACTS)
+            numbered.item_ids.extend_from(old.item_ids, 0, diff.front)
+            for at, stop in _runs_of(diff.middle):
+                if at is None:
+                    numbered.item_ids.extend(stop, self.take(stop))
+                else:
+                    numbered.item_ids.extend_from(old.item_ids, at, stop)
+            numbered.item_ids.extend_from(old.item_ids, diff.length - diff.back, diff.length)
+            self._contents = events
+            if self._told or self.leaves:
+                self._forget(old, old.history.events, numbered)
+        self._numbered, self._contents, self._last_list = numbered, events, events
+        return LedgerInput(numbered, numbered.history.view(), events)
 
     def _open_list(self, events: list[Any]) -> LedgerInput:
         numbered = self._numbered
@@ -337,6 +364,8 @@ class Ledger:
         Raises:
             DescribeError: It cannot be read.
         """
+        if isinstance(event, ReadEvent):
+            return event.facts
         with self.lock:
             return self.described.of(event).facts
 
@@ -381,9 +410,11 @@ class Ledger:
         self, old: NumberedHistory, before: Sequence[Any], at: int, new: NumberedHistory, place: int
     ) -> bool:
         was, now = old.history, new.history
+        said, says = before[at], self._contents[place]
         return (
-            says_the_same(
-                DescribedEvent(before[at], was.facts(at)), DescribedEvent(self._contents[place], now.facts(place))
+            (
+                (said is says and isinstance(said, ReadEvent))
+                or says_the_same(DescribedEvent(said, was.facts(at)), DescribedEvent(says, now.facts(place)))
             )
             and was.calls(at) == now.calls(place)
             and old.item_ids.of(was.atom(at)) == new.item_ids.of(now.atom(place))
@@ -424,6 +455,21 @@ class Ledgers:
             if context.conversation_id is not None:
                 return self._by_id.of(context.conversation_id, Ledger)
             return _at(self._by_context, context)
+
+
+def _runs_of(found: Sequence[int | None]) -> Iterator[tuple[int | None, int]]:
+    """Places in a row as ``(first, stop)``; of what has none, None and how many."""
+    at: int | None = None
+    stop = 0
+    for place in found:
+        if stop and (place is None if at is None else place == stop):
+            stop += 1
+            continue
+        if stop:
+            yield at, stop
+        at, stop = place, 1 if place is None else place + 1
+    if stop:
+        yield at, stop
 
 
 def _as_runs(items: Iterable[int]) -> list[Run]:

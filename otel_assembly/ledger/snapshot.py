@@ -56,6 +56,15 @@ class ItemIds:
             self._ids.append(first)
         self._upto += count
 
+    def extend_from(self, other: ItemIds, start: int, stop: int) -> None:
+        """The next positions have the item ids that ``start`` to ``stop`` have in another history."""
+        if start == self._upto == 0 and stop:
+            runs = bisect_left(other._positions, stop)
+            self._positions, self._ids, self._upto = other._positions[:runs], other._ids[:runs], stop
+            return
+        for first, last in other.spans(start, stop):
+            self.extend(last - first + 1, first)
+
     def of(self, position: int) -> int:
         """The item id of a position."""
         run = bisect_right(self._positions, position) - 1

@@ -85,8 +85,8 @@ class EventIndex:
         """The sequence holds other objects of the same events."""
         self._by_identity, self._repeated, self._by_identity_upto = {}, {}, 0
 
-    def of_object(self, event: Any) -> Sequence[int]:
-        """Where this very object stands."""
+    def _read_on(self) -> None:
+        """Take down which objects stand where, as far as nobody has."""
         start, stop = self._by_identity_upto, len(self.events)
         if start < stop:
             self._by_identity_upto = stop
@@ -99,10 +99,20 @@ class EventIndex:
                     first = self._by_identity.setdefault(name, place)
                     if first != place:
                         self._repeated.setdefault(name, [first]).append(place)
+
+    def of_object(self, event: Any) -> Sequence[int]:
+        """Where this very object stands."""
+        self._read_on()
         found = self._by_identity.get(id(event))
         if found is None:
             return ()
         return self._repeated.get(id(event), (found,)) if self._repeated else (found,)
+
+    def places_of(self, events: Sequence[Any]) -> list[int | None] | None:
+        """Where each of these very objects stands, at the speed of C; None where one stands in several places."""
+        self._read_on()
+        names = list(map(id, events))
+        return None if self._repeated or len(set(names)) < len(names) else list(map(self._by_identity.get, names))
 
     def of_id(self, name: str) -> Sequence[int]:
         """Where events stand that the framework gave this id."""
@@ -139,7 +149,10 @@ class EventMatcher:
         by_id: bool = True,
         rereads: bool = False,
     ) -> None:
-        self._index = EventIndex(events, lambda place: read(events[place])) if index is None else index
+        #: What was found by identity, and is looked for no more.
+        self._found: set[int] = set()
+        own = EventIndex(events, lambda place: None if place in self._found else read(events[place]))
+        self._index = own if index is None else index
         self._events = self._index.events
         self._start, self._stop = start, len(events) if stop is None else stop
         self._read = read
@@ -148,8 +161,13 @@ class EventMatcher:
 
     def match(self, events: Sequence[Any]) -> list[int | None]:
         """For each event, the index of the event that it is or stands for; None where there is none."""
+        found = self._index.places_of(events) if self._start == 0 and self._stop == len(self._events) else None
         taken: set[int] = set()
-        found = [self._take(self._index.of_object(event), self._start, taken) for event in events]
+        if found is None:
+            found = [self._take(self._index.of_object(event), self._start, taken) for event in events]
+        else:
+            taken.update(at for at in found if at is not None)
+        self._found.update(taken)
         unknown = {place: self._read(events[place]) for place, at in enumerate(found) if at is None}
         if unknown and self._by_id:
             self._match_ids(events, unknown, found, taken)
@@ -198,7 +216,7 @@ class EventMatcher:
     ) -> None:
         """In order: between two matched neighbours, only what stood between them is compared."""
         at = self._start
-        for place, event in enumerate(events):
+        for place, event in enumerate(events[: max(unknown) + 1] if unknown else ()):
             index, facts = found[place], unknown.get(place)
             if index is None and facts is not None:
                 index = found[place] = self._take(

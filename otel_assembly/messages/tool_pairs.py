@@ -89,6 +89,17 @@ class Pairing:
         self._joined: dict[int, int] = {}
         self._answered: OrderedDict[str, int] = OrderedDict()
 
+    def frozen(self) -> Pairing:
+        """What it says now, to be asked while this one grows; nothing is put behind it any more."""
+        copied = Pairing()
+        copied.atoms, copied.flags, copied.links = self.atoms[:], self.flags[:], self.links[:]
+        copied.incomplete = {atom: list(members) for atom, members in self.incomplete.items()}
+        copied.last_response = self.last_response
+        copied._unanswered, copied._missing = dict(self._unanswered), dict(self._missing)
+        copied._awaits = {ask: list(calls) for ask, calls in self._awaits.items()}
+        copied._joined = dict(self._joined)
+        return copied
+
     def append(self, facts: EventFacts) -> int:
         """Take the next item; its flags are returned."""
         position = len(self.atoms)

@@ -12,7 +12,6 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import INVALID_SPAN
 
-from otel_assembly.budget.allocation import calls_of, texts_of
 from otel_assembly.budget.reports import report_of
 from otel_assembly.decision import BudgetReport, DecisionOutcome, Overflow, OverflowCause, PromptPart
 from otel_assembly.errors import ContextOverflowError
@@ -45,6 +44,7 @@ class _AllocatedItems(BlockItems):
 
     def __init__(self, allocation: Allocation, content: Callable[[str], str] | None) -> None:
         self._decisions = allocation.decisions
+        self._reads = [one.read for one in allocation.decided]
         self._first = list(accumulate((len(decision.items) for decision in self._decisions), initial=0))
         made = [at for at, decision in enumerate(self._decisions) if decision.made is not None]
         self._made = {at: FIRST_MADE + number for number, at in enumerate(made)}
@@ -59,14 +59,13 @@ class _AllocatedItems(BlockItems):
         content = self._content
         for at, decision in enumerate(self._decisions):
             first = self._first[at]
-            calls = calls_of(decision.block.items)
-            for item, asked in zip(decision.items, calls, strict=True):
+            for item, asked in zip(decision.items, self._reads[at].calls(), strict=True):
                 if item.outcome is DecisionOutcome.KEPT:
                     kept.append(first + item.index)
                 atom = str(first + item.atom)
                 rows.append((str(first + item.index), item.kind, item.tokens, item.bytes, atom, asked))
                 if content is not None:
-                    contents.append(content("\n".join(texts_of(item.item))))
+                    contents.append(content("\n".join(self._reads[at].texts(item.index))))
             if at in self._made:
                 kept.append(self._made[at])
         for at, number in self._made.items():
