@@ -8,7 +8,7 @@ changed, and not what the conversation has grown to.
 from __future__ import annotations
 
 import uuid
-from operator import attrgetter, is_
+from operator import attrgetter, is_, lt
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -27,7 +27,7 @@ from otel_assembly.ledger.snapshot import (
     Snapshot,
 )
 from otel_assembly.matching.event_index import EventMatcher
-from otel_assembly.matching.sequence_diff import diff_sequences
+from otel_assembly.matching.sequence_diff import SequenceDiff, diff_sequences
 from otel_assembly.messages.content_snapshot import (
     DescribedEvent,
     DescribedEvents,
@@ -208,6 +208,10 @@ class Ledger:
             numbered.item_ids.extend(len(events), self.take(len(events)))
         else:
             diff = diff_sequences(old.history.events, events, read=_FACTS)
+            found = [at for at in diff.middle if at is not None]
+            if not all(map(lt, found, found[1:])):  # what has no id is known by what stands around it
+                matcher = EventMatcher(old.history.events, read=_FACTS, by_identity=False)
+                diff = SequenceDiff(diff.length, 0, 0, matcher.match(events))
             numbered.item_ids.extend_from(old.item_ids, 0, diff.front)
             for at, stop in _runs_of(diff.middle):
                 if at is None:

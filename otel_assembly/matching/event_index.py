@@ -136,6 +136,7 @@ class EventMatcher:
             with a new id each time is the same one for as long as it says the same, and with an id of its own another
             one once it says something else.
         rereads: Whether an event that is found by its id, but says something else, is a new one in the place of that.
+        by_identity: Whether an object that stands there is found, wherever it is.
     """
 
     def __init__(
@@ -148,6 +149,7 @@ class EventMatcher:
         read: Read = facts_of,
         by_id: bool = True,
         rereads: bool = False,
+        by_identity: bool = True,
     ) -> None:
         #: What was found by identity, and is looked for no more.
         self._found: set[int] = set()
@@ -158,12 +160,15 @@ class EventMatcher:
         self._read = read
         self._by_id = by_id
         self._rereads = rereads
+        self._by_identity = by_identity
 
     def match(self, events: Sequence[Any]) -> list[int | None]:
         """For each event, the index of the event that it is or stands for; None where there is none."""
         found = self._index.places_of(events) if self._start == 0 and self._stop == len(self._events) else None
         taken: set[int] = set()
-        if found is None:
+        if not self._by_identity:
+            found = [None] * len(events)
+        elif found is None:
             found = [self._take(self._index.of_object(event), self._start, taken) for event in events]
         else:
             taken.update(at for at in found if at is not None)
