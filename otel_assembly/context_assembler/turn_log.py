@@ -27,7 +27,7 @@ from otel_assembly.history.broken_pairs import members
 from otel_assembly.history.history import ListHistory
 from otel_assembly.messages.content_snapshot import contents, copied, equal, readable
 from otel_assembly.messages.describe import EventFacts, describe
-from otel_assembly.messages.tool_pairs import ANSWERS, RESPONSE, Pairing
+from otel_assembly.messages.tool_pairs import ANSWERS, ORPHAN, RESPONSE, Pairing
 
 if TYPE_CHECKING:
     from array import array
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 #: Where events come from that never change.
 _OURS: Final = Event.__module__
+#: By the flags of an event, whether it answers no call.
+_IS_ORPHAN: Final = bytes(bool(flags & ORPHAN) for flags in range(256))
 #: What is no event.
 _NO_EVENT: Final = (str, CompactedBlock, BlockItem)
 
@@ -220,8 +222,8 @@ class TurnsBlock(ReadBlock):
     def unpaired(self, out: Collection[int], *, answered_later: bool) -> tuple[Mapping[int, bool], bool]:
         pairs, start, stop = self._pairs, self._start, self._stop
         newest = stop if answered_later else self._newest_response()
-        orphans = self._turns.view.history.orphans.held
-        lost = list(orphans[bisect_left(orphans, start) : bisect_left(orphans, stop)])
+        orphans = bytes(pairs.flags[start:stop]).translate(_IS_ORPHAN)
+        lost = list(compress(range(start, stop), orphans))
         for atom, of_atom in pairs.incomplete.items():
             if start <= atom < stop and not pairs.is_sendable(atom, newest):
                 lost += of_atom
