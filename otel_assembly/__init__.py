@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal import current_recorder as _current_recorder
+from otel_assembly._internal.faces import homes as _homes
 from otel_assembly._version import __version__
 
 if TYPE_CHECKING:
@@ -313,7 +314,7 @@ _NAMES: Final = {
         "counter_for"
     ),
 }
-_MODULES: Final = {name: module for module, names in _NAMES.items() for name in names.split()}
+_MODULES: Final = _homes(_NAMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -9,10 +9,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from otel_assembly._internal.arguments import OnError, OnHalt, counts, instance, one_of
+from otel_assembly._internal.faces import Later
 from otel_assembly._internal.registry import Registry
 from otel_assembly.assembly import Assembly, note_on
 from otel_assembly.chain.apply_policy import apply, config_of
-from otel_assembly.chain.config import chain_from_config, chain_to_config
 from otel_assembly.chain.open_assembly import OpenAssembly
 from otel_assembly.context import Context, listens
 from otel_assembly.decision import Overflow, OverflowCause
@@ -24,7 +24,6 @@ from otel_assembly.errors import (
     PolicyFailedError,
     TokenizerError,
 )
-from otel_assembly.events import AssemblyCompleted, HaltEvent
 from otel_assembly.history.history import History, unknown_part
 from otel_assembly.history.token_counts import arrive
 from otel_assembly.ledger.ledger import Ledgers
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from os import PathLike
 
+    from otel_assembly import events as vocabulary
+    from otel_assembly.chain import config as written
     from otel_assembly.conversation import HaltGuard
     from otel_assembly.history.view import View
     from otel_assembly.ledger.ledger import Ledger
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from otel_assembly.policies.base import AssemblyPolicy, PolicyLike
     from otel_assembly.recorder import Recorder, Recording
     from otel_assembly.tokens import TokenCounter
+else:
+    vocabulary, written = Later("otel_assembly.events"), Later("otel_assembly.chain.config")
 
 logger = logging.getLogger("otel_assembly")
 
@@ -126,7 +129,7 @@ class Assembler:
             ConfigurationError: The configuration cannot be read or says something unknown; the message names the file,
                 the place, and the nearest name that is known.
         """
-        chain = chain_from_config(config)
+        chain = written.chain_from_config(config)
         return cls(chain.policies, **{**chain.settings, **settings})
 
     def to_config(self) -> dict[str, Any]:
@@ -143,7 +146,7 @@ class Assembler:
             "framing": self.framing,
             "strict": self.strict or None,
         }
-        return chain_to_config(self.policies, settings)
+        return written.chain_to_config(self.policies, settings)
 
     async def assemble(self, prompts: Sequence[str], events: Sequence[Any], context: Context | None = None) -> Assembly:
         """Work out what the model gets to see on this turn.
@@ -321,7 +324,7 @@ class Assembler:
         record = assembly.record
         record.context.done(succeeded=False)
         if isinstance(error, HaltedError) and record.halt is None:
-            record.halt = HaltEvent(reason=error.reason, source=error.source)
+            record.halt = vocabulary.HaltEvent(reason=error.reason, source=error.source)
         assembly.failed(error)
         if isinstance(error, ContextOverflowError | HaltedError):
             error.assembly = Assembly(record)
@@ -330,7 +333,7 @@ class Assembler:
         """Let observers of budgets know, which may halt; the tokens are counted only where one may be subscribed."""
         record = assembly.record
         stream = record.context.stream
-        if stream is None or not listens(stream, AssemblyCompleted):
+        if stream is None or not listens(stream, vocabulary.AssemblyCompleted):
             return
         totals = assembly.totals()
         if totals is None:

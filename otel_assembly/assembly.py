@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from otel_assembly._internal.faces import Later
 from otel_assembly._internal.forks import worked_out_once
 from otel_assembly.decision import Decision, DecisionOutcome
-from otel_assembly.events import AssemblyCompleted
 from otel_assembly.ledger.decisions import decisions_of, exits_of
 from otel_assembly.ledger.display import html_of, line_of
 from otel_assembly.ledger.snapshot import item_text
@@ -15,8 +15,11 @@ from otel_assembly.ledger.totals import breakpoints_of, prefix_of, tokens_by_kin
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from otel_assembly.events import HaltEvent
+    from otel_assembly import events
+    from otel_assembly.events import AssemblyCompleted, HaltEvent
     from otel_assembly.ledger.record import Breakpoints, Prefix, Record, Totals
+else:
+    events = Later("otel_assembly.events")
 
 
 class Assembly:
@@ -109,7 +112,7 @@ class Assembly:
 def note_on(record: Record, totals: Totals) -> AssemblyCompleted:
     """The event by which observers of budgets learn of an assembly."""
     overflow = record.overflow
-    return AssemblyCompleted(
+    return events.AssemblyCompleted(
         assembly=record.assembly_id,
         turn=record.turn,
         tokens=totals.tokens_out,

@@ -15,17 +15,21 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from otel_assembly._internal.current_recorder import halt_listeners
+from otel_assembly._internal.faces import Later
 from otel_assembly._internal.forks import new_lock
 from otel_assembly._internal.registry import Registry
 from otel_assembly.errors import HaltedError
-from otel_assembly.events import HaltEvent, ObserverAlert, Severity, severity_name
 from otel_assembly.messages.describe import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
 
+    from otel_assembly import events
     from otel_assembly._internal.forks import Lock
+    from otel_assembly.events import HaltEvent
     from otel_assembly.messages.describe import EventFacts
+else:
+    events = Later("otel_assembly.events")
 
 #: How many conversations that are known only by their id are remembered in one process.
 REMEMBERED_CONVERSATIONS: Final = 10_000
@@ -60,7 +64,7 @@ class AlertFacts:
     @property
     def fatal(self) -> bool:
         """Whether this alert halts."""
-        return self.severity == Severity.FATAL.value
+        return self.severity == "fatal"
 
     @property
     def fingerprint(self) -> str:
@@ -71,12 +75,12 @@ class AlertFacts:
 
 def is_alert(event: Any) -> bool:
     """Whether an event of any framework is an observer alert: it has a source, a severity and a message."""
-    return isinstance(event, ObserverAlert) or all(hasattr(event, name) for name in ("severity", "source", "message"))
+    return all(hasattr(event, name) for name in ("severity", "source", "message"))
 
 
 def alert_facts(event: Any) -> AlertFacts:
     """Read the alert that `event` is."""
-    return AlertFacts(str(event.source), severity_name(event.severity), str(event.message))
+    return AlertFacts(str(event.source), events.severity_name(event.severity), str(event.message))
 
 
 class Running(NamedTuple):
@@ -142,10 +146,10 @@ class HaltGuard:
             The `HaltEvent` that is to be emitted now, if this event closed the guard and is not one itself: at most
             once in the guard's life.
         """
-        if isinstance(event, HaltEvent):
+        if isinstance(event, events.HaltEvent):
             self._settle(event, by)
         elif type(event).__name__ == "HaltEvent":
-            self._settle(HaltEvent(reason=str(event.reason), source=str(event.source)), by)
+            self._settle(events.HaltEvent(reason=str(event.reason), source=str(event.source)), by)
         elif is_alert(event) and (facts := alert_facts(event)).fatal:
             return self.close([facts], by)
         return None
@@ -157,11 +161,11 @@ class HaltGuard:
             The `HaltEvent` to emit, or None if the guard was closed before.
         """
         first = fatal[0]
-        halt = HaltEvent(
+        halt = events.HaltEvent(
             reason=f"FATAL: {first.message}",
             source=first.source,
             alerts=tuple(
-                ObserverAlert(source=alert.source, severity=Severity.FATAL, message=alert.message) for alert in fatal
+                events.ObserverAlert(source=alert.source, severity="fatal", message=alert.message) for alert in fatal
             ),
         )
         return halt if self._settle(halt, by) else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from otel_assembly._internal import current_recorder
-from otel_assembly.budget.allocator import AllocationRecording
+from otel_assembly.budget.recording import AllocationRecording
 from otel_assembly.conversation import Whose
 
 if TYPE_CHECKING:

@@ -36,12 +36,58 @@ def test_a_name_comes_from_the_module_that_type_checkers_are_told():
         assert getattr(otel_assembly, name) is getattr(importlib.import_module(module), name), name
 
 
-def test_importing_the_package_imports_next_to_nothing():
-    code = "import sys, otel_assembly; print(*sorted(sys.modules)); otel_assembly.Assembler; otel_assembly.telemetry"
+def imported_by(program):
+    """The modules that a fresh process has imported once it has run a program."""
+    code = f"{program}\nimport sys\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    loaded = set(done.stdout.split())
-    assert not loaded & {"pydantic", "tiktoken", "yaml", "opentelemetry.sdk"}
-    assert len([name for name in loaded if name.startswith("otel_assembly")]) <= 4
+    return set(done.stdout.split())
+
+
+def ours(modules):
+    return {name for name in modules if name.startswith("otel_assembly.")}
+
+
+#: What somebody has asked for who uses it, and nobody else.
+HEAVY = {"pydantic", "yaml", "sqlite3", "opentelemetry.sdk", "secrets"}
+
+
+def test_importing_the_package_imports_next_to_nothing():
+    loaded = imported_by("import otel_assembly")
+    assert not loaded & (HEAVY | {"tiktoken", "asyncio", "opentelemetry"})
+    assert len(ours(loaded)) <= 4
+    imported_by("import otel_assembly; otel_assembly.Assembler; otel_assembly.telemetry")
+
+
+def test_an_assembler_imports_what_a_turn_needs():
+    loaded = imported_by("from otel_assembly import Assembler, History")
+    assert not loaded & (HEAVY | {"opentelemetry"})
+    assert not {
+        name for name in ours(loaded) if name.split(".")[1] in {"budget", "events", "knowledge", "telemetry"}
+    } - {
+        "otel_assembly.budget",
+        "otel_assembly.budget.recording",
+    }
+    assert len(ours(loaded)) <= 60
+
+
+def test_a_turn_of_messages_that_are_dicts_imports_no_pydantic():
+    program = """
+import asyncio
+from otel_assembly import Assembler, BudgetPolicy, ConversationPolicy, History
+from otel_assembly.recorder import NullRecorder
+assembler = Assembler([ConversationPolicy(), BudgetPolicy(1_000, 100)], recorder=NullRecorder())
+print(asyncio.run(assembler.assemble(["Be brief."], History([{"role": "user", "content": "Hi"}]))).totals.tokens_out)
+"""
+    assert not imported_by(program) & (HEAVY | {"opentelemetry"})
+
+
+def test_what_instruments_a_framework_is_imported_with_the_framework():
+    program = "from otel_assembly.instrumentation import instrument; instrument()"
+    loaded = imported_by(program)
+    assert not loaded & (HEAVY | {"tiktoken", "ag2", "autogen_core", "agentscope", "langchain_core"})
+    assert {name.split(".")[1] for name in ours(loaded)} == {"_internal", "_version", "errors", "instrumentation"}
+    of_one = {name.rsplit(".", 1)[1] for name in loaded if name.startswith("otel_assembly.instrumentation.ag2.")}
+    assert of_one == {"hooks"}
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error():

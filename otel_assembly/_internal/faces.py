@@ -1,4 +1,4 @@
-"""The face of a package whose modules are imported when a name of theirs is first asked for."""
+"""Modules that are imported when a name of theirs is first asked for: behind the face of a package, or one by one."""
 
 from __future__ import annotations
 
@@ -19,3 +19,23 @@ def face(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], 
         return getattr(import_module(f"{package}.{homes[name]}"), name)
 
     return find, lambda: sorted({*vars(sys.modules[package]), *homes})
+
+
+def homes(names: Mapping[str, str]) -> dict[str, str]:
+    """By its name the module that it stands in, of the names that each module has, with spaces between them."""
+    return {name: module for module, found in names.items() for name in found.split()}
+
+
+class Later:
+    """A module that most programs never need: it is imported when something of it is first asked for.
+
+    Args:
+        module: Its whole name.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        found = self.__dict__[name] = getattr(import_module(self._module), name)
+        return found

@@ -1,18 +1,46 @@
 """What the model gets of several blocks within one budget: the rule, the order, and what shortens a text."""
 
-from otel_assembly.budget.allocation import Allocation, BlockDecision, ItemDecision, texts_of
-from otel_assembly.budget.allocator import allocate, allocate_async
-from otel_assembly.budget.attempt import Attempt, CompactionOutcome
-from otel_assembly.budget.block import Block, BlockItem, Cut
-from otel_assembly.budget.compact_errors import is_error_text
-from otel_assembly.budget.compact_model import DEFAULT_COMPACTION_INSTRUCTIONS, ModelCompactor
-from otel_assembly.budget.compact_turns import compact_history, compact_history_async
-from otel_assembly.budget.compacted_block import CompactedBlock, leaves
-from otel_assembly.budget.compaction import Compactors
-from otel_assembly.budget.extractive import ExtractiveCompactor
-from otel_assembly.budget.measure import measure_for
-from otel_assembly.budget.ordering import OrderedPrompt, order_for_attention_and_cache
-from otel_assembly.budget.sections import Zone
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from otel_assembly._internal.faces import face, homes
+
+if TYPE_CHECKING:
+    from otel_assembly.budget.allocation import Allocation, BlockDecision, ItemDecision, texts_of
+    from otel_assembly.budget.allocator import allocate, allocate_async
+    from otel_assembly.budget.attempt import Attempt, CompactionOutcome
+    from otel_assembly.budget.block import Block, BlockItem, Cut
+    from otel_assembly.budget.compact_errors import is_error_text
+    from otel_assembly.budget.compact_model import DEFAULT_COMPACTION_INSTRUCTIONS, ModelCompactor
+    from otel_assembly.budget.compact_turns import compact_history, compact_history_async
+    from otel_assembly.budget.compacted_block import CompactedBlock, leaves
+    from otel_assembly.budget.compaction import Compactors
+    from otel_assembly.budget.extractive import ExtractiveCompactor
+    from otel_assembly.budget.measure import measure_for
+    from otel_assembly.budget.ordering import OrderedPrompt, order_for_attention_and_cache
+    from otel_assembly.budget.sections import Zone
+
+__getattr__, __dir__ = face(
+    __name__,
+    homes(
+        {
+            "allocation": "Allocation BlockDecision ItemDecision texts_of",
+            "allocator": "allocate allocate_async",
+            "attempt": "Attempt CompactionOutcome",
+            "block": "Block BlockItem Cut",
+            "compact_errors": "is_error_text",
+            "compact_model": "DEFAULT_COMPACTION_INSTRUCTIONS ModelCompactor",
+            "compact_turns": "compact_history compact_history_async",
+            "compacted_block": "CompactedBlock leaves",
+            "compaction": "Compactors",
+            "extractive": "ExtractiveCompactor",
+            "measure": "measure_for",
+            "ordering": "OrderedPrompt order_for_attention_and_cache",
+            "sections": "Zone",
+        }
+    ),
+)
 
 __all__ = [
     "DEFAULT_COMPACTION_INSTRUCTIONS",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from otel_assembly._internal.current_recorder import default_recorder
 from otel_assembly.budget.compaction import Compactors, compactors_of
@@ -19,24 +18,9 @@ if TYPE_CHECKING:
     from otel_assembly.budget.block import Block
     from otel_assembly.budget.compaction import Compact
     from otel_assembly.budget.plan import CompactionRequest, Plan
+    from otel_assembly.budget.recording import AllocationRecording
 
 _EXTRACTIVE = Compactors()
-
-
-class AllocationRecording(AbstractContextManager[Any], Protocol):
-    """One run of the allocator outside of any chain, while it runs; left with an error, it tells of that."""
-
-    def set_limits(self, window: int, output_reserve: int) -> None:
-        """The allocator says what it shares out, before anything can go wrong."""
-        ...
-
-    def watch(self, block: Block) -> Watch:
-        """What stands around each attempt to compact a block."""
-        ...
-
-    def finish(self, allocation: Allocation) -> None:
-        """The allocator came to its end."""
-        ...
 
 
 def allocate(

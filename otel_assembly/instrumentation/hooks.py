@@ -14,7 +14,7 @@ import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from packaging.requirements import Requirement
@@ -73,6 +73,26 @@ class Hook:
     def expected(self, version: str | None) -> bool:
         """Whether this version of the framework has it; where the version is not known, so is that."""
         return version is None or SpecifierSet(self.versions, prereleases=True).contains(version)
+
+
+class Wraps:
+    """What the hooks of a table are wrapped in, of one module: imported with the first of them that is taken.
+
+    An instrumentor is loaded in every process of an instrumented program, and few of them import the framework.
+
+    Args:
+        module: Its whole name.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Callable[..., Callable[..., Any]]:
+        def wrap(*args: Any, **kwargs: Any) -> Callable[..., Any]:
+            made: Callable[..., Any] = getattr(import_module(self._module), name)(*args, **kwargs)
+            return made
+
+        return wrap
 
 
 def in_module(module: str, *rows: tuple[str, Wrap, str] | tuple[str, Wrap, str, str], versions: str = "") -> list[Hook]:

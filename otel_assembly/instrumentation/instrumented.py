@@ -6,18 +6,21 @@ import logging
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.faces import Later
+from otel_assembly._internal.forks import new_lock, worked_out_once
 from otel_assembly.instrumentation.replacements import replacement
-from otel_assembly.observe.assembler import ObservedAssembler
-from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextvars import ContextVar, Token
 
-    from otel_assembly.observe.assembler import ObservedAssembly
+    from otel_assembly import observe
+    from otel_assembly.observe.assembler import ObservedAssembler, ObservedAssembly
     from otel_assembly.recorder import Recorder
+    from otel_assembly.telemetry import recorder as telemetry
     from otel_assembly.telemetry.run import OpenRun
+else:  # the engine and telemetry: a process that never imports the framework needs neither
+    observe, telemetry = Later("otel_assembly.observe"), Later("otel_assembly.telemetry.recorder")
 
 logger = logging.getLogger("otel_assembly")
 
@@ -84,15 +87,19 @@ class Instrumentation:
     Attributes:
         open: False once the framework is not instrumented any more: wrappers that something still holds are then inert.
         framework: The framework's name.
-        observed: Where assemblies are reported.
         patches: What was replaced.
     """
 
     def __init__(self, framework: str, recorder: Recorder | None = None) -> None:
         self.open = True
         self.framework = framework
-        self.observed = ObservedAssembler(framework, recorder=recorder)
+        self._recorder = recorder
         self.patches = Patches()
+
+    @worked_out_once
+    def observed(self) -> ObservedAssembler:
+        """Where assemblies are reported."""
+        return observe.ObservedAssembler(self.framework, recorder=self._recorder)
 
     @property
     def recorder(self) -> Recorder:
@@ -123,7 +130,7 @@ class Instrumentation:
         ``with run.current():`` around what runs in it, and never across a ``yield``; then ``run.end(error)``.
         """
         recorder, run = self.recorder, None
-        if isinstance(recorder, OpenTelemetryRecorder):
+        if isinstance(recorder, telemetry.OpenTelemetryRecorder):
             with self.contained():
                 run = recorder.begin_run(agent_name, framework=self.framework, conversation_id=conversation_id)
         return run

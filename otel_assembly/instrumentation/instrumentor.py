@@ -18,15 +18,18 @@ from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-de
 from packaging.requirements import Requirement
 from wrapt import register_post_import_hook
 
+from otel_assembly._internal.faces import Later
 from otel_assembly.instrumentation.hooks import HookState, find, installed
 from otel_assembly.instrumentation.instrumented import Instrumentation
-from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from types import ModuleType
 
     from otel_assembly.instrumentation.hooks import Hook
+    from otel_assembly.telemetry import recorder as telemetry
+else:
+    telemetry = Later("otel_assembly.telemetry.recorder")
 
 logger = logging.getLogger("otel_assembly")
 
@@ -74,7 +77,7 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         providers = {
             name: kwargs[name] for name in ("tracer_provider", "meter_provider", "logger_provider") if kwargs.get(name)
         }
-        recorder = OpenTelemetryRecorder(**providers) if providers else None
+        recorder = telemetry.OpenTelemetryRecorder(**providers) if providers else None
         instrumentation = self._instrumentation = Instrumentation(self.framework, recorder)
         if self.version is not None and (conflict := self._check_dependency_conflicts()):
             # The loader of `opentelemetry-instrument` asks the distribution, which is ours, and not the instrumentor.

@@ -6,18 +6,40 @@ summary or into an updated working memory, and ``WorkingMemoryPolicy`` and ``Epi
 
 from __future__ import annotations
 
-from otel_assembly.knowledge.aggregates import (
-    DEFAULT_CONVERSATION_SUMMARY_PROMPT,
-    DEFAULT_WORKING_MEMORY_PROMPT,
-    AggregateTrigger,
-    ConversationSummaryAggregate,
-    WorkingMemoryAggregate,
+from typing import TYPE_CHECKING
+
+from otel_assembly._internal.faces import face, homes
+
+if TYPE_CHECKING:
+    from otel_assembly.knowledge.aggregates import (
+        DEFAULT_CONVERSATION_SUMMARY_PROMPT,
+        DEFAULT_WORKING_MEMORY_PROMPT,
+        AggregateTrigger,
+        ConversationSummaryAggregate,
+        WorkingMemoryAggregate,
+    )
+    from otel_assembly.knowledge.disk import DiskKnowledgeStore
+    from otel_assembly.knowledge.memory import MemoryKnowledgeStore
+    from otel_assembly.knowledge.rendering import MAX_TOOL_RESULT_CHARACTERS, render_events
+    from otel_assembly.knowledge.sqlite import SqliteKnowledgeStore
+    from otel_assembly.knowledge.store import CONVERSATIONS_PREFIX, WORKING_MEMORY_PATH, KnowledgeStore
+
+__getattr__, __dir__ = face(
+    __name__,
+    homes(
+        {
+            "aggregates": (
+                "DEFAULT_CONVERSATION_SUMMARY_PROMPT DEFAULT_WORKING_MEMORY_PROMPT "
+                "AggregateTrigger ConversationSummaryAggregate WorkingMemoryAggregate"
+            ),
+            "disk": "DiskKnowledgeStore",
+            "memory": "MemoryKnowledgeStore",
+            "rendering": "MAX_TOOL_RESULT_CHARACTERS render_events",
+            "sqlite": "SqliteKnowledgeStore",
+            "store": "CONVERSATIONS_PREFIX WORKING_MEMORY_PATH KnowledgeStore",
+        }
+    ),
 )
-from otel_assembly.knowledge.disk import DiskKnowledgeStore
-from otel_assembly.knowledge.memory import MemoryKnowledgeStore
-from otel_assembly.knowledge.rendering import MAX_TOOL_RESULT_CHARACTERS, render_events
-from otel_assembly.knowledge.sqlite import SqliteKnowledgeStore
-from otel_assembly.knowledge.store import CONVERSATIONS_PREFIX, WORKING_MEMORY_PATH, KnowledgeStore
 
 __all__ = [
     "CONVERSATIONS_PREFIX",

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
-from otel_assembly.policies.alert import AlertPolicy
-from otel_assembly.policies.base import INJECTION, REDUCTION, AssemblyPolicy, DecidingPolicy, PolicyLimit
-from otel_assembly.policies.budget import BudgetPolicy
-from otel_assembly.policies.conversation import ConversationPolicy
-from otel_assembly.policies.memory import EpisodicMemoryPolicy, WorkingMemoryPolicy
-from otel_assembly.policies.order import validate_order
-from otel_assembly.policies.registry import POLICIES, policy_kind
-from otel_assembly.policies.token_budget import TokenBudgetPolicy
-from otel_assembly.policies.window import SlidingWindowPolicy
+from typing import TYPE_CHECKING
+
+from otel_assembly._internal.faces import face, homes
+
+if TYPE_CHECKING:
+    from otel_assembly.policies.alert import AlertPolicy
+    from otel_assembly.policies.base import INJECTION, REDUCTION, AssemblyPolicy, DecidingPolicy, PolicyLimit
+    from otel_assembly.policies.budget import BudgetPolicy
+    from otel_assembly.policies.conversation import ConversationPolicy
+    from otel_assembly.policies.memory import EpisodicMemoryPolicy, WorkingMemoryPolicy
+    from otel_assembly.policies.order import validate_order
+    from otel_assembly.policies.registry import POLICIES, policy_kind
+    from otel_assembly.policies.token_budget import TokenBudgetPolicy
+    from otel_assembly.policies.window import SlidingWindowPolicy
+
+__getattr__, __dir__ = face(
+    __name__,
+    homes(
+        {
+            "alert": "AlertPolicy",
+            "base": "INJECTION REDUCTION AssemblyPolicy DecidingPolicy PolicyLimit",
+            "budget": "BudgetPolicy",
+            "conversation": "ConversationPolicy",
+            "memory": "EpisodicMemoryPolicy WorkingMemoryPolicy",
+            "order": "validate_order",
+            "registry": "POLICIES policy_kind",
+            "token_budget": "TokenBudgetPolicy",
+            "window": "SlidingWindowPolicy",
+        }
+    ),
+)
 
 __all__ = [
     "INJECTION",

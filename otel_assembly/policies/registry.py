@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.policies.alert import AlertPolicy
-from otel_assembly.policies.base import INJECTION, REDUCTION, DecidingPolicy
-from otel_assembly.policies.budget import BudgetPolicy
-from otel_assembly.policies.conversation import ConversationPolicy
-from otel_assembly.policies.memory import EpisodicMemoryPolicy, WorkingMemoryPolicy
-from otel_assembly.policies.token_budget import TokenBudgetPolicy
-from otel_assembly.policies.window import SlidingWindowPolicy
+from otel_assembly.policies.base import INJECTION, REDUCTION
 
 if TYPE_CHECKING:
-    from otel_assembly.policies.base import PolicyLike, PolicyLimit
+    from collections.abc import Iterator
+
+    from otel_assembly.policies.base import DecidingPolicy, PolicyLike, PolicyLimit
+
+
+class _Policies(Mapping[str, "type[DecidingPolicy]"]):
+    """Classes by the names of policies, each imported when it is asked for: most chains have two of them."""
+
+    _HOMES: Final = {
+        "alert": ("alert", "AlertPolicy"),
+        "budget": ("budget", "BudgetPolicy"),
+        "conversation": ("conversation", "ConversationPolicy"),
+        "episodic_memory": ("memory", "EpisodicMemoryPolicy"),
+        "sliding_window": ("window", "SlidingWindowPolicy"),
+        "token_budget": ("token_budget", "TokenBudgetPolicy"),
+        "working_memory": ("memory", "WorkingMemoryPolicy"),
+    }
+
+    def __getitem__(self, name: str) -> type[DecidingPolicy]:
+        module, policy = self._HOMES[name]
+        found: type[DecidingPolicy] = getattr(import_module(f"otel_assembly.policies.{module}"), policy)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._HOMES)
+
+    def __len__(self) -> int:
+        return len(self._HOMES)
+
 
 #: Our policies by the name that configuration files and the command line use.
-POLICIES: Final[dict[str, type[DecidingPolicy]]] = {
-    policy.name: policy
-    for policy in (
-        AlertPolicy,
-        BudgetPolicy,
-        ConversationPolicy,
-        EpisodicMemoryPolicy,
-        SlidingWindowPolicy,
-        TokenBudgetPolicy,
-        WorkingMemoryPolicy,
-    )
-}
+POLICIES: Final = _Policies()
 #: Policies of AG2's that have no ``kind``, and whose names say what they are.
 _INJECTIONS_OF_AG2: Final = frozenset({"topic_inbox", "network_context"})
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from otel_assembly.instrumentation.ag2 import compaction, conversation, reducers, runs
-from otel_assembly.instrumentation.hooks import Hook, in_module
+from otel_assembly.instrumentation.hooks import Hook, Wraps, in_module
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import ModuleType
 
+    from otel_assembly.instrumentation.ag2 import compaction, conversation, reducers, runs
     from otel_assembly.instrumentation.instrumented import Instrumentation
+else:
+    compaction, conversation, reducers, runs = (
+        Wraps(f"{__package__}.{module}") for module in ("compaction", "conversation", "reducers", "runs")
+    )
 
 _RELEASED: Final = ">= 1.0.0a0"
 _BETA: Final = "< 1.0.0a0"

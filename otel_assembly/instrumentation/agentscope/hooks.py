@@ -2,55 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from otel_assembly.instrumentation.agentscope import middleware, reducers
-from otel_assembly.instrumentation.agentscope.conversation import not_called, remembered
-from otel_assembly.instrumentation.hooks import Hook, in_module, instead
+from otel_assembly.instrumentation.hooks import Hook, Wraps, in_module
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
-from otel_assembly.instrumentation.runs import followed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from contextlib import AbstractContextManager
+    from collections.abc import Mapping
 
-    from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.telemetry.run import OpenRun
-
-
-@instead
-def _reply(
-    instrumentation: Instrumentation, original: Callable[..., Any], agent: Any, /, *args: Any, **kwargs: Any
-) -> Any:
-    """In the place of ``Agent._reply_impl``, inside all middlewares: where one of them traces, its span is current."""
-    run = instrumentation.begin_run(agent.name, conversation_id=agent.state.session_id)
-    items = original(agent, *args, **kwargs)
-    return items if run is None else followed(_Reply(instrumentation, agent, run), items)
-
-
-class _Reply:
-    """One reply, while it is followed: what was prepared in it for a model that is not called ends with it."""
-
-    def __init__(self, instrumentation: Instrumentation, agent: Any, run: OpenRun) -> None:
-        self._instrumentation = instrumentation
-        self._agent = agent
-        self._run = run
-        self._began = False
-
-    def current(self) -> AbstractContextManager[None]:
-        """A step of it."""
-        if not self._began:
-            self._began = True
-            remembered(self._agent).replies += 1
-        return self._run.current()
-
-    def end(self, error: BaseException | None = None) -> None:
-        """It came to its end."""
-        with self._instrumentation.contained():
-            if self._began:
-                remembered(self._agent).replies -= 1
-            not_called(self._agent)
-        self._run.end(error)
+    from otel_assembly.instrumentation.agentscope import middleware, reducers, runs
+else:
+    middleware, reducers, runs = (Wraps(f"{__package__}.{module}") for module in ("middleware", "reducers", "runs"))
 
 
 class AgentScopeInstrumentor(AssemblyInstrumentor):
@@ -62,7 +24,7 @@ class AgentScopeInstrumentor(AssemblyInstrumentor):
     hooks: ClassVar[tuple[Hook, ...]] = (
         *in_module(
             "agentscope.agent._agent",
-            ("Agent._reply_impl", _reply, "one span a reply, where there would be none"),
+            ("Agent._reply_impl", runs.reply, "one span a reply, where there would be none"),
             (
                 "Agent._compress_context_impl",
                 reducers.compress_context,

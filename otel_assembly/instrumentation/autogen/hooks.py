@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import sys
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from otel_assembly.instrumentation.autogen.reducers import observed_context, observed_memory
-from otel_assembly.instrumentation.autogen.runs import (
-    awaited_run,
-    images_removed,
-    model_call,
-    speaker_selection,
-    streamed_run,
-)
-from otel_assembly.instrumentation.hooks import Following, Hook
+from otel_assembly.instrumentation.hooks import Following, Hook, Wraps
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import ModuleType
 
+    from otel_assembly.instrumentation.autogen import reducers, runs
     from otel_assembly.instrumentation.instrumented import Instrumentation
+else:
+    reducers, runs = (Wraps(f"{__package__}.{module}") for module in ("reducers", "runs"))
 
 
 _CONTEXTS: Final = "autogen_core.model_context"
@@ -31,14 +26,14 @@ _EXECUTOR: Final = "autogen_agentchat.agents._code_executor_agent"
 _SELECTOR: Final = "autogen_agentchat.teams._group_chat._selector_group_chat"
 _TEAM: Final = "autogen_agentchat.teams._group_chat._base_group_chat"
 
-_contexts: Final = Following("get_messages", observed_context)
-_memories: Final = Following("update_context", observed_memory)
+_contexts: Final = Following("get_messages", reducers.observed_context)
+_memories: Final = Following("update_context", reducers.observed_memory)
 
 
 def _constructed(original: Callable[..., None], instrumentation: Instrumentation) -> Callable[..., None]:
     """A class that keeps the news of its definition from us is known by its first instance."""
 
-    @functools.wraps(original)
+    @wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         if instrumentation.open:
             _contexts.follow(type(self), instrumentation)
@@ -66,8 +61,8 @@ def _followed(module: str, owner: str, following: Following, gives: str) -> Hook
 
 def _runs(module: str, agent: str) -> tuple[Hook, ...]:
     return (
-        Hook(module, f"{agent}.on_messages", awaited_run, "a run that has no span of AutoGen's"),
-        Hook(module, f"{agent}.on_messages_stream", streamed_run, "a run that has no span of AutoGen's"),
+        Hook(module, f"{agent}.on_messages", runs.awaited_run, "a run that has no span of AutoGen's"),
+        Hook(module, f"{agent}.on_messages_stream", runs.streamed_run, "a run that has no span of AutoGen's"),
     )
 
 
@@ -75,9 +70,9 @@ def _agent(module: str, agent: str, reflection: str) -> tuple[Hook, ...]:
     tools = agent == "AssistantAgent"
     adds = "the agent's name, its system messages and tools in what is counted; contexts of no base class"
     return (
-        Hook(module, f"{agent}._call_llm", model_call(_contexts, offers_tools=tools), adds),
-        Hook(module, f"{agent}.{reflection}", model_call(_contexts, offers_tools=False), adds),
-        Hook(module, f"{agent}._get_compatible_context", images_removed, "images that are removed for a model"),
+        Hook(module, f"{agent}._call_llm", partial(runs.model_call, _contexts, tools), adds),
+        Hook(module, f"{agent}.{reflection}", partial(runs.model_call, _contexts, False), adds),
+        Hook(module, f"{agent}._get_compatible_context", runs.images_removed, "images that are removed for a model"),
         *_runs(module, agent),
     )
 
@@ -97,8 +92,13 @@ class AutoGenInstrumentor(AssemblyInstrumentor):
         *_agent(_ASSISTANT, "AssistantAgent", "_reflect_on_tool_use_flow"),
         *_agent(_EXECUTOR, "CodeExecutorAgent", "_reflect_on_code_block_results_flow"),
         *_runs("autogen_agentchat.agents._society_of_mind_agent", "SocietyOfMindAgent"),
-        Hook(_SELECTOR, "SelectorGroupChatManager._select_speaker", speaker_selection, "the selector's name and model"),
-        Hook(_TEAM, "BaseGroupChat.run_stream", streamed_run, "the run of a team as one trace"),
+        Hook(
+            _SELECTOR,
+            "SelectorGroupChatManager._select_speaker",
+            runs.speaker_selection,
+            "the selector's name and model",
+        ),
+        Hook(_TEAM, "BaseGroupChat.run_stream", runs.streamed_run, "the run of a team as one trace"),
     )
     rows: ClassVar[Mapping[str, str]] = {"autogen_core.models": "otel_assembly.instrumentation.autogen.messages"}
     on_import: ClassVar[Mapping[str, Callable[[ModuleType, Instrumentation], None]]] = {

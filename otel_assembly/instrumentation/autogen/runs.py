@@ -13,19 +13,23 @@ from otel_assembly.instrumentation.runs import awaited, followed
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from otel_assembly.instrumentation.hooks import Following, Observation, Wrap
+    from otel_assembly.instrumentation.hooks import Following, Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.observe.assembler import ObservedAssembly
 
 _ENDS_ASSEMBLY = "_otel_assembly_ends_assembly"
 
 
-def model_call(contexts: Following, *, offers_tools: bool) -> Wrap:
+def model_call(
+    contexts: Following, offers_tools: bool, original: Callable[..., Any], instrumentation: Instrumentation
+) -> Callable[..., Any]:
     """A class method of an agent that asks its context and then its model, as an asynchronous generator.
 
     Args:
         contexts: Follows the class of the context, whatever it derives from.
         offers_tools: Whether the model is offered the agent's tools.
+        original: The method.
+        instrumentation: What it serves.
     """
 
     @instead
@@ -38,7 +42,7 @@ def model_call(contexts: Following, *, offers_tools: bool) -> Wrap:
             call = _call_of(agent, kwargs, contexts, instrumentation, offers_tools=offers_tools)
         return items if call is None else followed(call, items)
 
-    return call_model
+    return call_model(original, instrumentation)
 
 
 def _call_of(

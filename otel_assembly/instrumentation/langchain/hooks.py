@@ -6,15 +6,19 @@ from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from otel_assembly.instrumentation.hooks import Hook, HookState, in_module
+from otel_assembly.instrumentation.hooks import Hook, HookState, Wraps, in_module
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
-from otel_assembly.instrumentation.langchain import conversation, middleware, reducers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import ModuleType
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.langchain import conversation, middleware, reducers
+else:
+    conversation, middleware, reducers = (
+        Wraps(f"{__package__}.{module}") for module in ("conversation", "middleware", "reducers")
+    )
 
 _SUMMARY: Final = "SummarizationMiddleware"
 #: The distribution that a module comes from, where that is not the one whose version is the framework's.
