@@ -212,7 +212,7 @@ def promises(tables: list[dict[str, Any]]) -> dict[str, Any]:
         "1.2",
         [one / (two + three) for one, two, three in zip(listed, silent, compared, strict=False)],
     )
-    stalls = [cell for name, cells in found.rows("stalls").items() for cell in _numbers(cells[:3])]
+    stalls = [cell for name, cells in found.rows("stalls").items() for cell in _numbers(cells[:4])]
     put("an event loop's longest stall, ms", "5", [max(stalls)] if stalls else [], "{:.1f}")
     rows = {name: cells for name, cells in found.rows("conversations").items() if "first" not in name}
     many = [cells[0]["ratio"] for cells in rows.values() if cells[0]["ratio"]]

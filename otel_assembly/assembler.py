@@ -187,7 +187,7 @@ class Assembler:
                 await ready(meter.counter)
             meter.ready = True
         ledger = self._ledgers.of(events, context)
-        ledger_input = ledger.open(events)
+        ledger_input = await ledger.open_in_slices(events)
         if self.strict and (unknown := ledger_input.view.history.unknown) is not None:
             raise unknown_part(*unknown)
         self._calibrate(ledger, ledger_input, model)
@@ -220,7 +220,7 @@ class Assembler:
             if isinstance(error, ContextOverflowError):
                 await self._note(assembly, NULL_RECORDING)
             raise
-        assembly.succeeded()
+        await assembly.succeeded_in_slices()
         record.context.done(succeeded=True)
         return Assembly(record)
 

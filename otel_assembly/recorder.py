@@ -11,7 +11,7 @@ from otel_assembly.budget.recording import AllocationRecording
 from otel_assembly.conversation import Whose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from otel_assembly.budget.attempt import Watch
     from otel_assembly.conversation import AlertFacts
@@ -89,8 +89,11 @@ class Recording(Protocol):
         """The time in which observers look at it; what they do inside belongs to its span."""
         ...
 
-    def finish(self, record: Record) -> None:
-        """The assembly came to its end, well (``record.error`` is None) or not."""
+    def finish(self, record: Record) -> Iterable[None]:
+        """The assembly came to its end, well (``record.error`` is None) or not.
+
+        It is told of while this is iterated over, to its end; what is large, in slices.
+        """
         ...
 
     def signal(self, alerts: Sequence[AlertFacts], overflow: Overflow | None) -> None:
@@ -147,10 +150,13 @@ class _NullRecording(nullcontext[None]):
 
     watch = observers = __call__ = policy
 
-    def finish(self, *_: Any) -> None:
+    def finish(self, *_: Any) -> Iterable[None]:
+        return ()
+
+    def stop(self, *_: Any) -> None:
         return None
 
-    signal = abandon = stop = finish
+    signal = abandon = stop
 
 
 #: Stands in for a recording, and for all the times in it, where no provider is configured: nothing is projected.

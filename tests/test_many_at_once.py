@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import threading
 import weakref
+from collections import Counter
 from itertools import count
 
 import pytest
 from assembling import Coin, requests, turns, user
 from counting import held_by, ours_alive
+from opentelemetry.sdk.trace import SpanProcessor
 
 from otel_assembly import (
     Assembler,
     Context,
     ConversationPolicy,
     DecisionOutcome,
+    DescribeError,
+    EventFacts,
     History,
     ModelRequest,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
+    describe,
 )
 from otel_assembly.testing import RecordedTelemetry
 from otel_assembly.tokens import CharacterCounter
@@ -201,3 +207,118 @@ asyncio.run(main())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+# --- Long lists -------------------------------------------------------------------------------------------------------
+
+
+class Note:
+    """An event that says in which turn of the event loop it was read."""
+
+    def __init__(self, text):
+        self.text = text
+
+
+TICKS = count()
+READ_IN = []
+
+
+@describe.register
+def _(event: Note) -> EventFacts:
+    if event.text == "unreadable":
+        raise ValueError(event.text)
+    READ_IN.append(READ_IN[-1] if READ_IN else 0)
+    return EventFacts("request", event.text)
+
+
+@contextlib.asynccontextmanager
+async def ticking():
+    """Another task of the loop, which has its turn whenever it can."""
+
+    async def tick():
+        while True:
+            READ_IN.append(next(TICKS))
+            await asyncio.sleep(0)
+
+    READ_IN.clear()
+    task = asyncio.create_task(tick())
+    await asyncio.sleep(0)
+    yield
+    task.cancel()
+
+
+def notes(number):
+    return [Note(f"note {one}") for one in range(number)]
+
+
+@pytest.mark.parametrize("before", [0, 10])
+async def test_between_slices_of_a_long_list_other_tasks_have_their_turn(before):
+    events, context = notes(1_000), Context()
+    assembler = Assembler([SlidingWindowPolicy(3)], counter=CharacterCounter(4))
+    await assembler.assemble([], events[:before], context)
+    async with ticking():
+        assembly = await assembler.assemble([], events, context)
+        read = Counter(READ_IN)
+    assert assembly.items == ["997", "998", "999"]
+    assert max(read.values()) <= 64 + 1
+    assert read.total() >= 1_000 - before
+
+
+class Heard(SpanProcessor):
+    """Hears of every span as it ends, in which turn of the event loop that is."""
+
+    def on_end(self, span):
+        if span.name == "list_items":
+            READ_IN.append(READ_IN[-1])
+
+
+async def test_between_slices_of_what_is_told_other_tasks_have_their_turn(recorder):
+    recorder.tracer_provider.add_span_processor(Heard())
+    assembler = Assembler([SlidingWindowPolicy(3)], counter=CharacterCounter(4), recorder=recorder.recorder)
+    history = History(requests(*map(str, range(2_000))))
+    async with ticking():
+        await assembler.assemble([], history)
+        told = Counter(READ_IN)
+    assert max(told.values()) == 1 + 1
+    assert sum(count > 1 for count in told.values()) >= 10
+    (turn,) = turns(recorder)
+    assert sorted(map(int, turn.arrived)) == list(range(2_000))
+
+
+async def test_of_assemblies_of_one_conversation_each_waits_until_another_has_read_its_list(recorder):
+    events = notes(500)
+    assembler = Assembler([SlidingWindowPolicy(3)], counter=CharacterCounter(4), recorder=recorder.recorder)
+
+    async def turn(upto):
+        return await assembler.assemble([], events[:upto], Context(conversation_id="one"))
+
+    found = await asyncio.gather(*map(turn, (300, 300, 400, 500, 100)))
+    assert [assembly.items[-1] for assembly in found] == ["299", "299", "399", "499", "99"]
+    assert sorted(assembly.turn for assembly in found) == [0, 1, 2, 3, 4]
+    told = [int(item) for turn in turns(recorder) for item in turn.arrived]
+    assert sorted(told) == list(range(500))
+
+
+async def test_who_is_cancelled_while_a_long_list_is_read_or_told_of_leaves_a_ledger_that_goes_on(recorder):
+    events, context = notes(500), Context()
+    assembler = Assembler([SlidingWindowPolicy(3)], counter=CharacterCounter(4), recorder=recorder.recorder)
+    for pauses in range(0, 30, 2):
+        task = asyncio.create_task(assembler.assemble([], events, context))
+        for _ in range(pauses):
+            await asyncio.sleep(0)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    assembly = await assembler.assemble([], events, context)
+    assert assembly.items == ["497", "498", "499"]
+    assert all(span.parent for span in recorder.spans if span.name == "list_items")
+    told = [int(item) for turn in turns(recorder) for item in turn.arrived]
+    assert sorted(told) == list(range(500))
+
+
+async def test_of_a_long_list_with_an_event_that_cannot_be_read_nothing_is_kept():
+    context, assembler = Context(), Assembler([], counter=CharacterCounter(4))
+    with pytest.raises(DescribeError):
+        await assembler.assemble([], [*notes(200), Note("unreadable")], context)
+    assembly = await assembler.assemble([], notes(100), context)
+    assert assembly.items == list(map(str, range(100)))

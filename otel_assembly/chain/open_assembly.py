@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from otel_assembly._internal.slices import LISTED
 from otel_assembly.ledger.snapshot import PendingUsage, Step
 from otel_assembly.ledger.totals import totals_of
 from otel_assembly.tokens import CalibratedCounter
@@ -12,6 +13,7 @@ from otel_assembly.tokens import CalibratedCounter
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from otel_assembly._internal.slices import Slices
     from otel_assembly.ledger.record import Record, Totals
     from otel_assembly.recorder import Recording
 
@@ -60,16 +62,28 @@ class OpenAssembly:
 
     def succeeded(self) -> None:
         """What the last step let out is sent: the record is projected, and the ledger keeps what the next one needs."""
+        with self.record.ledger.lock:
+            for _ in self._succeeding():
+                pass
+
+    async def succeeded_in_slices(self) -> None:
+        """As `succeeded`, in slices where much is told; done to its end, whoever is cancelled."""
+        in_turn = self.record.ledger.in_turn
+        if in_turn.busy or (self.recording.measured and len(self.record.ledger_input.view) > LISTED):
+            await in_turn.do(self._succeeding(), whole=True)
+        else:
+            self.succeeded()
+
+    def _succeeding(self) -> Slices[None]:
         record, recording = self.record, self.recording
         ledger, counter = record.ledger, record.meter.counter
-        with ledger.lock:
-            record.last = ledger.last
-            totals = self.totals() if recording.measured or isinstance(counter, CalibratedCounter) else None
-            self._finish()
-            ledger.last = record.snapshot()
-            if totals is not None:
-                numbered, seen = record.ledger_input.numbered, record.ledger_input.view.end
-                ledger.pending_usage = PendingUsage(numbered, seen, totals.tokens_out, counter.generation)
+        record.last = ledger.last
+        totals = self.totals() if recording.measured or isinstance(counter, CalibratedCounter) else None
+        yield from self._finish()
+        ledger.last = record.snapshot()
+        if totals is not None:
+            numbered, seen = record.ledger_input.numbered, record.ledger_input.view.end
+            ledger.pending_usage = PendingUsage(numbered, seen, totals.tokens_out, counter.generation)
 
     def failed(self, error: BaseException) -> None:
         """Nothing is sent: the ledger's items stay as they were."""
@@ -78,7 +92,8 @@ class OpenAssembly:
         record.totals = record.kinds = None  # of a prompt that might have been sent
         with record.ledger.lock:
             record.last = record.ledger.last
-            self._finish()
+            for _ in self._finish():
+                pass
 
     def spared(self, error: BaseException) -> None:
         """It failed, and what came in stays as it was: the record is projected whole, and compared with no prompt.
@@ -92,13 +107,14 @@ class OpenAssembly:
             return
         with ledger.lock:
             record.last = ledger.last
-            self._finish()
+            for _ in self._finish():
+                pass
 
-    def _finish(self) -> None:
+    def _finish(self) -> Slices[None]:
         """The record is projected; what its span tells, a reader knows from here on."""
         record = self.record
         record.previous_id = record.ledger.recorded_id
-        self.recording.finish(record)
+        yield from self.recording.finish(record)
         if self.recording.recorded:
             record.tell()
 

@@ -168,8 +168,7 @@ class TokenTable:
             taken = [counts[position] for position in positions]
             if self._history.has_pairs:
                 self._gather(column, known, taken)
-            for tokens in taken:
-                sums.append(sums[-1] + tokens)
+            sums.extend(islice(accumulate(taken, initial=sums[-1]), 1, None))
             self._atoms[column] = sums, len(changed)
         return sums
 

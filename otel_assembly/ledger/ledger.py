@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 from otel_assembly._internal.forks import in_child, new_lock
 from otel_assembly._internal.intervals import difference, intersection, is_in, merged
 from otel_assembly._internal.registry import Registry
+from otel_assembly._internal.slices import SLICE, InTurn
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.history import History, ListHistory
 from otel_assembly.history.read_events import ReadEvent, ReadEvents, ReadHistory
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from otel_assembly._internal.intervals import Run
+    from otel_assembly._internal.slices import Slices
     from otel_assembly.context import Context
     from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.history.view import View
@@ -57,6 +59,9 @@ _FACTS: Final = attrgetter("facts")
 #: Items that steps made whose own origins are remembered.
 _SUMMARIES: Final = 64
 
+
+#: So many messages are compared with what they said in the time in which a slice is read.
+_COMPARED: Final = 2_048
 
 #: What counts tokens, and its generation: where that is another, so are they.
 CountedBy: TypeAlias = tuple[str, int]
@@ -87,6 +92,8 @@ class Ledger:
         self._next = 0
         self._next_made = FIRST_MADE
         self._numbered: NumberedHistory | None = None
+        #: What assemblies do here in slices, one of them at a time.
+        self.in_turn = InTurn(self.lock)
         #: The last list that came in.
         self._last_list: list[Any] = []
         #: What was read of its events.
@@ -186,7 +193,22 @@ class Ledger:
                 return self._open_history(events)
             if isinstance(events, ReadEvents):
                 return self._open_read(events)
-            return self._open_list(events if type(events) is list else list(events))
+            work = self._open_list(events if type(events) is list else list(events))
+            try:
+                while True:
+                    next(work)
+            except StopIteration as done:
+                opened: LedgerInput = done.value
+                return opened
+
+    async def open_in_slices(self, events: Sequence[Any]) -> LedgerInput:
+        """As `open`: the event loop has its turn after each slice of a long list, and another assembly waits for it.
+
+        Who is cancelled leaves the ledger as if what was read by then had been all of the list.
+        """
+        if isinstance(events, History | ReadEvents):
+            return self.open(events)
+        return await self.in_turn.do(self._open_list(list(events)))
 
     def _open_history(self, history: History) -> LedgerInput:
         if self._numbered is None:
@@ -225,22 +247,21 @@ class Ledger:
         self._numbered, self._contents, self._last_list = numbered, events, events
         return LedgerInput(numbered, numbered.history.view(), events)
 
-    def _open_list(self, events: list[Any]) -> LedgerInput:
+    def _open_list(self, events: list[Any]) -> Slices[LedgerInput]:
         numbered = self._numbered
         if numbered is None:
             numbered = self._numbered = NumberedHistory(ListHistory(), ItemIds())
         known = len(numbered.history)
         if not (
-            self._said_before(numbered, events, known)
+            (yield from self._said_before(numbered, events, known))
             or self._grown(events, known)
             or self._renewed(numbered, events, known)
         ):
-            return self._rearranged(numbered, events)
+            return (yield from self._rearranged(numbered, events))
         new = events[known:]
         if new:
             made = self._made_before(new)
-            self._take(numbered, new)
-            self._number(numbered, made)
+            yield from self._take(numbered, new, made)
             places = {item: at for at, item in enumerate(made, known) if item is not None}
             if places:
                 self._told = difference(self._told, _as_runs(self._changed_since_made(numbered, places)))
@@ -251,21 +272,42 @@ class Ledger:
         said = (one for step in (self.last.steps if self.last is not None else ()) for one in step.created_texts)
         return [item for item, texts in said if item in places and texts != numbered.history.facts(places[item]).texts]
 
-    def _take(self, numbered: NumberedHistory, events: Sequence[Any]) -> None:
-        """Put events behind those of a numbered history; all of them, or none if one cannot be read."""
-        self.described.serve(len(numbered.history) + len(events))
-        read = list(map(self.described.of, events))
-        numbered.listed.take(events, [one.facts for one in read])
-        self._contents += [one.content for one in read]
-        self._all_dicts = self._all_dicts and all(type(event) is dict for event in events)
+    def _take(
+        self, numbered: NumberedHistory, events: Sequence[Any], made: Sequence[int | None] | None
+    ) -> Slices[None]:
+        """Put events behind those of a numbered history; all of them, or none if one cannot be read.
 
-    def _said_before(self, numbered: NumberedHistory, events: list[Any], known: int) -> bool:
+        They get their item ids where it is known which of them were made before.
+        """
+        self.described.serve(len(numbered.history) + len(events))
+        read: list[DescribedEvent] = []
+        for start in range(0, len(events), SLICE):
+            if start:
+                yield
+            read += map(self.described.of, events[start : start + SLICE])
+        for start in range(0, len(events), SLICE):
+            if start:
+                yield
+            some = events[start : start + SLICE]
+            numbered.listed.take(some, [one.facts for one in read[start : start + SLICE]])
+            self._contents += [one.content for one in read[start : start + SLICE]]
+            self._all_dicts = self._all_dicts and all(type(event) is dict for event in some)
+            if made is not None:
+                self._number(numbered, made[start : start + SLICE])
+
+    def _said_before(self, numbered: NumberedHistory, events: list[Any], known: int) -> Slices[bool]:
         """Whether a list of chat messages says what it said, with more behind it.
 
-        They are dicts, so that one comparison in C says it, be they the same objects or fresh ones.
+        They are dicts, so that comparisons in C say it, be they the same objects or fresh ones.
         """
-        if not (known and self._all_dicts and equal(self._contents, events[:known])):
+        if not (known and self._all_dicts and len(events) >= known):
             return False
+        for start in range(0, known, _COMPARED):
+            if start:
+                yield
+            stop = min(start + _COMPARED, known)
+            if not equal(self._contents[start:stop], events[start:stop]):
+                return False
         self._last_list = list(events)
         numbered.renew(self._last_list[:known], {})
         return True
@@ -380,14 +422,14 @@ class Ledger:
         except DescribeError:
             return None
 
-    def _rearranged(self, old: NumberedHistory, events: list[Any]) -> LedgerInput:
+    def _rearranged(self, old: NumberedHistory, events: list[Any]) -> Slices[LedgerInput]:
         numbered = NumberedHistory(ListHistory(), ItemIds())
-        self._contents, before = [], self._contents
-        self._all_dicts = True
+        before, were_dicts = self._contents, self._all_dicts
+        self._contents, self._all_dicts = [], True
         try:
-            self._take(numbered, events)
-        except Exception:
-            self._contents = before
+            yield from self._take(numbered, events, None)
+        except BaseException:  # also where whoever waits for it is cancelled
+            self._contents, self._all_dicts = before, were_dicts
             raise
         self._number(numbered, self._recognised(old, events))
         self._forget(old, before, numbered)

@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from otel_assembly._internal.intervals import Run, difference, is_in, merged, to_runs
+from otel_assembly._internal.slices import LISTED
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.history.view import Column, View
 from otel_assembly.ledger.snapshot import ItemGroup, gone, item_id_runs, item_id_runs_backward
@@ -18,6 +19,7 @@ from otel_assembly.ledger.snapshot import ItemGroup, gone, item_id_runs, item_id
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from otel_assembly._internal.slices import Slices
     from otel_assembly.decision import DecisionReason
     from otel_assembly.ledger.record import Record
     from otel_assembly.ledger.snapshot import NumberedHistory, Step
@@ -32,13 +34,17 @@ MAX_RUNS: Final = 64
 Arrival: TypeAlias = "tuple[int, NumberedHistory, int]"
 
 
-def arrivals(record: Record) -> list[Arrival]:
+def arrivals(record: Record) -> Slices[list[Arrival]]:
     """The items that no recorded assembly has told of as they are: those that came in, and those that steps made."""
     numbered, view, told = record.ledger_input.numbered, record.ledger_input.view, record.told
     new = difference(merged((first, last + 1) for first, last in item_id_runs(view, numbered)), told)
     item_id = numbered.item_ids.of
     positions = numbered.item_ids.find(item for run in new for item in range(*run))
-    found = {item_id(position): (numbered, position) for position in positions if view.holds(position)}
+    found: dict[int, tuple[NumberedHistory, int]] = {}
+    while some := list(islice(positions, LISTED)):
+        found.update((item_id(position), (numbered, position)) for position in some if view.holds(position))
+        if len(some) == LISTED:
+            yield
     for step in record.steps:
         for (_, item), position in zip(step.created, step.created_positions, strict=True):
             if not is_in(told, item):

@@ -71,17 +71,18 @@ class ItemIds:
         return self._ids[run] + position - self._positions[run]
 
     def find(self, item_ids: Iterable[int]) -> Iterator[int]:
-        """The positions that have these item ids; those that none has are passed over."""
-        if any(one > other for one, other in pairwise(self._ids)):
+        """The positions that have these item ids; those that none has are passed over, and what comes in meanwhile."""
+        starts, ids = list(self._positions), list(self._ids)
+        ends = [*starts[1:], self._upto]
+        if any(one > other for one, other in pairwise(ids)):
             wanted = sorted(set(item_ids))
-            for start, first, stop in zip(self._positions, self._ids, [*self._positions[1:], self._upto], strict=True):
+            for start, first, stop in zip(starts, ids, ends, strict=True):
                 low, high = bisect_left(wanted, first), bisect_left(wanted, first + stop - start)
                 yield from (start + item_id - first for item_id in wanted[low:high])
             return
-        ends = [*self._positions[1:], self._upto]
         for item_id in item_ids:
-            run = bisect_right(self._ids, item_id) - 1
-            if run >= 0 and (position := self._positions[run] + item_id - self._ids[run]) < ends[run]:
+            run = bisect_right(ids, item_id) - 1
+            if run >= 0 and (position := starts[run] + item_id - ids[run]) < ends[run]:
                 yield position
 
     def spans(self, start: int, stop: int) -> Iterator[tuple[int, int]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import trace
 
 from otel_assembly._internal.intervals import is_in, to_runs
+from otel_assembly._internal.slices import LISTED
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.ledger.ledger_diff import arrivals, dropped_new, listed_exits
 from otel_assembly.ledger.snapshot import item_id_runs, item_text, run_text
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from otel_assembly._internal.intervals import Run
+    from otel_assembly._internal.slices import Slices
     from otel_assembly.decision import BudgetEntry, BudgetReport, Overflow
     from otel_assembly.history.view import View
+    from otel_assembly.ledger.ledger_diff import Arrival
     from otel_assembly.ledger.record import Prefix, Record, Totals
     from otel_assembly.ledger.snapshot import Step
     from otel_assembly.telemetry.emitter import Attributes, Emitter
@@ -177,7 +180,7 @@ def overflow_event(overflow: Overflow) -> Attributes:
     return attributes
 
 
-def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Arrays:
+def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Slices[Arrays]:
     """The ledger on ``assemble_context``: the state first, so that the turn stands on its own, then what arrives.
 
     `content` makes a text fit to leave; None where content stays.
@@ -191,10 +194,32 @@ def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Arr
         prompts = record.prompts_out
         tokens = list(map(record.meter.prompt, prompts))
         arrays.add([names.PROMPT_SOURCES, names.PROMPT_TOKENS], [list(map(sendable, record.sources)), tokens])
-    arrived = arrivals(record)
+    arrived = yield from arrivals(record)
     if not arrived:
         return arrays
     sources = _sources(record)
+    columns: dict[str, list[Any]] = {}
+    estimated: list[int] = []
+    for start in range(0, len(arrived), LISTED):
+        some = arrived[start : start + LISTED]
+        for name, column in _arrived(record, some, sources, content).items():
+            columns.setdefault(name, []).extend(column)
+        for item, numbered, position in some:
+            runs = numbered.history.table(record.meter).estimated
+            if runs and is_in(runs, position):
+                estimated.append(item)
+        if len(some) == LISTED:
+            yield
+    arrays.add(list(columns), list(columns.values()))
+    if estimated:
+        arrays.add([names.TOKENS_ESTIMATED_ITEMS], [runs_of(estimated)])
+    return arrays
+
+
+def _arrived(
+    record: Record, arrived: Sequence[Arrival], sources: Mapping[int, str], content: Callable[[str], str] | None
+) -> dict[str, list[Any]]:
+    """What is told of items that arrived."""
     places = [(numbered.history, position) for _, numbered, position in arrived]
     tables = [history.table(record.meter) for history, _ in places]
     atoms = [numbered.item_ids.of(numbered.history.atom(position)) for _, numbered, position in arrived]
@@ -211,11 +236,7 @@ def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Arr
         columns[names.ARRIVED_CONTENTS] = [
             content("\n".join(history.facts(position).texts)) for history, position in places
         ]
-    arrays.add(list(columns), list(columns.values()))
-    if any(table.estimated for table in tables):
-        estimated = [one[0] for one, table in zip(arrived, tables, strict=True) if is_in(table.estimated, one[2])]
-        arrays.add([names.TOKENS_ESTIMATED_ITEMS], [runs_of(estimated)])
-    return arrays
+    return columns
 
 
 def _sources(record: Record) -> dict[int, str]:

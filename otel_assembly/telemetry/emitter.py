@@ -10,7 +10,6 @@ import traceback
 import weakref
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import _logs, metrics, trace
@@ -19,6 +18,7 @@ from opentelemetry.metrics import NoOpMeter
 from opentelemetry.trace import NoOpTracer, SpanKind, Status, StatusCode
 
 from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.slices import LISTED
 from otel_assembly._version import __version__
 from otel_assembly.errors import HaltedError, PolicyFailedError, class_name, error_type, is_failure
 from otel_assembly.telemetry import conventions as names
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import Counter, Histogram, Meter, MeterProvider
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
+    from otel_assembly._internal.slices import Slices
     from otel_assembly.decision import Overflow
     from otel_assembly.telemetry.settings import TelemetrySettings
 
@@ -223,6 +224,13 @@ class Emitter:
         )
 
     def put(self, span: Span, context: OtelContext, attributes: Attributes | None, arrays: Arrays, at_ns: int) -> None:
+        """As `putting`, at once."""
+        for _ in self.putting(span, context, attributes, arrays, at_ns):
+            pass
+
+    def putting(
+        self, span: Span, context: OtelContext, attributes: Attributes | None, arrays: Arrays, at_ns: int
+    ) -> Slices[None]:
         """Set a span's attributes and arrays; what of the arrays does not fit goes on `list_items` spans under it.
 
         Args:
@@ -239,6 +247,7 @@ class Emitter:
                 # Apart by enough that their order survives a backend that keeps microseconds.
                 start_ns = at_ns + index * names.APART_NS
                 self.start_span(names.SPAN_LIST_ITEMS, context, start_ns, chunk).end(start_ns)
+                yield
 
 
 @dataclass(slots=True)
@@ -261,35 +270,33 @@ class Arrays:
     def chunks(self, limit: int = names.MAX_ARRAY_BYTES) -> Iterator[dict[str, list[Any]]]:
         """The attributes of the span itself, then of each `list_items` span that it needs."""
         chunk: dict[str, list[Any]] = {}
-        if sum(_at_most(column) for _, columns in self._groups for column in columns) <= limit:
+        # No entry costs nothing.
+        are_few = all(len(columns[0]) <= limit for _, columns in self._groups)
+        if are_few and sum(_at_most(column) for _, columns in self._groups for column in columns) <= limit:
             for keys, columns in self._groups:
                 chunk.update(zip(keys, columns, strict=True))
             yield chunk
             return
         room = limit
         for keys, columns in self._groups:
-            costs = list(map(sum, zip(*map(_costs, columns), strict=True)))
-            total = sum(costs)
-            if total <= room:
-                chunk.update(zip(keys, columns, strict=True))
-                room -= total
-                continue
-            upto = [0, *accumulate(costs)]
-            start, length = 0, len(costs)
-            while start < length:
-                stop = start
-                while stop < length and upto[stop + 1] - upto[start] <= room:
-                    stop += 1
-                if stop == start and not chunk:
-                    stop += 1  # one entry that is over the limit by itself, such as a captured text
-                if start < stop:
-                    chunk.update((key, column[start:stop]) for key, column in zip(keys, columns, strict=True))
-                    room -= upto[stop] - upto[start]
-                if stop < length:
+            start = used = 0
+            for at, cost in enumerate(_costs_of(columns)):
+                # One entry that is over the limit by itself, such as a captured text, is a chunk.
+                if used + cost > room and (at > start or chunk):
+                    if at > start:
+                        chunk.update((key, column[start:at]) for key, column in zip(keys, columns, strict=True))
                     yield chunk
-                    chunk, room = {}, limit
-                start = stop
+                    chunk, room, start, used = {}, limit, at, 0
+                used += cost
+            chunk.update((key, column[start:]) for key, column in zip(keys, columns, strict=True))
+            room -= used
         yield chunk
+
+
+def _costs_of(columns: Sequence[list[Any]]) -> Iterator[int]:
+    """What each entry of a group costs, worked out as far as somebody asks."""
+    for start in range(0, len(columns[0]), LISTED):
+        yield from map(sum, zip(*(_costs(column[start : start + LISTED]) for column in columns), strict=True))
 
 
 def _at_most(column: list[Any]) -> int:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context as OtelContext
     from opentelemetry.trace import Span
 
+    from otel_assembly._internal.slices import Slices
     from otel_assembly.budget.attempt import Watch
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.decision import Overflow
@@ -228,7 +229,7 @@ class OpenRecording:
                 OPEN.reset(open_token)
                 otel_context.detach(token)
 
-    def finish(self, record: Record) -> None:
+    def finish(self, record: Record) -> Slices[None]:
         """The assembly came to its end: its events, metrics and attributes are emitted, and its spans end."""
         ended_ns = record.ended_ns or time.time_ns()
         self.finished = True
@@ -245,7 +246,7 @@ class OpenRecording:
             else:
                 for component, emit in (("metrics", self._measure), ("span", self._describe), ("stamp", self._stamp)):
                     try:
-                        emit(record, totals, prefix, ended_ns)
+                        yield from emit(record, totals, prefix, ended_ns) or ()
                     except Exception as error:  # noqa: BLE001  # what fails in one costs nothing of the others
                         self._emitter.failed(component, error)
         self._end(ended_ns)
@@ -349,7 +350,7 @@ class OpenRecording:
                 at_ns = min(timing.ended_ns or ended_ns, ended_ns)
                 put_overflow(self._emitter, [timing.span, self._span], self._context, step.overflow, at_ns)
 
-    def _describe(self, record: Record, totals: Totals, prefix: Prefix, ended_ns: int) -> None:
+    def _describe(self, record: Record, totals: Totals, prefix: Prefix, ended_ns: int) -> Slices[None]:
         """Set the attributes and arrays of the assembly's span, and of those of its steps."""
         if not self.recorded:
             return
@@ -357,12 +358,12 @@ class OpenRecording:
         self.recorded = False
         halts = max(totals.halts_emitted, len(self.halts))
         content = self._emitter.content
-        arrays = assembly_arrays(record, content)
+        arrays = yield from assembly_arrays(record, content)
         attributes = assembly_attributes(record, totals, prefix, halts)
         if content is not None and record.prompts_out:
             attributes[names.GEN_AI_SYSTEM_INSTRUCTIONS] = instructions_json(record.prompts_out, content)
         set_status(self._span, record.error or record.spared, overflow=record.overflow, halted=bool(halts))
-        self._emitter.put(self._span, self._context, attributes, arrays, ended_ns)
+        yield from self._emitter.putting(self._span, self._context, attributes, arrays, ended_ns)
         self.recorded = True
         for step in record.steps:
             timing = self._policies.get(step.index)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from otel_assembly.errors import TokenizerError, UnknownNameError
+from otel_assembly.tokens.long_runs import without_long_runs
 from otel_assembly.tokens.vocabulary import (
     BUNDLED,
     CACHED,
@@ -81,6 +83,12 @@ class TiktokenCounter:
             TokenizerError: The vocabulary is damaged, or tiktoken cannot split the text.
         """
         encoding = self._encoding or self._load()
+        if len(text) < _LONG:
+            return _count(encoding, text)
+        text, lost = without_long_runs(encoding, text)
+        return lost + self._count_long(encoding, text)
+
+    def _count_long(self, encoding: tiktoken.Encoding, text: str) -> int:
         if len(text) >= _LONG_SPACE and (bundled := BUNDLED.get(self.name)) is not None and _has_long_space(text):
             return _count_around_long_space(encoding, text, bundled.splits_trailing_space)
         return _count(encoding, text)
@@ -109,8 +117,20 @@ class TiktokenCounter:
         return f"TiktokenCounter({self.name!r})"
 
 
+#: From so many characters on, counting takes more than asking how: a list of a text's tokens is never made, for that
+#: keeps all other threads waiting.
+_LONG = 16_384
+_TOKEN_BYTES: Final = 4
+_NO_SPECIAL: Final[frozenset[str]] = frozenset()
+
+
 def _count(encoding: tiktoken.Encoding, text: str) -> int:
     try:
+        if len(text) < _LONG:
+            return len(encoding.encode_ordinary(text))
+        with suppress(UnicodeEncodeError):  # a lone surrogate, which `encode_ordinary` replaces
+            tokens = encoding._core_bpe.encode_to_tiktoken_buffer(text, _NO_SPECIAL)  # noqa: SLF001  # or numpy is needed
+            return memoryview(tokens).nbytes // _TOKEN_BYTES
         return len(encoding.encode_ordinary(text))
     except BaseException as error:
         # A panic of the Rust core is no Exception, so no caller's handler would ever see it.

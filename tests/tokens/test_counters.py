@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_assembly import ConfigurationError, TokenizerError, UnknownNameError
-from otel_assembly.tokens import CharacterCounter, TiktokenCounter
+from otel_assembly.tokens import CharacterCounter, TiktokenCounter, long_runs
 from otel_assembly.tokens import counters as counters_module
 from otel_assembly.tokens import vocabulary as vocabulary_module
 
@@ -92,6 +92,38 @@ def test_cutting_at_long_spaces_keeps_the_count(reference, parts):
         patch.setattr(counters_module, "_LONG_SPACE", 4)
         for name in ENCODINGS:
             assert TiktokenCounter(name).count(text) == len(reference[name].encode_ordinary(text))
+
+
+_AROUND = st.text(alphabet="ab1!/= \n\té'", max_size=12)
+
+
+@given(st.lists(st.tuples(_AROUND, st.integers(0, 127).map(chr), st.integers(1_200, 2_600)), min_size=1, max_size=3))
+@settings(max_examples=300, deadline=None)
+def test_a_long_run_counts_as_tiktoken_counts_it(reference, parts):
+    text = "".join(around + char * length for around, char, length in parts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counters_module, "_LONG", 4)
+        patch.setattr(long_runs, "_BLOCK", 300)
+        patch.setattr(long_runs, "_KEPT", 512)
+        for name in ENCODINGS:
+            assert TiktokenCounter(name).count(text) == len(reference[name].encode_ordinary(text))
+
+
+@pytest.mark.parametrize("char", [" ", "a", "=", "\n"])
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_of_a_long_run_tiktoken_is_handed_a_short_one(name, char, monkeypatch):
+    handed = []
+    count = counters_module._count
+    monkeypatch.setattr(counters_module, "_count", lambda by, text: handed.append(len(text)) or count(by, text))
+    assert TiktokenCounter(name).count(f"Before.{char * 1_000_000}After.") > 1_000
+    assert sum(handed) < 10_000
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_a_long_text_counts_as_a_list_of_its_tokens_has(reference, name):
+    text = "Prose, <|endoftext|> and 12,345 é 中文.\n" * 2_000
+    assert TiktokenCounter(name).count(text) == len(reference[name].encode_ordinary(text))
+    assert TiktokenCounter(name).count(text + "\ud800") == len(reference[name].encode_ordinary(text + "\ufffd"))
 
 
 def test_the_vocabulary_is_read_once_for_all_threads(monkeypatch):
