@@ -25,7 +25,7 @@ from otel_assembly.errors import (
     TokenizerError,
 )
 from otel_assembly.history.history import History, unknown_part
-from otel_assembly.history.token_counts import arrive
+from otel_assembly.history.token_counts import arrive, count_estimates
 from otel_assembly.ledger.ledger import Ledgers
 from otel_assembly.ledger.record import Record
 from otel_assembly.policies.order import checked_chain, validate_order
@@ -215,6 +215,8 @@ class Assembler:
             finally:
                 record.context.end(token)
             self._heed_halt(record)
+            if assembly.recording.measured:
+                await count_estimates(record.view_out, meter)
         except BaseException as error:
             self._failed(assembly, error)
             if isinstance(error, ContextOverflowError):

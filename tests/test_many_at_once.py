@@ -322,3 +322,23 @@ async def test_of_a_long_list_with_an_event_that_cannot_be_read_nothing_is_kept(
         await assembler.assemble([], [*notes(200), Note("unreadable")], context)
     assembly = await assembler.assemble([], notes(100), context)
     assert assembly.items == list(map(str, range(100)))
+
+
+class Threads(CharacterCounter):
+    """Says in which threads it counted."""
+
+    def __init__(self):
+        super().__init__(4)
+        self.seen = Counter()
+
+    def count(self, text):
+        self.seen[threading.current_thread() is threading.main_thread()] += 1
+        return super().count(text)
+
+
+async def test_no_estimate_is_counted_in_the_thread_of_the_event_loop(recorder):
+    counter = Threads()
+    events = requests(*(f"{number} " * 20_000 for number in range(100)))  # more than is counted at once
+    assembly = await Assembler([ConversationPolicy()], counter=counter, recorder=recorder.recorder).assemble([], events)
+    assert assembly.totals.estimated_in == 0
+    assert counter.seen == {False: 100}

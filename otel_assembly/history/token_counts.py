@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from contextlib import suppress
 from itertools import accumulate, compress, islice
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
@@ -223,3 +224,14 @@ async def arrive(view: View, meter: TokenMeter) -> None:
     if table.uncounted(view.end) > _MOST_IN_PLACE:
         await asyncio.to_thread(table.arrive, view.end)
     table.arrive(view.end)
+
+
+async def count_estimates(view: View, meter: TokenMeter) -> None:
+    """Count, in a thread, the events of a view whose tokens are an estimate.
+
+    A counter that fails is asked again, and says so, where somebody needs the number.
+    """
+    table = view.history.table(meter)
+    if table.estimated and table.estimates(view):
+        with suppress(Exception):
+            await asyncio.to_thread(table.exact, view)
