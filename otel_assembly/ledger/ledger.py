@@ -8,7 +8,7 @@ changed, and not what the conversation has grown to.
 from __future__ import annotations
 
 import uuid
-from operator import attrgetter, is_, lt
+from operator import is_
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -18,7 +18,8 @@ from otel_assembly._internal.registry import Registry
 from otel_assembly._internal.slices import SLICE, InTurn
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.history import History, ListHistory
-from otel_assembly.history.read_events import ReadEvent, ReadEvents, ReadHistory
+from otel_assembly.history.read_events import ReadEvent, ReadEvents
+from otel_assembly.ledger.read_input import numbered_read
 from otel_assembly.ledger.snapshot import (
     FIRST_MADE,
     ItemIds,
@@ -28,7 +29,7 @@ from otel_assembly.ledger.snapshot import (
     Snapshot,
 )
 from otel_assembly.matching.event_index import EventMatcher
-from otel_assembly.matching.sequence_diff import SequenceDiff, diff_sequences
+from otel_assembly.matching.sequence_diff import diff_sequences
 from otel_assembly.messages.content_snapshot import (
     DescribedEvent,
     DescribedEvents,
@@ -40,7 +41,7 @@ from otel_assembly.messages.content_snapshot import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from otel_assembly._internal.intervals import Run
     from otel_assembly._internal.slices import Slices
@@ -55,7 +56,6 @@ Key = TypeVar("Key")
 
 #: Ledgers that are known only by a conversation id; the least recently used are forgotten beyond it.
 LEDGERS_BY_ID: Final = 1_000
-_FACTS: Final = attrgetter("facts")
 #: Items that steps made whose own origins are remembered.
 _SUMMARIES: Final = 64
 
@@ -221,30 +221,11 @@ class Ledger:
         return LedgerInput(numbered, view)
 
     def _open_read(self, events: ReadEvents) -> LedgerInput:
-        """Read what was laid out for this turn: what stood there before keeps its item id, wherever it stands now.
-
-        It costs what is new, for the rest are the very objects that stood there before.
-        """
-        old, numbered = self._numbered, NumberedHistory(ReadHistory(events), ItemIds())
-        if old is None:
-            numbered.item_ids.extend(len(events), self.take(len(events)))
-        else:
-            diff = diff_sequences(old.history.events, events, read=_FACTS)
-            found = [at for at in diff.middle if at is not None]
-            if not all(map(lt, found, found[1:])):  # what has no id is known by what stands around it
-                matcher = EventMatcher(old.history.events, read=_FACTS, by_identity=False)
-                diff = SequenceDiff(diff.length, 0, 0, matcher.match(events))
-            numbered.item_ids.extend_from(old.item_ids, 0, diff.front)
-            for at, stop in _runs_of(diff.middle):
-                if at is None:
-                    numbered.item_ids.extend(stop, self.take(stop))
-                else:
-                    numbered.item_ids.extend_from(old.item_ids, at, stop)
-            numbered.item_ids.extend_from(old.item_ids, diff.length - diff.back, diff.length)
-            self._contents = events
-            if self._told or self.leaves:
-                self._forget(old, old.history.events, numbered)
+        """Read what was laid out for this turn, and read already: it costs what is new."""
+        old, numbered = self._numbered, numbered_read(self._numbered, events, self.take)
         self._numbered, self._contents, self._last_list = numbered, events, events
+        if old is not None and (self._told or self.leaves):
+            self._forget(old, old.history.events, numbered)
         return LedgerInput(numbered, numbered.history.view(), events)
 
     def _open_list(self, events: list[Any]) -> Slices[LedgerInput]:
@@ -501,21 +482,6 @@ class Ledgers:
             if context.conversation_id is not None:
                 return self._by_id.of(context.conversation_id, Ledger)
             return _at(self._by_context, context)
-
-
-def _runs_of(found: Sequence[int | None]) -> Iterator[tuple[int | None, int]]:
-    """Places in a row as ``(first, stop)``; of what has none, None and how many."""
-    at: int | None = None
-    stop = 0
-    for place in found:
-        if stop and (place is None if at is None else place == stop):
-            stop += 1
-            continue
-        if stop:
-            yield at, stop
-        at, stop = place, 1 if place is None else place + 1
-    if stop:
-        yield at, stop
 
 
 def _as_runs(items: Iterable[int]) -> list[Run]:
