@@ -226,8 +226,11 @@ class ChainRun:
         if not reserve or len(step.injected) != 1:
             return None
         (summary,) = stand_ins(self._ledger, self._turn, step.injected, frozenset()).values()
-        settings["window"] += more
-        return summarised(policy, settings, reserve, summary)
+        try:
+            settings["window"] += more
+            return summarised(policy, settings, reserve, summary)
+        except (TypeError, ValueError, KeyError):  # settings that nobody can have given it
+            return None
 
     def _made_again(self, step: ReportedStep, more: int) -> DecidingPolicy | None:
         """The policy with its settings; None where it is not known, or goes by what no ledger states."""
@@ -281,7 +284,7 @@ def settings_of(step: ReportedStep) -> dict[str, Any]:
     """A policy's settings, as its span states them."""
     try:
         read = dict(json.loads(step.attributes.get(names.POLICY_CONFIG) or "{}"))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return {}
     return {name: value for name, value in read.items() if value is not None}
 

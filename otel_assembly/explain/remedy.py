@@ -98,7 +98,7 @@ class Remedy:
 
     def _fixed(self, step: ReportedStep) -> int | None:
         if self.turn.sent and self.chain.problem is None:
-            outcome = self.chain.base[step.index].outcome
+            outcome = self.chain.base[self.turn.steps.index(step)].outcome
             if outcome is not None and outcome.fixed is not None:
                 return outcome.fixed
         holders = [one for one in self.turn.steps if self._counts_tokens(one)]

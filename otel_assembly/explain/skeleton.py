@@ -7,7 +7,7 @@ told by the prompt that keeps it all the same.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import PromptPart
 from otel_assembly.errors import AssemblyError
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from otel_assembly.tokens.counters import CountMethod
 
 __all__ = ["PromptsOfTurn", "SkeletonMeter", "StandIn", "UnknownError", "stand_ins"]
+
+
+#: Larger than any event is: a stand-in takes as much memory as the event that it stands for.
+_MOST_BYTES: Final = 1 << 28
+_MOST_CALLS: Final = 10_000
 
 
 class UnknownError(Exception):
@@ -88,6 +93,8 @@ def stand_ins(
         one = ledger.item(turn.number, item)
         if one is None:
             raise UnknownError(f"the arrival of item {item} is not in the traces")
+        if not (0 <= one.bytes <= _MOST_BYTES and abs(one.calls) <= _MOST_CALLS):
+            raise UnknownError(f"what the traces say of the size of item {item} cannot be")
         event = StandIn(item, one.kind, one.tokens, one.bytes)
         own = waiting.setdefault(one.atom, [])
         if one.calls > 0:

@@ -1,7 +1,9 @@
 """Reads ledgers back from exported spans alone, each turn from its own; no SDK is needed.
 
 Spans may be missing: not sampled, lost on the way, not yet exported. What is stated is read, what is not is said to be
-unknown, and nothing is guessed: `ReportedExit.reason` is None where the span that gave it is not there.
+unknown, and nothing is guessed: `ReportedExit.reason` is None where the span that gave it is not there. An attribute
+that is not what the contract says is left out, and its span named; a turn or a policy whose lists cannot be read counts
+as one that is missing.
 """
 
 from __future__ import annotations
@@ -28,40 +30,60 @@ from otel_assembly.telemetry.span_values import (
     runs_of,
     whole_attributes,
 )
+from otel_assembly.telemetry.typed_spans import typed_spans
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from otel_assembly.telemetry.typed_spans import Flaw
 
     _Children = Mapping[tuple[str, str | None], Sequence[SpanLike]]
+    _Flaws = Mapping[tuple[str, str], Flaw]
 
 __all__ = ["read_ledgers"]
 
 
-def read_ledgers(spans: Iterable[SpanLike], *, allocations: bool = False) -> dict[str, LedgerHistory]:
+def read_ledgers(
+    spans: Iterable[SpanLike], *, allocations: bool = False, on_problem: Callable[[str], None] | None = None
+) -> dict[str, LedgerHistory]:
     """Every ledger that the spans report of, by its id; spans of others are passed over, and so is a second copy.
 
     Args:
         spans: In any order.
         allocations: Whether to read what the allocator did outside of any assembly, too: a ledger of one turn each.
+        on_problem: Called with a sentence for a span that could not be read and is of no ledger; what is wrong with a
+            ledger's own stands in its `problems`.
     """
-    children = children_of(spans)
+    typed, flaws = typed_spans(spans)
+    children = children_of(typed)
     assemblies: dict[str, dict[str, SpanLike]] = {}
     for span in (span for found in children.values() for span in found):
         is_turn = span.name == names.SPAN_ASSEMBLE_CONTEXT or (allocations and span.name == names.SPAN_ALLOCATE_BUDGET)
         if is_turn and names.LEDGER_ID in span.attributes:
             assemblies.setdefault(str(span.attributes[names.LEDGER_ID]), {}).setdefault(_assembly_id(span), span)
-    return {ledger: _ledger(ledger, found.values(), children) for ledger, found in assemblies.items()}
+    unsaid = dict(flaws)
+    ledgers = {ledger: _ledger(ledger, found.values(), children, unsaid) for ledger, found in assemblies.items()}
+    if on_problem is not None:
+        for flaw in unsaid.values():
+            on_problem(str(flaw))
+    return ledgers
 
 
-def _ledger(ledger: str, spans: Iterable[SpanLike], children: _Children) -> LedgerHistory:
+def _ledger(
+    ledger: str, spans: Iterable[SpanLike], children: _Children, unsaid: dict[tuple[str, str], Flaw]
+) -> LedgerHistory:
+    """A ledger; the flaws of its spans are taken out of those that are still to be said."""
     turns: dict[int, ReportedTurn] = {}
     problems: list[str] = []
     for span in sorted(spans, key=attrgetter("end_ns", "start_ns")):
-        try:
-            turn = _turn(span, children)
-        except (TypeError, ValueError):
-            problems.append(f"turn {span.attributes.get(names.TURN)}: an attribute of the wrong form")
+        own = _flaws_below(span, children, unsaid)
+        if _loses(span, own, _OF_A_TURN):
+            number = span.attributes.get(names.TURN)
+            which = "a turn" if number is None else f"turn {number}"
+            problems.append(f"{which} is passed over: {own[span.trace_id, span.span_id]}")
             continue
+        problems += map(str, own.values())
+        turn = _turn(span, children, own)
         if turns.setdefault(turn.number, turn) is not turn:
             problems.append(f"turn {turn.number}: another assembly says that it is this turn")
     found = LedgerHistory(ledger, [turns[number] for number in sorted(turns)])
@@ -69,7 +91,40 @@ def _ledger(ledger: str, spans: Iterable[SpanLike], children: _Children) -> Ledg
     return found
 
 
-def _turn(span: SpanLike, children: _Children) -> ReportedTurn:
+def _flaws_below(
+    span: SpanLike, children: _Children, unsaid: dict[tuple[str, str], Flaw]
+) -> dict[tuple[str, str], Flaw]:
+    """What is wrong with a turn's own spans: its own and those below it."""
+    found: dict[tuple[str, str], Flaw] = {}
+    waiting = [span] if unsaid else []
+    seen = set[tuple[str, str]]()
+    while waiting:
+        one = waiting.pop()
+        key = one.trace_id, one.span_id
+        if key in seen:
+            continue
+        seen.add(key)
+        if key in unsaid:
+            found[key] = unsaid.pop(key)
+        waiting += below(one, children)
+    return found
+
+
+#: Without these a turn says nothing, and without those a policy does not say what it took.
+_OF_A_TURN: Final = frozenset({names.TURN, names.KEPT_ITEMS, names.PREFIX_HASH, names.DIFF})
+_OF_A_STEP: Final = frozenset(
+    {
+        names.POLICY_INDEX,
+        names.DROPPED_ITEMS,
+        names.DROPPED_REASONS,
+        names.DROPPED_REST,
+        names.COMPACTED_ITEMS,
+        names.INJECTED_ITEMS,
+    }
+)
+
+
+def _turn(span: SpanLike, children: _Children, flaws: _Flaws) -> ReportedTurn:
     """An assembly; or an allocation that stands alone, which is one turn whose only step is the allocator."""
     inside = below(span, children)
     attributes = whole_attributes(span, inside)
@@ -81,7 +136,8 @@ def _turn(span: SpanLike, children: _Children) -> ReportedTurn:
         told = [attributes, *(block.attributes for block in blocks)]
         steps = [_listed(told, ALLOCATOR, 0, attributes, blocks)]
     else:
-        steps = [_step(child, children) for child in inside if child.name.startswith(names.SPAN_APPLY_POLICY)]
+        policies = [child for child in inside if child.name.startswith(names.SPAN_APPLY_POLICY)]
+        steps = [_step(child, children) for child in policies if not _loses(child, flaws, _OF_A_STEP)]
     steps.sort(key=attrgetter("index"))
     sent = names.EXCEPTION_TYPE not in attributes if alone else names.PREFIX_HASH in attributes
     known = names.OFFERED_ITEMS in attributes or names.DIFF not in attributes
@@ -100,6 +156,12 @@ def _turn(span: SpanLike, children: _Children) -> ReportedTurn:
         end_ns=span.end_ns,
         blocks=blocks,
     )
+
+
+def _loses(span: SpanLike, flaws: _Flaws, attributes: frozenset[str]) -> bool:
+    """Whether a span has any of these attributes in a form in which it cannot be read."""
+    flaw = flaws.get((span.trace_id, span.span_id))
+    return flaw is not None and not flaw.lost.isdisjoint(attributes)
 
 
 def _assembly_id(span: SpanLike) -> str:

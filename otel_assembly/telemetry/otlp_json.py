@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -87,8 +87,8 @@ class Line:
     """What was found in one line.
 
     Attributes:
-        spans: The spans that could be read.
-        problem: What could not, in words that quote nothing of the line; None where all could.
+        spans: The spans that could be read, each with the attributes that could.
+        problem: What could not, in words that quote no value of the line; None where all could.
         other_signal: True for logs, metrics or profiles, which hold no spans and are no problem.
     """
 
@@ -98,7 +98,10 @@ class Line:
 
 
 def read_line(line: bytes) -> Line:
-    """Read one line; whatever it holds, nothing is raised. A span that cannot be read costs no other one."""
+    """Read one line; whatever it holds, nothing is raised.
+
+    A span that cannot be read costs no other one, and an attribute that cannot be read no other one of its span.
+    """
     try:
         request = json.loads(line)
     except json.JSONDecodeError as error:
@@ -111,31 +114,45 @@ def read_line(line: bytes) -> Line:
         other = bool(request.keys() & {"resourceLogs", "resourceMetrics", "resourceProfiles"})
         return Line(problem=None if other else "no resourceSpans", other_signal=other)
     spans: list[StoredSpan] = []
-    problem = None
+    problems: list[str] = []
     try:
-        for raw, resource, scope in _raw_spans(request):
+        for raw, resource, scope in _raw_spans(request, problems):
             try:
-                spans.append(_span(raw, resource, scope))
+                lost: list[str] = []
+                span = _span(raw, resource, scope, lost)
             except _UNREADABLE:
-                problem = "a span with a field of the wrong form"
+                problems.append("a span with a field of the wrong form")
+                continue
+            spans.append(span)
+            if lost:
+                problems.append(f"span {span.span_id}: {lost[0]} of the wrong form")
     except _UNREADABLE:
-        problem = "a resource or scope of the wrong form"
-    return Line(spans, problem)
+        problems.append("a resource or scope of the wrong form")
+    more = f"; and {len(problems) - _SHOWN:,} more" if len(problems) > _SHOWN else ""
+    return Line(spans, "; ".join(problems[:_SHOWN]) + more or None)
+
+
+#: Of what is wrong in one line, so much is said one by one.
+_SHOWN: Final = 3
 
 
 _UNREADABLE = (TypeError, ValueError, OverflowError, RecursionError)
 
 
-def _raw_spans(request: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
+def _raw_spans(
+    request: dict[str, Any], problems: list[str]
+) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
     for resource_spans in _objects(request, "resourceSpans"):
-        resource = _attributes(_object(resource_spans, "resource"))
+        lost: list[str] = []
+        resource = _attributes(_object(resource_spans, "resource"), lost)
+        problems += [f"a resource: {one} of the wrong form" for one in lost[:1]]
         for scope_spans in _objects(resource_spans, "scopeSpans"):
             scope = _object(scope_spans, "scope")
             for raw in _objects(scope_spans, "spans"):
                 yield raw, resource, scope
 
 
-def _span(raw: dict[str, Any], resource: dict[str, Any], scope: dict[str, Any]) -> StoredSpan:
+def _span(raw: dict[str, Any], resource: dict[str, Any], scope: dict[str, Any], lost: list[str]) -> StoredSpan:
     status = _object(raw, "status")
     parent = raw.get("parentSpanId")
     return StoredSpan(
@@ -145,13 +162,13 @@ def _span(raw: dict[str, Any], resource: dict[str, Any], scope: dict[str, Any]) 
         name=_text(raw.get("name", "")),
         start_ns=int(raw.get("startTimeUnixNano") or 0),
         end_ns=int(raw.get("endTimeUnixNano") or 0),
-        attributes=_attributes(raw),
+        attributes=_attributes(raw, lost),
         events=[
-            StoredEvent(_text(event.get("name", "")), int(event.get("timeUnixNano") or 0), _attributes(event))
+            StoredEvent(_text(event.get("name", "")), int(event.get("timeUnixNano") or 0), _attributes(event, lost))
             for event in _objects(raw, "events")
         ],
         links=[
-            StoredLink(_id(link.get("traceId"), 16), _id(link.get("spanId"), 8), _attributes(link))
+            StoredLink(_id(link.get("traceId"), 16), _id(link.get("spanId"), 8), _attributes(link, lost))
             for link in _objects(raw, "links")
         ],
         status=_STATUS.get(status.get("code") or 0, "UNSET"),
@@ -196,8 +213,20 @@ def _objects(holder: Any, key: str) -> list[dict[str, Any]]:
     return value
 
 
-def _attributes(holder: dict[str, Any]) -> dict[str, Any]:
-    return _pairs(holder, "attributes")
+def _attributes(holder: dict[str, Any], lost: list[str]) -> dict[str, Any]:
+    """The attributes; what cannot be read is None, and is added to `lost` in words."""
+    pairs = holder.get("attributes")
+    if pairs is None:
+        return {}
+    found: dict[str, Any] = {}
+    for pair in pairs if isinstance(pairs, list) else [pairs]:
+        try:
+            found |= _pairs({"values": [pair]}, "values")
+        except _UNREADABLE:
+            lost.append("an attribute")
+            if isinstance(pair, dict) and isinstance(pair.get("key"), str):
+                found[pair["key"]] = None
+    return found
 
 
 def _pairs(holder: Any, key: str) -> dict[str, Any]:

@@ -177,6 +177,8 @@ def by_item_id(runs: Any, values: Any) -> dict[str, Any]:
     return {item: value for run, value in pairs for item in ItemRuns([run])}
 
 
+#: Items that one run may name: more than any conversation has.
+_MOST: Final = 1_000_000
 _RUN: Final = re.compile(r"(m?)([0-9]{1,15})(?:-(m?)([0-9]{1,15}))?", re.ASCII)
 
 
@@ -184,7 +186,10 @@ def _run(text: str) -> tuple[bool, int, int]:
     found = _RUN.fullmatch(text)
     if found is None or (found[4] and found[1] != found[3]):
         raise ValueError("no run of items")
-    return found[1] == "m", int(found[2]), int(found[4] or found[2])
+    first, last = int(found[2]), int(found[4] or found[2])
+    if not 0 <= last - first < _MOST:
+        raise ValueError("no run of items")
+    return found[1] == "m", first, last
 
 
 def _run_text(made: bool, first: int, last: int) -> str:

@@ -334,7 +334,8 @@ def test_a_ledger_of_which_nothing_can_be_read_is_named():
     broken = {**ASSEMBLY, "assembly.turn": 0, "assembly.kept.items": ["?"]}
     model = page_model([StoredSpan("a" * 32, "1" * 16, None, "assemble_context", 1, 2, broken)], title="t")
     assert model["conversations"] == []
-    assert model["problems"] == ["turn 0: an attribute of the wrong form"]
+    (problem,) = model["problems"]
+    assert problem.startswith("turn 0 is passed over: span 1111111111111111 (assemble_context): assembly.kept.items")
 
 
 @pytest.mark.parametrize("spans", [[], [StoredSpan("a" * 32, "b" * 16, None, "chat", 0, 1)]])

@@ -486,10 +486,6 @@ MALFORMED = [
     line(startTimeUnixNano="secret"),
     line(startTimeUnixNano="1" * 5000),
     line(name=["secret"]),
-    line(attributes=[{"key": "k", "value": {"arrayValue": "secret"}}]),
-    line(attributes=[{"key": "k", "value": {"kvlistValue": ["secret"]}}]),
-    line(attributes=[{"key": "k", "value": {"boolValue": "secret"}}]),
-    line(attributes=[{"key": "k", "value": "secret"}]),
     line(status={"code": ["secret"]}),
     line(links=[{"traceId": TRACE}]),
 ]
@@ -503,6 +499,27 @@ def test_a_malformed_line_is_skipped_and_reported_without_its_content(path, malf
     assert [span.name for span in spans] == ["a", "b"]
     assert [number for number, _ in problems] == [3]
     assert "secret" not in problems[0][1]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "secret",
+        {"arrayValue": "secret"},
+        {"arrayValue": {"values": ["secret"]}},
+        {"kvlistValue": ["secret"]},
+        {"boolValue": "secret"},
+        {"intValue": "secret"},
+        {"bytesValue": 7},
+    ],
+)
+def test_an_attribute_that_cannot_be_read_costs_no_other_one_of_its_span(path, value):
+    attributes = [{"key": "k", "value": value}, {"key": "kept", "value": {"intValue": "3"}}]
+    path.write_text(line(name="a", attributes=attributes))
+    problems = []
+    (span,) = read_spans(path, on_problem=lambda number, problem: problems.append((number, problem)))
+    assert span.attributes == {"k": None, "kept": 3}
+    assert problems == [(1, f"span {SPAN}: an attribute of the wrong form")]
 
 
 _JSON = st.recursive(

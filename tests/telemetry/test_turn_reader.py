@@ -214,10 +214,16 @@ def test_spans_in_any_order_delivered_twice_and_with_arrays_as_text_read_the_sam
         assert read(variant).problems == [UNTOLD + "2-3"]
 
 
-@pytest.mark.parametrize("runs", [["one-two"], ["3-m4"], ["-3"], ["m"], [""], ["1-2-3"]])
+@pytest.mark.parametrize(
+    "runs", [["one-two"], ["3-m4"], ["-3"], ["m"], [""], ["1-2-3"], ["7-3"], ["0-99999999999"], {"a": 1}, [None]]
+)
 def test_a_malformed_span_is_a_problem_and_no_error(runs):
     ledger = read(turn(0, ["0"], ["0"]), _kept(1, runs))
-    assert ledger.problems == ["turn 1: an attribute of the wrong form", UNTOLD + "0"]
+    span = "span 0000000000000020 (assemble_context)"
+    assert ledger.problems == [
+        f"turn 1 is passed over: {span}: assembly.kept.items cannot be read and is left out",
+        UNTOLD + "0",
+    ]
     assert [one.number for one in ledger.turns] == [0]
     with pytest.raises(KeyError):
         ledger.turn(1)

@@ -1,0 +1,204 @@
+"""Spans with attributes of the types that the contract gives them, whatever somebody else's program wrote.
+
+A value of another type that cannot be read as its own is left out; a kind that nobody knows is ``other``. Both are
+said, with the span and the attribute, and never with the value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry import conventions_registry as registry
+from otel_assembly.telemetry.otlp_json import StoredSpan
+from otel_assembly.telemetry.span_values import ItemRuns, as_list, integer, item_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from otel_assembly.telemetry.span_values import SpanLike
+
+__all__ = ["Flaw", "typed_spans"]
+
+#: What a kind is called that is none of the known ones.
+_OTHER: Final = "other"
+_RUNS: Final = frozenset(
+    {
+        names.OFFERED_ITEMS,
+        names.KEPT_ITEMS,
+        names.DROPPED_ITEMS,
+        names.COMPACTED_ITEMS,
+        names.INJECTED_ITEMS,
+        names.BLOCK_ITEMS,
+        names.TOKENS_ESTIMATED_ITEMS,
+    }
+)
+_ITEMS: Final = frozenset(
+    {names.ARRIVED_ITEMS, names.ARRIVED_ATOMS, names.BLOCK_ORDER, names.BLOCK_LOSERS, names.BLOCK_WINNERS}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """What of a span could not be read as the contract has it.
+
+    Attributes:
+        span: Its id.
+        name: Its name.
+        lost: The attributes that were left out.
+        renamed: Those in which an unknown kind stands as ``other``.
+    """
+
+    span: str
+    name: str
+    lost: frozenset[str]
+    renamed: frozenset[str]
+
+    def __str__(self) -> str:
+        said = []
+        if self.lost:
+            said.append(f"{', '.join(sorted(self.lost))} cannot be read and is left out")
+        if self.renamed:
+            said.append(f"an unknown kind in {', '.join(sorted(self.renamed))} is read as {_OTHER!r}")
+        return f"span {self.span} ({self.name}): {'; '.join(said)}"
+
+
+def typed_spans(spans: Iterable[SpanLike]) -> tuple[list[SpanLike], dict[tuple[str, str], Flaw]]:
+    """The spans, with what the contract says of their attributes; and by trace and span id what was wrong with some."""
+    found: list[SpanLike] = []
+    flaws: dict[tuple[str, str], Flaw] = {}
+    for span in spans:
+        held, lost, renamed = _typed(span.attributes)
+        if lost or renamed:
+            flaws[span.trace_id, span.span_id] = Flaw(span.span_id, span.name, frozenset(lost), frozenset(renamed))
+        found.append(span if held is None else _with(span, held))
+    return found, flaws
+
+
+def _typed(attributes: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[str], list[str]]:
+    """The attributes where any has to be changed, the names of those left out, and of those with unknown kinds."""
+    changed: dict[str, Any] = {}
+    lost: list[str] = []
+    renamed: list[str] = []
+    kinds = _kinds()
+    for name, value in attributes.items():
+        read = _readers().get(name)
+        if read is None:
+            continue
+        try:
+            own = read(value)
+        except (ValueError, TypeError, OverflowError, RecursionError):
+            lost.append(name)
+            continue
+        if name in kinds and (known := _known(own, kinds[name])) != own:
+            renamed.append(name)
+            own = known
+        if not _is_same(own, value):
+            changed[name] = own
+    if not lost and not changed:
+        return None, lost, renamed
+    return {name: changed.get(name, value) for name, value in attributes.items() if name not in lost}, lost, renamed
+
+
+def _with(span: SpanLike, attributes: dict[str, Any]) -> StoredSpan:
+    return StoredSpan(
+        span.trace_id,
+        span.span_id,
+        span.parent_id,
+        span.name,
+        span.start_ns,
+        span.end_ns,
+        attributes,
+        list(getattr(span, "events", ())),
+    )
+
+
+def _is_same(own: Any, value: Any) -> bool:
+    if isinstance(own, list):
+        return isinstance(value, list | tuple) and all(map(_is_same, own, value))
+    return type(own) is type(value) and bool(own == value)
+
+
+def _known(value: Any, kinds: frozenset[str]) -> Any:
+    if isinstance(value, list):
+        return [one if one in kinds else _OTHER for one in value]
+    return value if value in kinds else _OTHER
+
+
+def _integer(value: Any) -> int:
+    read = integer(value)
+    if read is None or (isinstance(value, float) and value != read):
+        raise ValueError
+    return read
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str | int | float):
+        raise TypeError
+    return str(value)
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool) and value not in ("true", "false"):
+        raise ValueError
+    return value is True or value == "true"
+
+
+def _kind_name(value: Any) -> str:
+    """A kind may be of any type: what is none is an unknown one."""
+    return value if isinstance(value, str) else ""
+
+
+def _list_of(read: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
+    def read_list(value: Any) -> list[Any]:
+        if value is None or isinstance(value, dict):
+            raise TypeError
+        return [read(one) for one in as_list(value)]
+
+    return read_list
+
+
+def _runs(value: Any) -> list[str]:
+    runs = _list_of(_string)(value)
+    ItemRuns(runs)
+    return runs
+
+
+def _item(value: Any) -> str:
+    item_key(_string(value))
+    return _string(value)
+
+
+def _sources(value: Any) -> str:
+    ItemRuns(_string(value).split(",") if value else None)
+    return _string(value)
+
+
+_TYPES: Final[dict[str, Callable[[Any], Any]]] = {
+    "int": _integer,
+    "string": _string,
+    "boolean": _boolean,
+    "double": float,
+}
+
+
+@cache
+def _readers() -> Mapping[str, Callable[[Any], Any]]:
+    """How each attribute of the contract is read; `_readers` fails on a value that is none."""
+    found: dict[str, Callable[[Any], Any]] = {}
+    for name, attribute in registry.attributes().items():
+        read = _kind_name if name in _kinds() else _TYPES[attribute.type.removesuffix("[]")]
+        found[name] = _list_of(read) if attribute.type.endswith("[]") else read
+    found |= dict.fromkeys(_RUNS, _runs)
+    found |= dict.fromkeys(_ITEMS, _list_of(_item))
+    found[names.ARRIVED_SOURCES] = _list_of(_sources)
+    return found
+
+
+@cache
+def _kinds() -> Mapping[str, frozenset[str]]:
+    """The attributes that name kinds, with the kinds that there are."""
+    found = {name: frozenset(attribute.values) for name, attribute in registry.attributes().items()}
+    return {name: kinds for name, kinds in found.items() if _OTHER in kinds}
