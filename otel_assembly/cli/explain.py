@@ -18,7 +18,7 @@ from otel_assembly.telemetry.span_values import item_key, runs_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from otel_assembly.explain import Absence, Explainer, Explanation
+    from otel_assembly.explain import Absence, Explainer, Explanation, Unsent
     from otel_assembly.telemetry.ledger_history import LedgerHistory
     from otel_assembly.telemetry.store_reader import StoredSpan
 
@@ -287,6 +287,10 @@ def _encodable(text: str) -> str:
 
 def _print_absent(explainer: Explainer, absent: Sequence[Absence]) -> None:
     out = sum(len(group.items) for group in absent)
+    unsent = explainer.unsent
+    if unsent is not None:
+        _print_unsent(explainer.number, unsent, absent)
+        return
     if not out:
         print(f"Nothing is out of the prompt of turn {explainer.number}.")
         return
@@ -301,7 +305,34 @@ def _print_absent(explainer: Explainer, absent: Sequence[Absence]) -> None:
         )
         for group in absent
     ]
-    heads = ("policy", "rule", "items", "tokens", "which")
+    _print_table(("policy", "rule", "items", "tokens", "which"), rows)
+
+
+def _print_unsent(number: int, unsent: Unsent, absent: Sequence[Absence]) -> None:
+    """Why nothing was sent, and what had come in."""
+    from otel_assembly.explain.wording import said_of_unsent
+
+    print(_wrapped("", f"Nothing was sent on turn {number}.", 0))
+    lines = list(said_of_unsent(unsent))
+    label = max((len(name) for name, _ in lines), default=0)
+    for name, sentence in lines:
+        print(_wrapped(name, sentence, label))
+    if not absent:
+        return
+    rows = [
+        (
+            f"left out by {group.policy}" if group.part == "taken" else (group.part or "not known").replace("_", " "),
+            group.reason if group.part == "taken" and group.reason else "",
+            f"{len(group.items):,}",
+            f"{group.tokens:,}" if group.tokens is not None else "not known",
+            ", ".join(runs_of(group.items)),
+        )
+        for group in absent
+    ]
+    _print_table(("what came in", "rule", "items", "tokens", "which"), rows)
+
+
+def _print_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(len(row[at]) for row in (heads, *rows)) for at in range(4)]
     for row in (heads, *rows):
         cells = [row[0].ljust(widths[0]), row[1].ljust(widths[1]), row[2].rjust(widths[2]), row[3].rjust(widths[3])]

@@ -19,10 +19,12 @@ from otel_assembly.explain.explanation import (
     Explanation,
     Holder,
     Limit,
+    Part,
     Raise,
     Standing,
+    Unsent,
 )
-from otel_assembly.explain.wording import RULES, headline, said
+from otel_assembly.explain.wording import RULES, headline, said, said_of_unsent
 
 __all__ = [
     "RULES",
@@ -34,9 +36,12 @@ __all__ = [
     "Explanation",
     "Holder",
     "Limit",
+    "Part",
     "Raise",
     "Standing",
+    "Unsent",
     "explain",
     "headline",
     "said",
+    "said_of_unsent",
 ]

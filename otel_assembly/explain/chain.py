@@ -195,7 +195,7 @@ class ChainRun:
                 runs.append(StepRun(_items(view)))
                 continue
             try:
-                outcome = _finished(policy.decide(prompts, view, context))
+                outcome = finished(policy.decide(prompts, view, context))
             except ContextOverflowError:
                 raise UnknownError(f"{step.policy}, run again, finds that its budget cannot hold") from None
             except UnknownError:
@@ -293,8 +293,12 @@ def _count(items: Sequence[str], noun: str) -> str:
     return f"item {items[0]}" if len(items) == 1 else f"{len(items)} {noun}s"
 
 
-def _finished(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a policy that waits for nothing, wherever a loop may be running."""
+def finished(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a policy that waits for nothing, wherever a loop may be running.
+
+    Raises:
+        UnknownError: It waits for something.
+    """
     try:
         coroutine.send(None)
     except StopIteration as done:

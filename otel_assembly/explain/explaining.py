@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from otel_assembly._internal.forks import worked_out_once
 from otel_assembly.decision import DecisionOutcome, DecisionReason, PromptPart
@@ -15,11 +15,12 @@ from otel_assembly.explain.explanation import (
     BlockShare,
     Explanation,
     Holder,
-    Raise,
     Standing,
+    Unsent,
     unsure,
 )
 from otel_assembly.explain.remedy import Remedy
+from otel_assembly.explain.unsent import UnsentTurn, sent_nothing
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.ledger_history import ALLOCATOR
 from otel_assembly.telemetry.span_values import runs_of
@@ -95,12 +96,20 @@ class Explainer:
     def absent(self) -> list[Absence]:
         """What is out of the turn's prompt, by policy and reason; the largest group first.
 
+        Where nothing was sent, that is all that came in, by what it was to the turn.
+
         Raises:
             AssemblyError: The turn is not in the traces.
         """
         if self._told is None:
             raise AssemblyError(f"turn {self.number} is not in the traces, so that what was out is not known")
         return self._told.absent()
+
+    @property
+    def unsent(self) -> Unsent | None:
+        """Why nothing was sent on the turn; None where a prompt was, or where the turn is not in the traces."""
+        told = self._told
+        return told.unsent.why if told is not None and sent_nothing(told.turn) else None
 
     def _between(self, answer: Explanation) -> Explanation:
         """The turn itself is not there: what the turns around it say is all there is."""
@@ -133,14 +142,22 @@ class _OfTurn:
         """The turn's limits, with its chain run again."""
         return Remedy(self.ledger, self.turn, self.known)
 
+    @worked_out_once
+    def unsent(self) -> UnsentTurn:
+        """The turn, where it sent nothing."""
+        return UnsentTurn(self.ledger, self.turn, self.known)
+
     def explain(self, answer: Explanation) -> Explanation:
         """What happened to the item."""
         block = self._block(answer)
         if block is not None:
             answer = replace(answer, block=self._place(block), winner=block.winners.get(answer.item))
-        if answer.arrived is not None and answer.arrived > self.turn.number and not self.turn.tells_of(answer.item):
+        unsent = sent_nothing(self.turn)
+        told = self.turn.offered is not None or not unsent
+        later = answer.arrived is not None and answer.arrived > self.turn.number
+        if told and later and not self.turn.tells_of(answer.item):
             return replace(answer, outcome="not_arrived")
-        if not self.turn.sent:
+        if unsent:
             return self._nothing_sent(answer)
         since, known = self.ledger.since(self.turn.number, answer.item)
         answer = replace(answer, since=since, since_known=known)
@@ -180,6 +197,8 @@ class _OfTurn:
 
     def absent(self) -> list[Absence]:
         """What is out, in groups."""
+        if sent_nothing(self.turn):
+            return self._all_of_it()
         groups: dict[tuple[str | None, str | None, int | None, str], list[str]] = {}
         for item, exit_ in self.ledger.exits(self.turn.number).items():
             groups.setdefault((exit_.reason, exit_.policy, exit_.index, exit_.outcome), []).append(item)
@@ -187,25 +206,35 @@ class _OfTurn:
         return sorted(found, key=lambda group: -len(group.items))
 
     def _nothing_sent(self, answer: Explanation) -> Explanation:
-        answer = replace(answer, outcome="not_sent")
-        held = self.turn.attributes
-        excess = held.get(names.OVERFLOW_TOKENS)
-        step = next((step for step in self.turn.steps if step.attributes.get(names.OVERFLOWED)), None)
-        if not isinstance(excess, int):
-            error = held.get(names.ERROR_TYPE, "the assembly failed")
-            if error == names.ERROR_ASSEMBLY_HALT:
-                return unsure(answer, "what would have been in it: the conversation was halted")
-            return unsure(answer, f"why: {error}")
-        answer = replace(answer, reason=DecisionReason.OVER_BUDGET.value)
-        if step is None:
-            return unsure(answer, "which policy could not hold its budget: its span is missing")
-        answer = replace(answer, policy=step.policy, index=step.index)
-        limit = self.remedy.limit(step)
-        if limit is None or limit.unit != "tokens":
-            return answer
-        parameter, setting = limit.parameter, limit.setting
-        raised = Raise(step.policy, step.index, parameter, excess, setting + excess, "tokens")
-        return replace(answer, limit=replace(limit, used=limit.limit + excess), raises=(raised,))
+        """Why nothing was sent, what the item was to the turn, and whether an earlier policy had left it out."""
+        why = self.unsent.why
+        part = self.unsent.part(answer.item)
+        if self.turn.offered is None:
+            answer = unsure(answer, "whether it came in: the input of this turn could not be known")
+        elif not self.turn.tells_of(answer.item):
+            answer = replace(answer, outcome="not_offered")
+            return replace(answer, unsent=why)
+        answer = replace(answer, outcome="not_sent", unsent=why, part=part)
+        exit_ = next((found for step in reversed(self.turn.steps) if (found := step.exit(answer.item))), None)
+        if exit_ is not None:
+            return replace(answer, reason=exit_.reason, policy=exit_.policy, index=exit_.index)
+        kept = self.unsent.keeps(answer.item)
+        return replace(answer, raises=(kept,) if kept is not None else ())
+
+    def _all_of_it(self) -> list[Absence]:
+        """What came in, where nothing was sent: by the policy that had taken it, or by what it was to the turn."""
+        why = self.unsent.why
+        groups: dict[tuple[Any, ...], list[str]] = {}
+        for item in self.turn.offered or ():
+            exit_ = next((found for step in reversed(self.turn.steps) if (found := step.exit(item))), None)
+            if exit_ is not None:
+                key: tuple[Any, ...] = (exit_.reason, exit_.policy, exit_.index, exit_.outcome, "taken")
+            else:
+                key = (why.error, why.policy, why.index, "not_sent", self.unsent.part(item))
+            groups.setdefault(key, []).append(item)
+        return [
+            Absence(*key, tuple(items), self.remedy.tokens_of(items), part) for (*key, part), items in groups.items()
+        ]
 
     # In the prompt
 

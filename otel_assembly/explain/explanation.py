@@ -13,8 +13,10 @@ __all__ = [
     "Explanation",
     "Holder",
     "Limit",
+    "Part",
     "Raise",
     "Standing",
+    "Unsent",
     "unsure",
 ]
 
@@ -104,6 +106,58 @@ class Raise:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """What a part of the content takes that may not be dropped.
+
+    Attributes:
+        name: ``prompts`` (with tool schemas and the reply's beginning), ``leading_system``, ``newest_request``,
+            ``pending_calls``, ``newest_atom`` (the newest tool call with its results, or the newest message), or the
+            name of a block.
+        tokens: Its tokens.
+    """
+
+    name: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unsent:
+    """Why a turn sent nothing, and what would have let it send a prompt.
+
+    Attributes:
+        error: ``context_overflow``, ``assembly_halt``, ``cancelled``, or the class of the exception.
+        policy: The policy that failed.
+        index: Its place in the chain.
+        cause: Of an overflow, what did not fit: ``fixed`` content alone, or the ``newest_atom`` beside it.
+        budget: The tokens that there were.
+        needed: Those that what may not be dropped takes.
+        fixed: Those of them that are fixed; None where that is not known.
+        parts: What takes them, as far as that is known.
+        said: Of a halt, who brought it about and why.
+        raises: The smallest larger limit with which the policy does not fail.
+        without: The items that ``on_overflow="drop"`` would have left out, so that a prompt is sent.
+        skip: Whether ``on_policy_error="skip"`` lets the turn go on without what the policy would have done.
+        never: Why nothing would have let a prompt be sent.
+        unknown: What the traces do not tell, a sentence each.
+    """
+
+    error: str
+    policy: str | None = None
+    index: int | None = None
+    cause: str | None = None
+    budget: int | None = None
+    needed: int | None = None
+    fixed: int | None = None
+    parts: tuple[Part, ...] = ()
+    said: str | None = None
+    raises: tuple[Raise, ...] = ()
+    without: tuple[str, ...] = ()
+    skip: bool = False
+    never: str | None = None
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Holder:
     """A summary that stands for the item.
 
@@ -186,6 +240,10 @@ class Explanation:
         winner: The item that stands for it, where it is out as a duplicate or as an older version.
         holder: The summary that stands for it.
         block: Its block, where an allocator decided.
+        unsent: Where the turn sent nothing, why.
+        part: Then, what the item was to the turn: the name of a `Part` of an event, ``older`` for what may be dropped,
+            ``fixed_block`` or ``cuttable_block``, ``taken`` for what an earlier policy had left out, ``offered`` where
+            no limit decided; None where that is not known.
         unknown: What the traces do not tell, a sentence each.
     """
 
@@ -213,6 +271,8 @@ class Explanation:
     winner: str | None = None
     holder: Holder | None = None
     block: BlockPlace | None = None
+    unsent: Unsent | None = None
+    part: str | None = None
     unknown: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -228,12 +288,13 @@ class Absence:
     """Items that are out of a turn's prompt for one reason.
 
     Attributes:
-        reason: The rule; None where no span says.
+        reason: The rule; None where no span says. Of a turn that sent nothing, what it failed of.
         policy: The policy that took them; None where it is not known.
         index: Its place in the chain.
-        outcome: ``dropped`` or ``compacted``.
+        outcome: ``dropped``, ``compacted``, or ``not_sent`` where nothing was sent.
         items: Their ids.
         tokens: Their tokens; None where those of one are not known, for its arrival is not in the traces.
+        part: Where nothing was sent, what they were to the turn, as in an `Explanation`.
     """
 
     reason: str | None
@@ -242,6 +303,7 @@ class Absence:
     outcome: str
     items: tuple[str, ...]
     tokens: int | None
+    part: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, for ``json.dumps``."""

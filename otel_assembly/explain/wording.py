@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_assembly.decision import DecisionReason
+from otel_assembly.decision import DecisionReason, OverflowCause
+from otel_assembly.errors import ERROR_ASSEMBLY_HALT, ERROR_CANCELLED, ERROR_CONTEXT_OVERFLOW
 from otel_assembly.telemetry.ledger_history import ALLOCATOR
+from otel_assembly.telemetry.span_values import item_key, runs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from otel_assembly.explain.explanation import Competitor, Explanation, Limit, Raise
+    from otel_assembly.explain.explanation import Competitor, Explanation, Limit, Raise, Unsent
 
-__all__ = ["RULES", "headline", "said"]
+__all__ = ["PARTS", "RULES", "headline", "said", "said_of_unsent"]
 
 #: What each reason means, to somebody who reads it for the first time.
 RULES: Final = {
@@ -33,6 +35,25 @@ RULES: Final = {
     DecisionReason.POLICY: "the policy gave no reason",
     DecisionReason.POLICY_ERROR: "the policy failed",
 }
+#: What an item was to a turn that sent nothing.
+PARTS: Final = {
+    "leading_system": "a system message at the beginning: fixed content, which may not be dropped",
+    "newest_request": "the newest request: fixed content, which may not be dropped",
+    "pending_calls": "a tool call that waits for its approval: fixed content, which may not be dropped",
+    "newest_atom": "of the newest tool call with its results, or the newest message: it is dropped whole or not at all",
+    "older": "older than the newest tool call or message: it could have been dropped, and is not what did not fit",
+    "fixed_block": "of a block that may not be cut: fixed content",
+    "cuttable_block": "of a block that may be cut: it is not what did not fit",
+    "offered": "part of what came in: no limit decided on it",
+    "taken": "left out by an earlier policy: it is not what did not fit",
+}
+_PART_NAMES: Final = {
+    "prompts": "prompts, tool schemas and the reply's beginning",
+    "leading_system": "system messages",
+    "newest_request": "the newest request",
+    "pending_calls": "calls that wait for an approval",
+    "newest_atom": "the newest tool call with its results, or message",
+}
 #: Competitors that are named one by one.
 _NAMED: Final = 4
 
@@ -50,7 +71,7 @@ def headline(about: Explanation) -> str:
     if about.outcome == "not_arrived":
         return f"{item} had not arrived by {turn}: turn {about.arrived} is the first to tell of it."
     if about.outcome == "not_sent":
-        return f"No prompt was sent on {turn}, so {item[:1].lower()}{item[1:]} was in none."
+        return f"{item} was in no prompt on {turn}: nothing was sent."
     if about.outcome == "dropped":
         return f"{item} is not in the prompt of {turn}."
     return f"What happened to {item[:1].lower()}{item[1:]} on {turn} is not known."
@@ -65,6 +86,25 @@ def _described(about: Explanation) -> str:
 
 def said(about: Explanation) -> Iterator[tuple[str, str]]:
     """What follows the headline: a short label and a sentence each."""
+    if about.unsent is not None:
+        yield from _nothing_sent(about.unsent)
+        yield from [("what it is", PARTS[about.part])] if about.part in PARTS else ()
+        yield from _to_send(about.unsent)
+    yield from _decided(about)
+    if about.holder is not None:
+        holder = about.holder
+        there = "which is in this prompt" if holder.in_prompt else "which is not in this prompt"
+        yield "summary", f"item {holder.item}, made on turn {holder.turn} of {_items(holder.leaves)}, {there}"
+    if about.raises:
+        yield "to keep it", _raises(about)
+    if about.never is not None:
+        yield "to keep it", f"no limit would: {about.never}"
+    for sentence in about.unknown:
+        yield "not known", sentence
+
+
+def _decided(about: Explanation) -> Iterator[tuple[str, str]]:
+    """By which rule, since when, and beside what."""
     if about.reason is not None:
         by = f"{about.policy} (policy {about.index})" if about.policy is not None else ""
         rule = RULES.get(about.reason, "")  # type: ignore[call-overload]  # a StrEnum's members equal their strings
@@ -93,15 +133,47 @@ def said(about: Explanation) -> Iterator[tuple[str, str]]:
         yield "out as well", f"{_items(len(about.also_out))} newer than it or of its call{tokens}: they come before it"
     if about.winner is not None:
         yield "stands for it", f"item {about.winner}"
-    if about.holder is not None:
-        holder = about.holder
-        there = "which is in this prompt" if holder.in_prompt else "which is not in this prompt"
-        yield "summary", f"item {holder.item}, made on turn {holder.turn} of {_items(holder.leaves)}, {there}"
-    if about.raises:
-        yield "to keep it", _raises(about)
-    if about.never is not None:
-        yield "to keep it", f"no limit would: {about.never}"
-    for sentence in about.unknown:
+
+
+def said_of_unsent(unsent: Unsent) -> Iterator[tuple[str, str]]:
+    """Why nothing was sent, and what would have let a prompt be sent: a short label and a sentence each."""
+    yield from _nothing_sent(unsent)
+    yield from _to_send(unsent)
+
+
+def _nothing_sent(unsent: Unsent) -> Iterator[tuple[str, str]]:
+    by = f"{unsent.policy} (policy {unsent.index})" if unsent.policy is not None else "a policy"
+    if unsent.error == ERROR_ASSEMBLY_HALT:
+        yield "nothing sent", f"the conversation was halted{f' by {unsent.said}' if unsent.said else ''}"
+    elif unsent.error == ERROR_CANCELLED:
+        yield "nothing sent", "the turn was cancelled"
+    elif unsent.error != ERROR_CONTEXT_OVERFLOW:
+        yield "nothing sent", f"{by} failed: {unsent.error}"
+    elif unsent.needed is None or unsent.budget is None:
+        yield "nothing sent", f"{by}: what may not be dropped does not fit"
+    else:
+        over = f"takes {unsent.needed:,} of {_tokens(unsent.budget)}, {unsent.needed - unsent.budget:,} too many"
+        newest = unsent.cause == OverflowCause.NEWEST_ATOM
+        fixed = f"fixed content ({unsent.fixed:,})" if newest and unsent.fixed is not None else "fixed content"
+        what = f"{fixed} with the newest tool call or message" if newest else fixed
+        yield "nothing sent", f"{by}: {what} {over}"
+        if unsent.parts:
+            yield "of that", ", ".join(f"{_PART_NAMES.get(one.name, one.name)} {one.tokens:,}" for one in unsent.parts)
+
+
+def _to_send(unsent: Unsent) -> Iterator[tuple[str, str]]:
+    ways = [_raise(change) for change in unsent.raises]
+    if unsent.without:
+        out = ", ".join(runs_of(sorted(unsent.without, key=item_key)))
+        noun = "item" if len(unsent.without) == 1 else "items"
+        ways.append(f"{unsent.policy} with on_overflow='drop', which leaves out {noun} {out}")
+    if unsent.skip:
+        ways.append(f"mend what {unsent.policy} failed of, or set on_policy_error='skip', which goes on without it")
+    if ways:
+        yield "to send one", "; or ".join(ways)
+    if unsent.never is not None:
+        yield "to send one", f"nothing would: {unsent.never}"
+    for sentence in unsent.unknown:
         yield "not known", sentence
 
 

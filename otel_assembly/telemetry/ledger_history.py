@@ -151,6 +151,7 @@ class ReportedTurn:
         span_id: Its span.
         end_ns: When it ended.
         blocks: Where the allocator ran alone, its blocks with their items, in decision order.
+        halts: The halts that its spans tell of, each as its source and its reason, as far as they are there.
     """
 
     number: int
@@ -166,6 +167,7 @@ class ReportedTurn:
     span_id: str
     end_ns: int = 0
     blocks: Sequence[ReportedBlock] = ()
+    halts: Sequence[tuple[str, str]] = ()
 
     def exit(self, item: str) -> ReportedExit | None:
         """Why the item is out, as this turn's spans say; None where it is in the prompt, or was not offered.

@@ -155,7 +155,14 @@ def _turn(span: SpanLike, children: _Children, flaws: _Flaws) -> ReportedTurn:
         span_id=span.span_id,
         end_ns=span.end_ns,
         blocks=blocks,
+        halts=[halt for one in (span, *inside) for halt in _halts(one)],
     )
+
+
+def _halts(span: SpanLike) -> Iterable[tuple[str, str]]:
+    for event in getattr(span, "events", ()):
+        if event.name == names.EVENT_HALT:
+            yield str(event.attributes.get(names.HALT_SOURCE, "")), str(event.attributes.get(names.HALT_REASON, ""))
 
 
 def _loses(span: SpanLike, flaws: _Flaws, attributes: frozenset[str]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from explained import as_ledger, play, sent
+from explained import as_ledger, play
 
 from otel_assembly import (
     AssemblyError,
@@ -183,26 +183,6 @@ def test_the_newest_request_is_pinned():
     answer = explain(played.ledger, 0, "0")
     assert (answer.outcome, answer.reason) == ("kept", "pinned")
     assert "it may not be dropped" in text(answer)
-
-
-def test_where_nothing_was_sent_because_of_a_halt_that_is_the_answer():
-    played = play(["alert", "conversation"], conversation("ask", "answer", "ask", "fatal"), [3, 4])
-    answer = explain(played.ledger, 1, "0")
-    assert answer.outcome == "not_sent"
-    assert "the conversation was halted" in text(answer)
-
-
-def test_where_nothing_was_sent_the_overflow_is_the_answer():
-    events = conversation("ask", "answer: " + "word " * 90, "ask")
-    played = play([{"token_budget": {"max_tokens": 40}}], events, [1, 2, 3])
-    answer = explain(played.ledger, 1, "0")
-    assert (answer.outcome, answer.policy) == ("not_sent", "token_budget")
-    (change,) = answer.raises
-    assert headline(answer).startswith("No prompt was sent on turn 1, so item 0 (request")
-    assert change.extra == -answer.limit.left
-    assert sent([{"token_budget": {"max_tokens": change.to}}], events[:2])
-    with pytest.raises(AssemblyError):
-        sent([{"token_budget": {"max_tokens": change.to - 1}}], events[:2])
 
 
 def test_what_the_caller_no_longer_offers_is_not_of_that_turn():
