@@ -9,8 +9,10 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING
 
+from otel_assembly.cli.choosing import add_choices, chosen_ledgers, chosen_turn
 from otel_assembly.cli.jaeger_source import check_jaeger_options, spans_of_jaeger
 from otel_assembly.cli.terminal import safe_text
+from otel_assembly.cli.told import AmbiguousError, told_of
 from otel_assembly.errors import AssemblyError, ConfigurationError
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.span_values import item_key, runs_of
@@ -34,20 +36,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Say what happened to one item of a conversation at one turn, from exported spans alone: which "
         "policy decided, by which rule, how much of the budget was left, who has the room, and the smallest extra "
         "budget that would have kept it, found by running the chain again on what the spans state.",
-        epilog="Without --item and --find, everything that is out of the turn's prompt is listed.",
+        epilog="Without --item and --find, everything that is out of the turn's prompt is listed. Of turns that "
+        "overflowed, --overflowed takes the newest; where other options leave a choice, it is listed.",
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--traces", metavar="FILE", help="a span file (OTLP JSON lines)")
     source.add_argument("--jaeger", metavar="URL", help="a Jaeger, such as http://localhost:16686")
-    parser.add_argument("--turn", type=_number, required=True, metavar="N", help="the assembly, counted from 0")
+    parser.add_argument("--turn", type=_number, metavar="N", help="the assembly, counted from 0")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--item", type=_item, metavar="K", help="the item, by its id: 3, or m0 for what a policy made")
     which.add_argument("--find", metavar="TEXT", help="the item, by what it says: captured content, or --transcript")
-    parser.add_argument("--conversation", metavar="ID", help="the conversation, by its id")
-    parser.add_argument("--ledger", metavar="ID", help="the ledger, by its id or the beginning of it")
-    parser.add_argument("--transcript", metavar="PATH", help="the conversation that was replayed, for --find")
-    parser.add_argument("--service", metavar="NAME", help="with --jaeger: only this service")
-    parser.add_argument("--lookback", metavar="TIME", help="with --jaeger: how far back, such as 2h or 7d (default 2d)")
+    add_choices(parser)
     parser.add_argument(
         "--policy",
         dest="policies",
@@ -73,28 +72,20 @@ def _item(text: str) -> str:
     return f"{'m' * made}{number}"
 
 
-class AmbiguousError(ConfigurationError):
-    """Several fit; the choices are its further lines."""
-
-    def __init__(self, what: str, choices: Sequence[str]) -> None:
-        self.choices = choices
-        super().__init__(what)
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Explain; 0, 1 where there is no such turn or item or nothing is known of it, 2 where several fit."""
     from otel_assembly.chain.config import policy_class
     from otel_assembly.explain import Explainer
 
-    if arguments.transcript is not None and arguments.find is None:
-        raise ConfigurationError("--transcript is where --find looks; name what to find")
     check_jaeger_options(arguments)
     try:
-        ledger = _ledger(arguments)
+        ledger, turn, said = _turn(arguments)
+        if said is not None:
+            print(f"otel-assembly: {safe_text(said)}", file=sys.stderr)
         for problem in ledger.problems[:_SHOWN]:
             print(f"otel-assembly: {safe_text(problem)}", file=sys.stderr)
         policies = [policy_class(path, "--policy") for path in arguments.policies or ()]
-        explainer = Explainer(ledger, arguments.turn, policies)
+        explainer = Explainer(ledger, turn, policies)
         item = arguments.item if arguments.find is None else _find(arguments, ledger)
     except AmbiguousError as error:
         print(f"otel-assembly: {safe_text(error)}", file=sys.stderr)
@@ -121,62 +112,26 @@ def run(arguments: argparse.Namespace) -> int:
 # Whose turn
 
 
-def _ledger(arguments: argparse.Namespace) -> LedgerHistory:
+def _turn(arguments: argparse.Namespace) -> tuple[LedgerHistory, int, str | None]:
     from otel_assembly.telemetry.ledger_reader import read_ledgers
 
-    ledgers = list(read_ledgers(_spans(arguments), allocations=True).values())
     where = arguments.traces or arguments.jaeger
-    if not ledgers:
-        raise AssemblyError(f"{where}: no assembly is told of there")
-    found = ledgers
-    if arguments.conversation is not None:
-        found = [one for one in found if _conversation(one) == arguments.conversation]
-        if not found:
-            raise AssemblyError(f"{where}: no conversation has the id {arguments.conversation!r}")
-    if arguments.ledger is not None:
-        exact = [one for one in found if one.id == arguments.ledger]
-        found = exact or [one for one in found if one.id.startswith(arguments.ledger)]
-        if not found:
-            raise AssemblyError(f"{where}: no ledger has the id {arguments.ledger!r}")
-    if len(found) > 1:
-        raise AmbiguousError(
-            f"{len(found)} ledgers are told of in {where}; choose one with --conversation or --ledger",
-            [_told(one) for one in found],
-        )
-    return found[0]
+    spans, only = _spans(arguments)
+    ledgers = read_ledgers(spans, allocations=True, on_problem=_complain)
+    return chosen_turn(chosen_ledgers(ledgers.values(), arguments, where, only), arguments, where)
 
 
-def _spans(arguments: argparse.Namespace) -> Iterable[StoredSpan]:
-    def complain(problem: str) -> None:
-        print(f"otel-assembly: {safe_text(problem)}", file=sys.stderr)
+def _spans(arguments: argparse.Namespace) -> tuple[Iterable[StoredSpan], set[str] | None]:
+    if arguments.traces is None:
+        return spans_of_jaeger(arguments, _complain, one=True)
+    from otel_assembly.telemetry.store_reader import read_spans
 
-    if arguments.traces is not None:
-        from otel_assembly.telemetry.store_reader import read_spans
-
-        return read_spans(
-            arguments.traces, on_problem=lambda line, problem: complain(f"{arguments.traces}:{line}: {problem}")
-        )
-    return spans_of_jaeger(arguments, complain)
+    path = arguments.traces
+    return read_spans(path, on_problem=lambda line, problem: _complain(f"{path}:{line}: {problem}")), None
 
 
-def _conversation(ledger: LedgerHistory) -> str | None:
-    return next(
-        (str(one) for turn in ledger.turns if (one := turn.attributes.get(names.GEN_AI_CONVERSATION_ID)) is not None),
-        None,
-    )
-
-
-def _told(ledger: LedgerHistory) -> str:
-    conversation = _conversation(ledger)
-    name = next((turn.attributes.get(names.NAME) for turn in ledger.turns), None)
-    parts = [f"--ledger {ledger.id[:12]}"]
-    if conversation is not None:
-        parts.append(f"conversation {conversation}")
-    if name is not None:
-        parts.append(f"assembler {name}")
-    numbers = [turn.number for turn in ledger.turns]
-    parts.append(f"turns {min(numbers)} to {max(numbers)}" if numbers else "no turn")
-    return ", ".join(parts)
+def _complain(problem: str) -> None:
+    print(f"otel-assembly: {safe_text(problem)}", file=sys.stderr)
 
 
 # Which item
@@ -220,7 +175,7 @@ def _of_transcript(path: str, ledger: LedgerHistory) -> dict[str, str]:
     from otel_assembly.errors import TranscriptError
     from otel_assembly.messages.describe import EventKind, describe
 
-    conversation = _conversation(ledger)
+    conversation = told_of(ledger).conversation
     transcripts = []
     for found in read_transcripts([path]):
         if isinstance(found, TranscriptError):

@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from otel_assembly.cli.choosing import add_choices, chooses, chosen_ledgers
 from otel_assembly.cli.jaeger_source import check_jaeger_options, spans_of_jaeger
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.errors import ConfigurationError, TranscriptError
@@ -37,13 +38,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "paths", nargs="*", metavar="PATH", help="a file of spans, as OTLP JSON lines; several are merged"
     )
     parser.add_argument("--jaeger", metavar="URL", help="read the spans from a Jaeger, such as http://localhost:16686")
-    parser.add_argument("--service", metavar="NAME", help="with --jaeger: only this service's traces")
-    parser.add_argument("--lookback", metavar="TIME", help="with --jaeger: how far back, such as 2h or 7d (default 2d)")
-    parser.add_argument("--conversation", metavar="ID", help="only the conversation of this id")
+    add_choices(parser)
     parser.add_argument(
         "-o", "--output", metavar="FILE", default=_OUTPUT, help=f"the page to write (default: {_OUTPUT}); - is stdout"
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, turn=None)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,19 +53,17 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigurationError("name either files of spans or --jaeger URL; see otel-assembly view --help")
     check_jaeger_options(arguments)
     unread = _Unread()
-    spans = (
-        spans_of_jaeger(arguments, unread.add)
-        if arguments.jaeger
-        else chain.from_iterable(map(unread.spans, arguments.paths))
-    )
+    if arguments.jaeger:
+        spans, only = spans_of_jaeger(arguments, unread.add, one=False)
+    else:
+        spans, only = list(chain.from_iterable(map(unread.spans, arguments.paths))), None
     model = page_model(spans, title=_title(arguments))
     unread.say()
-    if arguments.conversation is not None:
-        model["conversations"] = [one for one in model["conversations"] if one.get("id") == arguments.conversation]
     if not model["conversations"]:
-        whose = "" if arguments.conversation is None else f" of the conversation {arguments.conversation!r}"
-        print(f"otel-assembly: {model['spans']:,} spans, and no assembly{safe_text(whose)} among them", file=sys.stderr)
+        print(f"otel-assembly: {model['spans']:,} spans, and no assembly among them", file=sys.stderr)
         return 1
+    if only is not None or chooses(arguments):
+        _choose(model, spans, arguments, only)
     if arguments.output == "-":
         sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # a text stream at a command line
         sys.stdout.write(render_page(model))
@@ -74,6 +71,19 @@ def run(arguments: argparse.Namespace) -> int:
     save_page(model, arguments.output)
     print(_said(model, Path(arguments.output)))
     return 0
+
+
+def _choose(
+    model: dict[str, Any], spans: list[StoredSpan], arguments: argparse.Namespace, only: set[str] | None
+) -> None:
+    """Leave the ledgers that the options choose."""
+    from otel_assembly.telemetry.ledger_reader import read_ledgers
+
+    ledgers = read_ledgers(spans, allocations=True).values()
+    chosen = {one.id for one in chosen_ledgers(ledgers, arguments, _title(arguments), only)}
+    for conversation in model["conversations"]:
+        conversation["ledgers"] = [one for one in conversation["ledgers"] if one["id"] in chosen]
+    model["conversations"] = [one for one in model["conversations"] if one["ledgers"]]
 
 
 class _Unread:

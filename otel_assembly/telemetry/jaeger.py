@@ -1,41 +1,27 @@
-"""Reads our spans back from a Jaeger, through the HTTP API that its own page uses; no SDK is needed.
+"""Reads our spans back from a Jaeger: all of a time, those of one trace, or those of the conversations asked for.
 
-Spans are taken from ``/api/v3``, which answers in OTLP JSON: numbers come as numbers and arrays as arrays, as in a span
-file. Only where a conversation is named, ``/api/traces`` is asked first, because it alone can search by an attribute.
+On a busy Jaeger, what is asked for is found by its attributes first; only the traces of the conversations in question
+are read.
 """
 
 from __future__ import annotations
 
-import http.client
-import json
-import re
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from otel_assembly.errors import AssemblyError, ConfigurationError, UnknownNameError
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.otlp_json import StoredSpan, read_line
+from otel_assembly.telemetry.jaeger_api import FoundAssembly, JaegerApi, NoJaegerError, base_url, seconds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-T = TypeVar("T")
+    from otel_assembly.telemetry.otlp_json import StoredSpan
 
-__all__ = ["base_url", "read_jaeger", "read_jaeger_trace"]
+__all__ = ["FoundAssembly", "base_url", "find_assemblies", "read_jaeger", "read_jaeger_ledgers", "read_jaeger_trace"]
 
-#: Seconds that an answer may keep us waiting, for its beginning or for more of it; and that it may take in all.
-_TIMEOUT: Final = 10.0
-_LONGEST: Final = 60.0
-#: Bytes of one answer: more is not read, so that a mistaken URL cannot fill the memory.
-_MOST_BYTES: Final = 512 * 1024 * 1024
 _DEFAULT_LOOKBACK: Final = "2d"
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-#: A window of time is halved until its traces fit; below this many nanoseconds, what is missing is said instead.
-_SHORTEST: Final = 1_000_000
+#: Traces that are asked for at a time.
+_LIMIT: Final = 1500
 
 
 def read_jaeger(
@@ -44,7 +30,7 @@ def read_jaeger(
     service: str | None = None,
     lookback: str | None = None,
     conversation: str | None = None,
-    limit: int = 1500,
+    limit: int = _LIMIT,
     on_problem: Callable[[str], None] | None = None,
 ) -> list[StoredSpan]:
     """Every span of the traces that hold assemblies of ours, by start time.
@@ -64,24 +50,109 @@ def read_jaeger(
         UnknownNameError: Jaeger knows no such service.
         AssemblyError: Nobody answers there, or what answers is no Jaeger, or it failed.
     """
-    jaeger = _Jaeger(url, on_problem or (lambda problem: None), limit)
-    until = time.time_ns()
-    since = until - 1_000_000_000 * _seconds(lookback or _DEFAULT_LOOKBACK)
-    services = jaeger.services()
-    if service is not None:
-        if service not in services:
-            raise UnknownNameError("service", service, services)
-        services = [service]
-    spans: dict[tuple[str, str], StoredSpan] = {}
-    for each in services:
+    jaeger = JaegerApi(url, on_problem or (lambda problem: None), limit)
+    since, until = _window(lookback)
+    spans: list[StoredSpan] = []
+    for each in jaeger.chosen_services(service):
         if conversation is None:
-            found = jaeger.search(each, since, until)
+            spans += jaeger.search(each, since, until)
         else:
-            found = jaeger.conversation(each, conversation, since, until)
-        for span in found:
-            spans.setdefault((span.trace_id, span.span_id), span)
-    ours = {span.trace_id for span in spans.values() if span.scope == names.SCOPE}
-    return sorted((span for span in spans.values() if span.trace_id in ours), key=lambda span: span.start_ns)
+            spans += _with(jaeger, each, {names.GEN_AI_CONVERSATION_ID: conversation}, since, until)
+    return _ours(spans)
+
+
+def find_assemblies(
+    url: str, tags: Mapping[str, str], *, service: str | None = None, lookback: str | None = None, limit: int = 200
+) -> list[FoundAssembly] | None:
+    """The newest assemblies with these attributes, the newest first; None where this Jaeger cannot search so.
+
+    No more than `limit` traces of a service are looked at, by one question each.
+
+    Args:
+        url: Where Jaeger's page is.
+        tags: Attributes of ``assemble_context`` spans, as they are searched for: ``true``, and not True.
+        service: Only traces of this service; None: of all services.
+        lookback: How far back from now; None: two days.
+        limit: The most traces of a service.
+
+    Raises:
+        ConfigurationError: The URL, the lookback or the limit is none.
+        UnknownNameError: Jaeger knows no such service.
+        AssemblyError: Nobody answers there, or what answers is no Jaeger, or it failed.
+    """
+    jaeger = JaegerApi(url, lambda problem: None, limit)
+    since, until = _window(lookback)
+    services = jaeger.chosen_services(service)
+    try:
+        answers = jaeger.at_once(lambda each: jaeger.find(each, tags, since, until), services)
+    except NoJaegerError:
+        return None
+    return sorted((one for found in answers for one in found), key=lambda one: -one.start_us)
+
+
+def read_jaeger_ledgers(
+    url: str,
+    ledgers: Iterable[tuple[str, str]],
+    *,
+    lookback: str | None = None,
+    until: int | None = None,
+    on_problem: Callable[[str], None] | None = None,
+) -> list[StoredSpan]:
+    """Every span of the traces of some ledgers, by start time.
+
+    Args:
+        url: Where Jaeger's page is.
+        ledgers: The service and the id of each.
+        lookback: How far back; None: two days.
+        until: Back from when, in nanoseconds since 1970; None: from now. What came later is read as well.
+        on_problem: Called with a sentence for what could not be read.
+
+    Raises:
+        ConfigurationError: The URL or the lookback is none.
+        AssemblyError: Nobody answers there, or what answers is no Jaeger, or it failed.
+    """
+    jaeger = JaegerApi(url, on_problem or (lambda problem: None), _LIMIT)
+    since, now = _window(lookback, until)
+
+    def traces(which: tuple[str, str]) -> list[str]:
+        service, ledger = which
+        return jaeger.traces_with(service, {names.LEDGER_ID: ledger}, since, now)
+
+    whose = list(dict.fromkeys(ledgers))
+    try:
+        found = jaeger.at_once(traces, whose)
+    except NoJaegerError:
+        each = (_with(jaeger, service, {names.LEDGER_ID: ledger}, since, now) for service, ledger in whose)
+        return _ours(span for spans in each for span in spans)
+    return _ours(jaeger.traces(trace for one in found for trace in one))
+
+
+def _with(jaeger: JaegerApi, service: str, tags: Mapping[str, str], since: int, until: int) -> list[StoredSpan]:
+    """The spans of the traces with an assembly that has these attributes."""
+    try:
+        return jaeger.traces(jaeger.traces_with(service, tags, since, until))
+    except NoJaegerError:
+        # It has named its services, so it is one, but without the older API, and the newer one searches by no
+        # attribute: everything is read, and what is of another conversation left out.
+        spans = list(jaeger.search(service, since, until))
+        wanted = {s.trace_id for s in spans if all(s.attributes.get(name) == value for name, value in tags.items())}
+        return [span for span in spans if span.trace_id in wanted]
+
+
+def _window(lookback: str | None, until: int | None = None) -> tuple[int, int]:
+    """From when to when, in nanoseconds since 1970."""
+    now = time.time_ns()
+    back = 1_000_000_000 * seconds_of(lookback or _DEFAULT_LOOKBACK)
+    return (now if until is None else min(now, until)) - back, now
+
+
+def _ours(spans: Iterable[StoredSpan]) -> list[StoredSpan]:
+    """Each span once, of the traces with any of ours, by start time."""
+    once: dict[tuple[str, str], StoredSpan] = {}
+    for span in spans:
+        once.setdefault((span.trace_id, span.span_id), span)
+    ours = {span.trace_id for span in once.values() if span.scope == names.SCOPE}
+    return sorted((span for span in once.values() if span.trace_id in ours), key=lambda span: span.start_ns)
 
 
 def read_jaeger_trace(url: str, trace_id: str) -> list[StoredSpan]:
@@ -95,203 +166,4 @@ def read_jaeger_trace(url: str, trace_id: str) -> list[StoredSpan]:
         ConfigurationError: The URL is none.
         AssemblyError: Nobody answers there, or what answers is no Jaeger, or it failed.
     """
-    return _Jaeger(url, lambda problem: None, 1).trace(trace_id)
-
-
-def base_url(url: str, whose: str, example: str) -> str:
-    """An http(s) URL without what no base has: a slash at its end, a query, a fragment.
-
-    Raises:
-        ConfigurationError: It is none, or holds credentials.
-    """
-    try:
-        parts = urllib.parse.urlsplit(url)
-        known = parts.scheme in {"http", "https"} and parts.hostname and (parts.port or True)
-    except ValueError:
-        known = False
-    if not known:
-        raise ConfigurationError(f"{url!r} is no URL of {whose}; expected one such as {example}")
-    if "@" in parts.netloc:
-        raise ConfigurationError(f"the URL of {whose} holds credentials; name it without them")
-    return urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
-
-
-def _seconds(lookback: str) -> int:
-    match = re.fullmatch(r"([1-9][0-9]{0,5})([smhd])", lookback)
-    if match is None:
-        raise ConfigurationError(f"the lookback must be a number and a unit, such as 30m, 6h or 7d, got {lookback!r}")
-    return int(match[1]) * _UNITS[match[2]]
-
-
-class _Jaeger:
-    """One Jaeger, asked over HTTP."""
-
-    def __init__(self, url: str, on_problem: Callable[[str], None], limit: int) -> None:
-        base = base_url(url, "a Jaeger", "http://localhost:16686")
-        if limit < 1:
-            raise ConfigurationError(f"the limit must be at least 1 trace, got {limit}")
-        self._base = base
-        self._on_problem = on_problem
-        self._limit = limit
-
-    def services(self) -> list[str]:
-        """The services that it has spans of."""
-        found = self._get("/api/v3/services", {}).get("services") or []
-        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-            raise self._no_jaeger()
-        return sorted(found)
-
-    def search(self, service: str, since: int, until: int) -> Iterator[StoredSpan]:
-        """The spans of the traces with an assembly that began within a time, in nanoseconds since 1970."""
-
-        def ask(start: int, stop: int) -> tuple[int, list[StoredSpan]]:
-            spans = self._search(service, start, stop)
-            return len({span.trace_id for span in spans}), spans
-
-        return self._halved(since, until, ask)
-
-    def _halved(self, since: int, until: int, ask: Callable[[int, int], tuple[int, list[T]]]) -> Iterator[T]:
-        """What is found in a window of time, which is halved where Jaeger may have more traces than it gives."""
-        waiting = [(since, until)]
-        while waiting:
-            start, stop = waiting.pop()
-            traces, found = ask(start, stop)
-            if traces >= self._limit and stop - start > _SHORTEST:
-                middle = (start + stop) // 2
-                waiting += [(middle, stop), (start, middle)]
-                continue
-            if traces >= self._limit:
-                self._on_problem(f"{self._base}: {self._limit} traces or more at once; some may be missing")
-            yield from found
-
-    def _search(self, service: str, start: int, stop: int) -> list[StoredSpan]:
-        query = {
-            "query.service_name": service,
-            "query.operation_name": names.SPAN_ASSEMBLE_CONTEXT,
-            "query.start_time_min": _rfc3339(start),
-            "query.start_time_max": _rfc3339(stop),
-            "query.num_traces": str(self._limit),  # as it is called up to 2.13; later, by the name of its API, as below
-            "query.search_depth": str(self._limit),
-        }
-        return self._spans(self._get("/api/v3/traces", query, none_is_404=True))
-
-    def trace(self, trace_id: str) -> list[StoredSpan]:
-        """The spans of one trace."""
-        return self._spans(self._get(f"/api/v3/traces/{trace_id}", {}, none_is_404=True))
-
-    def conversation(self, service: str, conversation: str, since: int, until: int) -> Iterator[StoredSpan]:
-        """The spans of the traces with an assembly of a conversation."""
-        try:
-            traces = self._traces_of(service, conversation, since, until)
-        except _NoJaegerError:
-            # It has named its services, so it is one, but without the older API, and the newer one searches by no
-            # attribute: everything is read, and what is of another conversation left out.
-            spans = list(self.search(service, since, until))
-            wanted = {
-                span.trace_id for span in spans if span.attributes.get(names.GEN_AI_CONVERSATION_ID) == conversation
-            }
-            yield from (span for span in spans if span.trace_id in wanted)
-            return
-        for trace in traces:
-            yield from self.trace(trace)
-
-    def _traces_of(self, service: str, conversation: str, since: int, until: int) -> list[str]:
-        """The ids of the traces with an assembly of a conversation."""
-
-        def ask(start: int, stop: int) -> tuple[int, list[str]]:
-            query = {
-                "service": service,
-                "operation": names.SPAN_ASSEMBLE_CONTEXT,
-                "tags": json.dumps({names.GEN_AI_CONVERSATION_ID: conversation}),
-                "start": str(start // 1000),
-                "end": str(-(-stop // 1000)),
-                "limit": str(self._limit),
-            }
-            rows = self._get("/api/traces", query).get("data") or []
-            try:
-                traces = [str(row["traceID"]).rjust(32, "0") for row in rows]
-            except (TypeError, KeyError):
-                raise self._no_jaeger() from None
-            return len(traces), traces
-
-        return list(dict.fromkeys(self._halved(since, until, ask)))
-
-    def _spans(self, answer: Mapping[str, Any]) -> list[StoredSpan]:
-        result = answer.get("result")
-        if result is None:
-            return []
-        line = read_line(json.dumps(result).encode())
-        if line.problem is not None:
-            self._on_problem(f"{self._base}: {line.problem}")
-        return line.spans
-
-    def _get(self, path: str, query: Mapping[str, str], *, none_is_404: bool = False) -> dict[str, Any]:
-        target = f"{self._base}{path}" + (f"?{urllib.parse.urlencode(query)}" if query else "")
-        request = urllib.request.Request(target, headers={"Accept": "application/json"})  # noqa: S310  # http(s) only
-        try:
-            with _OPENER.open(request, timeout=_TIMEOUT) as response:
-                body = self._read(response)
-        except urllib.error.HTTPError as error:
-            body = error.read(65_536)
-            said = _error_of(body)
-            if none_is_404 and error.code == 404 and said is not None:
-                return {}
-            if said is None:
-                raise self._no_jaeger(f" (HTTP {error.code} at {path})") from None
-            raise AssemblyError(f"{self._base}: Jaeger failed: {said}") from None
-        except http.client.HTTPException:
-            raise self._no_jaeger() from None
-        except OSError as error:  # a URLError or a timeout
-            why = getattr(error, "reason", error)
-            reason = getattr(why, "strerror", None) or str(why) or type(error).__name__
-            raise AssemblyError(f"cannot connect to {self._base}: {str(reason).lower()}") from None
-        try:
-            answer = json.loads(body)
-        except (ValueError, RecursionError):
-            raise self._no_jaeger() from None
-        if not isinstance(answer, dict):
-            raise self._no_jaeger()
-        return answer
-
-    def _read(self, response: http.client.HTTPResponse) -> bytes:
-        chunks: list[bytes] = []
-        size, until = 0, time.monotonic() + _LONGEST
-        while chunk := response.read1(1 << 20):
-            chunks.append(chunk)
-            size += len(chunk)
-            if size > _MOST_BYTES or time.monotonic() > until:
-                what = "is over 512 MiB" if size > _MOST_BYTES else f"takes more than {_LONGEST:.0f} s"
-                raise AssemblyError(f"{self._base}: an answer {what}; ask for less with a service or a lookback")
-        return b"".join(chunks)
-
-    def _no_jaeger(self, more: str = "") -> _NoJaegerError:
-        return _NoJaegerError(f"what answers at {self._base} is no Jaeger, or one without /api/v3{more}")
-
-
-class _NoJaegerError(AssemblyError):
-    """What answers is no Jaeger, or not one that knows this path."""
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A login page is no answer, and another scheme is none of ours to follow."""
-
-    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        return None
-
-
-_OPENER: Final = urllib.request.build_opener(_NoRedirect)
-
-
-def _error_of(body: bytes) -> str | None:
-    """What Jaeger says of a failure, in either of its forms; None where it is not Jaeger that answered."""
-    try:
-        answer = json.loads(body)
-        said = answer["error"]["message"] if "error" in answer else answer["errors"][0]["msg"]
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
-        return None
-    return str(said)[:200]
-
-
-def _rfc3339(nanoseconds: int) -> str:
-    whole, rest = divmod(nanoseconds, 1_000_000_000)
-    return f"{datetime.fromtimestamp(whole, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09}Z"
+    return JaegerApi(url, lambda problem: None, 1).trace(trace_id)

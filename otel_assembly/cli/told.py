@@ -1,0 +1,104 @@
+"""A conversation on one line, for somebody who has to choose one: whose it is, its turns, and what happened on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.errors import ConfigurationError
+from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.span_values import integer, runs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from otel_assembly.telemetry.jaeger import FoundAssembly
+    from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedTurn
+
+
+class AmbiguousError(ConfigurationError):
+    """Several fit; the choices are its further lines."""
+
+    def __init__(self, what: str, choices: Sequence[str]) -> None:
+        self.choices = choices
+        super().__init__(what)
+
+
+@dataclass(slots=True)
+class Told:
+    """A ledger as its spans name it.
+
+    Attributes:
+        ledger: Its id.
+        conversation: The conversation's id, where it has one.
+        agent: The agent's name.
+        assembler: The assembler's name.
+        marks: What happened on each turn, by number.
+    """
+
+    ledger: str
+    conversation: str | None = None
+    agent: str | None = None
+    assembler: str | None = None
+    marks: dict[int, list[str]] = field(default_factory=dict)
+
+    def add(self, turn: int, attributes: Mapping[str, Any], marks: list[str]) -> None:
+        """Take a turn in."""
+        self.conversation = self.conversation or _text(attributes, names.GEN_AI_CONVERSATION_ID)
+        self.agent = self.agent or _text(attributes, names.GEN_AI_AGENT_NAME)
+        self.assembler = self.assembler or _text(attributes, names.NAME)
+        self.marks[turn] = marks
+
+    def __str__(self) -> str:
+        parts = [f"--ledger {self.ledger[:12]}"]
+        named = {"conversation": self.conversation, "agent": self.agent, "assembler": self.assembler}
+        parts += [f"{what} {name}" for what, name in named.items() if name is not None]
+        first, last = min(self.marks, default=None), max(self.marks, default=None)
+        turns = "no turn" if first is None else f"turn {first}" if first == last else f"turns {first} to {last}"
+        by_mark: dict[str, list[str]] = {}
+        for turn in sorted(self.marks):
+            for mark in self.marks[turn]:
+                by_mark.setdefault(mark, []).append(str(turn))
+        marks = "; ".join(f"{mark} {', '.join(runs_of(turns))}" for mark, turns in by_mark.items())
+        return ", ".join([*parts, turns]) + (f": {marks}" if marks else "")
+
+
+def told_of(ledger: LedgerHistory) -> Told:
+    """A ledger that was read."""
+    told = Told(ledger.id)
+    for turn in ledger.turns:
+        told.add(turn.number, turn.attributes, marks_of(turn))
+    return told
+
+
+def told_of_found(found: Iterable[FoundAssembly]) -> list[Told]:
+    """The ledgers of assemblies that a search has found, in the order in which they come."""
+    told: dict[str, Told] = {}
+    for one in found:
+        held = one.attributes
+        turn = integer(held.get(names.TURN))
+        if one.ledger and turn is not None:
+            told.setdefault(one.ledger, Told(one.ledger)).add(turn, held, _marks(held))
+    return list(told.values())
+
+
+def marks_of(turn: ReportedTurn) -> list[str]:
+    """What happened on a turn beside an assembly: it overflowed, it was halted, a policy failed."""
+    failed = (step.attributes.get(names.ERROR_TYPE) for step in turn.steps)
+    return _marks(turn.attributes, [str(error) for error in failed if error is not None], halted=bool(turn.halts))
+
+
+def _marks(attributes: Mapping[str, Any], failed: Iterable[str] = (), *, halted: bool = False) -> list[str]:
+    errors = dict.fromkeys([*map(str, filter(None, [attributes.get(names.ERROR_TYPE)])), *failed])
+    halted |= names.ERROR_ASSEMBLY_HALT in errors or bool(integer(attributes.get(names.HALTS_EMITTED)))
+    known = {names.ERROR_ASSEMBLY_HALT, names.ERROR_CONTEXT_OVERFLOW}
+    return [
+        *(["overflowed"] if attributes.get(names.OVERFLOWED) is True else []),
+        *(["halted"] if halted else []),
+        *(f"error {error}" for error in errors if error not in known),
+    ]
+
+
+def _text(attributes: Mapping[str, Any], name: str) -> str | None:
+    value = attributes.get(name)
+    return None if value is None else str(value)

@@ -1,0 +1,303 @@
+"""One Jaeger, asked over HTTP: the paths that its own page uses; no SDK is needed.
+
+Spans are taken from ``/api/v3``, which answers in OTLP JSON: numbers come as numbers and arrays as arrays, as in a span
+file. What is looked for by an attribute is asked of ``/api/traces``, which alone can search so; of what it answers only
+the ids and the attributes of assemblies are read.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from otel_assembly.errors import AssemblyError, ConfigurationError, UnknownNameError
+from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.otlp_json import StoredSpan, read_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+__all__ = ["FoundAssembly", "JaegerApi", "NoJaegerError", "base_url", "seconds_of"]
+
+#: Seconds that an answer may keep us waiting, for its beginning or for more of it; and that it may take in all.
+_TIMEOUT: Final = 10.0
+_LONGEST: Final = 60.0
+#: Bytes of one answer: more is not read, so that a mistaken URL cannot fill the memory.
+_MOST_BYTES: Final = 512 * 1024 * 1024
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+#: A window of time is halved until its traces fit; below this many nanoseconds, what is missing is said instead.
+_SHORTEST: Final = 1_000_000
+#: Answers that are waited for at a time.
+_AT_A_TIME: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class FoundAssembly:
+    """An assembly that a search has found, with what the search says of it.
+
+    Attributes:
+        service: The service.
+        trace_id: Its trace.
+        start_us: When it began, in microseconds since 1970.
+        attributes: Those of its span; arrays as their JSON text.
+    """
+
+    service: str
+    trace_id: str
+    start_us: int
+    attributes: Mapping[str, Any]
+
+    @property
+    def ledger(self) -> str:
+        """The id of its ledger; empty where it does not say."""
+        return str(self.attributes.get(names.LEDGER_ID, ""))
+
+
+def base_url(url: str, whose: str, example: str) -> str:
+    """An http(s) URL without what no base has: a slash at its end, a query, a fragment.
+
+    Raises:
+        ConfigurationError: It is none, or holds credentials.
+    """
+    try:
+        parts = urllib.parse.urlsplit(url)
+        known = parts.scheme in {"http", "https"} and parts.hostname and (parts.port or True)
+    except ValueError:
+        known = False
+    if not known:
+        raise ConfigurationError(f"{url!r} is no URL of {whose}; expected one such as {example}")
+    if "@" in parts.netloc:
+        raise ConfigurationError(f"the URL of {whose} holds credentials; name it without them")
+    return urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
+
+
+def seconds_of(lookback: str) -> int:
+    """A time such as ``30m``, ``6h`` or ``7d``, in seconds.
+
+    Raises:
+        ConfigurationError: It is none.
+    """
+    match = re.fullmatch(r"([1-9][0-9]{0,5})([smhd])", lookback)
+    if match is None:
+        raise ConfigurationError(f"the lookback must be a number and a unit, such as 30m, 6h or 7d, got {lookback!r}")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+class JaegerApi:
+    """One Jaeger, asked over HTTP."""
+
+    def __init__(self, url: str, on_problem: Callable[[str], None], limit: int) -> None:
+        base = base_url(url, "a Jaeger", "http://localhost:16686")
+        if limit < 1:
+            raise ConfigurationError(f"the limit must be at least 1 trace, got {limit}")
+        self._base = base
+        self._on_problem = on_problem
+        self._limit = limit
+
+    def services(self) -> list[str]:
+        """The services that it has spans of."""
+        found = self._get("/api/v3/services", {}).get("services") or []
+        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+            raise self._no_jaeger()
+        return sorted(found)
+
+    def chosen_services(self, service: str | None) -> list[str]:
+        """The services to ask: that one, or all.
+
+        Raises:
+            UnknownNameError: Jaeger knows no such service.
+        """
+        known = self.services()
+        if service is not None and service not in known:
+            raise UnknownNameError("service", service, known)
+        return known if service is None else [service]
+
+    def at_once(self, ask: Callable[[U], T], what: Iterable[U]) -> list[T]:
+        """The answers to several questions, a few of them asked at a time, in their order."""
+        with ThreadPoolExecutor(_AT_A_TIME) as pool:
+            return list(pool.map(ask, what))
+
+    def search(self, service: str, since: int, until: int) -> Iterator[StoredSpan]:
+        """The spans of the traces with an assembly that began within a time, in nanoseconds since 1970."""
+
+        def ask(start: int, stop: int) -> tuple[int, list[StoredSpan]]:
+            spans = self._search(service, start, stop)
+            return len({span.trace_id for span in spans}), spans
+
+        return self._halved(since, until, ask)
+
+    def _halved(self, since: int, until: int, ask: Callable[[int, int], tuple[int, list[T]]]) -> Iterator[T]:
+        """What is found in a window of time, which is halved where Jaeger may have more traces than it gives."""
+        waiting = [(since, until)]
+        while waiting:
+            start, stop = waiting.pop()
+            traces, found = ask(start, stop)
+            if traces >= self._limit and stop - start > _SHORTEST:
+                middle = (start + stop) // 2
+                waiting += [(middle, stop), (start, middle)]
+                continue
+            if traces >= self._limit:
+                self._on_problem(f"{self._base}: {self._limit} traces or more at once; some may be missing")
+            yield from found
+
+    def _search(self, service: str, start: int, stop: int) -> list[StoredSpan]:
+        query = {
+            "query.service_name": service,
+            "query.operation_name": names.SPAN_ASSEMBLE_CONTEXT,
+            "query.start_time_min": _rfc3339(start),
+            "query.start_time_max": _rfc3339(stop),
+            "query.num_traces": str(self._limit),  # as it is called up to 2.13; later, by the name of its API, as below
+            "query.search_depth": str(self._limit),
+        }
+        return self._spans(self._get("/api/v3/traces", query, none_is_404=True))
+
+    def trace(self, trace_id: str) -> list[StoredSpan]:
+        """The spans of one trace."""
+        return self._spans(self._get(f"/api/v3/traces/{trace_id}", {}, none_is_404=True))
+
+    def traces(self, trace_ids: Iterable[str]) -> list[StoredSpan]:
+        """The spans of several traces."""
+        return [span for spans in self.at_once(self.trace, dict.fromkeys(trace_ids)) for span in spans]
+
+    def find(self, service: str, tags: Mapping[str, str], since: int, until: int) -> list[FoundAssembly]:
+        """The assemblies with these attributes among the newest traces that have one, as many as the limit."""
+        return [one for row in self._rows(service, tags, since, until) for one in self._found(service, row, tags)]
+
+    def traces_with(self, service: str, tags: Mapping[str, str], since: int, until: int) -> list[str]:
+        """The ids of all traces with an assembly that has these attributes."""
+
+        def ask(start: int, stop: int) -> tuple[int, list[str]]:
+            rows = self._rows(service, tags, start, stop)
+            return len(rows), [trace for trace, _ in rows]
+
+        return list(dict.fromkeys(self._halved(since, until, ask)))
+
+    def _rows(self, service: str, tags: Mapping[str, str], since: int, until: int) -> list[tuple[str, list[Any]]]:
+        """Trace ids with spans, as the older API tells them.
+
+        Raises:
+            NoJaegerError: It does not have that API.
+        """
+        query = {
+            "service": service,
+            "operation": names.SPAN_ASSEMBLE_CONTEXT,
+            **({"tags": json.dumps(tags)} if tags else {}),
+            "start": str(since // 1000),
+            "end": str(-(-until // 1000)),
+            "limit": str(self._limit),
+        }
+        rows = self._get("/api/traces", query).get("data") or []
+        try:
+            return [(str(row["traceID"]).rjust(32, "0"), list(row["spans"])) for row in rows]
+        except (TypeError, KeyError):
+            raise self._no_jaeger() from None
+
+    def _found(self, service: str, row: tuple[str, list[Any]], tags: Mapping[str, str]) -> Iterator[FoundAssembly]:
+        trace, spans = row
+        for span in spans:
+            try:
+                if span["operationName"] != names.SPAN_ASSEMBLE_CONTEXT:
+                    continue
+                attributes = {tag["key"]: tag["value"] for tag in span["tags"]}
+                started = int(span["startTime"])
+            except (TypeError, KeyError, ValueError):
+                raise self._no_jaeger() from None
+            if all(_text_of(attributes.get(name)) == value for name, value in tags.items()):
+                yield FoundAssembly(service, trace, started, attributes)
+
+    def _spans(self, answer: Mapping[str, Any]) -> list[StoredSpan]:
+        result = answer.get("result")
+        if result is None:
+            return []
+        line = read_line(json.dumps(result).encode())
+        if line.problem is not None:
+            self._on_problem(f"{self._base}: {line.problem}")
+        return line.spans
+
+    def _get(self, path: str, query: Mapping[str, str], *, none_is_404: bool = False) -> dict[str, Any]:
+        target = f"{self._base}{path}" + (f"?{urllib.parse.urlencode(query)}" if query else "")
+        request = urllib.request.Request(target, headers={"Accept": "application/json"})  # noqa: S310  # http(s) only
+        try:
+            with _OPENER.open(request, timeout=_TIMEOUT) as response:
+                body = self._read(response)
+        except urllib.error.HTTPError as error:
+            body = error.read(65_536)
+            said = _error_of(body)
+            if none_is_404 and error.code == 404 and said is not None:
+                return {}
+            if said is None:
+                raise self._no_jaeger(f" (HTTP {error.code} at {path})") from None
+            raise AssemblyError(f"{self._base}: Jaeger failed: {said}") from None
+        except http.client.HTTPException:
+            raise self._no_jaeger() from None
+        except OSError as error:  # a URLError or a timeout
+            why = getattr(error, "reason", error)
+            reason = getattr(why, "strerror", None) or str(why) or type(error).__name__
+            raise AssemblyError(f"cannot connect to {self._base}: {str(reason).lower()}") from None
+        try:
+            answer = json.loads(body)
+        except (ValueError, RecursionError):
+            raise self._no_jaeger() from None
+        if not isinstance(answer, dict):
+            raise self._no_jaeger()
+        return answer
+
+    def _read(self, response: http.client.HTTPResponse) -> bytes:
+        chunks: list[bytes] = []
+        size, until = 0, time.monotonic() + _LONGEST
+        while chunk := response.read1(1 << 20):
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > _MOST_BYTES or time.monotonic() > until:
+                what = "is over 512 MiB" if size > _MOST_BYTES else f"takes more than {_LONGEST:.0f} s"
+                raise AssemblyError(f"{self._base}: an answer {what}; ask for less with a service or a lookback")
+        return b"".join(chunks)
+
+    def _no_jaeger(self, more: str = "") -> NoJaegerError:
+        return NoJaegerError(f"what answers at {self._base} is no Jaeger, or one without /api/v3{more}")
+
+
+def _text_of(value: Any) -> str:
+    """A value as it is searched for."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class NoJaegerError(AssemblyError):
+    """What answers is no Jaeger, or not one that knows this path."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A login page is no answer, and another scheme is none of ours to follow."""
+
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        return None
+
+
+_OPENER: Final = urllib.request.build_opener(_NoRedirect)
+
+
+def _error_of(body: bytes) -> str | None:
+    """What Jaeger says of a failure, in either of its forms; None where it is not Jaeger that answered."""
+    try:
+        answer = json.loads(body)
+        said = answer["error"]["message"] if "error" in answer else answer["errors"][0]["msg"]
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+        return None
+    return str(said)[:200]
+
+
+def _rfc3339(nanoseconds: int) -> str:
+    whole, rest = divmod(nanoseconds, 1_000_000_000)
+    return f"{datetime.fromtimestamp(whole, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09}Z"
