@@ -3,8 +3,7 @@
 PYTHONPATH=scripts:tests/explain python scripts/record_jaeger.py
 
 It starts the Jaeger that `make test-stack` builds, replays the conversations of `tests/explain/talk.py` into it, and
-writes the bodies of its answers to `tests/explain/recorded_jaeger.json`. Of a search by tag the tests read the traces'
-ids alone: its spans are left out.
+writes the bodies of its answers to `tests/explain/recorded_jaeger.json`.
 """
 
 from __future__ import annotations
@@ -62,13 +61,6 @@ def get(jaeger: Jaeger, path: str, **query: object) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def search(jaeger: Jaeger, conversation: str) -> dict[str, object]:
-    """The traces with an assembly of a conversation, without their spans."""
-    tags = json.dumps({"gen_ai.conversation.id": conversation})
-    found = json.loads(get(jaeger, "/api/traces", service=SERVICE, tags=tags, limit=100, lookback="1h")[1])
-    return found | {"data": [row | {"spans": [], "processes": {}} for row in found["data"]]}
-
-
 def assemblies(jaeger: Jaeger) -> list[str]:
     """The assemblies that it has by now, each by the trace that it is in."""
     found = json.loads(get(jaeger, "/api/traces", service=SERVICE, limit=100, lookback="1h")[1])["data"]
@@ -83,7 +75,6 @@ def answers(jaeger: Jaeger) -> dict[str, object]:
     return {
         "services": get(jaeger, "/api/v3/services")[1],
         "traces": {trace: get(jaeger, f"/api/v3/traces/{trace}")[1] for trace in traces},
-        "search": {name: json.dumps(search(jaeger, name)) for name in TALKS},
         "nothing": get(jaeger, "/api/v3/traces", **asked),
         "failed": get(jaeger, "/api/v3/traces", **asked | {"query.num_traces": 10_000_000}),
     }

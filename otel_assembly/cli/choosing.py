@@ -149,13 +149,22 @@ def _of_transcript(ledgers: Sequence[LedgerHistory], path: str, where: str) -> l
         facts = [describe(message) for message in found.messages]
         first = next((at for at, one in enumerate(facts) if one.kind != EventKind.SYSTEM), len(facts))
         sizes.append([sum(len(text.encode("utf-8", "surrogatepass")) for text in one.texts) for one in facts[first:]])
-    fitting = []
-    for ledger in ledgers:
-        conversation = told_of(ledger).conversation
-        came = [ledger.items[item].bytes for item in sorted(ledger.items, key=item_key) if not item_key(item)[0]]
-        unnamed = conversation is None and any(came == one[: len(came)] for one in sizes)
-        if conversation in ids or unnamed:
-            fitting.append(ledger)
+    named = [ledger for ledger in ledgers if told_of(ledger).conversation in ids]
+    alike = {
+        ledger.id: len(came)
+        for ledger in ledgers
+        if told_of(ledger).conversation is None
+        and (came := _sizes_of(ledger))
+        and any(came == one[: len(came)] for one in sizes)
+    }
+    # Of conversations that begin alike, those that go furthest: a file is replayed to its end.
+    longest = max(alike.values(), default=0)
+    fitting = named + [ledger for ledger in ledgers if alike.get(ledger.id) == longest]
     if not fitting:
         raise AssemblyError(f"{where}: no conversation is one of {path}")
     return fitting
+
+
+def _sizes_of(ledger: LedgerHistory) -> list[int]:
+    """The bytes of each item that came in."""
+    return [ledger.items[item].bytes for item in sorted(ledger.items, key=item_key) if not item_key(item)[0]]

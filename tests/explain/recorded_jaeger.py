@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from contextlib import contextmanager
 from datetime import datetime
@@ -14,9 +15,33 @@ RECORDED = json.loads(Path(__file__).with_name("recorded_jaeger.json").read_text
 TRACES = {trace: json.loads(body)["result"] for trace, body in RECORDED["traces"].items()}
 
 
-def starts(trace):
-    spans = [s for r in TRACES[trace]["resourceSpans"] for scope in r["scopeSpans"] for s in scope["spans"]]
-    return min(int(s["startTimeUnixNano"]) for s in spans)
+def spans_of(result):
+    return [s for r in result["resourceSpans"] for scope in r["scopeSpans"] for s in scope["spans"]]
+
+
+def starts(trace, traces=TRACES):
+    return min(int(s["startTimeUnixNano"]) for s in spans_of(traces[trace]))
+
+
+def copies(count, conversation="talk-2", overflowed=False):
+    """The traces of that many conversations like this one, each with ids of its own, by trace id."""
+    made = {}
+    of = {trace: json.dumps(result) for trace, result in TRACES.items() if f'"{conversation}"' in json.dumps(result)}
+    for number in range(count):
+        for place, (trace, text) in enumerate(of.items()):
+            tagged = f"{number:08x}{place:04x}{overflowed:04x}".rjust(32, "f")
+            ledger = next(tag["stringValue"] for tag in _tags(text) if tag["key"] == "assembly.ledger.id")
+            text = text.replace(trace, tagged).replace(f'"{conversation}"', f'"{conversation}-{number}"')
+            text = text.replace(ledger, f"{number:08x}{overflowed:04x}".rjust(32, "e"))
+            if overflowed:
+                text = re.sub(r'("assembly.overflowed", "value": {"boolValue": )false', r"\1true", text)
+            made[tagged] = json.loads(text)
+    return made
+
+
+def _tags(text):
+    spans = spans_of(json.loads(text))
+    return [{"key": one["key"], **one["value"]} for span in spans for one in span["attributes"]]
 
 
 BEGUN = min(map(starts, TRACES))
@@ -47,27 +72,65 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/api/traces":
             return self.by_tag(query)
         trace = unquote(path.rpartition("/")[2])
-        return (200, RECORDED["traces"][trace]) if trace in TRACES else tuple(RECORDED["nothing"])
+        if trace not in self.server.traces:
+            return tuple(RECORDED["nothing"])
+        self.server.sent.append(trace)
+        return 200, json.dumps({"result": self.server.traces[trace]})
 
     def search(self, query):
         """The newest traces of a window of time, together in one answer."""
         least, most = (_nanoseconds(query[f"query.start_time_{end}"]) for end in ("min", "max"))
-        there = sorted((t for t in TRACES if least <= starts(t) <= most), key=starts)
+        there = self.between(least, most)
         if query["query.service_name"] not in RECORDED["services"] or not there:
             return tuple(RECORDED["nothing"])
         found = there[-int(query["query.num_traces"]) :]
-        rows = [row for trace in found for row in TRACES[trace]["resourceSpans"]]
+        self.server.sent += found
+        rows = [row for trace in found for row in self.server.traces[trace]["resourceSpans"]]
         return 200, json.dumps({"result": {"resourceSpans": rows}})
 
+    def between(self, least, most):
+        at = self.server.starts
+        return sorted((trace for trace in self.server.traces if least <= at[trace] <= most), key=at.__getitem__)
+
     def by_tag(self, query):
-        (conversation,) = json.loads(query["tags"]).values()
-        rows = json.loads(RECORDED["search"].get(conversation) or '{"data": []}')["data"]
-        least, most = int(query["start"]) * 1000, int(query["end"]) * 1000
-        there = sorted((r for r in rows if least <= starts(r["traceID"]) <= most), key=lambda r: starts(r["traceID"]))
-        return 200, json.dumps({"data": there[-int(query["limit"]) :], "total": 0, "errors": None})
+        """The newest traces with a span of that name that has all the tags, as the older API tells them."""
+        tags = json.loads(query.get("tags", "{}"))
+        there = self.between(int(query["start"]) * 1000, int(query["end"]) * 1000)
+        rows = [row for trace in reversed(there) if (row := self.row(trace, query["operation"], tags)) is not None]
+        rows = rows[: int(query["limit"])]
+        self.server.searched += len(rows)
+        return 200, json.dumps({"data": rows, "total": 0, "limit": 0, "offset": 0, "errors": None})
+
+    def row(self, trace, operation, tags):
+        spans = [
+            {
+                "traceID": trace,
+                "operationName": span["name"],
+                "startTime": int(span["startTimeUnixNano"]) // 1000,
+                "tags": [{"key": one["key"], "value": _plain(one["value"])} for one in span["attributes"]],
+            }
+            for span in spans_of(self.server.traces[trace])
+        ]
+        for span in spans:
+            held = {tag["key"]: _as_searched(tag["value"]) for tag in span["tags"]}
+            if span["operationName"] == operation and tags.items() <= held.items():
+                return {"traceID": trace, "spans": spans, "processes": {}, "warnings": None}
+        return None
 
     def log_message(self, *args):
         pass
+
+
+def _plain(value):
+    """A value as the older API has it: arrays as their JSON text."""
+    ((kind, held),) = value.items()
+    if kind == "arrayValue":
+        return json.dumps([_plain(one) for one in held.get("values", [])])
+    return int(held) if kind == "intValue" else held
+
+
+def _as_searched(value):
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _nanoseconds(text):
@@ -76,10 +139,16 @@ def _nanoseconds(text):
 
 
 @contextmanager
-def serving(instead=None, without=None):
-    """The server; `instead` is a status and a body that it gives to everything, `without` a path it does not know."""
+def serving(instead=None, without=None, more=None):
+    """The server; `instead` is a status and a body that it gives to everything, `without` a path it does not know.
+
+    It notes what it is asked (`asked`), the traces that it hands out (`sent`), and how many it tells of in searches by
+    tag (`searched`). `more` are traces that it has beside those that were recorded.
+    """
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.asked, server.instead, server.without = [], instead, without
+    server.sent, server.searched, server.traces = [], 0, TRACES | (more or {})
+    server.starts = {trace: starts(trace, server.traces) for trace in server.traces}
     server.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

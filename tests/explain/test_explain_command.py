@@ -119,7 +119,8 @@ def test_several_conversations_are_the_choices(run, traces):
     said = run("explain", "--traces", traces, "--turn", 0)
     assert said.status == 2
     assert "2 ledgers" in said.err
-    assert [part in said.err for part in ("conversation talk-1", "conversation talk-2", "turns 0 to 7")] == [True] * 3
+    parts = ("conversation talk-1", "conversation talk-2", "agent replay", "turns 0 to 7")
+    assert [part in said.err for part in parts] == [True] * 4
     ledger = said.err.split("--ledger ")[2].split(",")[0]
     assert run("explain", "--traces", traces, "--turn", 0, "--ledger", ledger).status == 0
 
@@ -132,11 +133,14 @@ def test_several_conversations_are_the_choices(run, traces):
         (["--turn", "x"], 2, "must be a whole number"),
         (["--turn", "-1"], 2, "must be a whole number"),
         (["--turn", "0", "--item", "1", "--find", "a"], 2, "not allowed with"),
-        (["--turn", "0", "--transcript", "x.jsonl"], 2, "--find"),
+        (["--turn", "0", "--transcript", "x.jsonl"], 2, "x.jsonl"),
+        (["--turn", "0", "--trace", "xyz"], 2, "must be a trace's id"),
+        (["--turn", "0", "--trace", "abc"], 1, "no assembly has the trace"),
+        (["--overflowed"], 1, "no turn overflowed"),
+        (["--agent", "nobody"], 1, "no conversation has the agent 'nobody'; there are: replay"),
         (["--turn", "0", "--lookback", "2d"], 2, "--jaeger"),
         (["--turn", "0", "--ledger", "zz"], 1, "no ledger has the id"),
         (["--turn", "7", "--find", ""], 2, "needs a text"),
-        ([], 2, "--turn"),
     ],
 )
 def test_what_cannot_be_answered_is_one_line(explain, transcript, arguments, status, said):

@@ -86,7 +86,7 @@ def test_one_conversation_on_stdout(otel_assembly, spans):
         (["talks.jsonl"], 2, "talks.jsonl:1"),
         (["."], 2, "is a folder"),
         (["spans.jsonl", "-o", "no/such/folder/page.html"], 2, "the page cannot be written"),
-        (["spans.jsonl", "--conversation", "third"], 1, "no assembly of the conversation 'third'"),
+        (["spans.jsonl", "--conversation", "third"], 1, "no conversation has the id 'third'; there are: first, second"),
     ],
 )
 def test_what_is_wrong_is_one_line(otel_assembly, spans, arguments, status, says):
