@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from otel_assembly._internal.forks import worked_out_once
 from otel_assembly.decision import DecisionOutcome, DecisionReason, PromptPart
@@ -22,14 +22,14 @@ from otel_assembly.explain.explanation import (
 from otel_assembly.explain.remedy import Remedy
 from otel_assembly.explain.unsent import UnsentTurn, sent_nothing
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.ledger_history import ALLOCATOR
+from otel_assembly.telemetry.ledger_history import ALLOCATOR, ReportedExit
 from otel_assembly.telemetry.span_values import runs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from otel_assembly.policies.base import AssemblyPolicy
-    from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedBlock, ReportedExit, ReportedTurn
+    from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedBlock, ReportedTurn
 
 
 def explain(ledger: LedgerHistory, turn: int, item: str, policies: Iterable[type[AssemblyPolicy]] = ()) -> Explanation:
@@ -218,22 +218,23 @@ class _OfTurn:
         exit_ = next((found for step in reversed(self.turn.steps) if (found := step.exit(answer.item))), None)
         if exit_ is not None:
             return replace(answer, reason=exit_.reason, policy=exit_.policy, index=exit_.index)
+        if why.error == names.ERROR_CONTEXT_OVERFLOW:
+            answer = replace(answer, reason=DecisionReason.OVER_BUDGET.value)
         kept = self.unsent.keeps(answer.item)
-        return replace(answer, raises=(kept,) if kept is not None else ())
+        return replace(answer, policy=why.policy, index=why.index, raises=(kept,) if kept is not None else ())
 
     def _all_of_it(self) -> list[Absence]:
         """What came in, where nothing was sent: by the policy that had taken it, or by what it was to the turn."""
         why = self.unsent.why
-        groups: dict[tuple[Any, ...], list[str]] = {}
+        groups: dict[tuple[str | None, str | None, int | None, str, str | None], list[str]] = {}
         for item in self.turn.offered or ():
             exit_ = next((found for step in reversed(self.turn.steps) if (found := step.exit(item))), None)
-            if exit_ is not None:
-                key: tuple[Any, ...] = (exit_.reason, exit_.policy, exit_.index, exit_.outcome, "taken")
-            else:
-                key = (why.error, why.policy, why.index, "not_sent", self.unsent.part(item))
-            groups.setdefault(key, []).append(item)
+            how = exit_ or ReportedExit(why.error, why.policy, why.index, "not_sent")
+            part = "taken" if exit_ is not None else self.unsent.part(item)
+            groups.setdefault((how.reason, how.policy, how.index, how.outcome, part), []).append(item)
         return [
-            Absence(*key, tuple(items), self.remedy.tokens_of(items), part) for (*key, part), items in groups.items()
+            Absence(reason, policy, index, outcome, tuple(items), self.remedy.tokens_of(items), part)
+            for (reason, policy, index, outcome, part), items in groups.items()
         ]
 
     # In the prompt

@@ -116,7 +116,9 @@ class UnsentTurn:
         known = self.ledger.item(self.turn.number, item)
         kind = known.kind if known is not None else None
         cuttable = {block.attributes.get(names.BLOCK_CUTTABLE) for block in step.blocks if block.kind == kind}
-        return {True: "cuttable_block", False: "fixed_block"}[cuttable.pop()] if len(cuttable) == 1 else None
+        if len(cuttable) != 1 or None in cuttable:
+            return None
+        return "cuttable_block" if True in cuttable else "fixed_block"
 
     def keeps(self, item: str) -> Raise | None:
         """The smallest limit of the policy that failed with which a prompt is sent and the item is in it."""

@@ -105,7 +105,7 @@ def said(about: Explanation) -> Iterator[tuple[str, str]]:
 
 def _decided(about: Explanation) -> Iterator[tuple[str, str]]:
     """By which rule, since when, and beside what."""
-    if about.reason is not None:
+    if about.reason is not None and (about.unsent is None or about.part == "taken"):
         by = f"{about.policy} (policy {about.index})" if about.policy is not None else ""
         rule = RULES.get(about.reason, "")  # type: ignore[call-overload]  # a StrEnum's members equal their strings
         rule = f"{about.reason}: {rule}" if rule else about.reason

@@ -167,6 +167,6 @@ def test_where_what_may_not_be_cut_does_not_fit_the_window_that_holds_it_is_name
     desk = Desk(made, 60)
     answer = explain(desk.ledger, 1, "0")
     assert (answer.outcome, answer.policy, answer.reason) == ("not_sent", "allocator", "over_budget")
-    (change,) = answer.raises
+    (change,) = answer.unsent.raises
     assert Desk(made, change.to).ledger.turn(1).sent
     assert not Desk(made, change.to - 1).ledger.turn(1).sent
