@@ -32,8 +32,9 @@ def shown(run, tmp_path, monkeypatch):
 
 def test_every_command_works_and_the_answer_is_the_one_that_is_shown(shown):
     assert [(line, said.err) for line, said in shown if said.status] == []
-    (answer,) = blocks("text")
-    assert [said.out for line, said in shown if line.endswith("--turn 7 --item 2")] == [answer]
+    dropped, unsent = blocks("text")
+    assert [said.out for line, said in shown if line.endswith("spans.jsonl --turn 7 --item 2")] == [dropped]
+    assert [said.out for line, said in shown if line.endswith("--overflowed --turn 2 --item 1")] == [unsent]
 
 
 def test_the_python_works(shown, capsys):
