@@ -53,6 +53,11 @@ _MODEL_CALLS: Final = (
     'gen_ai_client_operation_duration_seconds_count{gen_ai_operation_name=~"chat|generate_content|text_completion"}',
     "gen_ai_client_inference_duration_seconds_count",
 )
+#: No span is in both: what the exporter gives up had left the processor's queue.
+_SPANS_LOST: Final = (
+    'otel_sdk_processor_span_processed_total{error_type!=""}',
+    'otel_sdk_exporter_span_exported_total{error_type!=""}',
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,7 @@ def _groups() -> tuple[Group, ...]:
 
 
 def _events() -> tuple[Rule, ...]:
+    no_room, given_up = (_risen(counter, (*_SERVICE, "error_type"), "15m", _A_DAY) for counter in _SPANS_LOST)
     return (
         *_new("budget_overflows", "assembly_budget_overflows_total", _AGENT_OF_FRAMEWORK, _SHORT, _A_DAY),
         *_new("halts", "assembly_halts_total", _AGENT_OF_FRAMEWORK, _SHORT, _A_DAY),
@@ -108,12 +114,9 @@ def _events() -> tuple[Rule, ...]:
             _SHORT,
             _A_DAY,
         ),
-        *_new(
-            "sdk_spans_lost",
-            'otel_sdk_processor_span_processed_total{error_type!=""}',
-            (*_SERVICE, "error_type"),
-            _SHORT,
-            _A_DAY,
+        Rule(
+            "assembly:sdk_spans_lost:new15m",
+            f"# The processor had no room for them, or the exporter gave up sending them.\n{no_room}\nor\n{given_up}",
         ),
     )
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import urllib.parse
 
 import pytest
 from driving import SPANS_A_TURN, DrivenAgent, spans_in
 from local_stack import COLLECTORS, Collector, wait_until
 
 COUNTED = {"OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED": "true"}
+TRACES_TIMEOUT = "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT"
+LOST = "AssemblySpansLost"
 MIB = 2**20
 
 
@@ -44,6 +47,18 @@ def all_accounted_for(prometheus, service, spans):
     numbers = counted(prometheus, service)
     known = numbers["taken"] + numbers["failed"] + numbers["queue full"]
     return numbers if numbers["started"] == known == spans else None
+
+
+def overflowed(jaeger, service):
+    """The traces of a service in which an assembly overflowed."""
+    tags = urllib.parse.quote('{"assembly.overflowed":"true"}')
+    return jaeger.get(f"/api/traces?service={service}&tags={tags}")["data"]
+
+
+def firing(prometheus, service):
+    """What alerts of a service fire, with their severities."""
+    alerts = prometheus.query(f'ALERTS{{job="{service}",alertstate="firing"}}')
+    return {(alert["metric"]["alertname"], alert["metric"]["severity"]) for alert in alerts}
 
 
 def test_an_agent_assembles_the_same_bytes_while_its_collector_is_down(collector, tmp_path):
@@ -127,3 +142,35 @@ def test_what_was_lost_while_the_collector_was_away_is_a_number_in_prometheus(co
             what="the spans in Jaeger",
         )
         assert agent.end() == 0
+
+
+def test_a_collector_that_is_away_for_twenty_seconds_costs_an_overflow_its_trace_and_that_pages_unless_exports_wait(
+    collector, stack, tmp_path
+):
+    prometheus = stack.prometheus
+    default, patient = "away-default", "away-patient"
+    collector.start()
+    with (
+        DrivenAgent(default, tmp_path, collector.otlp_grpc, settings=COUNTED | {TRACES_TIMEOUT: "10"}) as one,
+        DrivenAgent(patient, tmp_path, collector.otlp_grpc, settings=COUNTED | {TRACES_TIMEOUT: "60"}) as other,
+    ):
+        for agent in (one, other):
+            agent.ask("turns", 10)
+        for service in (default, patient):
+            wait_until(lambda name=service: spans_in(stack.jaeger, name), seconds=30, what="the first spans in Jaeger")
+        collector.kill()
+        for agent in (one, other):
+            agent.ask("overflow")
+            agent.tell("turns", 40, 2)
+        for agent in (one, other):
+            agent.hear()
+        collector.start()
+        wait_until(lambda: overflowed(stack.jaeger, patient), seconds=60, what="the overflow of the patient one")
+        both = {(LOST, "critical"), (LOST, "warning")}
+        wait_until(lambda: firing(prometheus, default) >= both, seconds=60, what="the alert on lost spans")
+        assert counted(prometheus, default)["queue full"] == 0
+        assert counted(prometheus, default)["failed"] > 0
+        assert not overflowed(stack.jaeger, default)
+        assert LOST not in {name for name, _ in firing(prometheus, patient)}
+        assert "AssemblyBudgetOverflow" in {name for name, _ in firing(prometheus, patient)}
+        assert (one.end(), other.end()) == (0, 0)
