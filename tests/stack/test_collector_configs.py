@@ -138,6 +138,14 @@ def test_redaction_is_the_same_in_all():
     assert {redaction(name) for name in WHOLE} == {redaction("local.yaml")}
 
 
+def test_how_late_a_sender_is_is_measured_alike_by_those_that_hand_to_prometheus():
+    parts = ("filter/sender_delay", "transform/sender_delay")
+    measured = [
+        [CONFIGS[name]["processors"][part] for part in parts] for name in ("local.yaml", "gateway-balancer.yaml")
+    ]
+    assert measured[0] == measured[1]
+
+
 @pytest.mark.parametrize("name", WHOLE)
 def test_it_takes_a_message_of_more_than_4_mib(programs, stack, certificates, tmp_path, name):
     settings = for_tls(certificates) | {
