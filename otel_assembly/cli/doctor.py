@@ -49,6 +49,7 @@ _PLAIN = {"ok": "ok  ", "note": "note", "fail": "FAIL"}
 _COLUMN = 38
 _NARROW = 100
 _WAIT = 30.0
+_AUTOGEN_WITHOUT_TRACING = "AUTOGEN_DISABLE_RUNTIME_TRACING"
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -211,3 +212,22 @@ def _content() -> Iterator[Finding]:
     messages = "exported" if settings.capture_alert_message else "not exported"
     yield Finding("ok", "alert messages", messages)
     yield Finding("ok", "alerts, overflows and halts go to", settings.alert_signal.value)
+    yield from _content_of_others()
+
+
+def _content_of_others() -> Iterator[Finding]:
+    """What AutoGen's runtime writes onto spans of its own as soon as there is a tracer provider, as ours makes one."""
+    try:
+        metadata.version("autogen-core")
+    except metadata.PackageNotFoundError:
+        return
+    # AutoGen knows no other spelling of it.
+    if os.environ.get(_AUTOGEN_WITHOUT_TRACING) == "true":
+        yield Finding("ok", "AutoGen's runtime", f"opens no spans of its own ({_AUTOGEN_WITHOUT_TRACING}=true)")
+    else:
+        yield Finding(
+            "note",
+            "AutoGen's runtime",
+            "writes each message that its agents exchange whole onto spans of its own, whatever stands above; "
+            f"{_AUTOGEN_WITHOUT_TRACING}=true leaves them out",
+        )

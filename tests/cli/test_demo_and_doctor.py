@@ -130,6 +130,20 @@ def test_doctor_says_that_content_is_captured(quick_doctor):
     assert "captured (SPAN_ONLY)" in ran.out
 
 
+@pytest.mark.parametrize("value", ["", "false", "True", "1"])
+def test_doctor_warns_of_what_autogen_s_runtime_writes_unless_it_is_told_not_to(quick_doctor, value):
+    ran = quick_doctor(AUTOGEN_DISABLE_RUNTIME_TRACING=value)
+    assert ran.status == 0
+    (line,) = [line for line in ran.out.splitlines() if "AutoGen's runtime" in line]
+    assert "writes each message that its agents exchange whole onto spans of its own" in line
+    assert "AUTOGEN_DISABLE_RUNTIME_TRACING=true leaves them out" in line
+
+
+def test_doctor_says_that_autogen_s_runtime_writes_nothing(quick_doctor):
+    ran = quick_doctor(AUTOGEN_DISABLE_RUNTIME_TRACING="true")
+    assert "opens no spans of its own (AUTOGEN_DISABLE_RUNTIME_TRACING=true)" in ran.out
+
+
 @pytest.mark.parametrize("command", ["demo", "replay", "doctor"])
 def test_every_command_has_help(otel_assembly, command):
     ran = otel_assembly(command, "--help")
