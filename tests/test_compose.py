@@ -218,12 +218,34 @@ def test_an_exemplar_leads_to_the_datasource_of_jaeger_and_dashboards_are_read_f
         "jaeger": "jaeger",
         "alertmanager": "alertmanager",
     }
-    (destination,) = by_uid["prometheus"]["jsonData"]["exemplarTraceIdDestinations"]
-    assert destination["datasourceUid"] == "jaeger"
-    assert destination["name"] == "trace_id"
+    inside, outside = by_uid["prometheus"]["jsonData"]["exemplarTraceIdDestinations"]
+    assert inside["datasourceUid"] == "jaeger"
+    # A viewer may not open what is inside. Two dollars are one to Grafana, which would else look for a variable.
+    assert outside["url"] == "${JAEGER_PAGE_URL}/trace/$${__value.raw}"
+    assert inside["name"] == outside["name"] == "trace_id"
     (provider,) = yaml.safe_load((folder / "dashboards" / "assembly.yaml").read_text())["providers"]
     variable = provider["options"]["path"].strip("${}")
     assert here("grafana", SERVICES["grafana"]["environment"][variable]) == ROOT / "dashboards"
+
+
+def test_whoever_is_not_signed_in_at_grafana_only_looks_and_no_password_is_known_elsewhere(tmp_path):
+    given = SERVICES["grafana"]["environment"]
+    assert given["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+    assert not [name for name in given if "PASSWORD" in name and not name.endswith("__FILE")]
+    file = PurePosixPath(given["GF_SECURITY_ADMIN_PASSWORD__FILE"])
+    maker = SERVICES["grafana-password"]
+    assert mounts("grafana-password") == {str(file.parent): None}
+    assert f"{maker['volumes'][0]}:ro" in SERVICES["grafana"]["volumes"]
+    assert SERVICES["grafana"]["depends_on"]["grafana-password"]["condition"] == "service_completed_successfully"
+    program, path = maker["command"][2:]
+    assert path == str(file)
+    made = []
+    for name in ("one", "other", "one"):
+        subprocess.run([sys.executable, "-c", program, tmp_path / name], check=True, timeout=60)
+        made.append((tmp_path / name).read_text())
+    # Of the machine's own, and the same at the next start.
+    assert made[0] == made[2] != made[1]
+    assert len(made[0]) >= 20
 
 
 def test_the_queue_is_in_a_volume_that_the_collector_may_write():
@@ -241,10 +263,10 @@ def test_every_server_is_bounded_and_comes_back():
         assert "mem_limit" in service, name
         assert service["security_opt"] == ["no-new-privileges:true"], name
         assert service["cap_drop"] == ["ALL"], name
-        if name != "queue-owner":
-            assert service["restart"] == "unless-stopped", name
+        once = name in ("queue-owner", "grafana-password")
+        assert service["restart"] == ("no" if once else "unless-stopped"), name
         # The Collector's image holds nothing that could ask, and what ends at once needs no asking.
-        assert ("healthcheck" in service) == (name not in ("collector", "queue-owner")), name
+        assert ("healthcheck" in service) == (name != "collector" and not once), name
 
 
 def test_the_collector_refuses_before_its_container_is_killed():
