@@ -94,6 +94,8 @@ def test_every_object_is_made_of_fields_of_the_api(objects):
         "StatefulSet": 2,
         "PodDisruptionBudget": 2,
         "NetworkPolicy": 1,
+        "Role": 1,
+        "RoleBinding": 1,
     }
     for each in objects.values():
         assert of_the_api(each) == each
