@@ -19,7 +19,7 @@ from otel_assembly.telemetry import conventions_registry as registry
 SECONDS = 60
 #: Of the next generation of GenAI's conventions: no released instrumentation emits it yet.
 NOT_EMITTED_YET = {"gen_ai_client_inference_duration_seconds_count"}
-WORDS = {"and", "or", "unless", "by", "on", "group_left", "offset", "sum", "max", "vector"}
+WORDS = {"and", "or", "unless", "by", "on", "group_left", "offset", "sum", "max", "min", "vector"}
 
 
 def _metrics(expression):
