@@ -1,4 +1,4 @@
-"""The page as one HTML file that loads nothing: its script, its styles, its charts' library and its data are in it."""
+"""The page as one HTML file that loads nothing: its script, its styles and its data are in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import os
 import re
 from functools import cache
 from importlib import resources
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,18 +39,14 @@ _UNSAFE: Final = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 
 
 def render_page(model: Mapping[str, Any]) -> str:
-    """The page of a `page_model`: HTML that a browser opens from a file, with no server and no network.
-
-    Raises:
-        ConfigurationError: The library that draws the charts is not installed.
-    """
-    charts, script = _embeddable(_charts()), _embeddable(_script())
+    """The page of a `page_model`: HTML that a browser opens from a file, with no server and no network."""
+    script = _embeddable(_script())
+    style = _asset("page.css")
     policy = "; ".join(
         (
             "default-src 'none'",
-            f"script-src {_hash(charts)} {_hash(script)}",
-            # The charts' library makes style elements as it goes. Styles run nothing, and they can load nothing here.
-            "style-src 'unsafe-inline'",
+            f"script-src {_hash(script)}",
+            f"style-src {_hash(style)}",
             "base-uri 'none'",
             "form-action 'none'",
         )
@@ -60,9 +55,8 @@ def render_page(model: Mapping[str, Any]) -> str:
         "policy": policy,
         "title": html.escape(str(model["title"]).encode("utf-8", "replace").decode()),
         "version": __version__,
-        "style": _asset("page.css"),
+        "style": style,
         "data": _json(model),
-        "charts": charts,
         "script": script,
     }
     # One pass: what a part holds is never read as the name of another one.
@@ -76,9 +70,8 @@ def write_page(spans: Iterable[SpanLike], path: str | os.PathLike[str], *, title
         The page's model.
 
     Raises:
-        ConfigurationError: The library that draws the charts is not installed, or the page cannot be written there.
+        ConfigurationError: The page cannot be written there.
     """
-    _charts()  # a missing library is worth knowing before a million spans are read
     model = page_model(spans, title=title)
     save_page(model, path)
     return model
@@ -110,19 +103,6 @@ def _json(model: Mapping[str, Any]) -> str:
         lambda found: f"\\u{ord(found[0]):04x}",
         json.dumps(model, ensure_ascii=False, separators=(",", ":"), allow_nan=False),
     )
-
-
-@cache
-def _charts() -> str:
-    """BokehJS as its package ships it; nothing of that package is imported."""
-    spec = find_spec("bokeh")
-    places = spec.submodule_search_locations if spec is not None else None
-    script = Path(next(iter(places or ("",)))) / "server" / "static" / "js" / "bokeh.min.js"
-    if not places or not script.is_file():
-        raise ConfigurationError(
-            "the library that draws the charts is not installed; install it: pip install 'otel-assembly[view]'"
-        )
-    return script.read_text(encoding="utf-8")
 
 
 @cache

@@ -25,10 +25,12 @@ def turn_row(turn: ReportedTurn, span: SpanLike, children: _Children, texts: Tex
     """Everything of a turn but its items' histories."""
     attributes = turn.attributes
     policies = [child for child in below(span, children) if child.name.startswith(names.SPAN_APPLY_POLICY)]
+    signals = _signals(span, policies)
     return known(
         {
             "n": turn.number,
             "trace": turn.trace_id,
+            "span": turn.span_id,
             "unsent": not turn.sent,
             "partial": turn.missing > 0,
             "start": span.start_ns // 1_000_000,
@@ -38,6 +40,7 @@ def turn_row(turn: ReportedTurn, span: SpanLike, children: _Children, texts: Tex
             "encoding": text(attributes.get(names.TOKENS_ENCODING)),
             "model": text(attributes.get(names.MODEL)),
             "budget": integer(attributes.get(names.BUDGET_TOKENS)),
+            "needs": _needs(turn, signals),
             "fixed": integer(attributes.get(names.BUDGET_FIXED)),
             "prefix": integer(attributes.get(names.PREFIX_TOKENS)),
             "break": text(attributes.get(names.PREFIX_BREAK)),
@@ -48,11 +51,19 @@ def turn_row(turn: ReportedTurn, span: SpanLike, children: _Children, texts: Tex
             "kept": turn.kept.texts,
             "new": integer(attributes.get(names.DROPPED_NEW)) or None,
             "steps": [_step(step) for step in turn.steps],
-            "signals": _signals(span, policies),
+            "signals": signals,
             "allocations": _allocations(span, children),
             "attempts": _attempts(span, children),
         }
     )
+
+
+def _needs(turn: ReportedTurn, signals: Iterable[Mapping[str, Any]]) -> int | None:
+    """What a prompt would have taken that its budget could not hold; None where no more was needed than was sent."""
+    budget, sent = integer(turn.attributes.get(names.BUDGET_TOKENS)), integer(turn.attributes.get(names.TOKENS_OUT))
+    over = max((signal.get("tokens", 0) for signal in signals if signal["what"] == "overflow"), default=0)
+    needs = budget + over if budget and over else 0
+    return needs if needs > (sent or 0) or not turn.sent else None
 
 
 def _step(step: ReportedStep) -> dict[str, Any]:

@@ -9,7 +9,11 @@ const conversations = data.conversations.map((one, index) => {
     seen.set(key, twins + 1);
     return new Ledger(raw, number, twins);
   });
-  return { ...one, ledgers, name: one.id ?? (one.ledgers[0].agent ? `${one.ledgers[0].agent}, conversation ${index + 1}` : `conversation ${index + 1}`) };
+  // Where a file holds one conversation, its name says more than an id that a framework made up.
+  const alone = one.file !== undefined && data.conversations.filter(({ file }) => file === one.file).length === 1;
+  const number = one.ledgers[0].agent ? `${one.ledgers[0].agent}, conversation ${index + 1}` : `conversation ${index + 1}`;
+  const name = alone ? one.file : one.id ?? (one.file ? `${one.file}, ${number}` : number);
+  return { ...one, ledgers, name, aside: name === one.id ? one.file : one.id };
 });
 
 const now = { conversation: 0, ledger: 0, turn: 0, open: false, item: null, filter: "all", table: false, window: { from: -0.5, to: 0.5 } };
@@ -57,8 +61,9 @@ function choose(index) {
   for (const one of conversations) one.shown = one === here();
   side?.table.draw(true);
   const ledgers = here().ledgers.filter(({ turns }) => turns.length);
-  now.turn = Math.min(...ledgers.map(({ first }) => first));
-  now.ledger = ledgers[0]?.number ?? 0;
+  const over = ledgers.find(({ overflow }) => overflow);
+  now.turn = over?.overflow.n ?? Math.min(...ledgers.map(({ first }) => first));
+  now.ledger = (over ?? ledgers[0])?.number ?? 0;
   fit();
   conversation();
   point();
@@ -85,7 +90,7 @@ function conversation() {
   refill(byId("main"),
     el("div", { class: "about" },
       el("h2", {}, foreign(name)),
-      el("p", { class: "dim" }, [first.agent ? ["agent ", foreign(first.agent)] : null, first.framework ? [" on ", foreign(first.framework)] : null,
+      el("p", { class: "dim" }, [here().aside ? [foreign(here().aside), ", "] : null, first.agent ? ["agent ", foreign(first.agent)] : null, first.framework ? [" on ", foreign(first.framework)] : null,
         ledgers[0].turns[0]?.model ? [", for ", foreign(ledgers[0].turns[0].model)] : null, alike ? " Side by side because every arrival agrees; there is no conversation id." : null]),
       el("div", { class: "legend" },
         el("ul", { "aria-label": "Kinds" }, kinds.map((one) => el("li", {}, kindLabel(one)))),
@@ -115,7 +120,7 @@ function drawCharts(kinds = kindsOf(here().ledgers), marks = Object.keys(MARKS).
   }
   const height = ledgers.length === 1 ? 250 : ledgers.length === 2 ? 190 : 150;
   // One scale for all variants, so that they can be compared, unless that would make one too flat to be read.
-  const tops = ledgers.map((ledger) => Math.max(ledger.totals().peak, ...ledger.totals().budgets));
+  const tops = ledgers.map(({ top }) => top);
   const most = Math.max(...tops);
   charts = ledgers.map((ledger, index) => new Chart(ledger, { height, kinds, marks, most: tops[index] * 4 < most ? tops[index] : most, window: now.window, on: chartEvents }));
   const seen = new IntersectionObserver((entries) => {
@@ -257,15 +262,20 @@ function showTurn() {
       el("button", { type: "button", class: "icon", "data-keep": "after", "aria-label": "Next turn", onclick: () => to(1) }, "›"),
       el("button", { type: "button", class: "icon", "aria-label": "Close the turn", onclick: closeTurn }, "✕")),
     turn.unsent ? el("p", { class: "note alarm" }, "Nothing was sent: the prompt could not be made.") : null,
-    turn.signals ? el("ul", { class: "signals", "aria-label": "Marks of this turn" }, turn.signals.map(signalLine)) : null,
+    turn.signals ? el("ul", { class: "signals", "aria-label": "Marks of this turn" }, turn.signals.map((signal) => signalLine(signal, turn))) : null,
     headFacts(ledger, turn, place), kindsTable(turn),
     changesOf(turn, (item) => follow(item)), variantsOf(here().ledgers, ledger, turn.n, (other) => { if (other.turn(now.turn)) openTurn(other, now.turn); }),
     policiesOf(turn), allocationsOf(turn), promptsOf(turn, texts),
     itemsOf(ledger, turn, place, texts, now.filter, {
       follow: (item) => follow(item), filter: (name) => { now.filter = name; }, followed: () => now.item, made: (table) => { parts.items = table; } }),
-    el("p", { class: "dim small" }, `${new Date(turn.start).toISOString().replace("T", " ").replace("Z", " UTC")} · took ${(turn.us / 1000).toFixed(2)} ms · trace `, el("code", {}, turn.trace)));
+    el("p", { class: "dim small" }, `${new Date(turn.start).toISOString().replace("T", " ").replace("Z", " UTC")} · took ${(turn.us / 1000).toFixed(2)} ms · trace `, traceOf(turn)));
   parts.items.settle();
   if (focused) parts.turn.querySelector(`[data-keep="${focused}"]`)?.focus();
+}
+
+function traceOf({ trace, span }) {
+  const code = el("code", {}, trace), to = data.traceLink;
+  return to ? el("a", { href: to.replace("{trace}", trace).replace("{span}", span), target: "_blank", rel: "noopener noreferrer" }, code) : code;
 }
 
 function closeTurn() {
@@ -336,7 +346,7 @@ function footer() {
   const key = (...names) => names.map((name) => el("kbd", {}, name));
   refill(byId("foot"), el("p", {}, "Keys: ", key("←", "→"), " turn, ", key("↑", "↓"), " variant, ", key("n", "p"), " next or previous mark, ", key("Enter"), " open, ", key("Esc"), " close, ",
     key("+", "−", "0"), " zoom, ", key("/"), " find, ", key("t"), " table."),
-  el("p", {}, "Made by otel-assembly. Nothing is loaded and nothing is sent. Charts: BokehJS ", Bokeh.version, ", BSD-3-Clause."));
+  el("p", {}, "Made by otel-assembly. Nothing is loaded and nothing is sent."));
 }
 
 function start() {
@@ -352,7 +362,11 @@ function start() {
     byId("side").append(side.node);
   } else byId("side").hidden = true;
   const asked = new URLSearchParams(location.hash.slice(1)), number = (name) => (asked.has(name) ? Number(asked.get(name)) : null);
-  choose(number("c") in conversations ? number("c") : 0);
+  // What somebody comes for, where the address names nothing: the first overflow of all.
+  const when = (one) => one.ledgers.reduce((first, { overflow }) => Math.min(first, overflow?.start ?? Infinity), Infinity);
+  const first = conversations.reduce((best, one, index) => (when(one) < when(conversations[best]) ? index : best), 0);
+  choose(number("c") in conversations ? number("c") : first);
+  if (!location.hash && active().overflow) openTurn(active(), now.turn);
   const ledger = here().ledgers[number("l") ?? 0];
   if (ledger?.turn(number("t"))) {
     if (asked.has("o")) openTurn(ledger, number("t"));

@@ -1,4 +1,4 @@
-// A ledger's turns as stacked bars under the ceiling's line. BokehJS draws; what can be reached and read lies above it.
+// A ledger's turns as stacked bars under the ceiling's line, on a canvas. What can be reached and read lies above it.
 
 const EDGE = { left: 54, right: 10, top: 6, bottom: 22 };
 const LANE = 13;
@@ -12,10 +12,36 @@ function ticks(top, wanted) {
   return Array.from({ length: Math.floor(top / step) + 1 }, (_, index) => index * step);
 }
 
+// Strokes of a tile that repeats: neighbours are told apart by more than their colour.
+const TILE = 6;
+const DOWN = [[3, 0, 3, 6]], ACROSS = [[0, 3, 6, 3]], RISING = [[-1, 1, 1, -1], [0, 6, 6, 0], [5, 7, 7, 5]], FALLING = RISING.map(([x, y, to, down]) => [x, 6 - y, to, 6 - down]);
+const HATCHES = {
+  vertical_line: [DOWN], horizontal_line: [ACROSS], cross: [DOWN, ACROSS], right_diagonal_line: [RISING], diagonal_cross: [RISING, FALLING], criss_cross: [RISING, FALLING],
+  dot: [[[2, 3, 4, 3]]],
+};
+const tiles = new Map();
+
+function hatch(name) {
+  if (!tiles.has(name)) {
+    const tile = el("canvas", { width: TILE, height: TILE }), draw = tile.getContext("2d");
+    draw.strokeStyle = name.endsWith("s_cross") || name.startsWith("diagonal") ? "#fff9" : "#0006";
+    draw.lineWidth = name === "dot" ? 2 : 1;
+    for (const [x, y, to, down] of HATCHES[name].flat()) line(draw, [[x, y], [to, down]]);
+    tiles.set(name, draw.createPattern(tile, "repeat"));
+  }
+  return tiles.get(name);
+}
+
+function line(draw, points) {
+  draw.beginPath();
+  for (const [x, y] of points) draw.lineTo(x, y);
+  draw.stroke();
+}
+
 class Chart {
   constructor(ledger, { height, kinds, most, marks, window, on }) {
     Object.assign(this, { ledger, height, kinds, most, lanes: marks, window, on });
-    this.canvas = el("div", { class: "canvas", inert: true });
+    this.canvas = el("canvas", { class: "canvas", "aria-hidden": "true" });
     this.cursor = el("div", { class: "cursor", role: "option", id: `turn-of-${ledger.number}`, "aria-selected": "true" });
     this.layer = el("div", {
       class: "layer", role: "listbox", tabindex: "0", "aria-label": `Turns of ${ledger.name}`, "aria-orientation": "horizontal",
@@ -57,21 +83,11 @@ class Chart {
   }
 
   move() {
-    if (!this.range) return;
-    this.range.setv({ start: this.window.from, end: this.window.to });
-    this.grain();
+    if (this.drawn) this.draw();
   }
 
-  // Bars with gaps where they are wide enough for it, patterns where they can be seen.
-  grain() {
-    const slot = (this.width - EDGE.left - EDGE.right) / (this.window.to - this.window.from);
-    const width = slot < 3 ? 1.6 : slot < 8 ? 0.9 : 0.8, hatched = slot < 5 ? 0 : 0.35;
-    if (this.grained !== `${width} ${hatched}`) for (const { glyph, pattern } of this.bars) {
-      glyph.width = { value: width };
-      if (pattern) glyph.hatch_alpha = { value: hatched };
-    }
-    this.grained = `${width} ${hatched}`;
-    this.ticks.ticks = this.turnTicks();
+  resize() {
+    if (this.drawn && this.drawn !== this.width && this.width) this.draw();
   }
 
   turnTicks() {
@@ -81,115 +97,102 @@ class Chart {
     return Array.from({ length: Math.max(0, Math.floor((to - first) / step) + 1) }, (_, index) => first + index * step);
   }
 
-  async draw() {
-    if (this.drawing) return this.drawing;
-    return (this.drawing = this.paint());
-  }
-
-  async paint() {
-    const models = Bokeh.require("models/index"), { Document } = Bokeh.require("document");
-    const turns = this.ledger.ordered.map((place) => this.ledger.turns[place]), xs = turns.map((turn) => turn.n);
-    const ink = css("--dim"), grid = css("--line"), alarm = css("--alarm");
-    const inner = this.height - EDGE.top - EDGE.bottom, lanes = this.lanes.length * LANE + (this.lanes.length ? 4 : 0);
+  // From the bottom up: grid, gaps, bars, what an overflow would have needed, the ceiling, marks; labels on the edges.
+  draw() {
+    const { width, height, canvas } = this, sharp = devicePixelRatio || 1, draw = canvas.getContext("2d");
+    if (!width) return;
+    Object.assign(canvas, { width: Math.round(width * sharp), height: Math.round(height * sharp) });
+    draw.scale(sharp, sharp);
+    const ink = css("--dim"), grid = css("--line"), right = width - EDGE.right, bottom = height - EDGE.bottom;
+    const inner = bottom - EDGE.top, lanes = this.lanes.length * LANE + (this.lanes.length ? 4 : 0);
     const top = (Math.max(1, this.most) * 1.04 * inner) / (inner - lanes);
-    this.range = new models.Range1d({ start: this.window.from, end: this.window.to });
-    this.ticks = new models.FixedTicker({ ticks: [] });
-    const plot = new models.Plot({
-      x_range: this.range, y_range: new models.Range1d({ start: 0, end: top }),
-      extra_y_ranges: new Map([["lanes", new models.Range1d({ start: inner / LANE, end: 0 })]]),
-      width: this.width, height: this.height, toolbar_location: null, outline_line_color: null,
-      background_fill_color: null, border_fill_color: null,
-      min_border_left: EDGE.left, min_border_right: EDGE.right, min_border_top: EDGE.top, min_border_bottom: EDGE.bottom,
-    });
-    const look = {
-      axis_line_color: grid, major_tick_line_color: grid, minor_tick_line_color: null,
-      major_label_text_color: ink, major_label_text_font_size: "11px", major_label_text_font: css("--sans"), major_tick_in: 0, major_tick_out: 3,
-    };
-    const high = ticks(this.most * 1.04, Math.max(2, Math.floor((inner - lanes) / 34)));
-    const yTicker = new models.FixedTicker({ ticks: high });
-    const left = new models.LinearAxis({
-      ticker: yTicker, ...look, axis_line_color: null, major_tick_line_color: null,
-      major_label_overrides: new Map(high.map((tick) => [tick, short(tick)])),
-    });
-    const bottom = new models.LinearAxis({ ticker: this.ticks, ...look, formatter: new models.BasicTickFormatter({ use_scientific: false }) });
-    plot.left = [left];
-    plot.below = [bottom];
-    plot.center = [new models.Grid({ dimension: 1, ticker: yTicker, grid_line_color: grid })];
-    const renderers = [];
-    const add = (data, glyph, more = {}) => {
-      renderers.push(new models.GlyphRenderer({
-        data_source: new models.ColumnDataSource({ data }), view: new models.CDSView({}), glyph, ...more,
-      }));
-      return glyph;
-    };
-    this.gaps(turns, (gaps) => add(gaps, new models.Quad({
-      left: { field: "left" }, right: { field: "right" }, top: { value: top }, bottom: { value: 0 },
-      fill_color: { value: grid }, fill_alpha: { value: 0.25 }, line_color: { value: null },
-      hatch_pattern: { value: "right_diagonal_line" }, hatch_color: { value: ink }, hatch_alpha: { value: 0.25 }, hatch_scale: { value: 8 },
-    })));
-    this.bars = [];
-    let floor = xs.map(() => 0);
-    for (const name of this.kinds) {
-      const tokens = turns.map((turn) => (turn.kinds ?? []).reduce((sum, [one, many]) => sum + (one === name ? many : 0), 0));
-      if (!tokens.some(Boolean)) continue;
-      const ceiling = floor.map((below, index) => below + tokens[index]);
-      const { color, pattern } = kind(name);
-      const glyph = add({ x: xs, bottom: floor, top: ceiling }, new models.VBar({
-        x: { field: "x" }, bottom: { field: "bottom" }, top: { field: "top" }, width: { value: 0.8 },
-        fill_color: { value: color }, line_color: { value: null },
-        hatch_pattern: { value: pattern ?? null }, hatch_color: { value: "#000000" }, hatch_alpha: { value: 0.35 }, hatch_scale: { value: 6 }, hatch_weight: { value: 1 },
-      }));
-      this.bars.push({ glyph, pattern });
-      floor = ceiling;
+    this.y = (tokens) => bottom - (tokens / top) * inner;
+    Object.assign(draw, { font: `11px ${css("--sans")}`, textBaseline: "middle", textAlign: "right", fillStyle: ink, strokeStyle: grid, lineWidth: 1 });
+    for (const tick of ticks(this.most * 1.04, Math.max(2, Math.floor((inner - lanes) / 34)))) {
+      const y = Math.round(this.y(tick)) + 0.5;
+      line(draw, [[EDGE.left, y], [right, y]]);
+      draw.fillText(short(tick), EDGE.left - 7, y);
     }
-    const over = turns.flatMap((turn) => (turn.signals ?? []).filter((one) => one.what === "overflow" && one.tokens && turn.budget).slice(0, 1)
-      .map((one) => [turn.n, turn.budget + one.tokens, turn.out ?? 0]));
-    if (over.length) {
-      const glyph = add({ x: over.map(([x]) => x), bottom: over.map(([, , out]) => out), top: over.map(([, need]) => Math.min(need, this.most * 1.04)) }, new models.VBar({
-        x: { field: "x" }, bottom: { field: "bottom" }, top: { field: "top" }, width: { value: 0.8 },
-        fill_color: { value: null }, line_color: { value: alarm }, line_dash: { value: [3, 2] }, line_width: { value: 1 },
-      }));
-      this.bars.push({ glyph });
-    }
-    const edge = { x: [], y: [] };
-    for (const turn of turns) {
-      edge.x.push(turn.n - 0.5, turn.n + 0.5);
-      edge.y.push(turn.budget ?? NaN, turn.budget ?? NaN);
-    }
-    add(edge, new models.Line({ x: { field: "x" }, y: { field: "y" }, line_color: { value: css("--ink") }, line_width: { value: 1.5 }, line_dash: { value: [5, 3] } }));
+    draw.textAlign = "center";
+    for (const tick of this.turnTicks()) draw.fillText(tick, this.x(tick), bottom + 12);
+    draw.save();
+    draw.beginPath();
+    draw.rect(EDGE.left, 0, right - EDGE.left, bottom);
+    draw.clip();
+    const turns = this.ledger.ordered.map((place) => this.ledger.turns[place]);
+    this.gaps(draw, turns, bottom);
+    const seen = turns.filter(({ n }) => n >= this.window.from - 1 && n <= this.window.to + 1);
+    this.bars(draw, seen);
+    this.ceiling(draw, seen);
     for (const [lane, mark] of this.lanes.entries()) {
-      const at = turns.filter((turn) => this.ledger.marks(turn).includes(mark)).map((turn) => turn.n);
-      if (at.length) add({ x: at, y: at.map(() => lane + 0.5) }, new models.Scatter({
-        x: { field: "x" }, y: { field: "y" }, marker: { value: MARKS[mark].shape }, size: { value: 7 },
-        fill_color: { value: css(`--mark-${mark}`) }, line_color: { value: css(`--mark-${mark}`) }, line_width: { value: mark === "overflow" ? 2 : 0.5 },
-      }), { y_range_name: "lanes" });
+      draw.fillStyle = css(`--mark-${mark}`);
+      for (const turn of seen) if (this.ledger.marks(turn).includes(mark)) draw.fillText(MARKS[mark].symbol, this.x(turn.n), EDGE.top + (lane + 0.5) * LANE);
     }
-    plot.renderers = renderers;
-    this.plot = plot;
-    this.grain();
-    const document_ = new Document();
-    document_.add_root(plot);
-    await Bokeh.embed.add_document_standalone(document_, refill(this.canvas));
+    draw.restore();
+    this.drawn = width;
     this.box.dataset.drawn = "";
   }
 
+  // Gaps between bars where they are wide enough for it, patterns where they can be seen.
+  bars(draw, turns) {
+    const slot = this.x(1) - this.x(0), wide = Math.max(1, slot * (slot < 8 ? 1 : 0.8)), alarm = css("--alarm");
+    for (const turn of turns) {
+      const left = this.x(turn.n) - wide / 2, kinds = new Map(turn.kinds);
+      let floor = 0;
+      for (const name of this.kinds) {
+        const { color, pattern } = kind(name), from = this.y(floor), to = this.y(floor += kinds.get(name) ?? 0);
+        if (from === to) continue;
+        for (const fill of [color, slot > 5 && pattern ? hatch(pattern) : null]) if (fill) {
+          draw.fillStyle = fill;
+          draw.fillRect(left, to, wide, from - to);
+        }
+      }
+      if (turn.needs > floor) this.outline(draw, turn, left, wide, floor, alarm);
+    }
+  }
+
+  // What a prompt would have taken; where that is many times what was ever sent, it stays open above and says how much.
+  outline(draw, turn, left, wide, floor, alarm) {
+    const cut = turn.needs > this.most, top = this.y(Math.min(turn.needs, this.most * 1.04)), bottom = this.y(floor);
+    Object.assign(draw, { strokeStyle: alarm, lineWidth: 1 });
+    draw.setLineDash([3, 2]);
+    line(draw, [...(cut ? [] : [[left + wide, top]]), [left, top], [left, bottom], [left + wide, bottom], [left + wide, top]]);
+    draw.setLineDash([]);
+    draw.fillStyle = alarm;
+    if (cut && wide > 30) draw.fillText(`↑ ${short(turn.needs)}`, left + wide / 2, top + 8);
+  }
+
+  ceiling(draw, turns) {
+    Object.assign(draw, { strokeStyle: css("--ink"), lineWidth: 1.5 });
+    draw.setLineDash([5, 3]);
+    draw.beginPath();
+    let before = null;
+    for (const { n, budget } of turns) {
+      if (!budget) { before = null; continue; }
+      const y = this.y(budget), from = this.x(n - 0.5);
+      if (before === n - 1) draw.lineTo(from, y);
+      else draw.moveTo(from, y);
+      draw.lineTo(this.x(n + 0.5), y);
+      before = n;
+    }
+    draw.stroke();
+    draw.setLineDash([]);
+  }
+
   // Turns that were not recorded leave a gap that shows.
-  gaps(turns, draw) {
-    const found = { left: [], right: [] };
+  gaps(draw, turns, bottom) {
     let before = -1;
     for (const { n } of turns) {
       if (n > before + 1) {
-        found.left.push(before + 0.5);
-        found.right.push(n - 0.5);
+        const from = this.x(before + 0.5), size = [from, EDGE.top, this.x(n - 0.5) - from, bottom - EDGE.top];
+        draw.globalAlpha = 0.3;
+        for (const fill of [css("--line"), hatch("right_diagonal_line")]) {
+          draw.fillStyle = fill;
+          draw.fillRect(...size);
+        }
+        draw.globalAlpha = 1;
       }
       before = Math.max(before, n);
     }
-    if (found.left.length) draw(found);
-  }
-
-  resize() {
-    if (!this.plot || this.plot.width === this.width || !this.width) return;
-    this.plot.width = this.width;
-    this.grain();
   }
 }

@@ -30,12 +30,12 @@ function at(entries, place) {
 }
 
 const MARKS = {
-  overflow: { symbol: "✖", label: "overflow", shape: "x" },
-  halt: { symbol: "■", label: "halt", shape: "square" },
-  error: { symbol: "●", label: "policy error", shape: "circle" },
-  alert: { symbol: "▲", label: "alert", shape: "triangle" },
-  compacted: { symbol: "◆", label: "compacted", shape: "diamond" },
-  dropped: { symbol: "▼", label: "dropped", shape: "inverted_triangle" },
+  overflow: { symbol: "✖", label: "overflow" },
+  halt: { symbol: "■", label: "halt" },
+  error: { symbol: "●", label: "policy error" },
+  alert: { symbol: "▲", label: "alert" },
+  compacted: { symbol: "◆", label: "compacted" },
+  dropped: { symbol: "▼", label: "dropped" },
 };
 
 class Ledger {
@@ -170,8 +170,19 @@ class Ledger {
       sums.unsent += turn.unsent ? 1 : 0;
       if (turn.budget) sums.budgets.add(turn.budget);
       sums.peak = Math.max(sums.peak, turn.out ?? 0);
+      sums.needs = Math.max(sums.needs, turn.needs ?? 0);
       return sums;
-    }, { marks: {}, left: 0, breaks: 0, unsent: 0, peak: 0, budgets: new Set() });
+    }, { marks: {}, left: 0, breaks: 0, unsent: 0, peak: 0, needs: 0, budgets: new Set() });
+  }
+
+  // How high its chart has to be: what an overflow would have needed shows, unless that made all the rest flat.
+  get top() {
+    const { peak, needs, budgets } = this.totals(), rest = Math.max(peak, ...budgets);
+    return Math.max(rest, Math.min(needs, 4 * rest));
+  }
+
+  get overflow() {
+    return this.ordered.map((place) => this.turns[place]).find((turn) => this.marks(turn).includes("overflow"));
   }
 
   // A turn in one sentence, for a reader's ear and for a tooltip.
@@ -180,6 +191,7 @@ class Ledger {
     if (turn.unsent) said.push("nothing was sent");
     else if (turn.budget) said.push(`${count(turn.out)} of ${count(turn.budget)} tokens, ${percent(turn.out, turn.budget)}`);
     else said.push(`${count(turn.out)} tokens, no budget`);
+    if (turn.needs) said.push(`${count(turn.needs)} would have been needed`);
     if (turn.new) said.push(`${plural(turn.new, "item")} dropped`);
     if (turn.replaced) said.push(`${plural(size(turn.replaced), "item")} compacted`);
     if (turn.break && turn.break !== "first") said.push(`cached prefix broke, ${words(turn.break)}`);

@@ -6,16 +6,17 @@ function sideList(conversations, choose) {
     const turns = Math.max(...one.ledgers.map((ledger) => ledger.turns.length));
     const marks = {};
     for (const { marks: found } of sums) for (const [mark, many] of Object.entries(found)) marks[mark] = (marks[mark] ?? 0) + many;
-    return { index, name: one.name, turns, variants: one.ledgers.length, marks, left: sums.reduce((sum, { left }) => sum + left, 0), one };
+    const tally = Object.keys(MARKS).filter((mark) => marks[mark]).map((mark) => ({ mark, said: `${count(marks[mark])} ${MARKS[mark].label}` }));
+    return { index, name: one.name, turns, variants: one.ledgers.length, marks, tally, left: sums.reduce((sum, { left }) => sum + left, 0), one };
   });
   const table = new Rows({
-    label: "Conversations", height: 44, lines: 400, rows, open: (row) => row && choose(row.index), marked: (row) => (row.one.shown ? "shown" : ""),
+    label: "Conversations", height: 62, lines: 400, rows, open: (row) => row && choose(row.index), marked: (row) => (row.one.shown ? "shown" : ""),
     columns: [{
       title: "Conversation", css: "c-conversation", cell: (row) => [
         foreign(row.name, "div", { class: "name" }),
-        el("div", { class: "dim small" }, plural(row.turns, "turn"), row.variants > 1 ? `, ${row.variants} variants` : "",
-          Object.keys(MARKS).filter((mark) => row.marks[mark]).map((mark) => el("span", { class: "tally", title: `${MARKS[mark].label}: ${plural(row.marks[mark], "turn")}` },
-            el("span", { class: `mark ${mark}`, role: "img", "aria-label": MARKS[mark].label }, MARKS[mark].symbol), count(row.marks[mark])))),
+        el("div", { class: "dim small name" }, [plural(row.turns, "turn"), row.variants > 1 ? `${row.variants} variants` : null, row.one.aside].filter(Boolean).join(", ")),
+        el("div", { class: "dim small name", title: row.tally.map(({ said }) => said).join(", ") }, row.tally.map(({ mark, said }) => el("span", { class: "tally" },
+          el("span", { class: `mark ${mark}`, "aria-hidden": "true" }, MARKS[mark].symbol), said))),
       ],
     }],
   });
@@ -29,7 +30,7 @@ function sideList(conversations, choose) {
   const order = el("select", { "aria-label": "Order of conversations" }, Object.entries(orders).map(([name, [label]]) => el("option", { value: name }, label)));
   const show = () => {
     const wanted = filter.value.trim().toLocaleLowerCase();
-    table.show(rows.filter(({ name }) => name.toLocaleLowerCase().includes(wanted)).sort(orders[order.value][1]));
+    table.show(rows.filter(({ name, one }) => `${name}\n${one.id ?? ""}\n${one.file ?? ""}`.toLocaleLowerCase().includes(wanted)).sort(orders[order.value][1]));
   };
   filter.addEventListener("input", show);
   order.addEventListener("change", show);

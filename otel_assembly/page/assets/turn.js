@@ -25,18 +25,28 @@ function changesOf(turn, open) {
     rows.length ? el("dl", { class: "facts changes" }, rows) : turn.unsent ? null : el("p", { class: "note" }, "No item came or went."));
 }
 
-function signalLine(signal) {
+// A framework's policy may count less than what is sent: then its numbers and ours differ, and the line says by what.
+function countedBy(signal, turn) {
+  const counted = turn.budget && signal.cause === "framework" ? turn.budget + signal.tokens : NaN, rest = turn.out - counted;
+  if (turn.unsent || !(rest > 0)) return null;
+  const aside = (turn.kinds ?? []).filter(([name]) => ["prompt", "tool_schemas", "framing"].includes(name));
+  const which = aside.reduce((sum, [, tokens]) => sum + tokens, 0) === rest ? `: ${aside.map(([name, tokens]) => `${words(name)} ${count(tokens)}`).join(", ")}` : "";
+  return `it counts ${count(counted)} of the ${count(turn.out)} tokens that were sent, without ${count(rest)}${which}`;
+}
+
+function signalLine(signal, turn) {
   const mark = MARKS[signal.what];
   const said = [];
   if (signal.severity) said.push(signal.severity);
   if (signal.cause) said.push(words(signal.cause));
-  if (signal.tokens !== undefined) said.push(`${count(signal.tokens)} tokens over`);
+  if (signal.tokens !== undefined) said.push(`${count(signal.tokens)} tokens over${turn.budget ? ` the budget of ${count(turn.budget)}` : ""}`);
   if (signal.policy) said.push(`by ${signal.policy}`);
+  if (signal.tokens !== undefined) said.push(turn.needs ? `${count(turn.needs)} tokens would have been needed` : countedBy(signal, turn));
   if (signal.source) said.push(`from ${signal.source}`);
   if (signal.after) said.push("after this turn");
   if (signal.untold) said.push(`${signal.count > 1 ? `${signal.count} of them, ` : ""}counted here; what it says is not in these spans`);
   return el("li", { class: `signal ${signal.what}` }, el("span", { class: `mark ${signal.what}`, "aria-hidden": "true" }, mark.symbol),
-    " ", el("strong", {}, mark.label), " ", foreign(said.join(", ")), signal.says ? [": ", foreign(signal.says, "q")] : null);
+    " ", el("strong", {}, mark.label), " ", foreign(said.filter(Boolean).join(", ")), signal.says ? [": ", foreign(signal.says, "q")] : null);
 }
 
 function settings(config) {
@@ -124,7 +134,7 @@ function prefixOf(ledger, turn, place) {
   if (turn.break === "first") return fact("Cached prefix", "none: the first prompt of this ledger");
   const end = prefixEnd(ledger, turn, place);
   const where = !end ? "" : end.within ? ", inside the prompts" : end.after === 0 ? ", right after the prompts" : `, after item ${expand(turn.kept)[end.after - 1]}`;
-  return fact("Cached prefix", `${count(turn.prefix)} tokens reused`,
+  return fact("Cached prefix", `${plural(turn.prefix, "token")} reused`,
     turn.break ? el("span", { class: "warn" }, `; broke${where}: ${words(turn.break)}`) : "; it did not break");
 }
 
@@ -132,8 +142,9 @@ function headFacts(ledger, turn, place) {
   return el("dl", { class: "facts head" },
     fact("Tokens", flow(turn), turn.budget ? el("span", { class: "dim" }, ` of ${count(turn.budget)}, ${percent(turn.out ?? 0, turn.budget)}`) : el("span", { class: "dim" }, " (no budget)")),
     fact("Events", turn.eventsIn === undefined ? `unknown → ${count(turn.eventsOut)}` : `${count(turn.eventsIn)} → ${count(turn.eventsOut)}`),
-    turn.dropped ? fact("Left out", `${count(turn.dropped)}`, el("span", { class: "dim" }, ` ${count(turn.droppedTokens)} tokens`)) : null,
-    turn.compacted ? fact("Compacted", count(turn.compacted)) : null,
+    turn.dropped ? fact("Left out", plural(turn.dropped, "item"), el("span", { class: "dim" }, `, ${plural(turn.droppedTokens, "token")}`)) : null,
+    turn.compacted ? fact("Compacted", plural(turn.compacted, "item"), el("span", { class: "dim" }, `, ${plural(turn.compactedTokens, "token")}`)) : null,
+    turn.injectedTokens ? fact("Put in", plural(turn.injectedTokens, "token"), el("span", { class: "dim" }, ", by policies")) : null,
     turn.fixed !== undefined ? fact("Fixed", `${count(turn.fixed)} tokens`) : null,
     prefixOf(ledger, turn, place),
     turn.diff ? fact("Difference", `${turn.diff}: the input could not be known`) : null,
@@ -145,12 +156,12 @@ function kindsTable(turn) {
   if (!parts.length) return el("p", { class: "note" }, turn.unsent ? "Nothing was sent." : "What filled the prompt is not in these spans.");
   return el("div", { class: "filled" }, fillBar(turn),
     el("ul", { class: "parts", "aria-label": "What filled the budget" }, parts.map(([name, tokens]) => el("li", {}, kindLabel(name), " ", el("b", {}, count(tokens)))),
-      turn.budget > turn.out ? el("li", { class: "dim" }, "free ", el("b", {}, count(turn.budget - turn.out))) : null));
+      turn.budget > turn.out ? el("li", { class: "dim" }, "free ", el("b", {}, count(turn.budget - turn.out))) : null, el("li", { class: "dim" }, "tokens")));
 }
 
 function promptsOf(turn, texts) {
   if (!turn.prompts?.length) return null;
-  const line = (source, tokens) => [foreign(source), el("span", { class: "dim" }, ` ${count(tokens)} tokens`)];
+  const line = (source, tokens) => [foreign(source), el("span", { class: "dim" }, `, ${plural(tokens, "token")}`)];
   return el("section", {}, el("h3", {}, "Prompts"), el("ul", { class: "prompts" }, turn.prompts.map(([source, tokens], index) => el("li", {},
     turn.said?.[index] === undefined ? line(source, tokens) : el("details", {}, el("summary", {}, line(source, tokens)), captured(texts[turn.said[index]]))))));
 }
@@ -173,5 +184,5 @@ function variantsOf(ledgers, active, number, open) {
       cell("", ledger.marks(turn).map((mark) => el("span", { class: `mark ${mark}`, title: MARKS[mark].label, role: "img", "aria-label": MARKS[mark].label }, MARKS[mark].symbol))));
   });
   return el("section", {}, el("h3", {}, "Side by side"), simpleTable("This turn in each variant",
-    [["Variant", "name"], ["Tokens", "number"], ["Budget", "number"], ["Used", "number"], ["Left out", "number"], ["Reused prefix", "number"], ["Marks", ""]], rows));
+    [["Variant", "name"], ["Tokens", "number"], ["Budget", "number"], ["Used", "number"], ["Items left out", "number"], ["Reused prefix, tokens", "number"], ["Marks", ""]], rows));
 }
