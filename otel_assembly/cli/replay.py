@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from otel_assembly.assembler import Assembler
 from otel_assembly.chain.config import chain_from_config, chain_from_spec
 from otel_assembly.cli.export import Export, file_exporter, otlp_exporter
+from otel_assembly.cli.page_files import split_prompts
 from otel_assembly.cli.replay_page import ReplayPage
 from otel_assembly.cli.report import make_report
 from otel_assembly.cli.tally import ReplayedExit, ReplayedTurn, Tally, Variant
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.context import Context
-from otel_assembly.errors import AssemblyError, ContextOverflowError, TranscriptError
+from otel_assembly.errors import AssemblyError, ConfigurationError, ContextOverflowError, TranscriptError
 from otel_assembly.history.history import History
 from otel_assembly.messages.describe import EventKind, describe
 from otel_assembly.messages.tool_pairs import broken_pairs
@@ -86,6 +87,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--html", metavar="FILE", help="write one page that shows every turn: what filled it, what left and why"
     )
+    parser.add_argument("--with-text", action="store_true", help="with --html: the page shows what the items say")
     parser.add_argument("--json", action="store_true", help="print the totals as JSON")
     parser.set_defaults(run=run, chosen=None)
 
@@ -108,6 +110,8 @@ def run(arguments: argparse.Namespace) -> int:
             variant.assembler = _assembler(variant, arguments.model, recorder)
         report = stack.enter_context(make_report(arguments, variants))
         for transcript in _transcripts(arguments, bad):
+            if page is not None:
+                page.begin(transcript)
             turns = [asyncio.run(_replay(transcript, variant, recorder)) for variant in variants]
             for variant, played in zip(variants, turns, strict=True):
                 tally = Tally(conversations=1)
@@ -191,7 +195,11 @@ def _assembler(variant: Variant, model: str | None, recorder: Recorder) -> Assem
 
 
 def _page(arguments: argparse.Namespace, stack: ExitStack) -> ReplayPage | None:
-    return None if arguments.html is None else stack.enter_context(ReplayPage(arguments.html))
+    if arguments.html is None:
+        if arguments.with_text:
+            raise ConfigurationError("--with-text is of the page that --html writes; name one")
+        return None
+    return stack.enter_context(ReplayPage(arguments.html, with_text=arguments.with_text))
 
 
 def _export(arguments: argparse.Namespace, page: ReplayPage | None, stack: ExitStack) -> Export | None:
@@ -218,7 +226,7 @@ def _transcripts(arguments: argparse.Namespace, bad: list[TranscriptError]) -> I
 
 async def _replay(transcript: Transcript, variant: Variant, recorder: Recorder) -> list[ReplayedTurn]:
     """Assemble before every response; one ask is one trace."""
-    prompts, messages = _split(transcript.messages)
+    prompts, messages = split_prompts(transcript.messages)
     history = History()
     context = Context(
         conversation_id=transcript.id if transcript.named else None, agent_name="replay", tools=transcript.tools
@@ -239,17 +247,6 @@ async def _replay(transcript: Transcript, variant: Variant, recorder: Recorder) 
                     turns.append(await _turn(variant.assembler, prompts, history, context, len(turns)))
                 history.append(message)
     return turns
-
-
-def _split(messages: list[dict[str, Any]]) -> tuple[list[str], list[dict[str, Any]]]:
-    """The system messages that lead a conversation are its prompts."""
-    prompts: list[str] = []
-    for index, message in enumerate(messages):
-        facts = describe(message)
-        if facts.kind != EventKind.SYSTEM:
-            return prompts, messages[index:]
-        prompts.append("\n".join(facts.texts))
-    return prompts, []
 
 
 def _asks(messages: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:

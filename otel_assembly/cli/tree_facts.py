@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from otel_assembly.budget.attempt import CompactionOutcome
-from otel_assembly.decision import DecisionOutcome
+from otel_assembly.decision import DecisionOutcome, OverflowCause
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.span_values import ItemRuns, as_list, integer, pairs, whole_attributes
 
@@ -59,11 +60,33 @@ def event_line(span: StoredSpan, event: StoredEvent, glyphs: Glyphs) -> tuple[Fa
         return Fact(f"{glyphs.stop} HALT", "bold red"), said
     if event.name == names.EVENT_OVERFLOW:
         everything = {**span.attributes, **attributes}
-        over, budget = (_number(everything, key) for key in (names.OVERFLOW_TOKENS, names.BUDGET_TOKENS))
-        excess = "" if over is None else f"{over:,} tokens over" + (f" the budget of {budget:,}" if budget else "")
         cause = str(everything.get(names.OVERFLOW_CAUSE, "")).replace("_", " ")
-        return Fact(f"{glyphs.stop} OVERFLOW", "bold red"), _said(cause, excess)
+        return Fact(f"{glyphs.stop} OVERFLOW", "bold red"), _said(cause, _excess(everything))
     return Fact(f"{glyphs.note} {event.name}", "dim"), ""
+
+
+def _excess(attributes: Mapping[str, Any]) -> str:
+    """How far over its budget a prompt is, and what a framework's own policy does not count of what was sent."""
+    over, budget = _number(attributes, names.OVERFLOW_TOKENS), _budget(attributes)
+    if over is None or not budget:
+        return "" if over is None else f"{over:,} tokens over"
+    said = f"{over:,} tokens over the budget of {budget:,}"
+    sent = _number(attributes, names.TOKENS_OUT) or 0
+    if attributes.get(names.OVERFLOW_CAUSE) != OverflowCause.FRAMEWORK or sent <= budget + over:
+        return said
+    tokens = kind_tokens(attributes)
+    aside = [(kind, tokens[kind]) for kind in ("prompt", "tool_schemas", "framing") if tokens[kind]]
+    told = sent - budget - over == sum(count for _, count in aside)
+    without = ", without " + ", ".join(f"{kind} {count:,}" for kind, count in aside) if told else ""
+    return f"{said}; it counts {budget + over:,} of the {sent:,} tokens{without}"
+
+
+def _budget(attributes: Mapping[str, Any]) -> int | None:
+    """The budget of a turn, or of a step, whose settings say it."""
+    found = _number(attributes, names.BUDGET_TOKENS)
+    with suppress(ValueError, TypeError, AttributeError):
+        return found or integer(json.loads(attributes.get(names.POLICY_CONFIG, "")).get("max_tokens"))
+    return found
 
 
 def kind_tokens(attributes: Mapping[str, Any]) -> Counter[str]:
@@ -85,8 +108,12 @@ def _assembly(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
         facts.append(Fact(f"tokens {flow}" + (f" / {budget:,}" if budget else "")))
     if dropped:
         size = f" ({tokens:,} tokens)" if tokens else ""
-        facts.append(Fact(f"dropped {dropped:,}{_new(attributes)}{size}", "yellow"))
-    return facts + _counts(attributes)
+        facts.append(Fact(f"dropped {dropped:,}{size}{_new(attributes)}", "yellow"))
+    came, went, compacted = (
+        _number(attributes, key) for key in (names.TOKENS_IN, names.TOKENS_OUT, names.COMPACTED_TOKENS)
+    )
+    put = (went or 0) + (tokens or 0) + (compacted or 0) - (came or 0)
+    return [*facts, *_counts(attributes), *([Fact(f"{put:,} tokens put in")] if went and came and put > 0 else [])]
 
 
 def _policy(node: SpanNode, glyphs: Glyphs) -> list[Fact]:

@@ -14,7 +14,7 @@ from otel_assembly.errors import ConfigurationError, TranscriptError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from otel_assembly.telemetry.store_reader import StoredSpan
 
@@ -32,13 +32,26 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Read spans (OTLP JSON lines, or a Jaeger) and write one self-contained HTML page: every "
         "conversation as a row of turns, what filled each prompt, what left, by which rule and why. The page opens "
         "from a file and loads nothing.",
-        epilog="Texts are in the page only where content capture was on when the spans were recorded.",
+        epilog="Texts are in the page only where content capture was on when the spans were recorded, or --with-text "
+        "names the transcripts.",
     )
     parser.add_argument(
         "paths", nargs="*", metavar="PATH", help="a file of spans, as OTLP JSON lines; several are merged"
     )
     parser.add_argument("--jaeger", metavar="URL", help="read the spans from a Jaeger, such as http://localhost:16686")
     add_choices(parser)
+    parser.add_argument(
+        "--trace-link",
+        metavar="URL",
+        help="where the page's traces are looked at: a Jaeger's address (default: that of --jaeger), or any address "
+        "with {trace} in it",
+    )
+    parser.add_argument(
+        "--with-text",
+        action="append",
+        metavar="FILE",
+        help="show what the items say, from the transcript that was replayed; may be repeated",
+    )
     parser.add_argument(
         "-o", "--output", metavar="FILE", default=_OUTPUT, help=f"the page to write (default: {_OUTPUT}); - is stdout"
     )
@@ -57,13 +70,20 @@ def run(arguments: argparse.Namespace) -> int:
         spans, only = spans_of_jaeger(arguments, unread.add, one=False)
     else:
         spans, only = list(chain.from_iterable(map(unread.spans, arguments.paths))), None
-    model = page_model(spans, title=_title(arguments))
+    model = page_model(
+        spans,
+        title=_title(arguments),
+        trace_link=arguments.trace_link or arguments.jaeger,
+        files=unread.files,
+    )
     unread.say()
     if not model["conversations"]:
         print(f"otel-assembly: {model['spans']:,} spans, and no assembly among them", file=sys.stderr)
         return 1
     if only is not None or chooses(arguments):
         _choose(model, spans, arguments, only)
+    if arguments.with_text:
+        _add_texts(model, arguments.with_text)
     if arguments.output == "-":
         sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # a text stream at a command line
         sys.stdout.write(render_page(model))
@@ -86,10 +106,26 @@ def _choose(
     model["conversations"] = [one for one in model["conversations"] if one["ledgers"]]
 
 
+def _add_texts(model: Mapping[str, Any], paths: Sequence[str]) -> None:
+    from otel_assembly.cli.page_files import read_local
+    from otel_assembly.page import add_texts
+
+    every = sum(len(conversation["ledgers"]) for conversation in model["conversations"])
+    missing = every - add_texts(model, read_local(paths))
+    if missing:
+        whose = safe_text(", ".join(paths))
+        print(
+            f"otel-assembly: {_many(missing, 'ledger')} of {every:,} without texts: what {whose} holds is not what "
+            "the spans tell of",
+            file=sys.stderr,
+        )
+
+
 class _Unread:
-    """What could not be read; the rest is worth a page."""
+    """What could not be read, for the rest is worth a page; and which file each trace is from."""
 
     def __init__(self) -> None:
+        self.files: dict[str, str] = {}
         self._problems: list[str] = []
         self._count = 0
 
@@ -103,7 +139,9 @@ class _Unread:
 
         if Path(path).is_dir():
             raise TranscriptError(path, None, "is a folder; name the files of spans in it")
-        return read_spans(path, on_problem=lambda line, problem: self.add(f"{path}:{line}: {problem}"))
+        for span in read_spans(path, on_problem=lambda line, problem: self.add(f"{path}:{line}: {problem}")):
+            self.files.setdefault(span.trace_id, safe_text(Path(path).name))
+            yield span
 
     def say(self) -> None:
         for problem in self._problems:

@@ -63,16 +63,20 @@ def render_page(model: Mapping[str, Any]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda name: parts[name[1]], _asset("page.html"))
 
 
-def write_page(spans: Iterable[SpanLike], path: str | os.PathLike[str], *, title: str) -> dict[str, Any]:
+def write_page(
+    spans: Iterable[SpanLike], path: str | os.PathLike[str], *, title: str, trace_link: str | None = None
+) -> dict[str, Any]:
     """Write the page of these spans; what stands at the path is replaced when the page is whole.
+
+    `trace_link` is as of `page_model`.
 
     Returns:
         The page's model.
 
     Raises:
-        ConfigurationError: The page cannot be written there.
+        ConfigurationError: The page cannot be written there, or the link is no http(s) URL.
     """
-    model = page_model(spans, title=title)
+    model = page_model(spans, title=title, trace_link=trace_link)
     save_page(model, path)
     return model
 

@@ -23,9 +23,9 @@ def known(fields: Mapping[str, Any]) -> dict[str, Any]:
 class Texts:
     """Texts by their number."""
 
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-        self._held: list[list[Any]] = []
+    def __init__(self, held: list[list[Any]] | None = None) -> None:
+        self._held = [] if held is None else held
+        self._numbers = {one[0]: number for number, one in enumerate(self._held) if len(one) == 1}
 
     def number(self, text: str) -> int:
         """The number of this text; a text that is cut keeps its length beside it."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.page.fields import Texts, known
 from otel_assembly.page.items import changes, item_rows
 from otel_assembly.page.turns import halts_of, turn_row
 from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.jaeger import base_url
 from otel_assembly.telemetry.ledger_reader import read_ledgers
 from otel_assembly.telemetry.span_values import children_of, item_key, text
 
@@ -22,7 +24,13 @@ if TYPE_CHECKING:
 _MAX_PROBLEMS: Final = 100
 
 
-def page_model(spans: Iterable[SpanLike], *, title: str) -> dict[str, Any]:
+def page_model(
+    spans: Iterable[SpanLike],
+    *,
+    title: str,
+    trace_link: str | None = None,
+    files: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
     """What a page of these spans shows, JSON-able; what the spans do not say is not in it.
 
     Ledgers of one ``gen_ai.conversation.id`` stand side by side. Of those that have none, so do the ones whose
@@ -31,7 +39,13 @@ def page_model(spans: Iterable[SpanLike], *, title: str) -> dict[str, Any]:
     Args:
         spans: Exported spans; those of other programs are passed over, and so is a second copy.
         title: The page's heading.
+        trace_link: Where a trace is looked at: a Jaeger, or any http(s) URL with ``{trace}`` and ``{span}`` in it.
+        files: What each trace was read from, by its id; conversations are named by it. Read behind the spans.
+
+    Raises:
+        ConfigurationError: The link is no such URL.
     """
+    link = None if trace_link is None else _link(trace_link)
     held = list(spans)
     children = children_of(held)
     found = {(span.trace_id, span.span_id): span for below in children.values() for span in below}
@@ -39,10 +53,10 @@ def page_model(spans: Iterable[SpanLike], *, title: str) -> dict[str, Any]:
     ledgers = [_Row(ledger, found, children, texts) for ledger in read_ledgers(held, allocations=True).values()]
     _halt_after(found.values(), ledgers)
     unreadable = [problem for row in ledgers if not row.turns for problem in row.shown.get("problems", ())]
-    return {
+    return known({"traceLink": link}) | {
         "title": title,
         "spans": len(found),
-        "conversations": _conversations([row for row in ledgers if row.turns]),
+        "conversations": _conversations([row for row in ledgers if row.turns], files),
         "problems": unreadable[:_MAX_PROBLEMS],
         "texts": texts.all(),
     }
@@ -79,7 +93,13 @@ class _Row:
         ) | {"turns": self.turns, "items": self.items}
 
 
-def _conversations(rows: Sequence[_Row]) -> list[dict[str, Any]]:
+def _link(url: str) -> str:
+    """An address with the places of a trace's id and of a span's."""
+    base = base_url(url, "a page of traces", "http://localhost:16686")
+    return url if "{trace}" in url else f"{base}/trace/{{trace}}?uiFind={{span}}"
+
+
+def _conversations(rows: Sequence[_Row], files: Mapping[str, str]) -> list[dict[str, Any]]:
     """Conversations in the order in which they were met, each with its ledgers."""
     groups: dict[Any, list[_Row]] = {}
     for row in rows:
@@ -89,7 +109,8 @@ def _conversations(rows: Sequence[_Row]) -> list[dict[str, Any]]:
             key = ("alone", id(row))
         groups.setdefault(key, []).append(row)
     return [
-        known({"id": group[0].conversation, "alike": group[0].conversation is None and len(group) > 1})
+        known({"id": group[0].conversation, "file": files.get(group[0].turns[0]["trace"])})
+        | known({"alike": group[0].conversation is None and len(group) > 1})
         | {"ledgers": [row.shown for row in group]}
         for group in groups.values()
     ]

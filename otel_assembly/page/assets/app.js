@@ -2,6 +2,8 @@
 
 const data = JSON.parse(byId("data").textContent);
 const texts = data.texts;
+const files = new Map();
+for (const { file } of data.conversations) files.set(file, (files.get(file) ?? 0) + 1);
 const conversations = data.conversations.map((one, index) => {
   const seen = new Map();
   const ledgers = one.ledgers.map((raw, number) => {
@@ -9,11 +11,11 @@ const conversations = data.conversations.map((one, index) => {
     seen.set(key, twins + 1);
     return new Ledger(raw, number, twins);
   });
-  // Where a file holds one conversation, its name says more than an id that a framework made up.
-  const alone = one.file !== undefined && data.conversations.filter(({ file }) => file === one.file).length === 1;
+  // The name of a file that holds one conversation says more than an id that a framework made up.
+  const alone = one.file !== undefined && /^[0-9a-f-]{16,}$/i.test(one.id ?? "") && files.get(one.file) === 1;
   const number = one.ledgers[0].agent ? `${one.ledgers[0].agent}, conversation ${index + 1}` : `conversation ${index + 1}`;
-  const name = alone ? one.file : one.id ?? (one.file ? `${one.file}, ${number}` : number);
-  return { ...one, ledgers, name, aside: name === one.id ? one.file : one.id };
+  const name = alone ? one.file : one.id ?? (one.file ? (files.get(one.file) > 1 ? `${one.file}, ${number}` : one.file) : number);
+  return { ...one, ledgers, name, aside: name === one.id ? one.file && `in ${one.file}` : one.id };
 });
 
 const now = { conversation: 0, ledger: 0, turn: 0, open: false, item: null, filter: "all", table: false, window: { from: -0.5, to: 0.5 } };
@@ -275,7 +277,7 @@ function showTurn() {
 
 function traceOf({ trace, span }) {
   const code = el("code", {}, trace), to = data.traceLink;
-  return to ? el("a", { href: to.replace("{trace}", trace).replace("{span}", span), target: "_blank", rel: "noopener noreferrer" }, code) : code;
+  return to ? el("a", { href: to.replaceAll("{trace}", encodeURIComponent(trace)).replaceAll("{span}", encodeURIComponent(span)), target: "_blank", rel: "noopener noreferrer" }, code) : code;
 }
 
 function closeTurn() {

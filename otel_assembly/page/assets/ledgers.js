@@ -45,7 +45,7 @@ class Ledger {
     this.turns = raw.turns;
     this.places = new Map(raw.turns.map((turn, place) => [turn.n, place]));
     this.items = new Map(raw.items.map((item) => [item.o, item]));
-    this.name = (raw.name ?? "unnamed assembler") + (twins ? ` (${twins + 1})` : "");
+    this.name = (raw.name ?? (raw.agent ? `agent ${raw.agent}` : "unnamed assembler")) + (twins ? ` (${twins + 1})` : "");
     this.first = raw.turns.length ? raw.turns[0].n : 0;
     this.last = raw.turns.reduce((most, turn) => Math.max(most, turn.n), this.first);
     this.ordered = [...this.turns.keys()].sort((one, other) => this.turns[one].n - this.turns[other].n);

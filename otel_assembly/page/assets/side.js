@@ -6,7 +6,7 @@ function sideList(conversations, choose) {
     const turns = Math.max(...one.ledgers.map((ledger) => ledger.turns.length));
     const marks = {};
     for (const { marks: found } of sums) for (const [mark, many] of Object.entries(found)) marks[mark] = (marks[mark] ?? 0) + many;
-    const tally = Object.keys(MARKS).filter((mark) => marks[mark]).map((mark) => ({ mark, said: `${count(marks[mark])} ${MARKS[mark].label}` }));
+    const tally = Object.keys(MARKS).filter((mark) => marks[mark]).map((mark) => ({ mark, said: `${MARKS[mark].label} × ${count(marks[mark])}` }));
     return { index, name: one.name, turns, variants: one.ledgers.length, marks, tally, left: sums.reduce((sum, { left }) => sum + left, 0), one };
   });
   const table = new Rows({
@@ -14,8 +14,8 @@ function sideList(conversations, choose) {
     columns: [{
       title: "Conversation", css: "c-conversation", cell: (row) => [
         foreign(row.name, "div", { class: "name" }),
-        el("div", { class: "dim small name" }, [plural(row.turns, "turn"), row.variants > 1 ? `${row.variants} variants` : null, row.one.aside].filter(Boolean).join(", ")),
-        el("div", { class: "dim small name", title: row.tally.map(({ said }) => said).join(", ") }, row.tally.map(({ mark, said }) => el("span", { class: "tally" },
+        el("div", { class: "dim small cut" }, [plural(row.turns, "turn"), row.variants > 1 ? `${row.variants} variants` : null, row.one.aside].filter(Boolean).join(", ")),
+        el("div", { class: "dim small cut", title: row.tally.map(({ said }) => said).join(", ") }, row.tally.map(({ mark, said }) => el("span", { class: "tally" },
           el("span", { class: `mark ${mark}`, "aria-hidden": "true" }, MARKS[mark].symbol), said))),
       ],
     }],

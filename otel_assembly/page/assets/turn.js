@@ -30,8 +30,8 @@ function countedBy(signal, turn) {
   const counted = turn.budget && signal.cause === "framework" ? turn.budget + signal.tokens : NaN, rest = turn.out - counted;
   if (turn.unsent || !(rest > 0)) return null;
   const aside = (turn.kinds ?? []).filter(([name]) => ["prompt", "tool_schemas", "framing"].includes(name));
-  const which = aside.reduce((sum, [, tokens]) => sum + tokens, 0) === rest ? `: ${aside.map(([name, tokens]) => `${words(name)} ${count(tokens)}`).join(", ")}` : "";
-  return `it counts ${count(counted)} of the ${count(turn.out)} tokens that were sent, without ${count(rest)}${which}`;
+  const which = aside.reduce((sum, [, tokens]) => sum + tokens, 0) === rest ? `, without ${aside.map(([name, tokens]) => `${words(name)} ${count(tokens)}`).join(", ")}` : "";
+  return `it counts ${count(counted)} of the ${count(turn.out)} tokens${which}`;
 }
 
 function signalLine(signal, turn) {
@@ -39,8 +39,8 @@ function signalLine(signal, turn) {
   const said = [];
   if (signal.severity) said.push(signal.severity);
   if (signal.cause) said.push(words(signal.cause));
-  if (signal.tokens !== undefined) said.push(`${count(signal.tokens)} tokens over${turn.budget ? ` the budget of ${count(turn.budget)}` : ""}`);
   if (signal.policy) said.push(`by ${signal.policy}`);
+  if (signal.tokens !== undefined) said.push(`${count(signal.tokens)} tokens over${turn.budget ? ` the budget of ${count(turn.budget)}` : ""}`);
   if (signal.tokens !== undefined) said.push(turn.needs ? `${count(turn.needs)} tokens would have been needed` : countedBy(signal, turn));
   if (signal.source) said.push(`from ${signal.source}`);
   if (signal.after) said.push("after this turn");
@@ -139,12 +139,14 @@ function prefixOf(ledger, turn, place) {
 }
 
 function headFacts(ledger, turn, place) {
+  // What came in, less what left, and this: what went out.
+  const put = turn.unsent || turn.in === undefined ? 0 : turn.out + (turn.droppedTokens ?? 0) + (turn.compactedTokens ?? 0) - turn.in;
   return el("dl", { class: "facts head" },
-    fact("Tokens", flow(turn), turn.budget ? el("span", { class: "dim" }, ` of ${count(turn.budget)}, ${percent(turn.out ?? 0, turn.budget)}`) : el("span", { class: "dim" }, " (no budget)")),
+    fact("Tokens", flow(turn), turn.budget ? el("span", { class: "dim" }, ` of ${count(turn.budget)}${turn.unsent ? "" : `, ${percent(turn.out ?? 0, turn.budget)}`}`) : el("span", { class: "dim" }, " (no budget)")),
     fact("Events", turn.eventsIn === undefined ? `unknown → ${count(turn.eventsOut)}` : `${count(turn.eventsIn)} → ${count(turn.eventsOut)}`),
     turn.dropped ? fact("Left out", plural(turn.dropped, "item"), el("span", { class: "dim" }, `, ${plural(turn.droppedTokens, "token")}`)) : null,
     turn.compacted ? fact("Compacted", plural(turn.compacted, "item"), el("span", { class: "dim" }, `, ${plural(turn.compactedTokens, "token")}`)) : null,
-    turn.injectedTokens ? fact("Put in", plural(turn.injectedTokens, "token"), el("span", { class: "dim" }, ", by policies")) : null,
+    put > 0 ? fact("Put in", plural(put, "token"), el("span", { class: "dim" }, ", by policies")) : null,
     turn.fixed !== undefined ? fact("Fixed", `${count(turn.fixed)} tokens`) : null,
     prefixOf(ledger, turn, place),
     turn.diff ? fact("Difference", `${turn.diff}: the input could not be known`) : null,
@@ -163,7 +165,7 @@ function promptsOf(turn, texts) {
   if (!turn.prompts?.length) return null;
   const line = (source, tokens) => [foreign(source), el("span", { class: "dim" }, `, ${plural(tokens, "token")}`)];
   return el("section", {}, el("h3", {}, "Prompts"), el("ul", { class: "prompts" }, turn.prompts.map(([source, tokens], index) => el("li", {},
-    turn.said?.[index] === undefined ? line(source, tokens) : el("details", {}, el("summary", {}, line(source, tokens)), captured(texts[turn.said[index]]))))));
+    (turn.said?.[index] ?? null) === null ? line(source, tokens) : el("details", {}, el("summary", {}, line(source, tokens)), captured(texts[turn.said[index]]))))));
 }
 
 function captured([text, whole]) {
