@@ -303,3 +303,83 @@ async def test_a_thousand_turns_are_no_thousand_elements(page, recorder, tmp_pat
     assert page.turn.startswith("Turn 0; ")
     page.press("+", "+", "+")
     assert page.run("return document.querySelectorAll('*').length") < 1500
+
+
+@pytest.fixture
+async def overflowing(recorder, tmp_path):
+    """Three roomy turns in one conversation; in another, a third turn that would have needed far more than it may."""
+    small = messages(3)
+    await play(recorder.recorder, small, conversation="roomy", budget=900)
+    big = (ModelRequest(content="Why? " * 1200), ModelResponse(content="Because."))
+    await play(recorder.recorder, [*small[:2], big], conversation="tight", name="tight", budget=400)
+    write_page(recorder.spans, tmp_path / "page.html", title="overflow", trace_link="https://traces.example/jaeger")
+    return tmp_path / "page.html", next(span for span in recorder.spans if span.attributes.get("assembly.overflowed"))
+
+
+def test_it_opens_on_the_first_overflow_and_says_what_would_have_been_needed(page, overflowing):
+    path, overflowed = overflowing
+    page.open(path)
+    assert page.text("main h2") == "tight"
+    assert page.text("#turn-head") == "Turn 2"
+    needs = 400 + overflowed.attributes["assembly.overflow.tokens"]
+    assert f"{needs - 400:,} tokens over the budget of 400, {needs:,} tokens would have been needed" in page.text(
+        ".turn"
+    )
+    page.focus(".layer")
+    assert f"{needs:,} would have been needed" in page.turn
+    page.open(path, fragment="#c=0&l=0&t=1")
+    assert page.text("main h2") == "roomy"
+    assert not page.find(".turn:not([hidden])")
+
+
+REDDEST = """
+const canvas = document.querySelector('canvas'), [x, y] = [canvas.width, canvas.height];
+const alarm = getComputedStyle(document.documentElement).getPropertyValue('--alarm').trim();
+const wanted = [1, 3, 5].map((at) => parseInt(alarm.slice(at, at + 2), 16));
+const wide = Math.round(x * 0.06);
+const pixels = canvas.getContext('2d').getImageData(Math.round(x * 0.88), 0, wide, y).data;
+for (let at = 0; at < pixels.length; at += 4)
+  if (pixels[at + 3] > 90 && wanted.every((one, index) => Math.abs(one - pixels[at + index]) < 40))
+    return Math.floor(at / 4 / wide);
+return null;
+"""
+
+
+async def test_the_outline_reaches_up_to_what_would_have_been_needed(page, recorder, tmp_path):
+    """The highest row of the alarm's colour, right of the marks, is where the axis has that many tokens."""
+    big = (ModelRequest(content="Why? " * 290), ModelResponse(content="Because."))
+    await play(recorder.recorder, [*messages(2), big], budget=400)
+    overflowed = next(span for span in recorder.spans if span.attributes.get("assembly.overflowed"))
+    needs = 400 + overflowed.attributes["assembly.overflow.tokens"]
+    assert 550 < needs < 1600
+    write_page(recorder.spans, tmp_path / "page.html", title="t")
+    page.open(tmp_path / "page.html")
+    height, lanes = 250, len(page.find(".legend .mark")) * 13 + 4
+    inner = height - 28
+    assert page.run(REDDEST) == pytest.approx(height - 22 - (inner - lanes) / 1.04, abs=2)
+
+
+def test_a_turn_leads_to_its_trace(page, overflowing):
+    path, overflowed = overflowing
+    page.open(path)
+    href = page.run("return document.querySelector('.turn a').href")
+    turn = overflowed.attributes.get("assembly.turn")
+    assert turn is None or turn == 2
+    assert href.startswith(f"https://traces.example/jaeger/trace/{overflowed.trace_id}?uiFind=")
+    assert len(href.rsplit("=", 1)[1]) == 16
+
+
+def test_no_two_numbers_stand_side_by_side_without_saying_of_what(page, variants):
+    page.open(variants, fragment="#c=0&l=0&t=11&o=1")
+    facts = dict(
+        page.run(
+            "return [...document.querySelectorAll('.head .fact')]"
+            ".map((one) => [...one.children].map((each) => each.innerText))"
+        )
+    )
+    assert re.fullmatch(r"\d+ items, [\d,]+ tokens", facts["Left out"])
+    for selector in (".head .fact dd", ".prompts li", "#side .row", ".chart-head p"):
+        for text in page.run(
+            "return [...document.querySelectorAll(arguments[0])].map((one) => one.innerText)", selector
+        ):
+            assert not re.search(r"\d\s+\d", text), text

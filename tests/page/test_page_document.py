@@ -52,21 +52,23 @@ async def test_no_text_leaves_the_data(capturing, text):
     page = render_page(model)
     data, scripts = embedded(page)
     assert data == model
-    assert len(scripts) == 2
-    assert page.count("</script>") == 3
+    assert len(scripts) == 1
+    assert page.count("</script>") == 2
     page.encode("utf-8")
 
 
-async def test_nothing_is_loaded_and_only_our_two_scripts_may_run(recorder):
+async def test_nothing_is_loaded_and_only_our_script_and_our_style_may_be_used(recorder):
     await play(recorder.recorder, messages(2))
     page = render_page(page_model(recorder.spans, title="t"))
     _, scripts = embedded(page)
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)[1]
     allowed = dict(rule.split(" ", 1) for rule in policy.split("; "))
     assert allowed.pop("default-src") == "'none'"
-    assert allowed.pop("style-src") == "'unsafe-inline'"
-    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    assert allowed.pop("script-src").split() == [f"'sha256-{value}'" for value in hashes]
+    styles = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
+    for name, texts in (("style-src", styles), ("script-src", scripts)):
+        hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts]
+        assert allowed.pop(name).split() == [f"'sha256-{value}'" for value in hashes]
+    assert len(page) < 150_000, "a page is what it tells, not a library"
     assert set(allowed.values()) == {"'none'"}
     # Elements are looked at without what stands in the scripts.
     loads = Loads()
@@ -90,15 +92,22 @@ def test_the_script_makes_no_markup_of_texts():
         assert way not in script.replace("http://www.w3.org/2000/svg", ""), way
 
 
-def test_without_the_charts_library_the_extra_is_named(monkeypatch, tmp_path):
-    document._charts.cache_clear()
-    monkeypatch.setattr(document, "find_spec", lambda name: None)
-    try:
-        with pytest.raises(ConfigurationError, match=re.escape("pip install 'otel-assembly[view]'")):
-            write_page([], tmp_path / "page.html", title="t")
-    finally:
-        document._charts.cache_clear()
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(
+    ("named", "link"),
+    [
+        ("http://localhost:16686/", "http://localhost:16686/trace/{trace}?uiFind={span}"),
+        ("https://ops.example/jaeger", "https://ops.example/jaeger/trace/{trace}?uiFind={span}"),
+        ("https://ops.example/explore?id={trace}", "https://ops.example/explore?id={trace}"),
+    ],
+)
+def test_a_trace_is_looked_at_where_it_is_said_to_be(named, link):
+    assert page_model([], title="t", trace_link=named)["traceLink"] == link
+
+
+@pytest.mark.parametrize("link", ["javascript:alert('{trace}')", "localhost:16686", "https://me:secret@ops.example"])
+def test_a_link_that_is_no_web_address_is_refused(link):
+    with pytest.raises(ConfigurationError, match="page of traces"):
+        page_model([], title="t", trace_link=link)
 
 
 async def test_a_page_is_replaced_only_when_it_is_whole(recorder, tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ from otel_assembly import (
     TokenBudgetPolicy,
     allocate,
 )
-from otel_assembly.page import MAX_TEXT, page_model
+from otel_assembly.page import MAX_TEXT, LocalConversation, add_texts, page_model
 from otel_assembly.telemetry import AlertSignal, StoredSpan, TelemetrySettings, read_ledgers
 from otel_assembly.testing import RecordedTelemetry
 
@@ -360,3 +360,60 @@ def test_an_allocation_by_itself_is_a_conversation_of_one_turn():
     assert turn["steps"][0]["drops"] == [["low_rank", ["2"]]]
     assert [block["name"] for block in turn["allocations"][0]["blocks"]] == ["rules", "passages"]
     telemetry.shutdown()
+
+
+async def test_a_turn_says_what_would_have_been_needed_only_where_the_budget_could_not_hold(recorder):
+    await play(recorder.recorder, messages(3), budget=20)
+    await play(recorder.recorder, messages(3), budget=900, conversation="roomy")
+    narrow, roomy = (one["ledgers"][0] for one in page_model(recorder.spans, title="t")["conversations"])
+    for turn in narrow["turns"]:
+        (overflow,) = [signal for signal in turn["signals"] if signal["what"] == "overflow"]
+        assert turn["needs"] == 20 + overflow["tokens"] > 20
+    assert not any("needs" in turn for turn in roomy["turns"])
+
+
+async def test_conversations_know_the_files_that_they_come_from(recorder):
+    await play(recorder.recorder, messages(1), conversation="one")
+    await play(recorder.recorder, messages(1), conversation="two")
+    of_one = {
+        span.trace_id: "one.jsonl" for span in recorder.spans if span.attributes.get("gen_ai.conversation.id") == "one"
+    }
+    one, two = page_model(recorder.spans, title="t", files=of_one)["conversations"]
+    assert one["file"] == "one.jsonl"
+    assert "file" not in two
+
+
+def local(turns, *, name="talk", prompts=("Be kind.",), of=slice(None)):
+    said = [(event.content,) for turn in turns for event in turn]
+    return LocalConversation(name, "talks.jsonl:1", prompts, said[of])
+
+
+async def test_texts_come_from_a_file_where_sizes_agree(recorder):
+    turns = messages(4)
+    await play(recorder.recorder, turns)
+    model = page_model(recorder.spans, title="t")
+    assert model["texts"] == []
+    assert add_texts(model, [local(turns, name="another", prompts=()), local(turns)]) == 1
+    ((ledger,),) = [one["ledgers"] for one in model["conversations"]]
+    texts = {row["o"]: model["texts"][row["x"]][0] for row in ledger["items"]}
+    assert texts["0"] == turns[0][0].content
+    assert texts["5"] == turns[2][1].content
+    assert {model["texts"][turn["said"][0]][0] for turn in ledger["turns"]} == {"Be kind."}
+    json.dumps(model, allow_nan=False)
+
+
+async def test_a_conversation_without_an_id_is_known_by_its_sizes_only_where_one_has_them(recorder):
+    turns = messages(4)
+    await play(recorder.recorder, turns, conversation=None)
+    nameless = local(turns, name=None)
+    assert add_texts(page_model(recorder.spans, title="t"), [nameless, local(messages(3, size=9), name=None)]) == 1
+    assert add_texts(page_model(recorder.spans, title="t"), [nameless, local(turns, name="twin")]) == 0
+
+
+async def test_texts_that_an_item_contradicts_are_nowhere_on_the_page(recorder):
+    turns = messages(4)
+    await play(recorder.recorder, turns)
+    for told in (local(messages(4, size=31)), local(turns, of=slice(0, 3)), local(turns, of=slice(1, None))):
+        model = page_model(recorder.spans, title="t")
+        assert add_texts(model, [told]) == 0
+        assert model["texts"] == []

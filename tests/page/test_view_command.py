@@ -66,7 +66,8 @@ def test_several_files_are_merged_and_a_second_copy_is_no_second_turn(otel_assem
     assert otel_assembly("view", spans, "-o", "whole.html").returncode == 0
     assert otel_assembly("view", "a.jsonl", "b.jsonl", "-o", "parts.html").returncode == 0
     whole, parts = (embedded((tmp_path / name).read_text(encoding="utf-8"))[0] for name in ("whole.html", "parts.html"))
-    assert whole["conversations"] == parts["conversations"]
+    assert [one["ledgers"] for one in whole["conversations"]] == [one["ledgers"] for one in parts["conversations"]]
+    assert {one["file"] for one in parts["conversations"]} <= {"a.jsonl", "b.jsonl"}
 
 
 def test_one_conversation_on_stdout(otel_assembly, spans):
@@ -87,6 +88,8 @@ def test_one_conversation_on_stdout(otel_assembly, spans):
         (["."], 2, "is a folder"),
         (["spans.jsonl", "-o", "no/such/folder/page.html"], 2, "the page cannot be written"),
         (["spans.jsonl", "--conversation", "third"], 1, "no conversation has the id 'third'; there are: first, second"),
+        (["spans.jsonl", "--trace-link", "javascript:alert(1)"], 2, "is no URL of a page of traces"),
+        (["spans.jsonl", "--with-text", "nowhere.jsonl"], 2, "nowhere.jsonl: does not exist"),
     ],
 )
 def test_what_is_wrong_is_one_line(otel_assembly, spans, arguments, status, says):
@@ -103,6 +106,50 @@ def test_a_line_that_cannot_be_read_costs_only_itself(otel_assembly, spans):
     assert ran.returncode == 0
     assert "spans.jsonl:1: not JSON" in ran.stderr
     assert "24 turns" in ran.stdout
+
+
+def page_data(path):
+    return embedded(path.read_text(encoding="utf-8"))[0]
+
+
+def test_texts_of_the_transcripts_are_shown_where_they_are_asked_for(otel_assembly, spans, tmp_path):
+    (tmp_path / "other.jsonl").write_text((tmp_path / "talks.jsonl").read_text().replace("does it", "did it"))
+    assert otel_assembly("view", spans, "-o", "none.html").returncode == 0
+    assert page_data(tmp_path / "none.html")["texts"] == []
+    ran = otel_assembly("view", spans, "--with-text", "talks.jsonl", "-o", "with.html")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    texts = [one[0] for one in page_data(tmp_path / "with.html")["texts"]]
+    assert "Answer 0." in texts
+    assert "You are terse." in texts
+    ran = otel_assembly("view", spans, "--with-text", "other.jsonl", "-o", "other.html")
+    assert "4 ledgers of 4 without texts: what other.jsonl holds is not what the spans tell of" in ran.stderr
+    assert page_data(tmp_path / "other.html")["texts"] == []
+
+
+def test_a_replay_s_page_shows_texts_and_names_conversations_by_their_files(otel_assembly, spans, tmp_path):
+    rows = [json.loads(line) for line in (tmp_path / "talks.jsonl").read_text().splitlines()]
+    del rows[1]["id"]
+    (tmp_path / "talks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    budgets = ("--budget", 150, "--budget", 300)
+    assert otel_assembly("replay", "talks.jsonl", *budgets, "--html", "page.html", "--with-text").returncode == 0
+    data = page_data(tmp_path / "page.html")
+    assert [(one.get("id"), one["file"]) for one in data["conversations"]] == [
+        ("first", "talks.jsonl:1"),
+        (None, "talks.jsonl:2"),
+    ]
+    for conversation in data["conversations"]:
+        for ledger in conversation["ledgers"]:
+            assert data["texts"][ledger["items"][1]["x"]] == ["Answer 0."]
+    ran = otel_assembly("replay", "talks.jsonl", "--with-text")
+    assert ran.returncode == 2
+    assert "--html" in ran.stderr
+
+
+def test_a_page_of_spans_names_their_files_and_links_their_traces(otel_assembly, spans, tmp_path):
+    assert otel_assembly("view", spans, "--trace-link", "http://localhost:16686", "-o", "page.html").returncode == 0
+    data = page_data(tmp_path / "page.html")
+    assert {one["file"] for one in data["conversations"]} == {"spans.jsonl"}
+    assert data["traceLink"] == "http://localhost:16686/trace/{trace}?uiFind={span}"
 
 
 @pytest.mark.slow
