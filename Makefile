@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-stack test-upstream test-matrix stack coverage lint format dashboards docs bench soak clean
+.PHONY: help demo test test-long test-stack test-upstream test-matrix stack coverage lint format dashboards docs pictures bench soak clean
 
 help:
 	@echo "make demo       an unmodified AG2 agent whose context overflows, with its spans, in your terminal"
@@ -20,6 +20,7 @@ help:
 	@echo "make lint       ruff, mypy --strict, the direction of imports, generated pages"
 	@echo "make dashboards  write the dashboards anew"
 	@echo "make docs       write the generated pages anew"
+	@echo "make pictures   draw the README's pictures anew, with Chromium"
 	@echo "make bench      speed and memory, as ratios, beside peers: a table and a plot"
 	@echo "make soak       200,000 turns of one process: its memory, and what a turn takes"
 
@@ -85,6 +86,9 @@ dashboards: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m otel_assembly.telemetry.document docs/semantic-conventions.md
+
+pictures: $(VENV)/.dev
+	$(BIN)/python scripts/pictures.py
 
 # In environments of its own (.bench), with what is measured beside ours; BENCH=--quick takes three minutes.
 bench:

@@ -57,7 +57,7 @@ _METERS: Final = 32
 
 
 class Assembler:
-    """Runs a chain of policies left to right: each sees what the one before it let out (seed 000).
+    """Runs a chain of policies left to right: each sees what the one before it let out (as in AG2).
 
     One assembler may serve any number of conversations, tasks and threads.
 

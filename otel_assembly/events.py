@@ -1,4 +1,4 @@
-"""Our event vocabulary: what an agent's run puts on its stream (seed 000), as frozen models with one JSON form.
+"""Our event vocabulary: what an agent's run puts on its stream (as in AG2), as frozen models with one JSON form.
 
 Every event has a ``type`` (its discriminator in JSON) and an ``id``. ``event_to_json`` and ``event_from_json`` are
 exact inverses. How the engine reads an event is its ``describe()`` row, at the foot of this module.

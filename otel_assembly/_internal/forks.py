@@ -11,9 +11,10 @@ import logging
 import os
 import threading
 from functools import partial
+from itertools import count
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
-from weakref import WeakMethod, ref
+from weakref import ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +34,8 @@ logger = logging.getLogger("otel_assembly")
 
 #: Whoever has to put right what each guards, and how.
 _locks: dict[ref[Lock], tuple[ref[Any], Callable[[Any], None]] | None] = {}
-_children: dict[int, WeakMethod[Callable[[], None]]] = {}
+_children: dict[int, tuple[ref[Any], Callable[[Any], None]]] = {}
+_numbers = count()
 _awaited: dict[ref[Lock], None] = {}
 #: The locks that a thread took before it forks.
 _taken: dict[int, list[Lock]] = {}
@@ -61,9 +63,14 @@ def new_lock(owner: Owner | None = None, mend: Callable[[Owner], None] | None = 
 
 def in_child(begin: Callable[[], None]) -> None:
     """Have a method called in every forked child, for as long as its object lives."""
-    method: WeakMethod[Callable[[], None]] = WeakMethod(begin, lambda _: _children.pop(key, None))
-    key = id(method)
-    _children[key] = method
+    key = next(_numbers)
+    owner, method = begin.__self__, begin.__func__  # type: ignore[attr-defined]  # it is a method
+    # Bound to what it calls: as the interpreter ends, the names of a module are gone before its objects.
+    _children[key] = ref(owner, partial(_forget, _children, key)), method
+
+
+def _forget(held: dict[Key, Any], key: Key, _: object) -> None:
+    held.pop(key, None)
 
 
 def _entries(held: dict[Key, T]) -> list[tuple[Key, T]]:
@@ -103,7 +110,7 @@ def _in_child() -> None:
         lock._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001  # as the standard library does with its own
         if mend is not None and (owner := mend[0]()) is not None:
             calls.append(partial(mend[1], owner))
-    calls += [call for _, method in _entries(_children) if (call := method()) is not None]
+    calls += [partial(begin, held) for _, (owner, begin) in _entries(_children) if (held := owner()) is not None]
     for call in calls:
         try:
             call()

@@ -1,4 +1,4 @@
-"""`allocate`: blocks into a budget (seed 004), recorded as it goes."""
+"""`allocate`: blocks into a budget, recorded as it goes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def allocate(
     *,
     model: str | None = None,
 ) -> Allocation:
-    """Decide which blocks, and what of them, are in a prompt of at most ``window − output_reserve`` tokens (seed 004).
+    """Decide which blocks, and what of them, are in a prompt of at most ``window − output_reserve`` tokens.
 
     Blocks that may not be cut are reserved first, then each cuttable block's floor, then the rest is given out from the
     highest priority to the lowest. A block that does not fit whole is cut its own way (`Cut`), and compacted before it

@@ -111,7 +111,7 @@ Content = str | CompactedBlock | Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A named, prioritised piece of the prompt (seed 004).
+    """A named, prioritised piece of the prompt.
 
     Args:
         name: Unique among the blocks that are allocated together; exported, so never a piece of content.

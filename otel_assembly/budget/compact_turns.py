@@ -1,4 +1,4 @@
-"""`compact_history`: turns of a conversation into one summary that keeps their ids (seed 004)."""
+"""`compact_history`: turns of a conversation into one summary that keeps their ids."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def compact_history(
 ) -> CompactedBlock:
     """Summarise turns in at most `target_tokens`, and keep the ids of what the summary was made from.
 
-    A turn's id is its ``event_id`` (seed 004), else the id of its event, else its place: in the history where `turns`
+    A turn's id is its ``event_id``, else the id of its event, else its place: in the history where `turns`
     is a `History` or a part of one, otherwise among `turns`. A summary among the turns counts as what it was made from.
 
     Args:

@@ -21,7 +21,7 @@ def _as_id(value: Any) -> Any:
 # Its input is a prompt's content, which must not reach a log by way of an error's message.
 @dataclass(frozen=True, slots=True, config=ConfigDict(hide_input_in_errors=True))
 class CompactedBlock:
-    """A lossy text in the place of others, with where it came from kept outside the prose (seed 004).
+    """A lossy text in the place of others, with where it came from kept outside the prose.
 
     Attributes:
         summary: What the model reads.

@@ -1,4 +1,4 @@
-"""The order of a prompt's blocks, for the provider's cache and for the model's attention (seed 004).
+"""The order of a prompt's blocks, for the provider's cache and for the model's attention.
 
 What is the same on every turn comes first, so that the cache holds it; the best evidence opens the rest and the second
 best closes it, with the weakest in the middle, where attention is poor (Liu et al. 2023, "Lost in the Middle"); the
@@ -162,7 +162,7 @@ def _text_of(message: Any) -> str:
 def order_for_attention_and_cache(
     blocks: Iterable[Block], query_block: str | None = None, *, order: Order = "attention"
 ) -> OrderedPrompt:
-    """Put blocks in the order in which they are sent (seed 004).
+    """Put blocks in the order in which they are sent.
 
     1. *Prefix*: what is the same on every turn (`Block.stable`): instructions, schemas, few-shot examples.
     2. *Opening*: the best evidence; profile facts.

@@ -1,4 +1,4 @@
-"""Which blocks, and what of them, are kept, cut, compacted or dropped (seed 004): the rule (`budget.rule`) on blocks.
+"""Which blocks, and what of them, are kept, cut, compacted or dropped: the rule (`budget.rule`) on blocks.
 
 A block that does not fit whole is cut its own way, and compacted before it is dropped. What compacts may wait for a
 model, so the plan is a generator: it yields each compaction that it wants and is sent what came of it. See `allocator`

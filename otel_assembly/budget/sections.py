@@ -1,4 +1,4 @@
-"""Where the pieces of a prompt stand: the five zones (seed 004), and the messages that one block becomes in them."""
+"""Where the pieces of a prompt stand: the five zones, and the messages that one block becomes in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: ``otel-assembly demo | replay | explain | view | doctor | stack | conventions``."""
+"""The command line: ``otel-assembly demo | replay | explain | view | doctor | stack | conventions | completion``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from otel_assembly._version import __version__
+from otel_assembly.cli import completion as completion
 from otel_assembly.cli import conventions as conventions
 from otel_assembly.cli import demo as demo
 from otel_assembly.cli import doctor as doctor
@@ -43,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     )
     root.add_argument("--version", action="version", version=f"otel-assembly {__version__}")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (demo, replay, explain, view, doctor, stack, conventions):
+    for module in (demo, replay, explain, view, doctor, stack, conventions, completion):
         module.add_parser(commands)
     return root
 

@@ -77,6 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     program = sys.argv[0] if Path(sys.argv[0]).name == "otel-assembly" else "otel-assembly"
     last = max((int(span.attributes.get("assembly.turn", 0)) for span in spans), default=0)
     print(f"Where is the first request?  {program} explain --traces {path} --turn {last} --item 0")
+    print(f"All of it on one page:       {program} view {path}")
     print(f"Your own conversations:      {program} replay YOUR.jsonl --budget 8000")
     return 0
 

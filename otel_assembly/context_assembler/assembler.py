@@ -1,4 +1,4 @@
-"""`ContextAssembler`: the CLEAR pass of seed 004 as control flow, from a task to the prompt that is sent.
+"""`ContextAssembler`: the CLEAR pass as control flow, from a task to the prompt that is sent.
 
 Current task, Legal boundary, Evidence, Attention budget, Retention: what is permitted is asked first, and everything
 else only within it; what was found is allocated and put in order by one ordinary assembly, so that each item has a
@@ -113,7 +113,7 @@ class AssembledContext:
 
 
 class ContextAssembler:
-    """Assembles the prompt for a task: permission, evidence, budget, order (seed 004).
+    """Assembles the prompt for a task: permission, evidence, budget, order.
 
     Blocks, by the seed's table: ``system``, ``schema``, ``examples``, ``query`` and ``state`` are never cut;
     ``evidence``, ``memory``, ``summary``, ``recent`` and ``older`` are, in that order from last to first.

@@ -47,7 +47,7 @@ _Turns = Annotated[Sequence[Any], PlainValidator(_turns)]
 # Its input is a prompt's content, which must not reach a log by way of an error's message.
 @model(frozen=True, slots=True, config=ConfigDict(hide_input_in_errors=True, extra="forbid"))
 class Task:
-    """What is asked of the model now (seed 004, the C of CLEAR).
+    """What is asked of the model now (the C of CLEAR: the Current task).
 
     Attributes:
         query: The question; it is what retrievers search for, and stands last in the prompt.

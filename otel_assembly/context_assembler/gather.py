@@ -1,4 +1,4 @@
-"""Gathering what a prompt may be made of: permission first, then all sources at once (seed 004, the L and E of CLEAR).
+"""Gathering what a prompt may be made of: permission first, then all sources at once (the L and E of CLEAR).
 
 What is not permitted is taken out here, before anything else sees it: it is never ranked, counted, logged or recorded,
 not by its text, nor by its id, nor by how many there were.

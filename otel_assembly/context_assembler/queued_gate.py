@@ -23,7 +23,7 @@ logger = logging.getLogger("otel_assembly")
 
 
 class QueuedWriteGate:
-    """Takes proposals at once and offers them to another gate later, one after the other (seed 004: candidates queue).
+    """Takes proposals at once and offers them to another gate later, one after the other (candidates queue).
 
     ``await context.retain(answer, candidates)`` then returns before anything is written, with the outcome ``queued``;
     what does not fit the queue is ``refused``. What becomes of the rest is counted in `outcomes`; what fails is logged

@@ -1,4 +1,4 @@
-"""What should last beyond an answer: proposed after it, and written only past a gate (seed 004, the R of CLEAR)."""
+"""What should last beyond an answer: proposed after it, and written only past a gate (the R of CLEAR)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The knowledge store: what an agent keeps between conversations, as texts under paths (seed 000)."""
+"""The knowledge store: what an agent keeps between conversations, as texts under paths (as in AG2)."""
 
 from __future__ import annotations
 

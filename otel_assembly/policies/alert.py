@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class AlertPolicy(DecidingPolicy):
-    """Appends each new observer alert to the prompts; for a FATAL one it also emits a `HaltEvent` (seed 000).
+    """Appends each new observer alert to the prompts; for a FATAL one it also emits a `HaltEvent` (as in AG2).
 
     An alert is known by its source, severity and message, in one conversation; an enum and a string severity are the
     same. What was shown is remembered by the conversation, so that one policy object may serve many agents. Where the

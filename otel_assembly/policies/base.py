@@ -39,7 +39,7 @@ SAYABLE: Final = (str, int, float, bool, NoneType)
 
 @runtime_checkable
 class AssemblyPolicy(Protocol):
-    """Transforms what the model gets to see (seed 000): pure, and idempotent where it can be.
+    """Transforms what the model gets to see (as in AG2): pure, and idempotent where it can be.
 
     A policy returns modified copies; it never changes the lists or the events it was given. Beside `apply` it may have
     a ``kind`` (``injection`` or ``reduction``), a ``config`` (a mapping of numbers and enum strings, for its span), and

@@ -35,7 +35,7 @@ EXTRACTIVE: Final = "extractive"
 
 
 class BudgetPolicy(DecidingPolicy):
-    """Keeps the rendered prompt within ``window − output_reserve`` tokens: the allocator, as a policy (seed 004).
+    """Keeps the rendered prompt within ``window − output_reserve`` tokens: the allocator, as a policy.
 
     Prompts and history are blocks by kind: instructions, tool schemas, the newest user request and calls that await an
     approval are fixed; then come the newest tool call with its results, or the newest message; then summaries; then

@@ -27,7 +27,7 @@ _REASONS: Final = (
 
 
 class ConversationPolicy(DecidingPolicy):
-    """Keeps requests, responses, tool calls and results, summaries and system messages (seed 000).
+    """Keeps requests, responses, tool calls and results, summaries and system messages (as in AG2).
 
     Alerts, lifecycle events and what observers put on the stream are dropped, reason ``not_conversation``. It is an
     allow-list: a kind of event that does not say it is conversation is filtered out. Like every reducer it drops calls

@@ -38,7 +38,7 @@ class _MemoryPolicy(DecidingPolicy):
 
 
 class WorkingMemoryPolicy(_MemoryPolicy):
-    """Appends ``/memory/working.md`` of the context's `KnowledgeStore` to the prompts (seed 000).
+    """Appends ``/memory/working.md`` of the context's `KnowledgeStore` to the prompts (as in AG2).
 
     The store is ``context.dependencies[KnowledgeStore]``. With nothing in it the policy does nothing; without one it
     does nothing either, and one warning says so.
@@ -60,7 +60,7 @@ class WorkingMemoryPolicy(_MemoryPolicy):
 
 
 class EpisodicMemoryPolicy(_MemoryPolicy):
-    """Appends the newest summaries under ``/memory/conversations/`` to the prompts (seed 000).
+    """Appends the newest summaries under ``/memory/conversations/`` to the prompts (as in AG2).
 
     The store is that of `WorkingMemoryPolicy`; without one, one warning says so.
 

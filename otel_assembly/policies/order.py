@@ -40,7 +40,7 @@ def checked_chain(policies: Any) -> tuple[AssemblyPolicy, ...]:
 def validate_order(policies: Sequence[PolicyLike]) -> list[str]:
     """Warnings about an order that loses something; an empty list where there is none.
 
-    Injection before reduction (seed 000): what is injected later is missing from the reduction's budget. A filter takes
+    Injection before reduction, as in AG2: what is injected later is missing from the reduction's budget. A filter takes
     nothing for room, so that an injection may stand behind it; but not `AlertPolicy`, whose alerts a filter may take
     away. A policy's class says what it is: see `DecidingPolicy`.
 

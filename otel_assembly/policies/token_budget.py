@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TokenBudgetPolicy(DecidingPolicy):
-    """Keeps the newest atoms whose prompt, with all that is fixed, takes at most `max_tokens` tokens (seed 000).
+    """Keeps the newest atoms whose prompt, with all that is fixed, takes at most `max_tokens` tokens (as in AG2).
 
     Counted is what is rendered: prompts, tool schemas, message framing and the full text of every event. Fixed are the
     prompts, the schemas, the reply's priming, the system messages that lead the events, calls that await an approval,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class SlidingWindowPolicy(DecidingPolicy):
-    """Keeps the last `max_events` events (seed 000), whole tool calls, and the newest user request.
+    """Keeps the last `max_events` events (as in AG2), whole tool calls, and the newest user request.
 
     System messages that lead the events are prompts: they stay and do not count. The newest user request and a call
     that awaits an approval stay, and take a place of the window. The newest tool call with its results stays even past

@@ -39,6 +39,34 @@ def test_the_demo_shows_an_overflow_a_warning_and_a_halt(demonstration):
     assert max(map(len, ran.out.split("spans are in")[0].splitlines())) <= 100
 
 
+def number(text):
+    return int(text.replace(",", ""))
+
+
+def test_the_demo_s_numbers_add_up_on_their_line(demonstration):
+    """What came in, less what left, and what was put in: what went out. Over the budget: what the policy counts."""
+    drawn = " ".join(re.sub(r"^[│├└─ ]+", "", line) for line in demonstration[0].out.splitlines())
+    turns = re.findall(r"assemble_context(.*?)\[", drawn)
+    assert len(turns) == 10
+    for said in turns:
+        came, went = map(number, re.search(r"tokens ([\d,]+)→([\d,]+)", said).groups())
+        left = re.search(r"dropped [\d,]+ \(([\d,]+) tokens\)", said)
+        put = re.search(r"([\d,]+) tokens put in", said)
+        assert came - (number(left[1]) if left else 0) + (number(put[1]) if put else 0) == went, said
+    assert any("put in" in said for said in turns)
+    overflows = re.findall(
+        r"([\d,]+) tokens over the budget of 600; it counts ([\d,]+) of the ([\d,]+) tokens"
+        r"(?:, without prompt ([\d,]+), tool_schemas ([\d,]+), framing (\d+))?",
+        drawn,
+    )
+    assert len(overflows) == 6
+    assert drawn.count("tokens over") == 6
+    for over, counted, sent, *without in overflows:
+        assert number(counted) - 600 == number(over)
+        if without[0]:
+            assert number(sent) - number(counted) == sum(map(number, without))
+
+
 def test_the_demo_s_agent_is_halted_and_says_so(demonstration):
     spoken = demonstration[0].out.split("Its spans:")[0].strip().splitlines()
     assert spoken[0] == "$ opentelemetry-instrument python ag2_support_agent.py"
