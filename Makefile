@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-stack test-upstream test-matrix stack coverage lint format dashboards docs pictures bench soak clean
+.PHONY: help demo test test-long test-stack test-upstream test-matrix stack coverage lint format dashboards docs pictures dist bench soak clean
 
 help:
 	@echo "make demo       an unmodified AG2 agent whose context overflows, with its spans, in your terminal"
@@ -21,6 +21,7 @@ help:
 	@echo "make dashboards  write the dashboards anew"
 	@echo "make docs       write the generated pages anew"
 	@echo "make pictures   draw the README's pictures anew, with Chromium"
+	@echo "make dist       the sdist and the wheel"
 	@echo "make bench      speed and memory, as ratios, beside peers: a table and a plot"
 	@echo "make soak       200,000 turns of one process: its memory, and what a turn takes"
 
@@ -89,6 +90,10 @@ docs: $(VENV)/.dev
 
 pictures: $(VENV)/.dev
 	$(BIN)/python scripts/pictures.py
+
+dist: $(VENV)/.dev
+	rm -rf dist
+	$(BIN)/python -m build
 
 # In environments of its own (.bench), with what is measured beside ours; BENCH=--quick takes three minutes.
 bench:

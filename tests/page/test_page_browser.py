@@ -322,7 +322,7 @@ def test_it_opens_on_the_first_overflow_and_says_what_would_have_been_needed(pag
     assert page.text("main h2") == "tight"
     assert page.text("#turn-head") == "Turn 2"
     needs = 400 + overflowed.attributes["assembly.overflow.tokens"]
-    assert f"{needs - 400:,} tokens over the budget of 400, {needs:,} tokens would have been needed" in page.text(
+    assert f"{needs - 400:,} tokens over the budget of 400; {needs:,} tokens would have been needed" in page.text(
         ".turn"
     )
     page.focus(".layer")

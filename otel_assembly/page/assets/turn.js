@@ -41,12 +41,12 @@ function signalLine(signal, turn) {
   if (signal.cause) said.push(words(signal.cause));
   if (signal.policy) said.push(`by ${signal.policy}`);
   if (signal.tokens !== undefined) said.push(`${count(signal.tokens)} tokens over${turn.budget ? ` the budget of ${count(turn.budget)}` : ""}`);
-  if (signal.tokens !== undefined) said.push(turn.needs ? `${count(turn.needs)} tokens would have been needed` : countedBy(signal, turn));
   if (signal.source) said.push(`from ${signal.source}`);
   if (signal.after) said.push("after this turn");
   if (signal.untold) said.push(`${signal.count > 1 ? `${signal.count} of them, ` : ""}counted here; what it says is not in these spans`);
+  const more = signal.tokens === undefined ? null : turn.needs ? `${plural(turn.needs, "token")} would have been needed` : countedBy(signal, turn);
   return el("li", { class: `signal ${signal.what}` }, el("span", { class: `mark ${signal.what}`, "aria-hidden": "true" }, mark.symbol),
-    " ", el("strong", {}, mark.label), " ", foreign(said.filter(Boolean).join(", ")), signal.says ? [": ", foreign(signal.says, "q")] : null);
+    " ", el("strong", {}, mark.label), " ", foreign(said.join(", ")), more ? `; ${more}` : null, signal.says ? [": ", foreign(signal.says, "q")] : null);
 }
 
 function settings(config) {
