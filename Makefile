@@ -14,7 +14,7 @@ help:
 	@echo "make test-long  what takes longer: properties with 10,000 cases"
 	@echo "make test-stack  the real Collector, Jaeger, Prometheus and Alertmanager, built with Go, no Docker"
 	@echo "make test-upstream  the frameworks' own tests, without us and with us"
-	@echo "make test-matrix    the frameworks' oldest and newest releases, and other vendors' instrumentors beside ours"
+	@echo "make test-matrix    the frameworks' oldest and newest releases, other vendors' instrumentors, and each Python that is here"
 	@echo "make stack      start those servers and say where they answer"
 	@echo "make coverage   the tests, and what they do not reach"
 	@echo "make lint       ruff, mypy --strict, the direction of imports, generated pages"

@@ -1,10 +1,12 @@
 """Run each framework's tests against the oldest and the newest releases that its hook tables speak of.
 
-Beside that, in an environment of their own, the tests with other vendors' instrumentors.
+Beside that, each in an environment of its own: the tests with other vendors' instrumentors, and the whole suite on
+every Python that this machine has.
 
 python scripts/version_matrix.py              # all
 python scripts/version_matrix.py langchain
 python scripts/version_matrix.py beside
+python scripts/version_matrix.py python3.12
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from pathlib import Path
 from environments import ROOT, environment
 
 TOOLS = ("pytest>=8.3", "pytest-asyncio>=1.0", "pytest-timeout>=2.3", "hypothesis>=6.112")
+
+FRAMEWORKS = ROOT / "tests" / "frameworks"
 
 RELEASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "ag2": (("ag2[openai]==0.12.2",), ("ag2[openai]==0.14.0",), ("ag2[openai]==1.0.0",), ("ag2[openai]<2",)),
@@ -44,28 +48,66 @@ INSTRUMENTORS = (
 )
 BESIDE = "beside"
 
+#: Those that are promised; the newest needs not be everywhere yet.
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+
 
 def main() -> int:
     """Run the matrix; 1 where a release does not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    known = (*RELEASES, BESIDE)
+    pythons = {f"python{version}": version for version in PYTHONS}
+    known = (*RELEASES, BESIDE, *pythons)
     parser.add_argument("frameworks", nargs="*", choices=[[], *known], metavar="FRAMEWORK", help=", ".join(known))
     parser.add_argument("--work", type=Path, help="keep the environments here (default: a temporary folder)")
     given = parser.parse_args()
     failed = []
     with tempfile.TemporaryDirectory() as temporary:
         work = (given.work or Path(temporary)).absolute()
-        for framework in given.frameworks or known:
-            for number, release in enumerate(RELEASES.get(framework, (INSTRUMENTORS,))):
-                folder = work / f"{framework}-{number}"
-                holding = runs_beside(folder) if framework == BESIDE else holds(framework, release, folder)
-                if not holding:
-                    failed.append(" ".join(release))
-                if given.work is None:
-                    shutil.rmtree(folder)  # each takes half a gigabyte and more
+        for name in given.frameworks or known:
+            if name in pythons:
+                runs = [(name, suite_passes(name, pythons[name], work / name, asked=bool(given.frameworks)))]
+            elif name == BESIDE:
+                runs = [(name, runs_beside(work / name))]
+            else:
+                runs = []
+                for number, release in enumerate(RELEASES[name]):
+                    folder = work / f"{name}-{number}"
+                    runs.append((" ".join(release), holds(name, release, folder)))
+                    thrown_away(folder, kept=given.work)
+            thrown_away(work / name, kept=given.work)
+            failed += [what for what, passed in runs if not passed]
     if failed:
         print("does not hold:", "; ".join(failed))
     return 1 if failed else 0
+
+
+def interpreter(version: str) -> Path | None:
+    """A Python of this version that runs: by its name on the path, or among pyenv's, whose names there may run none."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    named = shutil.which(f"python{version}")
+    for found in (*([named] if named else []), *sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True)):
+        say = "import sys; print('%d.%d' % sys.version_info[:2])"
+        ran = subprocess.run([found, "-c", say], capture_output=True, text=True, timeout=60, check=False)
+        if not ran.returncode and ran.stdout.strip() == version:
+            return Path(found)
+    return None
+
+
+def suite_passes(name: str, version: str, folder: Path, *, asked: bool) -> bool:
+    """Whether what `make test` runs passes on a Python; one that is not here fails only who asked for it."""
+    base = interpreter(version)
+    if base is None:
+        print(f"{name}: not on this machine", flush=True)
+        return not asked
+    python = environment(folder, (), "all,dev", base)
+    options = ("--ignore=tests/stack", "-m", "not slow", "-n", "auto", "--dist", "worksteal")
+    return tests_pass(python, ROOT / "tests", name, *options)
+
+
+def thrown_away(folder: Path, *, kept: Path | None) -> None:
+    """Each takes half a gigabyte and more."""
+    if kept is None:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def holds(framework: str, release: tuple[str, ...], folder: Path) -> bool:
@@ -77,7 +119,11 @@ def holds(framework: str, release: tuple[str, ...], folder: Path) -> bool:
     found = next((line.strip() for line in looked.stdout.splitlines() if f" {framework} " in line), looked.stderr)
     # The examples are written for the newest releases.
     passed = tests_pass(
-        python, framework, f"{' '.join(release)}: {found}", "--ignore-glob=*_examples.py", "--ignore-glob=*_program.py"
+        python,
+        FRAMEWORKS / framework,
+        f"{' '.join(release)}: {found}",
+        "--ignore-glob=*_examples.py",
+        "--ignore-glob=*_program.py",
     )
     if looked.returncode and passed:
         print(looked.stdout)
@@ -87,7 +133,7 @@ def holds(framework: str, release: tuple[str, ...], folder: Path) -> bool:
 def runs_beside(folder: Path) -> bool:
     """Whether programs run as they do alone where other vendors instrument them too, and we tell of them."""
     python = environment(folder, (*INSTRUMENTORS, *TOOLS, "autogen-ext[openai]>=0.7,<0.8"), "all")
-    return tests_pass(python, BESIDE, "beside other instrumentors", "--timeout", "300")
+    return tests_pass(python, FRAMEWORKS / BESIDE, "beside other instrumentors", "--timeout", "300")
 
 
 def clean_environment() -> dict[str, str]:
@@ -98,12 +144,11 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("OTEL_") and name != "CI"}
 
 
-def tests_pass(python: Path, tests: str, title: str, *options: str) -> bool:
-    """Whether a folder of the frameworks' tests passes; a line says so, and what failed."""
-    folder = str(ROOT / "tests" / "frameworks" / tests)
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder, *options]
+def tests_pass(python: Path, folder: Path, title: str, *options: str) -> bool:
+    """Whether a folder of tests passes; a line says so, and what failed."""
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder), *options]
     environ = clean_environment()
-    ran = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=1_800, check=False)
+    ran = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=3_600, check=False)
     lines = ran.stdout.strip().splitlines() or [ran.stderr.strip()]
     print(f"{title}; {lines[-1].strip('= ')}", flush=True)
     if ran.returncode:

@@ -1,0 +1,41 @@
+"""`make test-matrix` finds the Pythons that a machine has, and no others."""
+
+from __future__ import annotations
+
+import pytest
+from version_matrix import interpreter
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine with a path and a pyenv of its own; `has` puts a program there that says a version, or fails."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+
+    def has(place, says):
+        program = tmp_path / place
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{f'echo {says}' if says else 'echo no such version >&2; exit 127'}\n")
+        program.chmod(0o755)
+        return program
+
+    return has
+
+
+def test_one_on_the_path_is_taken(machine):
+    assert interpreter("3.99") is None
+    program = machine("bin/python3.99", "3.99")
+    assert interpreter("3.99") == program
+
+
+def test_a_shim_that_runs_nothing_is_passed_over_for_what_pyenv_has(machine):
+    machine("bin/python3.99", None)
+    assert interpreter("3.99") is None
+    machine("pyenv/versions/3.99.1/bin/python", "3.99")
+    newest = machine("pyenv/versions/3.99.2/bin/python", "3.99")
+    assert interpreter("3.99") == newest
+
+
+def test_one_that_says_another_version_is_not_it(machine):
+    machine("bin/python3.99", "3.98")
+    assert interpreter("3.99") is None
