@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 from typing import Final
 
 from otel_assembly.errors import ConfigurationError
@@ -32,15 +31,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the script; 0."""
-    if importlib.util.find_spec("shtab") is None:
-        raise ConfigurationError("shtab is not installed; install it: pip install 'otel-assembly[cli]'")
-    import shtab
-
+    try:
+        from shtab import FILE, complete
+    except ImportError as missing:
+        raise ConfigurationError("shtab is not installed; install it: pip install 'otel-assembly[cli]'") from missing
     from otel_assembly.cli import parser
 
     root = parser()
-    _complete_files(root, shtab.FILE)
-    print(shtab.complete(root, shell=arguments.shell))
+    _complete_files(root, FILE)
+    print(complete(root, shell=arguments.shell))
     return 0
 
 

@@ -18,7 +18,7 @@ const CHANGES = [
 
 function changesOf(turn, open) {
   const rows = CHANGES.filter(([name]) => turn[name])
-    .map(([name, label]) => fact(`${label} (${size(turn[name])})`, chips(turn[name], open)));
+    .map(([name, label]) => fact(`${label} (${plural(size(turn[name]), "item")})`, chips(turn[name], open)));
   return el("section", {}, el("h3", {}, turn.after === undefined ? "Since the turn before" : `Since turn ${turn.after}`),
     turn.unsent ? el("p", { class: "note" }, "Nothing was sent.")
       : turn.partial ? el("p", { class: "note warn" }, "The span of a policy is missing: why some items are out is not known.") : null,
