@@ -18,7 +18,14 @@ ROOT = Path(otel_assembly.__file__).parents[1]
 def program(name, **environment):
     """What a program of `loading_programs` saw."""
     ran = subprocess.run(
-        [sys.executable, Path(__file__).with_name("loading_programs.py"), name],
+        # From Python 3.12 on, one that forks beside threads is warned; that is what is tried here.
+        [
+            sys.executable,
+            "-W",
+            "ignore:This process:DeprecationWarning",
+            Path(__file__).with_name("loading_programs.py"),
+            name,
+        ],
         capture_output=True,
         text=True,
         timeout=100,
