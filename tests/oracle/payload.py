@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 import re
+from collections import Counter
 
 from otel_assembly.testing import RecordedTelemetry
 
@@ -70,6 +71,15 @@ WRITTEN = re.compile(
     r"|compaction\.(provenance|result)|previous\.id|steps)"
 )
 UNSENT = {"assembly.input.tokens", "assembly.tokens.dropped"}
+#: Where the buckets of a histogram lie, and what fell into each; not how often what was measured.
+BUCKETS = re.compile(r", bounds=.*")
+#: Counters of what is decided, whoever the agent is: their series are told as they add up over agents.
+OVER_AGENTS = {
+    "assembly.alerts.delivered",
+    "assembly.items.dropped",
+    "assembly.policy.errors",
+    "assembly.prefix.breaks",
+}
 
 
 def decided(held):
@@ -89,8 +99,20 @@ def decided(held):
         if name != "list_items"
     ]
     logs = [(name, plain(attributes), *rest[:2]) for name, attributes, *rest in held["logs"]]
-    points = [point for point in held["points"] if point[0] not in UNSENT]
-    return {"answers": answers, "spans": spans, "logs": logs, "points": points}
+    return {"answers": answers, "spans": spans, "logs": logs, "points": _measured(held["points"])}
+
+
+def _measured(points):
+    """The metrics, but for what says nothing of what was sent: buckets, and which agent's series a count stands in."""
+    counts, found = Counter(), []
+    for name, attributes, value in points:
+        if name in OVER_AGENTS:
+            shared = tuple(one for one in attributes.items() if one[0] != "gen_ai.agent.name")
+            counts[name, shared] += int(value)
+        elif name not in UNSENT:
+            found.append((name, attributes, value if isinstance(value, int) else BUCKETS.sub(")", value)))
+    found += [(name, dict(shared), repr(count)) for (name, shared), count in counts.items()]
+    return sorted(found, key=repr)
 
 
 #: What the answer of an assembly is made of: see `seeded.answer_of`.
