@@ -124,7 +124,7 @@ class Recorder(Protocol):
         """The provider billed `billed` tokens for a prompt that was counted as `counted`."""
         ...
 
-    def source_failed(self, role: str, source: str, error_type: str) -> None:
+    def source_failed(self, role: str, source: str, error_type: str, agent_name: str | None) -> None:
         """A source of a `ContextAssembler` failed, whether it was passed over or stopped the assembly."""
         ...
 
@@ -181,7 +181,7 @@ class NullRecorder:
     def calibrated(self, model: str | None, counted: int, billed: int) -> None:
         """Nothing is recorded."""
 
-    def source_failed(self, role: str, source: str, error_type: str) -> None:
+    def source_failed(self, role: str, source: str, error_type: str, agent_name: str | None) -> None:
         """Nothing is recorded."""
 
     def declined(self, policy: str, agent_name: str | None, framework: str | None) -> None:

@@ -253,10 +253,10 @@ class BlockAssembler(Assembler):
         if turns is not None:
             await arrive(turns, meter)
 
-    def tell_failures(self, failures: Sequence[SourceFailedError]) -> None:
+    def tell_failures(self, failures: Sequence[SourceFailedError], context: Context) -> None:
         """Let whoever watches know of the sources that failed."""
         for one in failures:
-            self._recorded_by().source_failed(one.role, one.source, error_type_of(one))
+            self._recorded_by().source_failed(one.role, one.source, error_type_of(one), context.agent_name)
 
     def _new_meter(self, counter: TokenCounter) -> TokenMeter:
         return meter_of_blocks(counter, self.framing)

@@ -249,9 +249,9 @@ class ContextAssembler:
         try:
             gathered = await self._sources.gather(task, user)
         except SourceFailedError as failed:
-            self._assembler.tell_failures([failed])
+            self._assembler.tell_failures([failed], context)
             raise
-        self._assembler.tell_failures(gathered.failures)
+        self._assembler.tell_failures(gathered.failures, context)
         kept = self._assembler.kept(context)
         layout = self._laid_out(task, gathered, kept.events)
         session = BlockSession(layout, kept.compactions)

@@ -250,7 +250,7 @@ class OpenAllocation:
             counted[item.reason.value] += 1
             tokens[item.reason.value] += item.tokens
         for reason, count in counted.items():
-            attributes = {names.POLICY_NAME: metrics.policy_name(ALLOCATOR), names.DECISION_REASON: reason}
+            attributes = {**agent, names.POLICY_NAME: metrics.policy_name(ALLOCATOR), names.DECISION_REASON: reason}
             metrics.add(catalogue.ITEMS_DROPPED, count, attributes, self._context)
             metrics.add(catalogue.TOKENS_DROPPED, tokens[reason], attributes, self._context)
 

@@ -214,3 +214,4 @@ GEN_AI_CONVERSATION_COMPACTED: Final = "gen_ai.conversation.compacted"
 # On metrics alone
 
 COMPONENT: Final = "assembly.component"
+COST_PART: Final = "assembly.cost.part"

@@ -390,7 +390,7 @@ class Metrics:
         self.alert_source = Bounded()
         self.error_type = Bounded()
 
-    def add(self, metric: str, amount: int, attributes: dict[str, Any], context: OtelContext | None = None) -> None:
+    def add(self, metric: str, amount: float, attributes: dict[str, Any], context: OtelContext | None = None) -> None:
         """Count."""
         try:
             self._counters[metric].add(amount, attributes, context)
@@ -408,13 +408,17 @@ class Metrics:
         """Count a failure of telemetry; where even that fails, it raises."""
         self._counters[catalogue.TELEMETRY_ERRORS].add(1, {names.COMPONENT: component})
 
+    def named(self, agent_name: str | None) -> dict[str, Any]:
+        """The attribute that names an agent, where it has a name."""
+        return {} if agent_name is None else {names.GEN_AI_AGENT_NAME: self.agent_name(agent_name)}
+
     def agent(self, agent_name: str | None, framework: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
         """The attributes of an agent: without and with its framework.
 
         A counter that first appears at 1 has no increase, so the counters that alerts watch start at 0 when an agent is
         first seen.
         """
-        agent: dict[str, Any] = {} if agent_name is None else {names.GEN_AI_AGENT_NAME: self.agent_name(agent_name)}
+        agent = self.named(agent_name)
         both = agent if framework is None else {**agent, names.FRAMEWORK: self.framework(framework)}
         key = (agent.get(names.GEN_AI_AGENT_NAME), both.get(names.FRAMEWORK))
         if key not in self._agents:

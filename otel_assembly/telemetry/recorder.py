@@ -125,12 +125,14 @@ class OpenTelemetryRecorder:
         """Something of ours that only looks on went wrong: a warning, a count, and the agent goes on."""
         self.emitter.failed(component, error)
 
-    def source_failed(self, role: str, source: str, error_type: str) -> None:
+    def source_failed(self, role: str, source: str, error_type: str, agent_name: str | None) -> None:
         """A source failed, which counts as a policy's error: for whoever watches over a service it is the same."""
         with self.emitter.contained("metrics"):
             if self._records():
                 instruments = self.emitter.metrics
+                run = RUN.get()
                 attributes = {
+                    **instruments.named(agent_name or (run.whose.agent_name if run is not None else None)),
                     names.POLICY_NAME: instruments.policy_name(f"{role} {source}"),
                     names.ERROR_TYPE: instruments.error_type(error_type),
                 }

@@ -34,6 +34,7 @@ from otel_assembly.telemetry.emitter import set_status
 from otel_assembly.telemetry.run import RUN
 from otel_assembly.telemetry.signals import Trail, mark_overflow, put_alert, put_halts, put_overflow, severity_of
 from otel_assembly.telemetry.stamp import Stamp, is_model_call, is_under
+from otel_assembly.tokens import Cost, input_price
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from otel_assembly.events import HaltEvent
     from otel_assembly.ledger.record import Prefix, Record, Totals
     from otel_assembly.ledger.snapshot import Step
-    from otel_assembly.telemetry.emitter import Emitter
+    from otel_assembly.telemetry.emitter import Attributes, Emitter
 
 #: The assembly in whose policy, or in whose observers, this code runs.
 OPEN: Final[ContextVar[OpenRecording | None]] = ContextVar("otel_assembly_open", default=None)
@@ -129,6 +130,7 @@ class OpenRecording:
         "_context",
         "_emitter",
         "_inside",
+        "_model",
         "_policies",
         "_run",
         "_span",
@@ -151,6 +153,7 @@ class OpenRecording:
         started_ns: int,
     ) -> None:
         self._emitter = emitter
+        self._model = model
         self._started_ns = started_ns
         self._run = run = RUN.get()
         self.whose = whose = Whose(context.agent_name, context.framework, context.conversation_id)
@@ -291,7 +294,7 @@ class OpenRecording:
             if prefix.reuse is not None:
                 instruments.record(catalogue.PREFIX_REUSE, prefix.reuse, agent, context)
             if prefix.cause is not None and prefix.cause != "first":
-                instruments.add(catalogue.PREFIX_BREAKS, 1, {names.PREFIX_BREAK: prefix.cause}, context)
+                instruments.add(catalogue.PREFIX_BREAKS, 1, {**agent, names.PREFIX_BREAK: prefix.cause}, context)
         fixed = _fixed_share(record, totals)
         if fixed is not None:
             instruments.record(catalogue.BUDGET_FIXED_UTILIZATION, fixed, agent, context)
@@ -300,29 +303,48 @@ class OpenRecording:
         for step in record.steps:
             timing = self._policies.get(step.index)
             if timing is not None:
-                self._measure_step(record, step, timing)
+                self._measure_step(record, step, timing, agent)
+        if self._model is not None and record.called and record.error is record.spared is None:
+            self._measure_cost(self._model, record, totals, prefix, agent)
 
-    def _measure_step(self, record: Record, step: Step, timing: _PolicyTime) -> None:
+    def _measure_cost(self, model: str, record: Record, totals: Totals, prefix: Prefix, agent: Attributes) -> None:
+        """What the prompt costs, and what it would have cost more with what left it: where its price is known."""
+        price = input_price(model)
+        if price is None:
+            return
+        instruments, context = self._emitter.metrics, self._context
+        whose = {**agent, names.MODEL: instruments.model_name(model)}
+        for part, dollars in zip(Cost._fields, price.of_prompt(totals.tokens_out, prefix.tokens), strict=True):
+            if dollars:
+                instruments.add(catalogue.COST, dollars, {**whose, names.COST_PART: part}, context)
+        left = sum(
+            [record.items_tokens(group.view) for step in record.steps for group in exits_from_the_prompt(record, step)]
+        )
+        if left:
+            instruments.add(catalogue.COST_AVOIDED, price.of_left_out(left, totals.tokens_out), whose, context)
+
+    def _measure_step(self, record: Record, step: Step, timing: _PolicyTime, agent: Attributes) -> None:
         instruments = self._emitter.metrics
         context = timing.context
         policy = {names.POLICY_NAME: instruments.policy_name(step.policy)}
         instruments.record(catalogue.POLICY_DURATION, timing.seconds, policy, context)
         if step.error is not None:
             if step.overflow is None and not isinstance(step.error, HaltedError) and is_failure(step.error):
-                attributes = {**policy, names.ERROR_TYPE: instruments.error_type(error_type(step.error))}
+                attributes = {**agent, **policy, names.ERROR_TYPE: instruments.error_type(error_type(step.error))}
                 instruments.add(catalogue.POLICY_ERRORS, 1, attributes, context)
             return
         if record.error is not None:
             return
         for alert in step.alerts:
             attributes = {
+                **agent,
                 names.ALERT_SEVERITY: severity_of(alert),
                 names.ALERT_SOURCE: instruments.alert_source(alert.source),
             }
             instruments.add(catalogue.ALERTS_DELIVERED, 1, attributes, context)
         for group in exits_from_the_prompt(record, step) if step.exits else ():
             if group.outcome is DecisionOutcome.DROPPED:
-                attributes = {**policy, names.DECISION_REASON: group.reason.value}
+                attributes = {**agent, **policy, names.DECISION_REASON: group.reason.value}
                 instruments.add(catalogue.ITEMS_DROPPED, len(group.view), attributes, context)
                 instruments.add(catalogue.TOKENS_DROPPED, record.items_tokens(group.view), attributes, context)
 

@@ -5,17 +5,21 @@ from otel_assembly.tokens.counters import CountMethod, TiktokenCounter, TokenCou
 from otel_assembly.tokens.fast import FastTiktokenCounter
 from otel_assembly.tokens.meter import MessageFraming, TokenMeter
 from otel_assembly.tokens.models import counter_for
+from otel_assembly.tokens.prices import Cost, InputPrice, input_price
 from otel_assembly.tokens.vocabulary import shared_encoding
 
 __all__ = [
     "CalibratedCounter",
     "CharacterCounter",
+    "Cost",
     "CountMethod",
     "FastTiktokenCounter",
+    "InputPrice",
     "MessageFraming",
     "TiktokenCounter",
     "TokenCounter",
     "TokenMeter",
     "counter_for",
+    "input_price",
     "shared_encoding",
 ]

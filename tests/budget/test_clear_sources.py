@@ -223,10 +223,11 @@ async def test_a_source_that_fails_is_counted_by_its_role_and_name(broken, error
     )
     for _ in range(2):
         try:
-            await assembler.assemble(Task(ASKED), None)
+            await assembler.assemble(Task(ASKED), None, context=Context(agent_name="clerk"))
         except SourceFailedError:
             assert mode == "raise"
     assert errors_counted(telemetry) == [("retriever wiki", error, 2)]
+    assert {one.attributes["gen_ai.agent.name"] for one in telemetry.metrics["assembly.policy.errors"]} == {"clerk"}
     assert CANARY not in repr(telemetry.metrics)
     if mode == "skip":
         assert telemetry.span("assemble_context").status != "ERROR"

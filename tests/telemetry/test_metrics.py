@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 from counting import WordCounter
@@ -74,11 +75,51 @@ async def test_every_metric_of_the_contract_is_emitted_with_the_buckets_it_advis
     assert recorder.violations() == []
 
 
+@pytest.mark.parametrize(
+    ("metric", "lowest", "highest"),
+    [
+        ("assembly.input.tokens", 100, 1_000_000),
+        ("assembly.output.tokens", 100, 1_000_000),
+        ("assembly.budget.utilization", 0.01, 2),
+        ("assembly.budget.fixed_utilization", 0.01, 2),
+    ],
+)
+def test_no_quantile_is_off_by_more_than_a_fifth(metric, lowest, highest):
+    (bounds,) = (one.buckets for one in registry.metrics() if one.name == metric)
+    between = [bound for bound in bounds if lowest <= bound <= highest]
+    assert (between[0], between[-1]) == (lowest, highest)
+    assert all(upper / lower <= 1.2 for lower, upper in pairwise(between))
+    if highest == 2:
+        assert {0.8, 0.9, 0.95, 0.99, 1} <= set(bounds)  # from where on one worries, and alerts
+
+
+async def test_what_an_agent_lost_is_counted_as_its_own(recorder, words):
+    """Of two agents in one process, the one that loses nothing has no series in what counts losses."""
+    policies = [AlertPolicy(), SlidingWindowPolicy(2)]
+    careless, careful = Context(agent_name="careless"), Context(agent_name="careful")
+    assembler = Assembler(policies, counter=words)
+    events = conversation("ask", "alert", "answer", "ask", "answer")
+    await assembler.assemble(["be kind"], events, careless)
+    await assembler.assemble(["be brief"], [*events, *conversation("ask")], careless)
+    await Assembler([Broken()], counter=words, on_policy_error="skip").assemble([], events, careless)
+    await assembler.assemble(["be kind"], conversation("ask"), careful)
+    for name in (
+        "assembly.items.dropped",
+        "assembly.tokens.dropped",
+        "assembly.alerts.delivered",
+        "assembly.policy.errors",
+        "assembly.prefix.breaks",
+    ):
+        assert {point.attributes.get("gen_ai.agent.name") for point in recorder.metrics[name]} == {"careless"}, name
+    assert recorder.violations() == []
+
+
 async def test_what_the_counters_count(recorder):
     await everything(recorder)
     assert recorder.metric("assembly.budget.overflows", **DESK) == 1
     assert recorder.metric("assembly.halts", **DESK) == 1
-    assert recorder.metric("assembly.alerts.delivered", alert_severity="warning", alert_source="observer") == 1
+    warned = {"agent_name": "desk", "alert_severity": "warning", "alert_source": "observer"}
+    assert recorder.metric("assembly.alerts.delivered", **warned) == 1
     assert recorder.metric("assembly.alerts.delivered", alert_severity="fatal") == 1
     assert recorder.metric("assembly.policy.errors", policy_name="broken", error_type="LookupError") == 1
     assert recorder.metric("assembly.duration", **DESK).count == 4
