@@ -8,6 +8,7 @@ from dashboards.frame import (
     Dashboard,
     Section,
     datasource,
+    firing_alerts,
     instance,
     jaeger,
     jaeger_page,
@@ -16,21 +17,24 @@ from dashboards.frame import (
     one_agent,
     other_dashboard,
 )
-from dashboards.panels import COUNT, RATIO, TOKENS, Query, bars, cells, jaeger_search, lines, stat
+from dashboards.panels import COUNT, RATIO, TOKENS, Query, bars, cells, jaeger_search, lines, of_series, stat
 from dashboards.queries import (
     THE_AGENT,
     beside_the_agent,
+    by_service,
     counted,
     mean,
     model_calls,
-    of_its_processes,
     quantile,
     series,
 )
 from dashboards.shared import (
     EXACT,
     NEAR,
+    NONE,
     calibration,
+    cost,
+    cost_avoided,
     dropped_legend,
     duration,
     fixed_share,
@@ -50,12 +54,11 @@ ITS_PROCESSES: Final = (
     "with the other agents of those."
 )
 ITS_TRACES: Final = jaeger_search("Its traces", '{"gen_ai.agent.name":"${agent:raw}"}')
-ITS_OVERFLOWS: Final = jaeger_search(
-    "Its traces that overflowed", '{"assembly.overflowed":"true","gen_ai.agent.name":"${agent:raw}"}'
+OVERFLOWED: Final = (
+    "Its traces that overflowed",
+    '{"assembly.overflowed":"true","gen_ai.agent.name":"${agent:raw}"}',
 )
-ITS_HALTS: Final = jaeger_search(
-    "Its traces that were halted", '{"assembly.halts.emitted":"1","gen_ai.agent.name":"${agent:raw}"}'
-)
+HALTED: Final = "Its traces that were halted", '{"assembly.halts.emitted":"1","gen_ai.agent.name":"${agent:raw}"}'
 
 
 def dashboard() -> Dashboard:
@@ -68,8 +71,9 @@ def dashboard() -> Dashboard:
             Section("$agent in this time range", _at_a_glance(), width=4, height=4),
             Section("What fills its prompt", _prompt()),
             Section("When it does not fit", _stops()),
-            Section("The policies of its processes", _policies()),
-            Section("Cache, time and model calls", _cost()),
+            Section("What is left out, and why", _policies()),
+            Section("What it costs", _cost(), width=12),
+            Section("Cache, time and model calls", _calls()),
         ),
         variables=(datasource(), job(), instance(), one_agent(), jaeger_service(), jaeger()),
         links=(
@@ -78,6 +82,7 @@ def dashboard() -> Dashboard:
             ),
             jaeger_page(),
         ),
+        annotations=(firing_alerts("${agent:regex}"),),
     )
 
 
@@ -89,8 +94,8 @@ def _at_a_glance() -> tuple[Any, ...]:
             Query(counted(TURNS), "turns"),
             links=[ITS_TRACES],
         ),
-        overflow_count(OVERFLOWS, ITS_OVERFLOWS),
-        halt_count(HALTS, ITS_HALTS),
+        overflow_count(OVERFLOWS, jaeger_search(*OVERFLOWED)),
+        halt_count(HALTS, jaeger_search(*HALTED)),
         stat(
             "Tokens of a prompt now",
             "The mean of the newest minutes in which it worked. Worry when it is far above what the task needs.",
@@ -155,25 +160,26 @@ def _stops() -> tuple[Any, ...]:
             "Overflows by process",
             "Assemblies whose limit could not hold. Worry from the first one on: the model was sent too much, or "
             f"nothing. {EXACT}",
-            [Query(counted(OVERFLOWS, "job", "instance"), "{{job}} {{instance}}")],
-            links=[ITS_OVERFLOWS],
+            [Query(by_service(OVERFLOWS, "instance"), "{{job}} {{instance}}")],
+            series_links=[of_series(*OVERFLOWED)],
         ),
         bars(
             "Halts by process",
             f"Conversations that were halted by a fatal alert. Worry from the first one on: somebody waits. {EXACT}",
-            [Query(counted(HALTS, "job", "instance"), "{{job}} {{instance}}")],
-            links=[ITS_HALTS],
+            [Query(by_service(HALTS, "instance"), "{{job}} {{instance}}")],
+            series_links=[of_series(*HALTED)],
         ),
         bars(
             "Alerts shown to models",
             "What observers had to say, by severity and by observer. Worry about `critical`, and about `fatal`, which "
-            f"halts: most of those are shown to no model, and stand under halts alone. {ITS_PROCESSES} {EXACT}",
+            f"halts: most of those are shown to no model, and stand under halts alone. {EXACT}",
             [
                 Query(
-                    of_its_processes(series("assembly_alerts_delivered_total"), *severity),
+                    counted(series("assembly_alerts_delivered_total", THE_AGENT), *severity),
                     "{{assembly_alert_severity}}: {{assembly_alert_source}}",
                 )
             ],
+            empty="No observer had anything to say to it in this time range",
         ),
     )
 
@@ -185,50 +191,60 @@ def _policies() -> tuple[Any, ...]:
         bars(
             "Items dropped",
             "What was taken out of prompts, by the policy that did it and its reason; an item counts once, when it "
-            f"leaves. Worry about `policy_error` and `orphaned_…`. {ITS_PROCESSES} {EXACT}",
-            [Query(of_its_processes(series("assembly_items_dropped_total"), *split), legend)],
+            f"leaves. Worry about `policy_error` and `orphaned_…`. {EXACT}",
+            [Query(counted(series("assembly_items_dropped_total", THE_AGENT), *split), legend)],
             links=[ITS_TRACES],
+            empty=NONE,
         ),
         bars(
             "Tokens dropped",
-            "How much was taken out, by policy and reason. Worry when it rises faster than turns. "
-            f"{ITS_PROCESSES} {EXACT}",
-            [Query(of_its_processes(series("assembly_tokens_dropped_total"), *split), legend)],
+            f"How much was taken out, by policy and reason. Worry when it rises faster than turns. {EXACT}",
+            [Query(counted(series("assembly_tokens_dropped_total", THE_AGENT), *split), legend)],
             unit=TOKENS,
+            empty=NONE,
         ),
         bars(
             "Checks without work",
             "How often a reducer of its framework looked and found nothing to do; there is no span for it. Worry when "
             f"they stop while turns go on. Only frameworks with such a reducer report it. {EXACT}",
             [Query(counted(series("assembly_policy_declined_total", THE_AGENT), policy), "{{assembly_policy_name}}")],
+            empty="No reducer of its framework looked in vain in this time range",
         ),
         policy_duration(ITS_PROCESSES, beside_the_agent()),
         bars(
             "Errors of policies",
-            "Policies that raised or broke their contract, by exception. Worry from the first one on. "
-            f"{ITS_PROCESSES} {EXACT}",
+            f"Policies that raised or broke their contract, by exception. Worry from the first one on. {EXACT}",
             [
                 Query(
-                    of_its_processes(series("assembly_policy_errors_total"), *failed),
+                    counted(series("assembly_policy_errors_total", THE_AGENT), *failed),
                     "{{assembly_policy_name}}: {{error_type}}",
                 )
             ],
+            empty=NONE,
         ),
         bars(
             "Prefix breaks",
             "Why prompts did not begin with the whole of the one before. `first` is each conversation's first. Worry "
-            f"about `prompt_changed`, and about `cut_moved` on every turn. {ITS_PROCESSES} {EXACT}",
+            f"about `prompt_changed`, and about `cut_moved` on every turn. {EXACT}",
             [
                 Query(
-                    of_its_processes(series("assembly_prefix_breaks_total"), "assembly_prefix_break"),
+                    counted(series("assembly_prefix_breaks_total", THE_AGENT), "assembly_prefix_break"),
                     "{{assembly_prefix_break}}",
                 )
             ],
+            empty=NONE,
         ),
     )
 
 
 def _cost() -> tuple[Any, ...]:
+    split = "assembly_model", "assembly_cost_part"
+    paid = counted(series("assembly_cost_total", THE_AGENT), *split)
+    avoided = counted(series("assembly_cost_avoided_total", THE_AGENT), split[0])
+    return cost(paid, "{{assembly_model}}: {{assembly_cost_part}}"), cost_avoided(avoided, "{{assembly_model}}")
+
+
+def _calls() -> tuple[Any, ...]:
     return (
         prefix_reuse(THE_AGENT),
         duration(THE_AGENT),

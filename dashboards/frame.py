@@ -10,8 +10,8 @@ from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
 
-from dashboards.panels import DATASOURCE
-from dashboards.queries import PROCESSES
+from dashboards.panels import DATASOURCE, STEP
+from dashboards.queries import PROCESSES, THE_AGENT
 
 WIDTH: Final = 24
 TURNS: Final = "assembly_duration_seconds_count"
@@ -37,6 +37,7 @@ class Dashboard:
     sections: tuple[Section, ...]
     variables: tuple[Any, ...]
     links: tuple[Any, ...]
+    annotations: tuple[Any, ...]
 
     def json(self) -> str:
         """What is committed, and what Grafana reads."""
@@ -44,7 +45,7 @@ class Dashboard:
         builder.uid(f"otel-{self.name}").description(self.description).tags(
             ["otel-assembly", "agents", "opentelemetry"]
         )
-        builder.readonly().time("now-6h", "now").refresh("1m").timezone("browser")
+        builder.readonly().time("now-6h", "now").refresh("1m").timezone("browser").annotations(list(self.annotations))
         builder.tooltip(models.DashboardCursorSync.CROSSHAIR).variables(list(self.variables)).links(list(self.links))
         number, top = 0, 0
         for section in self.sections:
@@ -59,8 +60,8 @@ class Dashboard:
                 builder.with_panel(panel.id(number).grid_pos(place))
             top += section.height * -(-len(section.panels) * section.width // WIDTH)
         written = json.loads(json.dumps(builder.build(), cls=JSONEncoder))
-        for link in written["links"]:
-            del link["placement"]  # beside the variables, not hidden in a menu
+        for one in (*written["links"], *written["annotations"]["list"]):
+            del one["placement"]  # beside the variables, not hidden in a menu
         # Grafana gives the number; one that is in the file would overwrite whatever has it there.
         return json.dumps({"id": None, **written}, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
 
@@ -94,9 +95,21 @@ def one_agent() -> Any:
     return _query("agent", "Agent", found).multi(False).include_all(False)
 
 
+def firing_alerts(agent: str) -> Any:
+    """Marks on every graph from when to when an alert fired: of what is chosen, and of the servers.
+
+    Args:
+        agent: Which agents, as a pattern; an alert on a whole service names none.
+    """
+    which = f'alertname=~"Assembly.+", alertstate="firing", job=~"$job|assembly-stack", gen_ai_agent_name=~"{agent}|"'
+    marks = builders.AnnotationQuery().name("Firing alerts").datasource(DATASOURCE).enable(True).icon_color("red")
+    marks.expr(f"ALERTS{{{which}}}").step(STEP).title_format("{{alertname}}")
+    return marks.text_format("{{job}} {{gen_ai_agent_name}} {{assembly_policy_name}}").tag_keys("severity")
+
+
 def jaeger_service() -> Any:
-    """What Jaeger calls the service: `service.name`, which is the job without its namespace."""
-    found = f'label_values({TURNS}{{job=~"$job"}}, job)'
+    """What Jaeger calls the service in which the agent runs: `service.name`, which is the job without its namespace."""
+    found = f'label_values({TURNS}{{job=~"$job", {THE_AGENT}}}, job)'
     variable = _query("service", "Service in Jaeger", found).regex("/(?:.*\\/)?(.*)/").multi(False).include_all(False)
     return variable.description("The links to Jaeger search in this service: its search takes one.")
 

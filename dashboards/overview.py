@@ -9,23 +9,24 @@ from dashboards.frame import (
     Section,
     agents,
     datasource,
+    firing_alerts,
     instance,
     jaeger,
     jaeger_page,
-    jaeger_service,
     job,
     other_dashboard,
 )
-from dashboards.panels import COUNT, TOKENS, Query, bars, jaeger_search, lines, stat
+from dashboards.panels import COUNT, TOKENS, Link, Query, bars, lines, of_series, stat
 from dashboards.pipeline import pipeline
-from dashboards.queries import ANY_AGENT, billed_tokens, counted, model_calls, risen, series
+from dashboards.queries import ANY_AGENT, billed_tokens, by_service, counted, model_calls, risen, series
 from dashboards.shared import (
+    AGENT,
     EXACT,
-    HALTED,
+    NONE,
     NONE_OR_SOME,
-    OVERFLOWED,
-    agent_link,
     calibration,
+    cost,
+    cost_avoided,
     dropped_legend,
     duration,
     fixed_share,
@@ -40,11 +41,16 @@ from dashboards.shared import (
 TURNS: Final = series("assembly_duration_seconds_count", ANY_AGENT)
 OVERFLOWS: Final = series("assembly_budget_overflows_total", ANY_AGENT)
 HALTS: Final = series("assembly_halts_total", ANY_AGENT)
-POLICY_ERRORS: Final = series("assembly_policy_errors_total")
+POLICY_ERRORS: Final = series("assembly_policy_errors_total", ANY_AGENT)
 TELEMETRY_ERRORS: Final = series("assembly_telemetry_errors_total")
-AGENT: Final = "gen_ai_agent_name"
 NO_AGENT: Final = "This metric does not say the agent: the choice at the top does not narrow it."
-THIS_AGENT: Final = agent_link("var-agent=${__field.labels.gen_ai_agent_name}")
+#: The agent of the series that is clicked, in its service; two services may have agents of one name.
+THIS_AGENT: Final = Link(
+    "This agent in detail",
+    "/d/otel-assembly-agent?var-agent=${__field.labels.gen_ai_agent_name}&var-job=${__field.labels.job}"
+    "&${datasource:queryparam}&${instance:queryparam}&${__url_time_range}",
+)
+WHOSE: Final = "agent {{gen_ai_agent_name}} of {{service}}"
 
 
 def dashboard() -> Dashboard:
@@ -59,15 +65,17 @@ def dashboard() -> Dashboard:
             Section("Budget", _budget()),
             Section("What is left out, and why", _left_out()),
             Section("Overflows, halts and alerts", _stops()),
+            Section("What it costs", _cost(), width=12),
             Section("Prompt cache and token counts", _cache()),
             Section("Latency and errors", _latency()),
             Section("The pipeline itself", pipeline()),
         ),
-        variables=(datasource(), job(), instance(), agents(), jaeger_service(), jaeger()),
+        variables=(datasource(), job(), instance(), agents(), jaeger()),
         links=(
             other_dashboard("Agent detail", "assembly-agent", "One agent, with the same choice and time range"),
             jaeger_page(),
         ),
+        annotations=(firing_alerts("$agent"),),
     )
 
 
@@ -80,11 +88,11 @@ def _at_a_glance() -> tuple[Any, ...]:
             f"{EXACT}",
             Query(counted(TURNS), "turns"),
         ),
-        overflow_count(OVERFLOWS, OVERFLOWED),
-        halt_count(HALTS, HALTED),
+        overflow_count(OVERFLOWS),
+        halt_count(HALTS),
         stat(
             "Errors",
-            "Policies that failed, and failures of this library's own telemetry, of all agents. Worry from the first "
+            "Policies that failed, and failures of this library's own telemetry, of any agent. Worry from the first "
             f"one on; the row *Latency and errors* says which. 0 only where turns are reported. {EXACT}",
             Query(errors, "errors"),
             thresholds=NONE_OR_SOME,
@@ -100,7 +108,7 @@ def _turns() -> tuple[Any, ...]:
             "Turns by agent",
             "Which agents work, and how much. A click on one opens it in detail. Worry about an agent whose turns rise "
             f"without more users: it goes in circles. {EXACT}",
-            [Query(counted(TURNS, AGENT), "agent {{gen_ai_agent_name}}")],
+            [Query(by_service(TURNS, AGENT), WHOSE)],
             series_links=[THIS_AGENT],
         ),
         lines(
@@ -133,27 +141,33 @@ def _budget() -> tuple[Any, ...]:
 
 
 def _left_out() -> tuple[Any, ...]:
-    split, legend = dropped_legend()
+    (policy, reason), legend = dropped_legend()
+    split, legend = (AGENT, policy, reason), f"{WHOSE}: {legend}"
     return (
         bars(
             "Items dropped",
-            "What was taken out of prompts, by the policy that did it and its reason; an item counts once, when it "
-            f"leaves. Worry about `policy_error` and `orphaned_…`, and about a sudden rise. {NO_AGENT} {EXACT}",
-            [Query(counted(series("assembly_items_dropped_total"), *split), legend)],
+            "What was taken out of prompts, by agent, by the policy that did it and its reason; an item counts once, "
+            f"when it leaves. Worry about `policy_error` and `orphaned_…`, and about a sudden rise. {EXACT}",
+            [Query(by_service(series("assembly_items_dropped_total", ANY_AGENT), *split), legend)],
+            series_links=[THIS_AGENT],
+            empty=NONE,
         ),
         bars(
             "Tokens dropped",
-            "How much was taken out, by policy and reason. Worry when it rises faster than turns: what agents are told "
-            f"does not reach their models. {NO_AGENT} {EXACT}",
-            [Query(counted(series("assembly_tokens_dropped_total"), *split), legend)],
+            "How much was taken out, by agent, policy and reason. Worry when it rises faster than turns: what agents "
+            f"are told does not reach their models. {EXACT}",
+            [Query(by_service(series("assembly_tokens_dropped_total", ANY_AGENT), *split), legend)],
             unit=TOKENS,
+            series_links=[THIS_AGENT],
+            empty=NONE,
         ),
         bars(
             "Checks without work",
             "How often a framework's own reducer looked and found nothing to do; there is no span for it. Many are "
             "healthy. Worry when they stop while turns go on: it then reduces on every turn, or does not run. Only "
             f"frameworks with such a reducer report it. {EXACT}",
-            [Query(counted(series("assembly_policy_declined_total", ANY_AGENT), split[0]), "{{assembly_policy_name}}")],
+            [Query(counted(series("assembly_policy_declined_total", ANY_AGENT), policy), "{{assembly_policy_name}}")],
+            empty="No reducer of a framework looked in vain in this time range",
         ),
     )
 
@@ -164,10 +178,9 @@ def _stops() -> tuple[Any, ...]:
             "Overflows by agent",
             "Assemblies whose limit could not hold. Worry from the first one on: the model was sent too much, or "
             f"nothing. {EXACT}",
-            [Query(counted(OVERFLOWS, AGENT), "agent {{gen_ai_agent_name}}")],
-            links=[OVERFLOWED],
+            [Query(by_service(OVERFLOWS, AGENT), WHOSE)],
             series_links=[
-                jaeger_search(
+                of_series(
                     "Its traces that overflowed",
                     '{"assembly.overflowed":"true","gen_ai.agent.name":"${__field.labels.gen_ai_agent_name}"}',
                 ),
@@ -177,28 +190,35 @@ def _stops() -> tuple[Any, ...]:
         bars(
             "Halts by agent",
             f"Conversations that were halted by a fatal alert. Worry from the first one on: somebody waits. {EXACT}",
-            [Query(counted(HALTS, AGENT), "agent {{gen_ai_agent_name}}")],
-            links=[HALTED],
-            series_links=[THIS_AGENT],
+            [Query(by_service(HALTS, AGENT), WHOSE)],
+            series_links=[of_series("Traces that were halted", '{"assembly.halts.emitted":"1"}'), THIS_AGENT],
         ),
         bars(
             "Alerts shown to models",
-            "What observers had to say, by severity. Worry about `critical`, and about `fatal`, which halts: most of "
-            f"those are shown to no model, and stand under halts alone. {NO_AGENT} {EXACT}",
+            "What observers had to say, by agent and severity. Worry about `critical`, and about `fatal`, which halts: "
+            f"most of those are shown to no model, and stand under halts alone. {EXACT}",
             [
                 Query(
-                    counted(series("assembly_alerts_delivered_total"), "assembly_alert_severity"),
-                    "{{assembly_alert_severity}}",
+                    by_service(series("assembly_alerts_delivered_total", ANY_AGENT), AGENT, "assembly_alert_severity"),
+                    f"{WHOSE}: {{{{assembly_alert_severity}}}}",
                 )
             ],
             series_links=[
-                jaeger_search(
+                of_series(
                     "Traces with such an alert",
                     '{"assembly.alert.severity":"${__field.labels.assembly_alert_severity}"}',
-                )
+                ),
+                THIS_AGENT,
             ],
+            empty="No observer had anything to say in this time range",
         ),
     )
+
+
+def _cost() -> tuple[Any, ...]:
+    paid = by_service(series("assembly_cost_total", ANY_AGENT), AGENT, "assembly_cost_part")
+    avoided = by_service(series("assembly_cost_avoided_total", ANY_AGENT), AGENT)
+    return cost(paid, f"{WHOSE}: {{{{assembly_cost_part}}}}"), cost_avoided(avoided, WHOSE)
 
 
 def _cache() -> tuple[Any, ...]:
@@ -208,13 +228,15 @@ def _cache() -> tuple[Any, ...]:
             "Prefix breaks",
             "Why prompts did not begin with the whole of the one before. `first` is each conversation's first. Worry "
             "about `prompt_changed` (a clock or a random order in the prompt) and about `cut_moved` on every turn "
-            f"(give the policy a step). {NO_AGENT} {EXACT}",
+            f"(give the policy a step). {EXACT}",
             [
                 Query(
-                    counted(series("assembly_prefix_breaks_total"), "assembly_prefix_break"),
-                    "{{assembly_prefix_break}}",
+                    by_service(series("assembly_prefix_breaks_total", ANY_AGENT), AGENT, "assembly_prefix_break"),
+                    f"{WHOSE}: {{{{assembly_prefix_break}}}}",
                 )
             ],
+            series_links=[THIS_AGENT],
+            empty=NONE,
         ),
         calibration(NO_AGENT),
     )
@@ -227,13 +249,15 @@ def _latency() -> tuple[Any, ...]:
         bars(
             "Errors of policies and telemetry",
             "Policies that raised or broke their contract, by exception, and failures of this library's telemetry, by "
-            f"part; those never reach the agent. Worry from the first one on. {NO_AGENT} {EXACT}",
+            f"part; those never reach the agent, and name none. Worry from the first one on. {EXACT}",
             [
                 Query(
-                    counted(POLICY_ERRORS, "assembly_policy_name", "error_type"),
-                    "{{assembly_policy_name}}: {{error_type}}",
+                    by_service(POLICY_ERRORS, AGENT, "assembly_policy_name", "error_type"),
+                    f"{WHOSE}: {{{{assembly_policy_name}}}}: {{{{error_type}}}}",
                 ),
-                Query(counted(TELEMETRY_ERRORS, "assembly_component"), "telemetry: {{assembly_component}}"),
+                Query(by_service(TELEMETRY_ERRORS, "assembly_component"), "{{service}}: {{assembly_component}}"),
             ],
+            series_links=[THIS_AGENT],
+            empty=NONE,
         ),
     )

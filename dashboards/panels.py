@@ -21,7 +21,7 @@ DATASOURCE: Final = common.DataSourceRef(type_val="prometheus", uid="${datasourc
 #: The SDK exports once a minute: a window that follows a shorter step would often hold no second sample.
 STEP: Final = "1m"
 
-SECONDS, TOKENS, RATIO, COUNT, A_SECOND = "s", "locale", "percentunit", "locale", "cps"
+SECONDS, TOKENS, RATIO, COUNT, A_SECOND, DOLLARS = "s", "locale", "percentunit", "locale", "cps", "currencyUSD"
 GREEN, YELLOW, RED = "green", "yellow", "red"
 
 
@@ -42,11 +42,23 @@ class Link:
     url: str
 
 
+#: What an empty panel says, where nothing else would be a reason.
+NOTHING: Final = "Nothing is reported: no turns in this time range, or its telemetry does not arrive"
+
+
 def jaeger_search(title: str, tags: str, service: str = "${service:percentencode}") -> Link:
-    """The traces whose spans carry these tags (JSON, in which Grafana's variables stand as they are)."""
+    """The traces whose spans carry these tags (JSON, in which Grafana's variables stand as they are).
+
+    The service is the one chosen at the top, or that of a series (`of_series`).
+    """
     encoded = "".join(part if part.startswith("${") else quote(part, safe="") for part in _parts(tags))
     query = f"service={service}&lookback=custom&start=${{__from}}000&end=${{__to}}000&tags={encoded}"
     return Link(title, f"${{jaeger:raw}}/search?{query}")
+
+
+def of_series(title: str, tags: str) -> Link:
+    """The same in the service of the series that is clicked, whose query is split by `by_service`."""
+    return jaeger_search(title, tags, "${__field.labels.service}")
 
 
 def _parts(text: str) -> list[str]:
@@ -79,9 +91,9 @@ def stat(
     """One number for the whole time range: the sum of what happened in its intervals, unless told otherwise."""
     panel = stat_builders.Panel().graph_mode(common.BigValueGraphMode.AREA).color_mode(common.BigValueColorMode.VALUE)
     panel.reduce_options(common_builders.ReduceDataOptions().calcs([reduce]).values(False).fields(""))
-    panel.text_mode(common.BigValueTextMode.VALUE).color_scheme(_by_thresholds()).no_value("no data")
+    panel.text_mode(common.BigValueTextMode.VALUE).color_scheme(_by_thresholds())
     panel.thresholds(thresholds or steps((None, GREEN))).min(0)
-    return _described(panel, title, description, [query], unit, decimals, links)
+    return _described(panel, title, description, [query], unit, decimals, links, "no data")
 
 
 def bars(
@@ -90,15 +102,17 @@ def bars(
     queries: Sequence[Query],
     *,
     unit: str = COUNT,
+    decimals: int = 0,
     links: Sequence[Link] = (),
     series_links: Sequence[Link] = (),
+    empty: str = NOTHING,
 ) -> Any:
     """What happened in each interval, stacked; the legend says how often in the whole time range."""
     panel = _timeseries(["sum"]).draw_style(common.GraphDrawStyle.BARS).fill_opacity(70).line_width(0)
     panel.stacking(common_builders.StackingConfig().mode(common.StackingMode.NORMAL).group("A")).min(0)
     panel.bar_alignment(common.BarAlignment.BEFORE)
     panel.data_links([_link(link) for link in series_links])
-    return _described(panel, title, description, queries, unit, 0, links)
+    return _described(panel, title, description, queries, unit, decimals, links, empty)
 
 
 def lines(
@@ -114,6 +128,7 @@ def lines(
     thresholds: dashboard_builders.ThresholdsConfig | None = None,
     links: Sequence[Link] = (),
     logarithmic: bool = False,
+    empty: str = NOTHING,
 ) -> Any:
     """Values over time; the legend says the last, and the largest or smallest that matters."""
     panel = _timeseries(["lastNotNull", "min", "max"]).draw_style(common.GraphDrawStyle.LINE).line_width(1)
@@ -131,7 +146,7 @@ def lines(
         panel.thresholds(thresholds)
         style = common_builders.GraphThresholdsStyleConfig().mode(common.GraphThresholdsStyleMode.DASHED)
         panel.thresholds_style(style)
-    return _described(panel, title, description, queries, unit, decimals, links)
+    return _described(panel, title, description, queries, unit, decimals, links, empty)
 
 
 def cells(title: str, description: str, query: Query, *, unit: str, links: Sequence[Link] = ()) -> Any:
@@ -142,7 +157,7 @@ def cells(title: str, description: str, query: Query, *, unit: str, links: Seque
     panel.color(color.reverse(False).fill("dark-orange").exponent(0.5))
     panel.filter_values(heatmap_builders.FilterValueRange().le(1e-9)).show_legend()
     panel.tooltip(heatmap_builders.HeatmapTooltip().mode(common.TooltipDisplayMode.SINGLE).y_histogram(True))
-    return _described(panel, title, description, [query], unit, None, links, prometheus.PromQueryFormat.HEATMAP)
+    return _described(panel, title, description, [query], unit, None, links, shape=prometheus.PromQueryFormat.HEATMAP)
 
 
 def _timeseries(legend: list[str]) -> timeseries_builders.Panel:
@@ -161,9 +176,10 @@ def _described(
     unit: str,
     decimals: int | None,
     links: Sequence[Link],
+    empty: str = NOTHING,
     shape: prometheus.PromQueryFormat = prometheus.PromQueryFormat.TIME_SERIES,
 ) -> Any:
-    panel.title(title).description(description).datasource(DATASOURCE).unit(unit)
+    panel.title(title).description(description).datasource(DATASOURCE).unit(unit).no_value(empty)
     if decimals is not None:
         panel.decimals(decimals)
     if links:

@@ -47,6 +47,14 @@ def counted(selector: str, *by: str) -> str:
     return _sum(risen(selector), *by)
 
 
+def by_service(selector: str, *by: str) -> str:
+    """What happened in each interval, split by service and by labels; `service` is what Jaeger calls it.
+
+    That is `service.name`: the job without its namespace.
+    """
+    return f'label_replace({counted(selector, "job", *by)}, "service", "$1", "job", "(?:.*/)?(.*)")'
+
+
 def rate(selector: str) -> str:
     """What happens a second, by the window that Grafana thinks right."""
     return f"rate({selector}[$__rate_interval])"
@@ -77,11 +85,6 @@ def billed_tokens(where: str = "") -> str:
 def beside_the_agent() -> str:
     """A filter: only processes in which the chosen agent runs, for metrics that carry no agent."""
     return f"and on (job, instance) last_over_time({series('assembly_duration_seconds_count', THE_AGENT)}[1h])"
-
-
-def of_its_processes(selector: str, *by: str) -> str:
-    """What happened in each interval in the processes in which the chosen agent runs."""
-    return _sum(f"{risen(selector)} {beside_the_agent()}", *by)
 
 
 def _either(generations: tuple[tuple[str, str], ...], where: str) -> str:

@@ -134,7 +134,7 @@ def _volume() -> tuple[Rule, ...]:
 
 def _ratios() -> tuple[Rule, ...]:
     service, policy = ", ".join(_SERVICE), ", ".join(_POLICY)
-    reasons = (*_POLICY, "assembly_decision_reason")
+    reasons = (*_AGENT, "assembly_policy_name", "assembly_decision_reason")
     return (
         *_new("policy_errors", "assembly_policy_errors_total", (*_POLICY, "error_type"), past=_A_DAY),
         *_new("policy_runs", "assembly_policy_duration_seconds_count", _POLICY),
@@ -161,7 +161,7 @@ sum by ({policy}) (assembly:policy_errors:new$W)
         *_new("prefix_compared", "assembly_prefix_reuse_count", _AGENT),
         *_new("prefix_reused", "assembly_prefix_reuse_sum", _AGENT),
         *_over("prefix_reuse:mean", "assembly:prefix_reused:new$W / (assembly:prefix_compared:new$W > 0)"),
-        *_new("prefix_breaks", "assembly_prefix_breaks_total", (*_SERVICE, "assembly_prefix_break"), _LONG),
+        *_new("prefix_breaks", "assembly_prefix_breaks_total", (*_AGENT, "assembly_prefix_break"), _LONG),
         *_new("items_dropped", "assembly_items_dropped_total", reasons),
         *_over(
             "items_dropped_per_assembly:ratio",

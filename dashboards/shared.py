@@ -4,41 +4,63 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dashboards.panels import GREEN, RATIO, RED, SECONDS, TOKENS, YELLOW, Link, Query, jaeger_search, lines, stat, steps
+from dashboards.panels import (
+    DOLLARS,
+    GREEN,
+    RATIO,
+    RED,
+    SECONDS,
+    TOKENS,
+    YELLOW,
+    Link,
+    Query,
+    bars,
+    lines,
+    stat,
+    steps,
+)
 from dashboards.queries import counted, mean, quantile
 
 EXACT: Final = (
     "Whole numbers that add up to what happened: each counter's newest value less the one before the interval, and not "
     "`increase`, which shows 2 as 3.5 and the first of a process not at all."
 )
+WITHIN: Final = "Values are read off buckets, and right within a fifth."
+#: What a panel of something that need not happen says, where it has not.
+NONE: Final = "None in this time range, as far as is reported: see Turns"
 MARKS: Final = "The marks are single assemblies; a click on one opens its trace."
 NONE_OR_SOME: Final = steps((None, GREEN), (1, RED))
 #: From where on the fixed share is yellow, and red.
 NEAR: Final = steps((None, GREEN), (0.8, YELLOW), (0.95, RED))
 CALIBRATED: Final = steps((None, RED), (0.9, GREEN), (1.1, RED))
-OVERFLOWED: Final = jaeger_search("Traces that overflowed", '{"assembly.overflowed":"true"}')
-HALTED: Final = jaeger_search("Traces that were halted", '{"assembly.halts.emitted":"1"}')
+NO_BUDGET: Final = "No agent that is chosen has a budget, or none worked in this time range"
+#: A label that a query has beside its agent.
+AGENT: Final = "gen_ai_agent_name"
+NO_PRICE: Final = (
+    "No price is known: install otel-assembly[prices] where the agents run, and tell the assembler its model; what "
+    "runs on one's own servers has no list price"
+)
 
 
-def overflow_count(overflows: str, traces: Link) -> Any:
+def overflow_count(overflows: str, *traces: Link) -> Any:
     """How many assemblies overflowed."""
     return stat(
         "Overflows",
         f"Assemblies whose token limit could not hold, raised or not. Worry from the first one on. {EXACT}",
         Query(counted(overflows), "overflows"),
         thresholds=NONE_OR_SOME,
-        links=[traces],
+        links=traces,
     )
 
 
-def halt_count(halts: str, traces: Link) -> Any:
+def halt_count(halts: str, *traces: Link) -> Any:
     """How many conversations were halted."""
     return stat(
         "Halts",
         f"Conversations that were halted by a fatal alert. Worry from the first one on: somebody waits. {EXACT}",
         Query(counted(halts), "halts"),
         thresholds=NONE_OR_SOME,
-        links=[traces],
+        links=traces,
     )
 
 
@@ -47,7 +69,7 @@ def prompt_size(agent: str) -> Any:
     return lines(
         "Prompt size",
         "How large the prompts are that the model is sent. Worry when the larger ones grow from hour to hour: nothing "
-        f"bounds them. Between the buckets, which are powers of 4, values are estimates. {MARKS}",
+        f"bounds them. {WITHIN} {MARKS}",
         quantiles("assembly_output_tokens", agent),
         unit=TOKENS,
         decimals=0,
@@ -59,12 +81,13 @@ def utilisation(agent: str) -> Any:
     return lines(
         "Utilisation of the budget",
         "Tokens of the prompt ÷ its budget. Near 100 % is normal, for a reducer fills any budget; worry above it: the "
-        "limit did not hold. Values above 200 % are shown as 200 %.",
+        f"limit did not hold. {WITHIN} Those above 200 % are shown as 200 %.",
         quantiles("assembly_budget_utilization", agent),
         unit=RATIO,
         decimals=0,
         soft_max=1,
         thresholds=steps((None, GREEN), (1, RED)),
+        empty=NO_BUDGET,
     )
 
 
@@ -73,12 +96,13 @@ def fixed_share(agent: str) -> Any:
     return lines(
         "Fixed share of the budget",
         "Tokens that may not be dropped (prompts, pinned items, the newest request) ÷ the budget. The one to watch: at "
-        "100 % nothing can be dropped any more, and the turn overflows. Worry from 80 % on.",
+        f"100 % nothing can be dropped any more, and the turn overflows. Worry from 80 % on. {WITHIN}",
         quantiles("assembly_budget_fixed_utilization", agent),
         unit=RATIO,
         decimals=0,
         soft_max=1,
         thresholds=NEAR,
+        empty=NO_BUDGET,
     )
 
 
@@ -97,6 +121,7 @@ def prefix_reuse(agent: str) -> Any:
         unit=RATIO,
         decimals=0,
         maximum=1,
+        empty="No conversation had a second turn in this time range",
     )
 
 
@@ -104,7 +129,8 @@ def duration(agent: str) -> Any:
     """What assembly adds to a turn."""
     return lines(
         "Duration of assembly",
-        f"What assembly adds before each model call. Worry above 50 ms where no model is asked to summarise. {MARKS}",
+        "What assembly adds before each model call. Worry above 50 ms where no model is asked to summarise. Values are "
+        f"read off buckets whose boundaries are 2 to 3 times apart, and as coarse. {MARKS}",
         quantiles("assembly_duration_seconds", agent),
         unit=SECONDS,
         logarithmic=True,
@@ -141,6 +167,36 @@ def calibration(description: str, where: str = "") -> Any:
         unit="none",
         decimals=2,
         thresholds=CALIBRATED,
+        empty="No response said its usage in this time range, or no assembler was told its model",
+    )
+
+
+def cost(paid: str, legend: str) -> Any:
+    """What prompts cost as input."""
+    return bars(
+        "Input cost",
+        "What prompts cost as input, in US dollars: their tokens at the list price of the model. `reusable` is the "
+        "beginning that equals the previous prompt, at the price of cached input, `uncached` the rest. It is an "
+        "estimate: what a provider's cache really served, and what was answered, only its bill says. Worry when "
+        "`uncached` grows faster than turns.",
+        [Query(paid, legend)],
+        unit=DOLLARS,
+        decimals=4,
+        empty=NO_PRICE,
+    )
+
+
+def cost_avoided(avoided: str, legend: str) -> Any:
+    """What more they would have cost."""
+    return bars(
+        "Input cost avoided",
+        "What the items that left prompts would have cost as input on the turn on which they left, in US dollars: each "
+        "counts once, and is saved anew on every later turn. Worry when it is far above what the prompts cost: models "
+        "are told little of what there is.",
+        [Query(avoided, legend)],
+        unit=DOLLARS,
+        decimals=4,
+        empty=NO_PRICE,
     )
 
 
@@ -158,9 +214,3 @@ def dropped_legend() -> tuple[tuple[str, str], str]:
         "assembly_policy_name",
         "assembly_decision_reason",
     ), "{{assembly_policy_name}}: {{assembly_decision_reason}}"
-
-
-def agent_link(query: str) -> Link:
-    """To *Agent detail*, with what is chosen here."""
-    kept = "${datasource:queryparam}&${job:queryparam}&${instance:queryparam}&${__url_time_range}"
-    return Link("This agent in detail", f"/d/otel-assembly-agent?{query}&{kept}")

@@ -11,12 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from otel_assembly.telemetry import conventions_registry as registry
 
 ROOT = Path(__file__).parents[1]
 DASHBOARDS = {file.stem: json.loads(file.read_text()) for file in sorted((ROOT / "dashboards").glob("*.json"))}
-UNITS = {"s", "locale", "percentunit", "none", "cps"}
+UNITS = {"s", "locale", "percentunit", "none", "cps", "currencyUSD"}
 #: Metrics that are not ours, and whose they are.
 FOREIGN = {
     "gen_ai_client_operation_duration_seconds_count": "GenAI's client metrics of 2025",
@@ -55,6 +56,15 @@ def _selectors(expression):
     """Each metric, or the pattern of its name, with the text between its braces."""
     found = re.findall(r"([a-zA-Z_:][a-zA-Z0-9_:]*)?\{([^{}]*)\}", expression)
     return [(name or re.match(r'__name__=~"([^"]*)"', matchers)[1], matchers) for name, matchers in found]
+
+
+def _metrics(name):
+    """The metric of ours that a series is of; none for another's."""
+    return [
+        metric
+        for metric in registry.metrics()
+        if re.fullmatch(rf"{metric.prometheus_name}(_bucket|_sum|_count)?", name)
+    ]
 
 
 def _names(target):
@@ -96,8 +106,8 @@ def test_grafanas_own_types_read_the_json_and_leave_nothing_out(dashboard):
 
     register_default_plugins()
     read = json.loads(json.dumps(Dashboard.from_json(dashboard), cls=JSONEncoder))
-    for link in read["links"]:
-        assert link.pop("placement") == "inControlsMenu"  # what the SDK puts in by itself
+    for one in (*read["links"], *read["annotations"]["list"]):
+        assert one.pop("placement") == "inControlsMenu"  # what the SDK puts in by itself
     assert {"id": None, **read} == dashboard
 
 
@@ -261,7 +271,7 @@ def test_every_metric_is_in_the_registry_or_is_known_as_another_ones(dashboard):
 @each_dashboard
 def test_every_label_is_one_that_its_metric_has(dashboard):
     for where, target in _targets(dashboard):
-        known = {"job", "instance", "le"}
+        known = {"job", "instance", "le"} | set(re.findall(r'label_replace\(.*, "(\w+)", "\$1"', target["expr"]))
         if any(name.startswith(PIPELINE) for name in _names(target)):
             known |= {"component", "exporter", "data_type", "__name__"}
         for metric in registry.metrics():
@@ -303,4 +313,48 @@ def test_the_grid_is_filled_row_by_row_without_holes_or_overlaps(dashboard):
     height = max(y for _, y in taken) + 1
     assert set(taken) == {(x, y) for x in range(24) for y in range(height)}
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
-    assert len(_panels(dashboard)) <= 25
+    assert len(_panels(dashboard)) <= 27
+
+
+@each_dashboard
+def test_an_empty_panel_says_why_it_is_empty(dashboard):
+    for panel in _panels(dashboard):
+        said = panel["fieldConfig"]["defaults"]["noValue"]
+        assert said == "no data" if panel["type"] == "stat" else len(said.split()) >= 6, panel["title"]
+        if "cost" in panel["title"]:
+            assert "otel-assembly[prices]" in said
+
+
+@each_dashboard
+def test_every_link_of_a_series_leads_into_the_service_of_that_series(dashboard):
+    """Whichever services are chosen: the queries are split by job, which names the service to Jaeger and to Grafana."""
+    for panel in _panels(dashboard):
+        for link in panel["fieldConfig"]["defaults"].get("links", ()):
+            label = "job" if link["url"].startswith("/d/") else "service"
+            assert f"={'${__field.labels.'}{label}}}&" in link["url"], (panel["title"], link)
+            for target in panel["targets"]:
+                assert target["expr"].startswith("label_replace(sum by (job"), panel["title"]
+    (overview,) = (one for one in DASHBOARDS.values() if one["uid"].endswith("overview"))
+    assert "service" not in _variables(overview)  # many services: none of them is the right one for all panels
+
+
+@each_dashboard
+def test_what_counts_losses_is_of_the_agents_that_are_chosen(dashboard):
+    """The page of an agent that drops nothing shows no drops of its neighbours in the process."""
+    for where, target in _targets(dashboard):
+        for metric, matchers in _selectors(target["expr"]):
+            if any(use.name == "gen_ai.agent.name" for one in _metrics(metric) for use in one.attributes):
+                assert re.search(r'gen_ai_agent_name=~?"\$agent"', matchers), where
+
+
+@each_dashboard
+def test_firing_alerts_are_marked_on_every_graph(dashboard):
+    (marks,) = dashboard["annotations"]["list"]
+    assert (marks["enable"], marks["datasource"]) == (True, dashboard["panels"][1]["datasource"])
+    ((metric, matchers),) = _selectors(marks["expr"].replace("${agent:regex}", "$agent"))
+    assert metric == "ALERTS"
+    assert 'alertstate="firing"' in matchers
+    alerts = yaml.safe_load((ROOT / "dashboards" / "rules" / "alerts.yaml").read_text(encoding="utf-8"))
+    named = {rule["alert"] for group in alerts["groups"] for rule in group["rules"]}
+    pattern = re.search(r'alertname=~"([^"]*)"', matchers)[1]
+    assert {name for name in named if not re.fullmatch(pattern, name)} == {"Watchdog"}  # which always fires

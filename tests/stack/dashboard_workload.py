@@ -6,6 +6,7 @@ import time
 import uuid
 
 import pytest
+from counting import WordCounter
 from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.language_models import GenericFakeChatModel
@@ -157,6 +158,16 @@ class Process:
         self.model_calls += times
 
 
+class Constant:
+    """What every prompt of `constant` is like."""
+
+    prompts = 120
+    tokens = 5_003
+    budget = 100_060  # a twentieth is used
+    fixed = 3_003
+    calibration = 1.04
+
+
 def desk(agent_name="desk"):
     return Context(agent_name=agent_name, framework="ours")
 
@@ -164,6 +175,7 @@ def desk(agent_name="desk"):
 async def long_lived(process):
     """Six overflows, of which the first comes before the first export; one halt; one policy that fails."""
     await process.overflow(desk())
+    await process.turn([SlidingWindowPolicy(4)], ["Be kind."], conversation("ask"), desk("calm"))
     await process.converse(desk(), "ask", "alert", "answer")
     process.call_models(3, newer=False)
     process.flush()
@@ -176,6 +188,34 @@ async def long_lived(process):
     await process.clear_in_vain("desk")
     process.call_models(4, newer=False)
     process.flush()
+
+
+async def constant(process):
+    """Prompts of one size, which begin with the same half as the one before, and what each of them cost."""
+    assembler = Assembler(
+        [TokenBudgetPolicy(Constant.budget)], recorder=process.recorder, model="gpt-4o", counter=WordCounter()
+    )
+    quiet = Assembler(assembler.policies, counter=WordCounter())
+    context, words = desk("constant"), {"first": 1_500, "second": 1_000, "asked": 1, "answered": 1}
+
+    def prompt(number):
+        prompts = ["fixed " * words["first"], ("alpha ", "bravo ")[number % 2] * words["second"]]
+        return prompts, conversation(f"ask: {'why ' * words['asked']}", f"answer: {'so ' * words['answered']}")
+
+    empty = (await quiet.assemble(*prompt(0), Context())).totals
+    words["asked"] += Constant.fixed - empty.fixed
+    words["answered"] += Constant.tokens - Constant.fixed - (empty.tokens_out - empty.fixed)
+    made = []
+    for number in range(Constant.prompts):
+        if number == Constant.prompts // 2:
+            process.flush()
+            time.sleep(1.1)
+        made.append(await assembler.assemble(*prompt(number), context))
+        process.recorder.calibrated("gpt-4o", 1_040, 1_000)
+    assert {(one.totals.tokens_out, one.totals.fixed) for one in made} == {(Constant.tokens, Constant.fixed)}
+    process.turns += len(made)
+    process.flush()
+    return made
 
 
 async def short_lived(process):

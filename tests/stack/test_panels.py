@@ -12,7 +12,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from dashboard_workload import Process, long_lived, short_lived
+from dashboard_workload import Constant, Process, constant, long_lived, short_lived
 from local_stack import wait_until
 
 from otel_assembly.telemetry import conventions_registry as registry
@@ -36,9 +36,8 @@ class Seen:
         self.panels = {panel["title"]: panel for panel in dashboard["panels"] if panel["type"] != "row"}
 
     def expression(self, target):
-        written = re.sub(r"\$(\w+)", lambda found: self._chosen[found[1]], target["expr"])
-        assert "$" not in written
-        return written
+        # `$1` is no variable of Grafana's: it stays, for Prometheus to put in what a pattern found.
+        return re.sub(r"\$([a-z_]\w*)", lambda found: self._chosen[found[1]], target["expr"])
 
     def data(self, target):
         """Labels → the points of a series, over the last twenty minutes, as Grafana aligns them."""
@@ -79,6 +78,19 @@ def processes(stack):
         wait_until(lambda p=process: arrived(p, p.turns), seconds=60, what=f"the turns of {process.job}")
     yield lives, gone
     lives.shutdown()
+
+
+@pytest.fixture(scope="module")
+def constants(stack):
+    """A process all of whose prompts are alike, and what they were."""
+    import asyncio
+
+    process = Process(stack.collector, f"constant-{uuid.uuid4().hex[:8]}", "shop")
+    made = asyncio.run(constant(process))
+    said = f'sum(assembly_duration_seconds_count{{job="{process.job}"}})'
+    wait_until(lambda: stack.prometheus.value(said) == process.turns, seconds=60, what=f"the turns of {process.job}")
+    yield process, made
+    process.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +135,7 @@ def test_what_is_counted_is_what_happened_the_first_of_a_process_included(overvi
     assert overview.total("Overflows by agent", gen_ai_agent_name="desk") == 6
     assert overview.total("Overflows by agent", gen_ai_agent_name="courier") == 1  # its process lived for a second
     assert overview.total("Halts") == overview.total("Halts by agent", gen_ai_agent_name="desk") == 1
+    assert overview.total("Items dropped", gen_ai_agent_name="desk") > 0
     severities = {"warning": 2, "fatal": 1}
     for severity, times in severities.items():
         assert overview.total("Alerts shown to models", assembly_alert_severity=severity) == times
@@ -132,10 +145,14 @@ def test_what_is_counted_is_what_happened_the_first_of_a_process_included(overvi
     assert telemetry >= 3  # no message of an alert was redacted
     assert overview.total("Errors") == overview.total("Errors of policies and telemetry") + telemetry
     assert overview.total("Checks without work", assembly_policy_name="summarization") == 1
+    services = {dict(labels)["service"] for labels in overview.newest("Overflows by agent")}
+    assert services == {lives.service, gone.service}
 
 
 def test_each_interval_shows_whole_numbers(overview):
     for title, panel in overview.panels.items():
+        if panel["fieldConfig"]["defaults"]["unit"] == "currencyUSD":
+            continue
         if panel["type"] == "timeseries" and panel["fieldConfig"]["defaults"]["custom"]["drawStyle"] == "bars":
             for target in panel["targets"]:
                 values = [value for points in overview.data(target).values() for value in points]
@@ -151,7 +168,7 @@ def test_model_calls_of_both_generations_stand_beside_the_turns(overview, detail
 
 def test_an_agents_detail_holds_its_own_numbers_and_the_policies_of_its_process_alone(detail, overview, processes):
     lives, _ = processes
-    assert detail.total("Turns") == lives.turns
+    assert detail.total("Turns") == lives.turns - 1
     assert detail.total("Overflows") == detail.total("Overflows by process", job=lives.job) == 6
     assert detail.total("Halts") == 1
     everywhere, here = overview.total("Items dropped"), detail.total("Items dropped")
@@ -168,6 +185,89 @@ def test_distributions_show_values_that_can_be(overview, detail):
         assert all(0 < value < 30 for value in seen.newest("Duration of assembly", "C").values())
     given, sent = (detail.newest("Tokens of a turn, given and sent", ref) for ref in "AB")
     assert given[()] > sent[()] > 0
+
+
+@pytest.mark.parametrize(("dashboard", "agent"), [(OVERVIEW, ".*"), (AGENT, "constant")], ids=["overview", "agent"])
+def test_what_is_the_same_in_every_turn_is_shown_as_what_it_is(dashboard, agent, stack, constants):
+    process, made = constants
+    seen = Seen(stack.prometheus, dashboard, job=process.job, instance=".*", agent=agent)
+    reuse = {one.prefix.reuse for one in made[1:]}
+    assert len(reuse) == 1
+    told = {
+        "assembly_input_tokens": Constant.tokens,
+        "assembly_output_tokens": Constant.tokens,
+        "assembly_budget_utilization": Constant.tokens / Constant.budget,
+        "assembly_budget_fixed_utilization": Constant.fixed / Constant.budget,
+        "assembly_prefix_reuse": reuse.pop(),
+        "assembly_tokens_calibration": Constant.calibration,
+    }
+    wrong, read = {}, set()
+    for title, panel in seen.panels.items():
+        for target in panel["targets"]:
+            metric = re.search(r"(assembly_[a-z_]+?)_(bucket|sum)\{", target["expr"])
+            if metric is None or metric[1] not in told or "rate(" not in target["expr"]:
+                continue  # counted and not read off a bucket; or a duration, which is never the same
+            (value,) = seen.newest(title, target["refId"]).values()
+            exact = target["expr"].startswith("sum(rate(")
+            if not (value == pytest.approx(told[metric[1]]) if exact else 1 / 1.2 <= value / told[metric[1]] <= 1.2):
+                wrong[title, target["legendFormat"]] = value, told[metric[1]]
+            read.add(title)
+    assert wrong == {}
+    assert {"Prompt size", "Utilisation of the budget", "Fixed share of the budget", "Prefix reuse"} <= read
+    assert seen.total("Turns") == Constant.prompts
+
+
+def test_a_heatmap_has_all_prompts_of_one_size_in_one_narrow_band(stack, constants):
+    process, _ = constants
+    seen = Seen(stack.prometheus, AGENT, job=process.job, instance=".*", agent="constant")
+    (target,) = seen.panels["Prompts by size"]["targets"]
+    held = {float(dict(labels)["le"]): sum(points) for labels, points in seen.data(target).items()}
+    assert {count for bound, count in held.items() if bound < Constant.tokens} == {0}
+    assert {count for bound, count in held.items() if bound > Constant.tokens} == {Constant.prompts}
+    assert any(Constant.tokens < bound <= Constant.tokens * 1.2 for bound in held)
+
+
+def test_what_prompts_cost_adds_up(stack, constants):
+    process, made = constants
+    seen = Seen(stack.prometheus, OVERVIEW, job=process.job, instance=".*", agent=".*")
+    reusable = sum(one.prefix.tokens for one in made)
+    assert reusable > 0
+    # The list price of gpt-4o, in dollars a million tokens, and half of it for what is cached.
+    cached, fresh = reusable * 1.25e-6, (sum(one.totals.tokens_out for one in made) - reusable) * 2.5e-6
+    assert seen.total("Input cost", assembly_cost_part="reusable") == pytest.approx(cached)
+    assert seen.total("Input cost", assembly_cost_part="uncached") == pytest.approx(fresh)
+    assert seen.total("Input cost avoided") == 0
+
+
+def test_the_page_of_an_agent_that_drops_nothing_shows_no_drops_of_its_neighbour(stack, processes):
+    """Both run in one process."""
+    lives, _ = processes
+    for agent, lost in (("desk", True), ("calm", False)):
+        seen = Seen(stack.prometheus, AGENT, job=lives.job, instance=".*", agent=agent)
+        assert seen.total("Turns") > 0
+        for title in (
+            "Items dropped",
+            "Tokens dropped",
+            "Errors of policies",
+            "Prefix breaks",
+            "Alerts shown to models",
+            "Input cost avoided",
+        ):
+            assert (seen.total(title) > 0) is lost, (agent, title)
+
+
+def test_an_alert_that_fires_is_marked_on_the_graphs_of_its_agent_and_of_no_other(stack, processes):
+    lives, _ = processes
+
+    def marked(agent):
+        (marks,) = AGENT["annotations"]["list"]
+        chosen = {"$job": re.escape(lives.job), "${agent:regex}": re.escape(agent)}
+        written = re.sub("|".join(map(re.escape, chosen)), lambda found: chosen[found[0]], marks["expr"])
+        found = stack.prometheus.query(written.replace("\\", "\\\\"))
+        return {one["metric"]["alertname"] for one in found if one["metric"]["job"] == lives.job}
+
+    wait_until(lambda: "AssemblyBudgetOverflow" in marked("desk"), seconds=60, what="the alert on the overflows")
+    assert "AssemblyBudgetOverflow" not in marked("calm")
 
 
 @pytest.mark.parametrize("metric", registry.metrics(), ids=lambda metric: metric.name)
@@ -209,16 +309,16 @@ def test_the_links_to_jaeger_find_what_they_promise(stack, overview, detail, pro
         "__from": str(now - 1_200_000),
         "__to": str(now + 60_000),
         "__field.labels.gen_ai_agent_name": "desk",
+        "__field.labels.service": lives.service,
         "__field.labels.assembly_alert_severity": "fatal",
     }
     # Six turns overflowed and each is a trace of its own; one halted, and its alert was fatal.
     promised = {
-        "Traces that overflowed": 6,
         "Its traces that overflowed": 6,
         "Traces that were halted": 1,
         "Its traces that were halted": 1,
         "Traces with such an alert": 1,
-        "Its traces": lives.traces,
+        "Its traces": lives.traces - 1,  # the other is of the other agent
     }
     met = set()
     for seen in (overview, detail):
@@ -271,13 +371,14 @@ def test_every_variable_finds_what_was_at_work(dashboard, stack, processes):
         "job": {lives.job, gone.job},
         "instance": None,  # random
         "agent": {"desk", "courier"},
-        "service": {lives.service, gone.service},
+        "service": {lives.service},  # the one in which the chosen agent runs
     }
+    chosen = {"job": jobs, "instance": ".*", "agent": "desk"}
     for variable in dashboard["templating"]["list"]:
         if variable["type"] != "query":
             continue
         selector, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]).groups()
-        selector = re.sub(r"\$(\w+)", lambda found: {"job": jobs, "instance": ".*"}[found[1]], selector)
+        selector = re.sub(r"\$(\w+)", lambda found: chosen[found[1]], selector)
         found = {one["metric"].get(label) for one in stack.prometheus.query(selector)} - {None}
         if "regex" in variable:
             found = {re.fullmatch(variable["regex"].strip("/").replace("\\/", "/"), value)[1] for value in found}
