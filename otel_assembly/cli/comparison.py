@@ -109,6 +109,9 @@ def _rows(variants: Sequence[Variant], glyphs: Glyphs) -> Iterator[_Row]:
     yield row("tokens out", (total.tokens_out for total in totals))
     yield row("begin as the turn before", (total.prefix_tokens for total in totals), part=True)
     yield row("read from scratch", (total.tokens_out - total.prefix_tokens for total in totals), part=True)
+    if any(total.cost is not None for total in totals):
+        yield row("input cost, estimated", (dollars(total.cost) for total in totals))
+        yield row("avoided by what left", (dollars(total.cost_avoided) for total in totals), part=True)
     yield row("largest prompt, tokens", (total.max_tokens_out for total in totals))
     if any(variant.budget for variant in variants):
         yield row("budget used, mean", (total.used for total in totals))
@@ -127,6 +130,14 @@ def _rows(variants: Sequence[Variant], glyphs: Glyphs) -> Iterator[_Row]:
     yield row(f"turns that reuse {glyphs.at_least} {STEADY:.0%}", (total.steady for total in totals), part=True)
     yield row("prefix breaks", (total.breaks.total() for total in totals))
     yield from parts([total.breaks for total in totals])
+
+
+def dollars(cost: float | None) -> str:
+    """US dollars, as precisely as they matter."""
+    if cost is None:
+        return "-"
+    decimals = 2 if cost >= 100 or not cost else 4 if cost >= 0.01 else 6
+    return f"${cost:,.{decimals}f}"
 
 
 def _of_dropped(exits: Counter[tuple[DecisionOutcome, str]]) -> Counter[str]:

@@ -25,7 +25,7 @@ from otel_assembly.messages.tool_pairs import broken_pairs
 from otel_assembly.policies.registry import token_limit
 from otel_assembly.recorder import NullRecorder
 from otel_assembly.telemetry import OpenTelemetryRecorder
-from otel_assembly.tokens import counter_for
+from otel_assembly.tokens import counter_for, input_price
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -277,10 +277,16 @@ async def _turn(
         count = exits.setdefault(alike, [0, 0])
         count[0] += 1
         count[1] += decision.tokens
-    return ReplayedTurn(
+    turn = ReplayedTurn(
         number=number,
         assembly=assembly,
         sent=overflow is None,
         exits=[ReplayedExit(*alike, items, tokens) for alike, (items, tokens) in exits.items()],
         orphans=len(broken_pairs([describe(event) for event in assembly.events])),
     )
+    price = input_price(assembler.model) if turn.sent and assembler.model is not None else None
+    if price is not None:
+        prompt = assembly.totals.tokens_out
+        turn.cost = price.of_prompt(prompt, assembly.prefix.tokens).total
+        turn.cost_avoided = price.of_left_out(sum(one.tokens for one in turn.exits), prompt)
+    return turn

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from otel_assembly.cli.bars import fill_bar, legend
-from otel_assembly.cli.comparison import comparison
+from otel_assembly.cli.comparison import comparison, dollars
 from otel_assembly.cli.terminal import ASCII, UNICODE
 from otel_assembly.errors import ConfigurationError
 
@@ -31,6 +31,14 @@ _WIDE = 96
 
 #: Of an id or a chain's name, so many characters.
 _LONGEST = 200
+
+_COST_NOTE = (
+    "Costs are list prices of input, in US dollars: what begins as the turn before at the price of cached input, the "
+    "rest in full. Answers, and what the provider's cache did not serve, come on top."
+)
+_NO_COST_NOTE = (
+    "No cost is shown: no list has a price of {}, or it is not installed: pip install 'otel-assembly[prices]'."
+)
 
 _CACHE_NOTE = (
     "Tokens with which a prompt begins as the turn before can come from the provider's cache, for as long as it keeps "
@@ -216,6 +224,7 @@ class TextReport:
         return text
 
     def _print_conversations(self) -> None:
+        priced = self._bars and any(tally.cost is not None for _, _, tally, _ in self._held)
         table = _table(
             ("conversation", "left"),
             ("turns", "right"),
@@ -225,6 +234,7 @@ class TextReport:
             ("overflows", "right"),
             ("orphans", "right"),
             ("reuse", "right"),
+            *([("cost", "right")] if priced else []),
         )
         for transcript, _, tally, _ in self._held:
             table.add_row(
@@ -236,6 +246,7 @@ class TextReport:
                 _loud(tally.overflows),
                 _loud(tally.orphans),
                 f"{tally.prefix_reuse:.0%}",
+                *([dollars(tally.cost)] if priced else []),
             )
         self._console.print(table)
 
@@ -243,6 +254,11 @@ class TextReport:
         for table in comparison(variants, self._console.width, self._glyphs):
             self._console.print(table)
         self._console.print(_CACHE_NOTE, style="dim", markup=False)
+        model = variants[0].assembler.model
+        if any(variant.total.cost is not None for variant in variants):
+            self._console.print(_COST_NOTE, style="dim", markup=False)
+        elif model is not None:
+            self._console.print(_NO_COST_NOTE.format(self._printable(model)), style="dim", markup=False)
 
 
 def _table(*columns: tuple[str, Any]) -> Table:

@@ -41,6 +41,10 @@ class ReplayedTurn:
     exits: list[ReplayedExit]
     #: Messages that have lost the other half of their pair.
     orphans: int
+    #: What the prompt costs as input, in US dollars, and what the items that left would have cost; None where nobody
+    #: knows the model's price.
+    cost: float | None = None
+    cost_avoided: float | None = None
 
 
 @dataclass(slots=True)
@@ -57,6 +61,9 @@ class Tally:
     orphans: int = 0
     #: Tokens of prompts that stand in the stable prefix: a provider that caches prompts has read them before.
     prefix_tokens: int = 0
+    #: As of the turns; None where no turn has a price.
+    cost: float | None = None
+    cost_avoided: float | None = None
     #: Items that left, by what happened to them and by kind, by rule, and their tokens.
     exits: Counter[tuple[DecisionOutcome, str]] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -85,6 +92,12 @@ class Tally:
                 self.reasons[one.reason] += one.items
         if turn.sent:
             self._add_prompt(turn.assembly)
+            self._add_cost(turn)
+
+    def _add_cost(self, one: ReplayedTurn | Tally) -> None:
+        if one.cost is not None:
+            self.cost = (self.cost or 0.0) + one.cost
+            self.cost_avoided = (self.cost_avoided or 0.0) + (one.cost_avoided or 0.0)
 
     def _add_prompt(self, assembly: Assembly) -> None:
         totals, prefix = assembly.totals, assembly.prefix
@@ -104,6 +117,7 @@ class Tally:
         for name in (*_SUMS, "prefix_tokens", "exits", "reasons", "exit_tokens", "breaks"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.max_tokens_out = max(self.max_tokens_out, other.max_tokens_out)
+        self._add_cost(other)
         self._reuse += other._reuse
         self._used += other._used
         self._used_full += other._used_full

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.page.fields import known
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.span_values import as_list, below, integer, pairs, text, whole_attributes
+from otel_assembly.tokens import input_price
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,6 +44,7 @@ def turn_row(turn: ReportedTurn, span: SpanLike, children: _Children, texts: Tex
             "needs": _needs(turn, signals),
             "fixed": integer(attributes.get(names.BUDGET_FIXED)),
             "prefix": integer(attributes.get(names.PREFIX_TOKENS)),
+            "cost": _cost(attributes) if turn.sent else None,
             "break": text(attributes.get(names.PREFIX_BREAK)),
             "kinds": pairs(attributes.get(names.KIND_NAMES), attributes.get(names.KIND_TOKENS)),
             "prompts": pairs(attributes.get(names.PROMPT_SOURCES), attributes.get(names.PROMPT_TOKENS)),
@@ -64,6 +66,15 @@ def _needs(turn: ReportedTurn, signals: Iterable[Mapping[str, Any]]) -> int | No
     over = max((signal.get("tokens", 0) for signal in signals if signal["what"] == "overflow"), default=0)
     needs = budget + over if budget and over else 0
     return needs if needs > (sent or 0) or not turn.sent else None
+
+
+def _cost(attributes: Mapping[str, Any]) -> float | None:
+    """What the prompt costs as input, in US dollars, where the model has a list price."""
+    model, tokens = text(attributes.get(names.MODEL)), integer(attributes.get(names.TOKENS_OUT))
+    price = input_price(model) if model is not None and tokens is not None else None
+    if price is None or tokens is None:
+        return None
+    return round(price.of_prompt(tokens, integer(attributes.get(names.PREFIX_TOKENS)) or 0).total, 9)
 
 
 def _step(step: ReportedStep) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def tables(text):
         cells = re.split(r"\s{2,}", line.strip())
         if line and line.strip().startswith(("budget-", "whole")) and "," not in line:
             header = cells
-        elif header and len(cells) == len(header) + 1 and re.fullmatch(r"[\d,.%-]+|none", cells[-1]):
+        elif header and len(cells) == len(header) + 1 and re.fullmatch(r"[\d,.%$-]+|none", cells[-1]):
             indent = len(line) - len(line.lstrip())
             above = cells[0] if indent == 1 else above
             label = cells[0] if indent == 1 else f"{above}/{cells[0]}"
@@ -124,3 +124,26 @@ def test_a_chains_name_is_broken_and_never_cut(otel_assembly, conversations, tmp
     assert max(map(len, ran.out.splitlines())) <= 80
     header = ran.out[: ran.out.index("budget, tokens")]
     assert "".join(re.findall(r"[a-z-]*nine[a-z-]*|[a-z-]*teen[a-z-]*|[a-z-]*end", header)).count("teen") == 6
+
+
+def test_what_a_budget_costs_in_dollars(otel_assembly, conversations):
+    """At the list price of the model: 2.50 dollars a million tokens, half of that for what is cached."""
+    ran = otel_assembly("replay", conversations, "--budget", 400, "--budget", 8_000, "--model", "gpt-4o", COLUMNS="120")
+    for rows in tables(ran.out).values():
+        begin, rest = (number(rows[f"tokens out/{part}"]) for part in ("begin as the turn before", "read from scratch"))
+        paid = float(rows["input cost, estimated"].removeprefix("$"))
+        assert paid == pytest.approx(begin * 1.25e-6 + rest * 2.5e-6, rel=0.01)
+        left = number(rows["tokens dropped"]) * 2.5e-6
+        assert float(rows["input cost, estimated/avoided by what left"].removeprefix("$")) == pytest.approx(
+            left, rel=0.01
+        )
+    one = otel_assembly("replay", conversations, "--model", "gpt-4o", COLUMNS="120").out
+    assert re.search(r"reuse +cost *$", one, re.MULTILINE)
+    assert "list prices of input" in " ".join(one.split())
+
+
+def test_a_model_without_a_list_price_has_no_cost_and_the_table_says_so(otel_assembly, conversations):
+    said = " ".join(otel_assembly("replay", conversations, "--model", "our-own-model").out.split())
+    assert "input cost" not in said
+    assert "No cost is shown: no list has a price of our-own-model" in said
+    assert "ost" not in otel_assembly("replay", conversations).out  # and where no model is named, nobody asked

@@ -55,6 +55,21 @@ async def test_every_turn_says_what_was_sent(recorder):
     assert any(turn.get("left") for turn in ledger["turns"])
 
 
+async def test_a_turn_says_what_its_prompt_costs_where_its_model_has_a_price(recorder):
+    context, events = Context(), [ModelRequest(content="one two three")]
+    priced = Assembler([], model="gpt-4o", recorder=recorder.recorder)
+    for _ in range(2):
+        assembly = await priced.assemble(["be kind"], events, context)
+    await Assembler([], model="our-own-model", recorder=recorder.recorder).assemble(["be brief"], events, Context())
+    (first, second), (unpriced,) = (
+        one["ledgers"][0]["turns"] for one in page_model(recorder.spans, title="t")["conversations"]
+    )
+    sent, reused = assembly.totals.tokens_out, assembly.prefix.tokens
+    assert first["cost"] == pytest.approx(sent * 2.5e-6)
+    assert second["cost"] == pytest.approx((sent - reused) * 2.5e-6 + reused * 1.25e-6)
+    assert "cost" not in unpriced
+
+
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(data=st.data())
 async def test_items_are_where_the_ledger_says_whatever_spans_are_missing(data):

@@ -149,6 +149,7 @@ function headFacts(ledger, turn, place) {
     put > 0 ? fact("Put in", plural(put, "token"), el("span", { class: "dim" }, ", by policies")) : null,
     turn.fixed !== undefined ? fact("Fixed", `${count(turn.fixed)} tokens`) : null,
     prefixOf(ledger, turn, place),
+    turn.cost !== undefined ? fact("Input cost", `$${turn.cost.toPrecision(3)}`, el("span", { class: "dim" }, " estimated by list price")) : null,
     turn.diff ? fact("Difference", `${turn.diff}: the input could not be known`) : null,
     fact("Counted", `${turn.method ?? "unknown"}${turn.encoding ? `, ${turn.encoding}` : ""}`));
 }
