@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from otel_assembly import Assembler, AssemblyError, Context, ContextAssembler, History, Task
 from otel_assembly.chain import chain_from_config
-from otel_assembly.cli.told import told_of
-from otel_assembly.cli.tree import render_tree
+from otel_assembly.cli import render_tree
 from otel_assembly.explain import Explainer, headline, said
 from otel_assembly.page import page_model, render_page
 from otel_assembly.telemetry import conventions_registry as registry
@@ -71,7 +70,6 @@ def everything_of(spans):
     told = []
     for ledger in read_ledgers(spans, allocations=True, on_problem=problems.append).values():
         problems += ledger.problems
-        told.append(str(told_of(ledger)))
         for turn in range(max((one.number for one in ledger.turns), default=-1) + 1):
             if turn > 8:
                 break

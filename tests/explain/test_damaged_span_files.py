@@ -1,0 +1,59 @@
+"""A span file with attributes of any form is read as far as it can be, by each command."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+_ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4) | st.sampled_from(["0-2", "m0", "["]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    max_leaves=5,
+)
+_KINDS = ("stringValue", "intValue", "boolValue", "doubleValue", "arrayValue", "kvlistValue", "bytesValue", "newValue")
+
+
+def as_value(kind, anything):
+    if kind == "arrayValue" and isinstance(anything, list):
+        return {kind: {"values": [{"stringValue": str(one)} for one in anything]}}
+    return {kind: anything} if kind else anything
+
+
+def spans_of(request):
+    return [span for r in request["resourceSpans"] for scope in r["scopeSpans"] for span in scope["spans"]]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 10_000), st.sampled_from(["", *_KINDS]), _ANYTHING)))
+def test_no_value_in_a_span_file_makes_a_command_fail(run, traces, changes):
+    lines = [json.loads(line) for line in traces.read_text(encoding="utf-8").splitlines()]
+    spans = [span for line in lines for span in spans_of(line)]
+    for which, attribute, kind, anything in changes:
+        attributes = spans[which % len(spans)]["attributes"]
+        attributes[attribute % len(attributes)]["value"] = as_value(kind, anything)
+    damaged = traces.with_name("damaged.jsonl")
+    damaged.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    where = ("explain", "--traces", damaged)
+    for more in ((), ("--turn", 0), ("--turn", 7, "--conversation", "talk-1"), ("--overflowed",)):
+        assert run(*where, *more).status in {0, 1, 2}
+    assert run(*where, "--turn", 7, "--conversation", "talk-1", "--item", 2).status in {0, 1}
+    assert run("view", damaged, "-o", traces.with_name("page.html")).status in {0, 1}
+
+
+def test_a_span_of_an_unknown_form_is_named_and_the_answer_is_the_same_without_it(run, traces):
+    text = traces.read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
+    spans = [span for line in lines for span in spans_of(line) if span["name"] == "assemble_context"]
+    for span in spans:
+        for attribute in span["attributes"]:
+            if attribute["key"] == "assembly.kind.names":
+                attribute["value"] = {"kvlistValue": "?"}
+    damaged = traces.with_name("damaged.jsonl")
+    damaged.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    there = ("--conversation", "talk-1", "--turn", 7, "--item", 2, "--json")
+    whole, read = (run("explain", "--traces", path, *there) for path in (traces, damaged))
+    assert (read.status, read.json["outcome"], read.json["reason"]) == (0, "dropped", whole.json["reason"])
+    assert f"span {spans[0]['spanId']}: an attribute of the wrong form" in read.err
+    assert "assembly.kind.names cannot be read and is left out" in read.err
