@@ -19,7 +19,7 @@ from otel_assembly.budget.measure import NOTHING, Measure, Rendered
 from otel_assembly.budget.plan import CompactionRequest, plan
 from otel_assembly.budget.rule import Sharing
 from otel_assembly.decision import DecisionOutcome, DecisionReason
-from otel_assembly.errors import AssemblyError, ContextOverflowError
+from otel_assembly.errors import AssemblyError
 from otel_assembly.explain.skeleton import StandIn, UnknownError
 from otel_assembly.messages.describe import EventKind
 from otel_assembly.telemetry import conventions as names
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from otel_assembly.messages.describe import EventFacts
     from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedBlock, ReportedStep, ReportedTurn
 
-__all__ = ["OUT_FROM_THE_START", "BlockNumbers", "BlocksOfTurn", "BlocksRun", "fixed_need"]
+__all__ = ["OUT_FROM_THE_START", "BlockNumbers", "BlocksOfTurn", "BlocksRun"]
 
 #: The reasons of items that stay out however much room there is.
 OUT_FROM_THE_START: Final = frozenset(
@@ -392,43 +392,6 @@ class BlocksOfTurn:
         first = one.order.index(asked[0]) if len(asked) == 1 else 0
         tokens = answer(request.target) if answer is not None else 0
         return one.upto[first] + one.marks[first] + tokens if tokens else 0
-
-
-def fixed_need(step: ReportedStep) -> tuple[int, Callable[[int], int | None], dict[str, int]]:
-    """The window of an allocation that failed; what its fixed blocks need with so many more, and what each takes.
-
-    The need is None where the rule, run again on the fixed blocks, has room for them.
-
-    Raises:
-        UnknownError: The spans do not state the limits, or the blocks.
-    """
-    held = step.allocation or {}
-    limits = [held.get(key) for key in (names.BUDGET_WINDOW, names.BUDGET_OUTPUT_RESERVE, names.BUDGET_FIXED)]
-    if not all(type(number) is int for number in limits):
-        raise UnknownError("the allocator's span does not state its limits")
-    window, reserve, fixed = map(int, limits)  # type: ignore[arg-type]  # ints, just checked
-    costs = {
-        block.name: block.attributes.get(names.TOKENS_IN, 0)
-        for block in step.blocks
-        if block.attributes.get(names.BLOCK_CUTTABLE) is False
-    }
-    numbers = [
-        BlockNumbers(name, False, cost, 0, (), (), (0,), (), 0, (), 0, cost, frozenset(), 0, False)
-        for name, cost in costs.items()
-    ]
-    priming = fixed - sum(costs.values())
-    blocks = [Block(one.name, 1, (f"fixed {one.name}",), cuttable=False) for one in numbers]
-
-    def needed(more: int) -> int | None:
-        try:
-            next(plan(blocks, window + more, reserve, _Numbers(numbers, 0, priming)), None)
-        except ContextOverflowError as error:
-            return error.needed
-        except AssemblyError as error:
-            raise UnknownError(f"the rule, run again, fails: {type(error).__name__}") from None
-        return None
-
-    return window, needed, costs | ({"framing": priming} if priming > 0 else {})
 
 
 def _ids(text: str) -> list[str]:

@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.forks import worked_out_once
+from otel_assembly.budget.rule import Sharing
 from otel_assembly.chain.config import policy_of
 from otel_assembly.context import Context
 from otel_assembly.decision import OverflowCause
 from otel_assembly.errors import ConfigurationError, ContextOverflowError
-from otel_assembly.explain.blocks import fixed_need
 from otel_assembly.explain.chain import KnownPolicies, finished, settings_of
 from otel_assembly.explain.explanation import Part, Raise, Unsent
 from otel_assembly.explain.skeleton import PromptsOfTurn, SkeletonMeter, UnknownError, note_tokens, stand_ins
@@ -308,14 +308,24 @@ class UnsentTurn:
     # The allocator's rule, run again
 
     def _allocated(self, unsent: Unsent, step: ReportedStep) -> Unsent:
-        window, fixed, parts = fixed_need(step)
-        excess = (unsent.needed or 0) - (unsent.budget or 0)
-        if fixed(0) != unsent.needed or fixed(excess) is not None or fixed(excess - 1) is None:
+        held = step.allocation or {}
+        window, reserve, fixed = (
+            held.get(key) for key in (names.BUDGET_WINDOW, names.BUDGET_OUTPUT_RESERVE, names.BUDGET_FIXED)
+        )
+        if not isinstance(window, int) or not isinstance(reserve, int) or not isinstance(fixed, int):
+            raise UnknownError("the allocator's span does not state its limits")
+        excess = -Sharing(window - reserve, fixed).free
+        if fixed != unsent.needed or excess != fixed - (unsent.budget or 0):
             raise UnknownError("the rule, run again on what the spans state, does not fail as it did")
-        raised = Raise(step.policy, step.index, "window", excess, window + excess, "tokens")
+        costs = {
+            block.name: int(block.attributes.get(names.TOKENS_IN, 0))
+            for block in step.blocks
+            if block.attributes.get(names.BLOCK_CUTTABLE) is False
+        }
+        costs["framing"] = fixed - sum(costs.values())
         return replace(
             unsent,
-            fixed=unsent.needed,
-            parts=tuple(Part(name, tokens) for name, tokens in parts.items()),
-            raises=(raised,),
+            fixed=fixed,
+            parts=tuple(Part(name, tokens) for name, tokens in costs.items() if tokens > 0),
+            raises=(Raise(step.policy, step.index, "window", excess, window + excess, "tokens"),),
         )
