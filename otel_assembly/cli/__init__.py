@@ -17,7 +17,7 @@ from otel_assembly.cli import replay as replay
 from otel_assembly.cli import stack as stack
 from otel_assembly.cli import view as view
 from otel_assembly.cli.export import file_exporter
-from otel_assembly.cli.terminal import safe_text
+from otel_assembly.cli.terminal import discard_output, safe_text
 from otel_assembly.cli.transcripts import Transcript, read_transcripts
 from otel_assembly.cli.tree import render_tree
 from otel_assembly.errors import AssemblyError, ConfigurationError, TranscriptError
@@ -25,7 +25,7 @@ from otel_assembly.errors import AssemblyError, ConfigurationError, TranscriptEr
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SUCCESS, FAILURE, USAGE = 0, 1, 2
+SUCCESS, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
 class _Parser(argparse.ArgumentParser):
@@ -51,6 +51,27 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit status is returned."""
+    # Where a stream is closed, Python has none, and whoever writes to it would fail.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # it is open until the process ends
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    status = SUCCESS
+    try:
+        try:
+            status = _run(argv)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever read the output has seen enough
+        discard_output()
+    except OSError as error:
+        discard_output()
+        where = f"{error.filename}:" if error.filename else "the output cannot be written:"
+        status = _say(f"{where} {(error.strerror or 'failed').lower()}", FAILURE)
+    except KeyboardInterrupt:
+        status = _say("interrupted", INTERRUPTED)
+    return status
+
+
+def _run(argv: Sequence[str] | None) -> int:
     arguments = parser().parse_args(argv)
     if "" not in sys.path:
         sys.path.append("")  # so that a policy in a file of the working folder is found, behind all else
@@ -60,16 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say(error, USAGE)
     except AssemblyError as error:
         return _say(error, FAILURE)
-    except BrokenPipeError:
-        # Whoever read the output has seen enough; Python would complain once more as it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return SUCCESS
-    except KeyboardInterrupt:
-        print("otel-assembly: interrupted", file=sys.stderr)
-        return 130
 
 
-def _say(error: Exception, status: int) -> int:
+def _say(error: Exception | str, status: int) -> int:
     print(f"otel-assembly: {safe_text(error)}", file=sys.stderr)
     return status
 

@@ -125,6 +125,7 @@ def _instrumented(agent: Path, path: Path, *, exporters: str) -> int:
             env=environment,
             timeout=_SECONDS,
             check=False,
+            start_new_session=True,  # Ctrl-C is for this process alone, which ends that one without a traceback
         )
     except subprocess.TimeoutExpired as error:
         raise AssemblyError(f"{agent} did not end within {_SECONDS} seconds") from error

@@ -16,7 +16,7 @@ from otel_assembly.cli.page_files import split_prompts
 from otel_assembly.cli.replay_page import ReplayPage
 from otel_assembly.cli.report import make_report
 from otel_assembly.cli.tally import ReplayedExit, ReplayedTurn, Tally, Variant
-from otel_assembly.cli.terminal import safe_text
+from otel_assembly.cli.terminal import reader_may_leave, safe_text
 from otel_assembly.context import Context
 from otel_assembly.errors import AssemblyError, ConfigurationError, ContextOverflowError, TranscriptError
 from otel_assembly.history.history import History
@@ -118,14 +118,16 @@ def run(arguments: argparse.Namespace) -> int:
                 for turn in played:
                     tally.add_turn(turn)
                 variant.total.add(tally)
-                report.conversation(transcript, variant, tally, played)
+                with reader_may_leave() if export is not None else nullcontext():
+                    report.conversation(transcript, variant, tally, played)
             if export is not None:
                 export.flush()
         found = variants[0].total.conversations
         if arguments.conversation is not None and not found:
             raise AssemblyError(f"no conversation has the id {arguments.conversation!r}")
         if found:
-            report.totals(variants)
+            with reader_may_leave():
+                report.totals(variants)
         if found and page is not None:
             page.write(_title(arguments))
     return _status(bad, found, export, named=arguments.export is not None)

@@ -102,6 +102,7 @@ class TextReport:
                 "tables need the package 'rich'; install it: pip install 'otel-assembly[cli]', or use --json"
             ) from error
         self._console: Console = Console(highlight=False, soft_wrap=False)
+        self._console.on_broken_pipe = _raise  # type: ignore[method-assign]  # else rich ends the process
         self._bars = self._console.width >= _WIDE
         self._glyphs = UNICODE if "utf" in (self._console.encoding or "").lower() else ASCII
         self._kinds: set[str] = set()
@@ -276,6 +277,11 @@ def _table(*columns: tuple[str, Any]) -> Table:
             min_width=16 if names else None,
         )
     return table
+
+
+def _raise() -> None:
+    """Raise what is being handled, once more."""
+    raise  # noqa: PLE0704
 
 
 def _loud(count: int) -> Any:

@@ -1,13 +1,19 @@
-"""What may be sent to a terminal, and with which characters."""
+"""What may be sent to a terminal, and with which characters; and what happens where nobody takes it."""
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import unicodedata
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["ASCII", "UNICODE", "Glyphs", "safe_text"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["ASCII", "UNICODE", "Glyphs", "discard_output", "reader_may_leave", "safe_text"]
 
 # Bodies end at the next escape, so that a text made of nothing but beginnings is still read in one pass.
 _SEQUENCES = re.compile(
@@ -30,6 +36,23 @@ def safe_text(value: Any) -> str:
 
 def _printable(character: str) -> bool:
     return unicodedata.category(character) not in _UNPRINTABLE
+
+
+def discard_output() -> None:
+    """Standard output goes nowhere from now on: what waits for it would be an error once more as Python exits."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+@contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """Whoever reads what is printed here, such as ``head``, may have enough of it: what is done beside it goes on."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_output()
 
 
 @dataclass(frozen=True, slots=True)
