@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Self
 
+from otel_assembly._internal.whole_files import is_written_into
 from otel_assembly.cli.page_files import local_conversation, transcript_label
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.errors import ConfigurationError
@@ -70,11 +71,8 @@ class ReplayPage:
         save_page(model, self._path)
         conversations = len(model["conversations"])
         noun = "conversation" if conversations == 1 else "conversations"
-        size = self._path.stat().st_size / 1e6
-        print(
-            f"otel-assembly: {safe_text(self._path)}: a page of {conversations:,} {noun}, {size:.1f} MB",
-            file=sys.stderr,
-        )
+        size = "" if is_written_into(self._path) else f", {self._path.stat().st_size / 1e6:.1f} MB"
+        print(f"otel-assembly: {safe_text(self._path)}: a page of {conversations:,} {noun}{size}", file=sys.stderr)
 
     def __enter__(self) -> Self:
         return self

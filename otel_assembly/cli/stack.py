@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
+from otel_assembly._internal.whole_files import write_whole
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.errors import AssemblyError, ConfigurationError
 
@@ -66,12 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
         )
     missing = [path for path in new if not (target / path).exists()]
     try:
-        for path, content in new.items():
-            (target / path).parent.mkdir(parents=True, exist_ok=True)
-            if path in missing or path in differing:
-                (target / path).write_bytes(content)
+        write_whole({target / path: new[path] for path in (*missing, *differing)}, make_folders=True)
     except OSError as error:
-        raise AssemblyError(f"{error.filename}: {error.strerror}; choose a folder that can be written") from error
+        raise AssemblyError(
+            f"{error.filename}: {(error.strerror or 'failed').lower()}; nothing was written. Choose a folder that can "
+            "be written, with room for the files"
+        ) from error
     print(_said(target, len(missing), len(differing), len(new)))
     return 0
 

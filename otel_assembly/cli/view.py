@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from otel_assembly._internal.whole_files import is_written_into
 from otel_assembly.cli.choosing import add_choices, chooses, chosen_ledgers
 from otel_assembly.cli.jaeger_source import check_jaeger_options, spans_of_jaeger
 from otel_assembly.cli.terminal import safe_text
@@ -89,7 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(render_page(model))
         return 0
     save_page(model, arguments.output)
-    print(_said(model, Path(arguments.output)))
+    # What was written into may be standard output under another name.
+    print(_said(model, Path(arguments.output)), file=sys.stderr if is_written_into(arguments.output) else sys.stdout)
     return 0
 
 
@@ -164,9 +166,9 @@ def _said(model: Mapping[str, Any], path: Path) -> str:
     problems = sum(ledger.get("problemCount", 0) for ledger in ledgers)
     variants = f" ({_many(len(ledgers), 'ledger')})" if len(ledgers) > len(conversations) else ""
     missing = f"; {_many(problems, 'gap')} in the spans, named on the page" if problems else ""
-    size = path.stat().st_size / 1e6
+    size = "" if is_written_into(path) else f", {path.stat().st_size / 1e6:.1f} MB"
     return safe_text(
-        f"{path}: {_many(len(conversations), 'conversation')}{variants}, {_many(turns, 'turn')}, {size:.1f} MB{missing}"
+        f"{path}: {_many(len(conversations), 'conversation')}{variants}, {_many(turns, 'turn')}{size}{missing}"
     )
 
 

@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly._internal.whole_files import write_whole
 from otel_assembly._version import __version__
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.page.model import page_model
@@ -89,13 +90,8 @@ def save_page(model: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """
     page = render_page(model)
     target = Path(path)
-    whole = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        try:
-            whole.write_text(page, encoding="utf-8", newline="\n")
-            whole.replace(target)
-        finally:
-            whole.unlink(missing_ok=True)
+        write_whole({target: page.encode()})
     except OSError as error:
         why = (error.strerror or "failed").lower()
         raise ConfigurationError(f"{target}: the page cannot be written: {why}; name another file") from error
