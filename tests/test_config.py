@@ -220,6 +220,18 @@ def test_something_unknown_far_from_any_name_lists_what_is_known():
         ("date.yaml", "name: 2024-13-45\n", r"date\.yaml: cannot be read: "),
         ("bad.json", '{"policies": [\n  "alert",\n  }\n', r"bad\.json:3: not JSON: "),
         ("deep.json", "[" * 100_000, r"deep\.json: cannot be read: "),
+        ("twice.yaml", "policies: []\nname: a\npolicies: [alert]\n", r"twice\.yaml:3: the key 'policies' occurs twice"),
+        (
+            "flow.yaml",
+            "policies:\n  - budget: {window: 9,\n     window: 8}\n",
+            r"flow\.yaml:3: the key 'window' occurs",
+        ),
+        (
+            "a.json",
+            '{"policies": [{"budget":\n{"window": 9,\n"window": 8}}]}',
+            r"a\.json:3: the key 'window' occurs twice",
+        ),
+        ("b.json", '{"name": "{",\n"n\\u0061me": "b"}', r"b\.json:2: the key 'name' occurs twice"),
         ("huge.json", '{"policies": ' + "1" * 5_000 + "}", r"huge\.json: cannot be read: "),
         ("list.yaml", "- alert\n", r"list\.yaml: expected a mapping with 'policies', found list"),
         ("empty.yaml", "", r"empty\.yaml: expected a mapping with 'policies', found NoneType"),
@@ -236,6 +248,15 @@ def test_a_file_that_is_wrong_is_named_with_the_line_where_there_is_one(tmp_path
     found = fails(path)
     assert found.startswith(str(tmp_path))
     assert re.search(message, found)
+
+
+def test_a_key_may_stand_again_in_another_mapping_and_in_place_of_a_merged_one(tmp_path):
+    path = tmp_path / "merged.yaml"
+    path.write_text(
+        "policies:\n- budget: &a {window: 9, output_reserve: 1}\n- budget: &b {<<: *a, window: 8}\n"
+        "- budget: {<<: [*a, *b], window: 7}\n"
+    )
+    assert [policy.window for policy in chain_from_config(path).policies] == [9, 8, 7]
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
@@ -272,6 +293,10 @@ def test_a_chain_on_one_line():
         ("sliding_window:max_events=many", "policies[0].sliding_window.max_events: Input should be a valid integer"),
         ("sliding_window:max_events=[", "policies[0].sliding_window.max_events: cannot be read: '['"),
         ("sliding_window:max_events=2024-13-45", "policies[0].sliding_window.max_events: cannot be read: '2024-13-45'"),
+        (
+            "budget:window=9:output_reserve=0: window =8",
+            "policies[0].budget: the parameter 'window' occurs twice, expected once",
+        ),
         ("sliding_window:most=5", "policies[0].sliding_window: unknown parameter 'most'; "),
     ],
 )

@@ -22,6 +22,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from otel_assembly._internal.arguments import OnError, OnHalt  # noqa: TC001  # pydantic reads it
+from otel_assembly._internal.unique_keys import RepeatedKeyError, read_json, read_yaml
 from otel_assembly.errors import ConfigurationError, UnknownNameError
 from otel_assembly.policies import POLICIES, DecidingPolicy
 from otel_assembly.policies.base import SAYABLE, parameters_of
@@ -77,7 +78,9 @@ def _read(path: str) -> Any:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigurationError(f"{path}: cannot be read: {why}") from error
     try:
-        return json.loads(text) if path.lower().endswith(".json") else yaml.safe_load(text)
+        return read_json(text) if path.lower().endswith(".json") else read_yaml(text)
+    except RepeatedKeyError as error:
+        raise ConfigurationError(f"{path}:{error.line}: the key {error.key!r} occurs twice, expected once") from error
     except json.JSONDecodeError as error:
         raise ConfigurationError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
     except yaml.YAMLError as error:
@@ -222,6 +225,8 @@ def chain_from_spec(spec: str, defaults: Defaults | None = None) -> list[Assembl
             key, equals, value = setting.partition("=")
             if not equals or not key:
                 raise ConfigurationError(f"{where}.{name}: expected parameter=value, found {setting!r}")
+            if key.strip() in parameters:
+                raise ConfigurationError(f"{where}.{name}: the parameter {key.strip()!r} occurs twice, expected once")
             try:
                 parameters[key.strip()] = yaml.safe_load(value)
             except (yaml.YAMLError, ValueError) as error:

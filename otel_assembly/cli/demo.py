@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from otel_assembly._internal.whole_files import is_written_into, write_whole
 from otel_assembly.cli.export import (
     OTEL_EXPORTER_OTLP_ENDPOINT,
     OTEL_EXPORTER_OTLP_TRACES_ENDPOINT,
@@ -51,7 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
     from otel_assembly.telemetry.store_reader import read_spans, span_tree
 
     agent = _agent()
-    path = Path(arguments.output or Path(tempfile.mkdtemp(prefix="otel-assembly-")) / "spans.jsonl").absolute()
+    # What cannot be read back gets a copy.
+    wanted = Path(arguments.output).absolute() if arguments.output else None
+    aside = wanted is None or is_written_into(wanted)
+    path = Path(tempfile.mkdtemp(prefix="otel-assembly-")) / "spans.jsonl" if aside or wanted is None else wanted
     file_exporter(str(path))
     sent_to = ""
     if os.environ.get(OTEL_EXPORTER_OTLP_ENDPOINT) or os.environ.get(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT):
@@ -67,6 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"{agent} ended with status {status} and left {len(spans)} spans; run it alone to see why: "
             f"{sys.executable} {agent}"
         )
+    if aside and wanted is not None:
+        write_whole({wanted: path.read_bytes()})
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     width = min(shutil.get_terminal_size((100, 24)).columns, 120)
     ascii_only = "utf" not in (sys.stdout.encoding or "").lower()

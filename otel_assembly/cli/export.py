@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.whole_files import is_written_into
 from otel_assembly._version import __version__
 from otel_assembly.errors import AssemblyError, ConfigurationError
 
@@ -85,7 +87,9 @@ def file_exporter(path: str) -> SpanExporter:
     if importlib.util.find_spec("opentelemetry.sdk") is None:
         raise ConfigurationError("the OpenTelemetry SDK is not installed; install it: pip install 'otel-assembly[cli]'")
     try:
-        with open(path, "ab"):  # only to find out now, and not after the work, that it cannot be
+        with (
+            nullcontext() if is_written_into(path) else open(path, "ab")
+        ):  # only to find out now, and not after the work, that it cannot be
             pass
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be written: {(error.strerror or 'failed').lower()}") from error

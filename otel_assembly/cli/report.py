@@ -281,7 +281,7 @@ def _table(*columns: tuple[str, Any]) -> Table:
 
 def _raise() -> None:
     """Raise what is being handled, once more."""
-    raise  # noqa: PLE0704
+    raise
 
 
 def _loud(count: int) -> Any:

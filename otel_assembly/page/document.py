@@ -6,7 +6,6 @@ import base64
 import hashlib
 import html
 import json
-import os
 import re
 from functools import cache
 from importlib import resources
@@ -19,6 +18,7 @@ from otel_assembly.errors import ConfigurationError
 from otel_assembly.page.model import page_model
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Mapping
 
     from otel_assembly.telemetry.span_values import SpanLike

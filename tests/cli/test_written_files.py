@@ -18,12 +18,10 @@ PAGE = "<!doctype html>"
 def page(otel_assembly, conversations):
     """Write a page of three conversations to a file, with either command that does."""
 
-    def page(command, path):
-        return otel_assembly(*{"view": ("view", "spans.jsonl", "-o", path), "replay": REPLAY + (path,)}[command])
-
-    REPLAY = ("replay", conversations, "--budget", 400, "--html")
-    assert otel_assembly(*REPLAY[:-1], "--export", "spans.jsonl").status == 0
-    return page
+    replay = ("replay", conversations, "--budget", 400)
+    assert otel_assembly(*replay, "--export", "spans.jsonl").status == 0
+    commands = {"view": ("view", "spans.jsonl", "-o"), "replay": (*replay, "--html")}
+    return lambda command, path: otel_assembly(*commands[command], path)
 
 
 BOTH = pytest.mark.parametrize("command", ["view", "replay"])
