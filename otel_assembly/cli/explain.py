@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from otel_assembly.cli.choosing import add_choices, chosen_ledgers, chosen_turn
 from otel_assembly.cli.jaeger_source import check_jaeger_options, spans_of_jaeger
+from otel_assembly.cli.problems import Problems
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.cli.told import AmbiguousError, told_of
 from otel_assembly.errors import AssemblyError, ConfigurationError
@@ -116,22 +117,20 @@ def _turn(arguments: argparse.Namespace) -> tuple[LedgerHistory, int, str | None
     from otel_assembly.telemetry.ledger_reader import read_ledgers
 
     where = arguments.traces or arguments.jaeger
-    spans, only = _spans(arguments)
-    ledgers = read_ledgers(spans, allocations=True, on_problem=_complain)
+    unread = Problems()
+    spans, only = _spans(arguments, unread)
+    ledgers = read_ledgers(spans, allocations=True, on_problem=unread.add)
+    unread.say()
     return chosen_turn(chosen_ledgers(ledgers.values(), arguments, where, only), arguments, where)
 
 
-def _spans(arguments: argparse.Namespace) -> tuple[Iterable[StoredSpan], set[str] | None]:
+def _spans(arguments: argparse.Namespace, unread: Problems) -> tuple[Iterable[StoredSpan], set[str] | None]:
     if arguments.traces is None:
-        return spans_of_jaeger(arguments, _complain, one=True)
+        return spans_of_jaeger(arguments, unread.add, one=True)
     from otel_assembly.telemetry.store_reader import read_spans
 
     path = arguments.traces
-    return read_spans(path, on_problem=lambda line, problem: _complain(f"{path}:{line}: {problem}")), None
-
-
-def _complain(problem: str) -> None:
-    print(f"otel-assembly: {safe_text(problem)}", file=sys.stderr)
+    return read_spans(path, on_problem=lambda line, problem: unread.add(f"{path}:{line}: {problem}")), None
 
 
 # Which item

@@ -142,9 +142,9 @@ class Export:
         return self._ended
 
     @property
-    def lost(self) -> int:
-        """How many of them an exporter has not taken."""
-        return sum(self._ended - count for count in self._counts)
+    def lost(self) -> list[int]:
+        """How many of them each exporter has not taken."""
+        return [self._ended - count for count in self._counts]
 
     def flush(self) -> None:
         """Send what waits."""

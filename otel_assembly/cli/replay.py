@@ -13,6 +13,7 @@ from otel_assembly.assembler import Assembler
 from otel_assembly.chain.config import chain_from_config, chain_from_spec
 from otel_assembly.cli.export import Export, file_exporter, otlp_exporter
 from otel_assembly.cli.page_files import split_prompts
+from otel_assembly.cli.problems import Problems
 from otel_assembly.cli.replay_page import ReplayPage
 from otel_assembly.cli.report import make_report
 from otel_assembly.cli.tally import ReplayedExit, ReplayedTurn, Tally, Variant
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     from otel_assembly.recorder import Recorder
     from otel_assembly.tokens import MessageFraming
 
-#: Unreadable conversations that are named one by one.
-_SHOWN = 20
-
 
 class _Chosen(argparse.Action):
     """Chains in the order in which they stand on the command line, whatever option gave them."""
@@ -53,13 +51,16 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "replay",
         help="assemble the context of every turn of recorded conversations, and say what left and why",
-        description="Read recorded conversations (.json, .jsonl: messages and requests of OpenAI, Anthropic, Bedrock "
-        "and Gemini, AutoGen state, OpenTelemetry GenAI messages), assemble the context of every assistant turn as it "
-        "would have been sent, emit the telemetry, and say what was dropped, by which policy and why.",
+        description="Read recorded conversations (.json, .jsonl, .gz: messages and requests of OpenAI, Anthropic, "
+        "Bedrock and Gemini, AutoGen state, OpenTelemetry GenAI messages), assemble the context of every "
+        "assistant turn as it would have been sent, emit the telemetry, and say what was dropped, by "
+        "which policy and why.",
         epilog="--budget, --policies and --config may be repeated: each is a variant of its own, side by side. Without "
         "any, the whole conversation is kept.",
     )
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="a .json or .jsonl file")
+    parser.add_argument(
+        "paths", nargs="+", metavar="PATH", help="a .json or .jsonl file, gzip or not; - is standard input"
+    )
     parser.add_argument(
         "--budget",
         dest="chosen",
@@ -101,7 +102,7 @@ def _positive(text: str) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Replay; 0, 1 where a conversation could not be read or spans were lost, 2 where none could be read."""
     variants = _variants(arguments)
-    bad: list[TranscriptError] = []
+    bad, silent = Problems(), Problems()
     with ExitStack() as stack:
         page = _page(arguments, stack)
         export = _export(arguments, page, stack)
@@ -120,6 +121,8 @@ def run(arguments: argparse.Namespace) -> int:
                 variant.total.add(tally)
                 with reader_may_leave() if export is not None else nullcontext():
                     report.conversation(transcript, variant, tally, played)
+            if not turns[0]:
+                silent.add(f"{transcript.id}: no turn of an assistant is in it, so that no prompt was assembled")
             if export is not None:
                 export.flush()
         found = variants[0].total.conversations
@@ -130,25 +133,32 @@ def run(arguments: argparse.Namespace) -> int:
                 report.totals(variants)
         if found and page is not None:
             page.write(_title(arguments))
-    return _status(bad, found, export, named=arguments.export is not None)
+    return _status(bad, silent, found, export, arguments)
 
 
-def _status(bad: list[TranscriptError], found: int, export: Export | None, *, named: bool) -> int:
-    for error in bad[:_SHOWN]:
-        print(f"otel-assembly: {safe_text(error)}", file=sys.stderr)
-    if len(bad) > _SHOWN:
-        print(f"otel-assembly: and {len(bad) - _SHOWN} more like these", file=sys.stderr)
-    if bad and found:
-        noun = "conversation was" if len(bad) == 1 else "conversations were"
-        print(f"otel-assembly: {len(bad)} {noun} not readable, {found} replayed", file=sys.stderr)
-    lost = 0
+def _status(bad: Problems, silent: Problems, found: int, export: Export | None, arguments: argparse.Namespace) -> int:
+    bad.say()
+    if bad.count and found:
+        noun = "conversation was" if bad.count == 1 else "conversations were"
+        print(f"otel-assembly: {bad.count} {noun} not readable, {found} replayed", file=sys.stderr)
+    silent.say()
     if export is not None:
-        lost = export.lost
-        if named or lost:
-            print(f"otel-assembly: {export.spans} spans exported, {lost} lost", file=sys.stderr)
+        _say_exported(export, arguments)
     if not found:
         return 2
-    return 1 if bad or lost else 0
+    return 1 if bad.count or (export is not None and any(export.lost)) else 0
+
+
+def _say_exported(export: Export, arguments: argparse.Namespace) -> None:
+    """How much got where it was to go: the page's spans come first, those of ``--export`` last."""
+    if arguments.html is not None and export.lost[0]:
+        missing = f"the page lacks {export.lost[0]:,} of {export.spans:,} spans, which could not be kept aside for it"
+        print(f"otel-assembly: {missing}", file=sys.stderr)
+    if arguments.export is not None:
+        lost = export.lost[-1]
+        where = "" if arguments.export == "otlp" else f" to {safe_text(arguments.export)}"
+        said = f"{export.spans - lost:,} of {export.spans:,} spans exported{where}" + (f", {lost:,} lost" * bool(lost))
+        print(f"otel-assembly: {said}", file=sys.stderr)
 
 
 def _variants(arguments: argparse.Namespace) -> list[Variant]:
@@ -216,12 +226,12 @@ def _title(arguments: argparse.Namespace) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _transcripts(arguments: argparse.Namespace, bad: list[TranscriptError]) -> Iterator[Transcript]:
+def _transcripts(arguments: argparse.Namespace, bad: Problems) -> Iterator[Transcript]:
     from otel_assembly.cli.transcripts import read_transcripts
 
     for transcript in read_transcripts(arguments.paths):
         if isinstance(transcript, TranscriptError):
-            bad.append(transcript)
+            bad.add(transcript)
         elif arguments.conversation is None or transcript.id == arguments.conversation:
             yield transcript
 

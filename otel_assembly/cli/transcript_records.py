@@ -26,6 +26,9 @@ MAX_DOCUMENT_BYTES = 512 * 1024 * 1024
 _LINE_SUFFIXES = frozenset({".jsonl", ".ndjson"})
 _BOM = b"\xef\xbb\xbf"
 
+#: What zstd, xz, bzip2, zip and gzip (within gzip) begin with.
+_COMPRESSED = (b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"BZh", b"PK\x03\x04", b"\x1f\x8b")
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -59,8 +62,8 @@ def records(stream: IO[bytes], path: str) -> Iterator[Record]:
 
 
 def _no_text(head: bytes) -> str | None:
-    if head.startswith(b"\x1f\x8b"):
-        return "is compressed, expected plain JSON: unpack it first"
+    if head.startswith(_COMPRESSED):
+        return "is compressed, expected JSON as it is or in gzip: unpack it first"
     if b"\0" in head[:4]:
         return "is binary or UTF-16, expected JSON in UTF-8"
     if head.lstrip()[:1] in (b"{", b"["):
@@ -74,7 +77,7 @@ def _no_text(head: bytes) -> str | None:
 
 def _is_by_line(path: str, head: bytes | None, following: Iterator[tuple[int, bytes | None]]) -> bool:
     _, second = next(following, (0, None))
-    if os.path.splitext(path)[1].lower() in _LINE_SUFFIXES:
+    if os.path.splitext(path.lower().removesuffix(".gz"))[1] in _LINE_SUFFIXES:
         # A document that was spread over lines and misnamed would else be an error on each of them.
         is_spread = head is not None and (head.strip() == b"[" or (head.strip() == b"{" and not _opens(second)))
         return not is_spread

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import shutil
 import stat
+import sys
+import zlib
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from otel_assembly.cli.transcript_forms import EXPECTED, Conversation, conversations, is_conversation, is_message
 from otel_assembly.cli.transcript_json import MalformedError
@@ -18,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 __all__ = ["Transcript", "read_transcripts"]
+
+_GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,31 +53,52 @@ def read_transcripts(paths: Sequence[str | os.PathLike[str]]) -> Iterator[Transc
     """Every conversation of the files, in order, and in the place of each unreadable one an error.
 
     Errors are yielded and not raised, so that the caller decides whether to go on. A file that cannot be read at all
-    is one error.
+    is one error. What is compressed with gzip is read as what it holds, and ``-`` is standard input.
 
     Yields:
         A `Transcript`, or a `TranscriptError` whose ``problem`` is one line and quotes at most 40 characters at a time.
     """
-    for path in paths:
-        name = os.fsdecode(path)
+    for path in map(os.fsdecode, paths):
+        name = "standard input" if path == "-" else path
         try:
-            yield from _read(name)
+            yield from _read(path, name)
+        except (EOFError, gzip.BadGzipFile, zlib.error):
+            yield TranscriptError(name, None, "its gzip data is damaged or ends too early, expected a whole file")
         except OSError as error:
             yield TranscriptError(name, None, f"cannot be read: {error.strerror or type(error).__name__}")
 
 
-def _read(path: str) -> Iterator[Transcript | TranscriptError]:
-    problem = _no_file(path)
+def _read(path: str, name: str) -> Iterator[Transcript | TranscriptError]:
+    problem = None if path == "-" else _no_file(path)
     if problem is not None:
-        yield TranscriptError(path, None, problem)
+        yield TranscriptError(name, None, problem)
         return
     empty = True
-    with open(path, "rb") as stream:
-        for found in _transcripts(path, records(stream, path)):
+    with _opened(path) as stream:
+        for found in _transcripts(name, records(_unpacked(stream), path)):
             empty = False
             yield found
     if empty:
-        yield TranscriptError(path, None, f"holds nothing, expected {EXPECTED}")
+        yield TranscriptError(name, None, f"holds nothing, expected {EXPECTED}")
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    if path != "-":
+        with open(path, "rb") as stream:
+            yield stream
+        return
+    with TemporaryFile() as kept:  # what is read is looked at twice, which a pipe does not allow
+        if sys.stdin is not None:
+            shutil.copyfileobj(sys.stdin.buffer, kept)
+            kept.seek(0)
+        yield kept
+
+
+def _unpacked(stream: IO[bytes]) -> IO[bytes]:
+    packed = stream.read(len(_GZIP)) == _GZIP
+    stream.seek(0)
+    return cast("IO[bytes]", gzip.open(stream)) if packed else stream
 
 
 def _no_file(path: str) -> str | None:
@@ -82,7 +111,7 @@ def _no_file(path: str) -> str | None:
     if stat.S_ISDIR(mode):
         return "is a directory, expected a file of conversations"
     # A device may have no end, and a pipe without a writer would wait for ever.
-    return None if stat.S_ISREG(mode) else "is a device or a pipe, expected a regular file"
+    return None if stat.S_ISREG(mode) else "is a device or a pipe, expected a regular file, or - for standard input"
 
 
 def _transcripts(path: str, found: Iterator[Record]) -> Iterator[Transcript | TranscriptError]:

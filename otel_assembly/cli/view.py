@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from otel_assembly._internal.whole_files import is_written_into
 from otel_assembly.cli.choosing import add_choices, chooses, chosen_ledgers
 from otel_assembly.cli.jaeger_source import check_jaeger_options, spans_of_jaeger
+from otel_assembly.cli.problems import Problems
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.errors import ConfigurationError, TranscriptError
 
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from otel_assembly.telemetry.store_reader import StoredSpan
 
 _OUTPUT = "assemblies.html"
-
-#: Lines that cannot be read are named one by one, so many of them.
-_SHOWN = 5
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -123,18 +121,12 @@ def _add_texts(model: Mapping[str, Any], paths: Sequence[str]) -> None:
         )
 
 
-class _Unread:
+class _Unread(Problems):
     """What could not be read, for the rest is worth a page; and which file each trace is from."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.files: dict[str, str] = {}
-        self._problems: list[str] = []
-        self._count = 0
-
-    def add(self, problem: str) -> None:
-        self._count += 1
-        if len(self._problems) < _SHOWN:
-            self._problems.append(problem)
 
     def spans(self, path: str) -> Iterator[StoredSpan]:
         from otel_assembly.telemetry.store_reader import read_spans
@@ -144,12 +136,6 @@ class _Unread:
         for span in read_spans(path, on_problem=lambda line, problem: self.add(f"{path}:{line}: {problem}")):
             self.files.setdefault(span.trace_id, safe_text(Path(path).name))
             yield span
-
-    def say(self) -> None:
-        for problem in self._problems:
-            print(f"otel-assembly: {safe_text(problem)}", file=sys.stderr)
-        if self._count > len(self._problems):
-            print(f"otel-assembly: and {self._count - len(self._problems):,} more like these", file=sys.stderr)
 
 
 def _title(arguments: argparse.Namespace) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -111,7 +112,7 @@ def test_a_budget_that_cannot_hold_is_counted_and_the_rest_goes_on(otel_assembly
 def test_spans_go_to_a_file_one_trace_an_ask_and_none_is_lost(otel_assembly, conversations, tmp_path):
     ran = otel_assembly("replay", conversations, "--budget", 400, "--json", "--export", "spans.jsonl")
     assert ran.status == 0
-    assert "0 lost" in ran.err
+    assert "lost" not in ran.err
     spans = list(read_spans(tmp_path / "spans.jsonl"))
     assemblies = [span for span in spans if span.name == "assemble_context"]
     assert len(assemblies) == 30
@@ -126,7 +127,7 @@ def test_spans_go_over_otlp_and_none_is_lost(otel_assembly, conversations, recei
         "replay", conversations, "--budget", 400, "--json", "--export", "otlp", OTEL_EXPORTER_OTLP_ENDPOINT=endpoint
     )
     assert ran.status == 0, ran.err
-    assert "0 lost" in ran.err
+    assert "lost" not in ran.err
     names = [span.name for span in receiver.spans()]
     assert names.count("assemble_context") == 30
     assert names.count("invoke_agent replay") == 15
@@ -177,6 +178,48 @@ def test_one_bad_line_costs_one_conversation(otel_assembly, conversations):
     assert ran.status == 1
     assert ran.json["conversations"] == 3
     assert f"{conversations}:2" in ran.err
+
+
+def test_standard_input_is_replayed(otel_assembly, conversations, monkeypatch):
+    with conversations.open(encoding="utf-8") as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        ran = otel_assembly("replay", "-", "--json")
+    assert ran.json == otel_assembly("replay", conversations, "--json").json
+
+
+@pytest.mark.parametrize(("bad", "named"), [(21, 21), (22, 21), (5_000, 21)])
+@pytest.mark.parametrize("command", ["replay bad.jsonl", "view bad.jsonl", "explain --traces bad.jsonl --turn 0"])
+def test_of_many_errors_some_are_named_and_the_rest_is_a_count(otel_assembly, conversations, command, bad, named):
+    one = conversations.read_text(encoding="utf-8").splitlines()[0]
+    conversations.write_text(one, encoding="utf-8")
+    otel_assembly("replay", conversations, "--export", "spans.jsonl")
+    good = conversations if command.startswith("replay") else conversations.with_name("spans.jsonl")
+    text = good.read_text(encoding="utf-8").strip()
+    good.with_name("bad.jsonl").write_text("{bad}\n" * bad + text, encoding="utf-8")
+    lines = otel_assembly(*command.split()).err.splitlines()
+    assert sum("not JSON" in line for line in lines) == named
+    more = [f"otel-assembly: and {bad - named:,} more like these"] if bad > named else []
+    assert [line for line in lines[named:] if "replayed" not in line] == more
+
+
+def test_a_transcript_without_a_turn_of_an_assistant_says_so(otel_assembly, conversations):
+    asked = json.dumps({"id": "asked", "messages": [{"role": "user", "content": "Where is it?"}]})
+    conversations.write_text(f"{asked}\n{conversations.read_text(encoding='utf-8')}", encoding="utf-8")
+    ran = otel_assembly("replay", conversations, "--budget", 400, "--budget", 900, "--json")
+    assert ran.status == 0
+    assert ran.json[0]["turns"] == 30
+    assert ran.err == "otel-assembly: asked: no turn of an assistant is in it, so that no prompt was assembled\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this machine has no /dev/full")
+def test_what_could_not_be_exported_is_told_of_all(otel_assembly, conversations):
+    assert (
+        "75 of 75 spans exported to spans.jsonl\n"
+        in otel_assembly("replay", conversations, "--json", "--export", "spans.jsonl").err
+    )
+    ran = otel_assembly("replay", conversations, "--json", "--export", "/dev/full")
+    assert ran.status == 1
+    assert "0 of 75 spans exported to /dev/full, 75 lost\n" in ran.err
 
 
 def test_an_unknown_conversation_is_status_1(otel_assembly, conversations):

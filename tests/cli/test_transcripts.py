@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 from collections import Counter
@@ -455,7 +456,11 @@ def test_an_unreadable_beginning_spoils_the_conversation_that_the_file_is(file):
         ("a.bin", bytes(range(255, 0, -1)), "is not UTF-8, expected JSON in UTF-8"),
         ("a.jsonl", bytes(range(255, 0, -1)) * 10, "is not UTF-8, expected JSON in UTF-8"),
         ("a.json", "[]".encode("utf-16-le"), "is binary or UTF-16, expected JSON in UTF-8"),
-        ("a.jsonl.gz", gzip.compress(b"[]", mtime=0), "is compressed, expected plain JSON"),
+        ("a.jsonl.zst", b"\x28\xb5\x2f\xfd[]", "is compressed, expected JSON as it is or in gzip"),
+        ("twice.gz", gzip.compress(gzip.compress(b"[]")), "is compressed, expected JSON as it is or in gzip"),
+        ("a.gz", gzip.compress(b"[ ]"), "holds nothing, expected a conversation"),
+        ("cut.jsonl.gz", gzip.compress(b"{}" * 100)[:-9], "its gzip data is damaged or ends too early"),
+        ("bad.jsonl.gz", gzip.compress(b"{}" * 100)[:15] + b"\xff" * 30, "its gzip data is damaged"),
         ("notes.txt", b"Dear diary,\ntoday\n", "not JSON: Expecting value (column 1)"),
         ("a.csv", b"role,content\nuser,hi\n", "not JSON: Expecting value (column 1)"),
     ],
@@ -471,6 +476,31 @@ def test_what_is_no_file_is_one_error(tmp_path):
     assert "cannot be read" in problem("a" * 5000).problem
     os.mkfifo(tmp_path / "pipe")
     assert "is a device or a pipe" in problem(tmp_path / "pipe").problem
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.JSONL.GZ", "a.json", "a"])
+def test_what_gzip_has_packed_is_read_as_what_it_holds(file, name):
+    plain = lines(*[SHORT] * 3)
+    before = read(file("plain.jsonl", plain))
+    now = read(file(name, gzip.compress(plain.encode())))
+    assert [(one.messages, one.line) for one in now] == [(one.messages, one.line) for one in before]
+    assert len(now) == 3
+
+
+def test_what_comes_before_the_damage_of_a_packed_file_is_not_lost(file):
+    plain = lines(*({"id": os.urandom(20).hex(), "messages": SHORT} for _ in range(2_000)))
+    packed = gzip.compress(plain.encode())
+    *good, error = read(file("a.jsonl.gz", packed[: len(packed) // 2]))
+    assert len(good) > 100
+    assert "gzip" in error.problem
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_standard_input_is_read_like_a_file(monkeypatch, pack):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(pack(lines(SHORT, "{", SHORT).encode()))))
+    first, error, last = read("-")
+    assert (first.id, first.line, last.line) == ("standard input:1", 1, 3)
+    assert str(error).startswith("standard input:2: not JSON")
 
 
 def test_a_file_is_read_as_far_as_it_is_asked_for(file, monkeypatch):
