@@ -1,35 +1,49 @@
-"""What the docs say works: every command in them runs, and every Python example too."""
+"""What the docs say works: every command in them runs, in the order in which it stands, and every Python example.
+
+`make test` runs what needs nothing but this environment. The slow test does what a newcomer does: in an empty
+environment, with what the page tells to install and nothing else.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
+import shutil
+import socket
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from otel_assembly.cli import parser
+
 ROOT = Path(__file__).parents[1]
-PAGES = [
+#: Pages whose commands a newcomer types.
+NEWCOMERS = [
     ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "benchmarks" / "README.md",
     ROOT / "docs" / "guide.md",
+    ROOT / "docs" / "explain.md",
+    ROOT / "docs" / "view.md",
     ROOT / "docs" / "instrumentation.md",
     *sorted((ROOT / "docs" / "instrumentation").glob("*.md")),
 ]
-PROGRAMS = ("opentelemetry-instrument", "python")
+PAGES = [*NEWCOMERS, ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md"]
+PROGRAMS = {"opentelemetry-instrument", "python", "cat"}
+#: What looks at servers has tests of its own.
+AT_A_STACK = "--jaeger"
+A_COMMAND_OF_OURS = re.compile(r"\botel-assembly( .*)?$")
 
 
 def _blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
-def _commands() -> list[str]:
-    lines = [line for page in PAGES for block in _blocks(page, "console") for line in block.splitlines()]
-    return sorted({line.split("#")[0].strip() for line in lines} - {""})
+def _commands(*pages: Path) -> list[str]:
+    lines = [line for page in pages or PAGES for block in _blocks(page, "console") for line in block.splitlines()]
+    return [line for line in (line.split(" #")[0].strip() for line in lines) if line and not line.startswith("#")]
 
 
 def _program(command: str) -> str:
@@ -37,84 +51,177 @@ def _program(command: str) -> str:
     return next(word for word in command.split() if "=" not in word)
 
 
-#: Commands that import frameworks, and that tests of their own run.
-ELSEWHERE = ("otel-assembly demo", "otel-assembly doctor")
+def _name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize(
-    "command",
-    [line for line in _commands() if line.startswith("otel-assembly") and not line.startswith(ELSEWHERE)],
-)
-def test_a_command_of_the_docs_runs(command, tmp_path, conversations_file, chain_file):
-    (tmp_path / "conversations.jsonl").write_text(conversations_file)
-    (tmp_path / "chain.yaml").write_text(chain_file)
-    command = command.replace("otel-assembly-spans.jsonl", "spans.jsonl")
-    if "spans.jsonl" in command and "--export" not in command:
-        before = _run("replay conversations.jsonl --budget 8000 --export spans.jsonl", tmp_path)
-        assert before.returncode == 0, before.stderr
-    done = _run(command.removeprefix("otel-assembly"), tmp_path)
-    assert done.returncode == 0, done.stderr
+def _clone(page: Path, folder: Path) -> Path:
+    """What a clone has that the commands of a page read, and the files that the page itself writes down."""
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    for block in _blocks(page, "yaml"):
+        if named := re.match(r"# (\S+\.yaml)\n", block):
+            (folder / named[1]).write_text(block, encoding="utf-8")
+    return folder
 
 
-def _run(arguments, folder):
+def _run(command, folder, programs, **variables):
+    """Run a line as a shell does that has these programs."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "PYTHONPATH"))}
+    path = os.pathsep.join((str(programs), "/usr/bin", "/bin"))
     return subprocess.run(
-        [sys.executable, "-m", "otel_assembly.cli", *shlex.split(arguments)],
+        ["/bin/sh", "-c", command],
         cwd=folder,
-        env={**os.environ, "TMPDIR": str(folder)},
+        env={**clean, "PATH": path, "TMPDIR": str(folder), **variables},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
 
 
-@pytest.mark.parametrize("command", [line for line in _commands() if line.startswith("make")])
+# In this environment
+
+
+@pytest.mark.parametrize("page", NEWCOMERS, ids=_name)
+def test_the_commands_of_a_page_run_in_order(page, tmp_path):
+    folder = _clone(page, tmp_path)
+    for command in _commands(page):
+        ours = A_COMMAND_OF_OURS.search(command)
+        # Those import frameworks, or read what a program wrote that does.
+        elsewhere = ("otel-assembly demo", "otel-assembly doctor", "otel-assembly-spans.jsonl", AT_A_STACK)
+        if ours and not any(word in command for word in elsewhere):
+            done = _run(command, folder, Path(sys.executable).parent, PYTHONPATH=str(ROOT))
+            assert done.returncode == 0, f"{command}\n{done.stderr}"
+
+
+def test_the_answer_that_the_docs_show_is_the_one_that_is_given(tmp_path):
+    page = ROOT / "docs" / "explain.md"
+    folder = _clone(page, tmp_path)
+    asked = [command for command in _commands(page) if command.startswith("otel-assembly")]
+    programs = {"PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    _run(asked[0], folder, Path(sys.executable).parent, **programs)
+    assert _run(asked[2], folder, Path(sys.executable).parent, **programs).stdout == _blocks(page, "text")[0]
+
+
+@pytest.mark.parametrize("command", sorted({one for one in _commands() if A_COMMAND_OF_OURS.search(one)}))
+def test_a_command_of_the_docs_is_one(command):
+    parser().parse_args(shlex.split(A_COMMAND_OF_OURS.search(command)[1] or ""))
+
+
+@pytest.mark.parametrize("command", sorted({one for one in _commands() if _program(one) in PROGRAMS - {"cat"}}))
+def test_a_program_of_the_docs_exists(command):
+    words = shlex.split(command)
+    script = words[words.index("python") + 1]
+    assert script == "-m" or (ROOT / script).is_file()
+
+
+@pytest.mark.parametrize("command", sorted({one for one in _commands() if _program(one) == "pip"}))
+def test_what_the_docs_install_are_extras_that_there_are(command):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found = re.search(r"'otel-assembly\[(.*?)\]'", command)
+    assert found, "brackets are quoted, which some shells read for themselves"
+    assert set(found[1].split(",")) <= set(project["optional-dependencies"])
+
+
+@pytest.mark.parametrize("command", sorted({one for one in _commands() if one.startswith("make")}))
 def test_a_make_target_of_the_docs_exists(command):
     target = command.split()[1]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert re.search(rf"^{re.escape(target)}:", makefile, re.MULTILINE), target
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", [line for line in _commands() if _program(line) in PROGRAMS])
-def test_a_program_of_the_docs_runs(command, tmp_path):
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
-    if "benchmarks" in command:
-        # The stack's needs servers that are built with Go.
-        command = f"{command} {'--help' if 'stack' in command else '--tiny'}"
-    quiet = dict.fromkeys(("OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER"), "none")
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    done = subprocess.run(
-        ["/bin/sh", "-c", command],
-        cwd=tmp_path,
-        env={**os.environ, **quiet, "PATH": path, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    if "otel_assembly_file" in command:
-        assert (tmp_path / "otel-assembly-spans.jsonl").stat().st_size
+def test_no_command_of_the_docs_has_a_sign_that_a_shell_would_read():
+    for command in _commands():
+        assert not set("[]*?()<>!") & set(re.sub(r"'[^']*'|\"[^\"]*\"", "", command)), command
 
 
 def test_there_is_no_other_kind_of_command_in_the_docs():
     assert {_program(line) for line in _commands()} <= {"make", "otel-assembly", "pip", *PROGRAMS}
 
 
-@pytest.fixture
-def conversations_file():
-    return (
-        '{"id": "one", "messages": [{"role": "user", "content": "Where is my order?"}, '
-        '{"role": "assistant", "content": "In the depot."}]}\n'
+@pytest.mark.slow
+@pytest.mark.parametrize("command", _commands(ROOT / "benchmarks" / "README.md"))
+def test_a_benchmark_of_the_docs_runs(command, tmp_path):
+    if _program(command) == "make":
+        pytest.skip("makes environments of its own")
+    (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
+    # The stack's needs servers that are built with Go.
+    done = _run(
+        f"{command} {'--help' if 'stack' in command else '--tiny'}",
+        tmp_path,
+        Path(sys.executable).parent,
+        PYTHONPATH=str(ROOT),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# In empty environments
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory):
+    """The programs of an environment that has these requirements alone; each is made once, whichever process asks."""
+    fcntl = pytest.importorskip("fcntl")
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "environments"
+    shared.mkdir(exist_ok=True)
+
+    def made(requirements):
+        with (shared / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not [*shared.glob("*.whl")]:
+                _install(sys.executable, "wheel", "--no-deps", "--wheel-dir", shared, ROOT)
+            (wheel,) = shared.glob("*.whl")
+            folder = shared / re.sub(r"\W+", "-", "-".join(requirements) or "empty")
+            if not (folder / "whole").exists():
+                subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+                wanted = [re.sub(r"^otel-assembly(?=\[|$)", str(wheel), one) for one in requirements]
+                _install(folder / "bin" / "python", "install", *wanted)
+                (folder / "whole").touch()
+            return folder / "bin"
+
+    return made
+
+
+def _install(python, *arguments):
+    subprocess.run(
+        [python, "-m", "pip", "--quiet", "--disable-pip-version-check", *map(str, arguments)], check=True, timeout=900
     )
 
 
-@pytest.fixture
-def chain_file():
-    (block,) = _blocks(ROOT / "docs" / "guide.md", "yaml")
-    return block
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("page", [one for one in NEWCOMERS if {*map(_program, _commands(one))} - {"make"}], ids=_name)
+def test_the_commands_of_a_page_run_in_an_empty_environment(page, tmp_path, environment):
+    folder = _clone(page, tmp_path)
+    with socket.socket() as probe:
+        somebody = probe.connect_ex(("127.0.0.1", 4317)) == 0
+    installed = []
+    for command in _commands(page):
+        if _program(command) == "make" or AT_A_STACK in command:
+            continue
+        if _program(command) == "pip":
+            installed += [word for word in shlex.split(command)[2:] if word not in installed]
+            continue
+        done = _run(command, folder, environment(tuple(installed)))
+        said = f"{command}\n{done.stdout}\n{done.stderr}"
+        assert done.returncode == 0, said
+        assert "Traceback" not in said
+        assert done.stdout.strip(), said
+        if command.startswith("opentelemetry-instrument") and not somebody:
+            assert "otel_assembly_file" in done.stderr, "where no Collector is, the file exporter is named"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["demo", "replay examples/conversations.jsonl --export otlp"])
+def test_all_that_is_missing_is_named_at_once_and_is_all(command, tmp_path, environment):
+    folder = _clone(ROOT / "README.md", tmp_path)
+    before = _run(f"otel-assembly {command}", folder, environment(("otel-assembly",)))
+    assert before.returncode == 2
+    (line,) = before.stderr.splitlines()
+    named = re.search(r"pip install '(otel-assembly\[.*?\])'", line)[1]
+    after = _run(f"otel-assembly {command}", folder, environment((named,)))
+    assert "not installed" not in after.stderr
 
 
 def test_the_readme_s_programs_run(tmp_path):

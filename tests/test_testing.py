@@ -271,7 +271,7 @@ def test_without_the_sdk_the_double_says_what_to_install():
         "except ConfigurationError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert "pip install otel-assembly[otlp]" in done.stdout
+    assert "pip install 'otel-assembly[otlp]'" in done.stdout
 
 
 def test_one_module_holds_every_public_helper():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 from importlib import metadata
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,13 +21,19 @@ from otel_assembly.cli.export import (
     otlp_endpoint,
     otlp_exporter,
 )
-from otel_assembly.errors import AssemblyError, ConfigurationError
+from otel_assembly.cli.extras import SPAN_FILES, TABLES, require
+from otel_assembly.errors import AssemblyError
+from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.conventions_environment import SPAN_FILE
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
+
+    from otel_assembly.telemetry.store_reader import StoredSpan
 
 _AGENT: Final = "ag2_support_agent.py"
+_CONVERSATIONS: Final = "conversations.jsonl"
 _SECONDS: Final = 120
 
 
@@ -51,7 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     from otel_assembly.cli.tree import render_tree
     from otel_assembly.telemetry.store_reader import read_spans, span_tree
 
-    agent = _agent()
+    require("the demonstration", ("ag2", "opentelemetry.distro", *SPAN_FILES, *TABLES))
+    agent = _shipped(_AGENT)
     # What cannot be read back gets a copy.
     wanted = Path(arguments.output).absolute() if arguments.output else None
     aside = wanted is None or is_written_into(wanted)
@@ -81,35 +89,33 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"\n{len(spans)} spans are in {path}" + (f" and were sent to {sent_to}" if sent_to else "") + ".")
     # As it was called, so that the lines can be copied where the program is not on the path.
     program = sys.argv[0] if Path(sys.argv[0]).name == "otel-assembly" else "otel-assembly"
-    last = max((int(span.attributes.get("assembly.turn", 0)) for span in spans), default=0)
-    print(f"Where is the first request?  {program} explain --traces {path} --turn {last} --item 0")
-    print(f"All of it on one page:       {program} view {path}")
-    print(f"Your own conversations:      {program} replay YOUR.jsonl --budget 8000")
+    where = shlex.quote(str(path))
+    print(f"Where is the first request?  {program} explain --traces {where} --turn {_telling_turn(spans)} --item 0")
+    print(f"All of it on one page:       {program} view {where}")
+    recorded = shlex.quote(str(_shipped(_CONVERSATIONS)))
+    print(f"Recorded conversations:      {program} replay {recorded} --budget 400 --budget 250")
     return 0
 
 
-def _agent() -> Path:
-    """The example: beside the sources, or where an installed package has it."""
-    for needed, extra in (("ag2", "ag2"), ("opentelemetry.distro", "otlp")):
-        if not _importable(needed):
-            raise ConfigurationError(
-                f"the demonstration needs {needed}, which is not installed; install it: pip install "
-                f"'otel-assembly[{extra}]'"
-            )
-    beside_the_sources = Path(__file__).parents[2] / "examples" / _AGENT
+def _telling_turn(spans: Sequence[StoredSpan]) -> int:
+    """The last turn before anything goes wrong: what would have kept an item has an answer there."""
+    last = 0
+    for span in sorted((one for one in spans if one.name == names.SPAN_ASSEMBLE_CONTEXT), key=attrgetter("start_ns")):
+        if span.status == "ERROR":
+            break
+        last = int(span.attributes.get(names.TURN, last))
+    return last
+
+
+def _shipped(name: str) -> Path:
+    """An example: beside the sources, or where an installed package has it."""
+    beside_the_sources = Path(__file__).parents[2] / "examples" / name
     if beside_the_sources.is_file():
         return beside_the_sources
     for file in metadata.files("otel-assembly") or ():
-        if file.name == _AGENT:
+        if file.name == name:
             return Path(str(file.locate())).resolve()
-    raise AssemblyError(f"{_AGENT} is not where the package was installed; install otel-assembly again")
-
-
-def _importable(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
+    raise AssemblyError(f"{name} is not where the package was installed; install otel-assembly again")
 
 
 def _instrumented(agent: Path, path: Path, *, exporters: str) -> int:

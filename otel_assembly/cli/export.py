@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import socket
+import importlib
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlsplit
 
 from otel_assembly._internal.forks import new_lock
 from otel_assembly._internal.whole_files import is_written_into
 from otel_assembly._version import __version__
+from otel_assembly.cli.extras import SPAN_FILES, over_otlp, require
 from otel_assembly.errors import AssemblyError, ConfigurationError
+from otel_assembly.instrumentation.otlp_endpoint import OTEL_EXPORTER_OTLP_ENDPOINT as OTEL_EXPORTER_OTLP_ENDPOINT
+from otel_assembly.instrumentation.otlp_endpoint import (
+    OTEL_EXPORTER_OTLP_TRACES_ENDPOINT as OTEL_EXPORTER_OTLP_TRACES_ENDPOINT,
+)
+from otel_assembly.instrumentation.otlp_endpoint import otlp_endpoint as otlp_endpoint
+from otel_assembly.instrumentation.otlp_endpoint import otlp_protocol as otlp_protocol
+from otel_assembly.instrumentation.otlp_endpoint import reachable as reachable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,37 +26,10 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-OTEL_EXPORTER_OTLP_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
-OTEL_EXPORTER_OTLP_TRACES_ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
-OTEL_EXPORTER_OTLP_PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
-OTEL_EXPORTER_OTLP_TRACES_PROTOCOL = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
-
 #: A batch of spans that are as large as our arrays may be stays under gRPC's limit of 4 MiB a message.
 BATCH = 128
 _QUEUE = 200_000
 _FLUSH_MILLISECONDS = 30_000
-
-
-def otlp_protocol() -> str:
-    """``grpc`` or ``http/protobuf``, as the environment says."""
-    return os.environ.get(OTEL_EXPORTER_OTLP_TRACES_PROTOCOL) or os.environ.get(OTEL_EXPORTER_OTLP_PROTOCOL) or "grpc"
-
-
-def otlp_endpoint() -> str:
-    """The endpoint that OTLP is sent to, as the environment says."""
-    default = "http://localhost:4317" if otlp_protocol() == "grpc" else "http://localhost:4318"
-    return os.environ.get(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) or os.environ.get(OTEL_EXPORTER_OTLP_ENDPOINT) or default
-
-
-def reachable(endpoint: str, seconds: float = 2.0) -> str | None:
-    """Whether somebody listens at an endpoint: None, or why not."""
-    parts = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
-    try:
-        port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 4317)
-        with socket.create_connection((parts.hostname or "localhost", port), timeout=seconds):
-            return None
-    except (OSError, ValueError) as error:
-        return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
 
 
 def otlp_exporter() -> SpanExporter:
@@ -61,18 +39,15 @@ def otlp_exporter() -> SpanExporter:
         ConfigurationError: The extra that brings it is not installed.
         AssemblyError: Nobody listens at the endpoint.
     """
-    wire = "grpc" if otlp_protocol() == "grpc" else "http"
-    try:
-        exporter = importlib.import_module(f"opentelemetry.exporter.otlp.proto.{wire}.trace_exporter")
-    except ImportError as error:
-        raise ConfigurationError(
-            "the OTLP exporter is not installed; install it: pip install 'otel-assembly[otlp]'"
-        ) from error
+    modules = over_otlp()
+    require("sending spans over OTLP", modules)
+    exporter = importlib.import_module(f"{modules[-1]}.trace_exporter")
     endpoint = otlp_endpoint()
     why = reachable(endpoint)
     if why is not None:
         raise AssemblyError(
-            f"nobody answers at {endpoint} ({why}); start a collector there, or set {OTEL_EXPORTER_OTLP_ENDPOINT}"
+            f"nobody answers at {endpoint} ({why}); start a Collector there, set {OTEL_EXPORTER_OTLP_ENDPOINT}, or "
+            "write the spans to a file"
         )
     made: SpanExporter = exporter.OTLPSpanExporter()
     return made
@@ -84,8 +59,7 @@ def file_exporter(path: str) -> SpanExporter:
     Raises:
         ConfigurationError: The extra that brings it is not installed, or nothing can be written there.
     """
-    if importlib.util.find_spec("opentelemetry.sdk") is None:
-        raise ConfigurationError("the OpenTelemetry SDK is not installed; install it: pip install 'otel-assembly[cli]'")
+    require("writing spans to a file", SPAN_FILES)
     try:
         with (
             nullcontext() if is_written_into(path) else open(path, "ab")

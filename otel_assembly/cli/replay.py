@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from otel_assembly.assembler import Assembler
 from otel_assembly.chain.config import chain_from_config, chain_from_spec
 from otel_assembly.cli.export import Export, file_exporter, otlp_exporter
+from otel_assembly.cli.extras import SPAN_FILES, TABLES, over_otlp, require
 from otel_assembly.cli.page_files import split_prompts
 from otel_assembly.cli.problems import Problems
 from otel_assembly.cli.replay_page import ReplayPage
@@ -101,6 +102,7 @@ def _positive(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay; 0, 1 where a conversation could not be read or spans were lost, 2 where none could be read."""
+    _require(arguments)
     variants = _variants(arguments)
     bad, silent = Problems(), Problems()
     with ExitStack() as stack:
@@ -136,13 +138,21 @@ def run(arguments: argparse.Namespace) -> int:
     return _status(bad, silent, found, export, arguments)
 
 
+def _require(arguments: argparse.Namespace) -> None:
+    needed = [] if arguments.json else [*TABLES]
+    needed += [] if arguments.html is None else [*SPAN_FILES]
+    if arguments.export is not None:
+        needed += over_otlp() if arguments.export == "otlp" else SPAN_FILES
+    require("this replay", needed, otherwise="" if arguments.json else "; --json prints the totals without tables")
+
+
 def _status(bad: Problems, silent: Problems, found: int, export: Export | None, arguments: argparse.Namespace) -> int:
     bad.say()
     if bad.count and found:
         noun = "conversation was" if bad.count == 1 else "conversations were"
         print(f"otel-assembly: {bad.count} {noun} not readable, {found} replayed", file=sys.stderr)
     silent.say()
-    if export is not None:
+    if export is not None and export.spans:
         _say_exported(export, arguments)
     if not found:
         return 2

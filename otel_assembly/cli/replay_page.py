@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,10 +38,6 @@ class ReplayPage:
     """
 
     def __init__(self, path: str, *, with_text: bool = False) -> None:
-        if importlib.util.find_spec("opentelemetry.sdk") is None:
-            raise ConfigurationError(
-                "the OpenTelemetry SDK is not installed; install it: pip install 'otel-assembly[cli]'"
-            )
         from otel_assembly.telemetry.store import SpanFileExporter
 
         # Now and not after the work: whether there is a folder for the page.

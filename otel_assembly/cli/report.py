@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from otel_assembly.cli.bars import fill_bar, legend
 from otel_assembly.cli.comparison import comparison, dollars
 from otel_assembly.cli.terminal import ASCII, UNICODE
-from otel_assembly.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import argparse
@@ -94,13 +93,9 @@ class TextReport:
     """Tables; the first conversation is held back until it is known whether it is the only one."""
 
     def __init__(self, variants: Sequence[Variant], *, turns: bool) -> None:
-        try:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-        except ImportError as error:
-            raise ConfigurationError(
-                "tables need the package 'rich'; install it: pip install 'otel-assembly[cli]', or use --json"
-            ) from error
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
         self._console: Console = Console(highlight=False, soft_wrap=False)
         self._console.on_broken_pipe = _raise  # type: ignore[method-assign]  # else rich ends the process
         self._bars = self._console.width >= _WIDE

@@ -30,7 +30,7 @@ try:
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 except ImportError as missing:  # pragma: no cover - every development environment has the SDK
     raise ConfigurationError(
-        "writing telemetry to a file needs the OpenTelemetry SDK; install it: pip install otel-assembly[cli]"
+        "writing telemetry to a file needs the OpenTelemetry SDK; install it: pip install 'otel-assembly[cli]'"
     ) from missing
 
 if TYPE_CHECKING:
@@ -202,5 +202,5 @@ def _line(stream: io.StringIO, encoded: bool) -> bytes:
 def _no_exporter() -> ConfigurationError:
     return ConfigurationError(
         "writing telemetry to a file needs opentelemetry-exporter-otlp-json-file; "
-        "install it: pip install otel-assembly[cli]"
+        "install it: pip install 'otel-assembly[cli]'"
     )

@@ -85,7 +85,8 @@ class RecordedTelemetry:
             from opentelemetry.sdk.trace.sampling import ALWAYS_ON
         except ImportError as missing:
             raise ConfigurationError(
-                "recording telemetry in a test needs the OpenTelemetry SDK; install it: pip install otel-assembly[otlp]"
+                "recording telemetry in a test needs the OpenTelemetry SDK; install it: "
+                "pip install 'otel-assembly[otlp]'"
             ) from missing
 
         self._spans = InMemorySpanExporter()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import socket
+import threading
 
 import pytest
 from command_line import runner
@@ -73,12 +76,29 @@ def test_the_demo_s_agent_is_halted_and_says_so(demonstration):
     assert spoken[-1].split()[:2] == ["support", "HALTED:"]
 
 
-def test_the_demo_says_how_to_ask_where_the_first_request_went_and_the_answer_names_the_policy(demonstration):
+def test_what_the_demo_says_to_do_next_has_an_answer(demonstration):
     ran, path = demonstration
-    line = next(line for line in ran.out.splitlines() if line.startswith("Where is the first request?"))
-    asked = runner(path.parent)(*line.split("otel-assembly ", 1)[1].split())
+    first, second = (shlex.split(line.split("otel-assembly ", 1)[1]) for line in ran.out.splitlines()[-2:])
+    asked = runner(path.parent)(*first)
+    assert asked.status == 0
     assert "Item 0 (request" in asked.out
     assert "sliding_window" in asked.out
+    assert "to keep it" in asked.out
+    replayed = runner(path.parent)(*second)
+    assert replayed.status == 0, replayed.err
+    assert "items dropped" in replayed.out
+
+
+def test_the_demo_s_spans_go_into_a_pipe_too(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    ran = runner(tmp_path)("demo", "-o", pipe)
+    reader.join(timeout=60)
+    assert ran.status == 0, ran.err
+    assert b"assemble_context" in read[0]
 
 
 @pytest.mark.slow

@@ -336,7 +336,7 @@ def test_nothing_is_written_for_no_spans(path):
 
 def test_without_the_official_exporter_the_extra_is_named(path, monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.json.file", None)
-    with pytest.raises(ConfigurationError, match=r"pip install otel-assembly\[cli\]") as error:
+    with pytest.raises(ConfigurationError, match=r"pip install 'otel-assembly\[cli\]'") as error:
         SpanFileExporter(path)
     assert isinstance(error.value, AssemblyError)
 
