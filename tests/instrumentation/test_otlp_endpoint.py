@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from otel_assembly.instrumentation.otlp_endpoint import hint_at_file
+from otel_assembly.instrumentation import hint_at_file
 
 
 @pytest.fixture
