@@ -82,6 +82,7 @@ def _run(command, folder, programs, **variables):
 # In this environment
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", NEWCOMERS, ids=_name)
 def test_the_commands_of_a_page_run_in_order(page, tmp_path):
     folder = _clone(page, tmp_path)
@@ -213,6 +214,7 @@ def test_the_commands_of_a_page_run_in_an_empty_environment(page, tmp_path, envi
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("command", ["demo", "replay examples/conversations.jsonl --export otlp"])
 def test_all_that_is_missing_is_named_at_once_and_is_all(command, tmp_path, environment):
     folder = _clone(ROOT / "README.md", tmp_path)
