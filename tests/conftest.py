@@ -22,6 +22,8 @@ def _unexpected_skips(config):
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session):
     """The frameworks that the tests import stay to the end: no collection of a test has to look at them."""
+    import hypothesis  # noqa: F401  # asks the collector who holds a generator, and is told of nobody who is frozen
+
     gc.collect()
     gc.freeze()
 
