@@ -139,7 +139,7 @@ class Server:
             )
         end = time.monotonic() + self._seconds
         while not self._ready():
-            if not self.running:
+            if self._process.poll() is not None:
                 raise RuntimeError(f"{self.name} {self.end}: {self.said()}")
             if time.monotonic() > end:
                 self.kill()

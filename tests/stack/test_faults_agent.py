@@ -149,10 +149,15 @@ def test_a_collector_that_is_away_for_twenty_seconds_costs_an_overflow_its_trace
 ):
     prometheus = stack.prometheus
     default, patient = "away-default", "away-patient"
+    # By HTTP: gRPC waits before it connects anew, for longer and longer.
+    how = COUNTED | {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.otlp_http,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+    }
     collector.start()
     with (
-        DrivenAgent(default, tmp_path, collector.otlp_grpc, settings=COUNTED | {TRACES_TIMEOUT: "10"}) as one,
-        DrivenAgent(patient, tmp_path, collector.otlp_grpc, settings=COUNTED | {TRACES_TIMEOUT: "60"}) as other,
+        DrivenAgent(default, tmp_path, collector.otlp_grpc, settings=how | {TRACES_TIMEOUT: "10"}) as one,
+        DrivenAgent(patient, tmp_path, collector.otlp_grpc, settings=how | {TRACES_TIMEOUT: "60"}) as other,
     ):
         for agent in (one, other):
             agent.ask("turns", 10)
