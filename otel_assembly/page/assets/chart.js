@@ -135,9 +135,11 @@ class Chart {
 
   // Gaps between bars where they are wide enough for it, patterns where they can be seen.
   bars(draw, turns) {
-    const slot = this.x(1) - this.x(0), wide = Math.max(1, slot * (slot < 8 ? 1 : 0.8)), alarm = css("--alarm");
+    const slot = this.x(1) - this.x(0), gap = slot < 8 ? 0 : slot * 0.1, alarm = css("--alarm");
+    // Narrow ones end at whole pixels: parts of pixels side by side would let the paper through, as stripes.
+    const edge = (number) => (gap ? this.x(number) : Math.round(this.x(number)));
     for (const turn of turns) {
-      const left = this.x(turn.n) - wide / 2, kinds = new Map(turn.kinds);
+      const left = edge(turn.n - 0.5) + gap, wide = Math.max(1, edge(turn.n + 0.5) - gap - left), kinds = new Map(turn.kinds);
       let floor = 0;
       for (const name of this.kinds) {
         const { color, pattern } = kind(name), from = this.y(floor), to = this.y(floor += kinds.get(name) ?? 0);
