@@ -1,7 +1,7 @@
 """Run each framework's tests against the oldest and the newest releases that its hook tables speak of.
 
 Beside that, each in an environment of its own: the tests with other vendors' instrumentors, and the whole suite on
-every Python that this machine has.
+every other Python that this machine has.
 
 python scripts/version_matrix.py              # all
 python scripts/version_matrix.py langchain
@@ -17,9 +17,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from environments import ROOT, environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 TOOLS = ("pytest>=8.3", "pytest-asyncio>=1.0", "pytest-timeout>=2.3", "hypothesis>=6.112")
 
@@ -50,6 +56,8 @@ BESIDE = "beside"
 
 #: Those that are promised; the newest needs not be everywhere yet.
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+#: `make test` has run the suite on it.
+THIS_PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def main() -> int:
@@ -60,25 +68,42 @@ def main() -> int:
     parser.add_argument("frameworks", nargs="*", choices=[[], *known], metavar="FRAMEWORK", help=", ".join(known))
     parser.add_argument("--work", type=Path, help="keep the environments here (default: a temporary folder)")
     given = parser.parse_args()
-    failed = []
+    names = given.frameworks or [name for name in known if name != THIS_PYTHON]
     with tempfile.TemporaryDirectory() as temporary:
         work = (given.work or Path(temporary)).absolute()
-        for name in given.frameworks or known:
-            if name in pythons:
-                runs = [(name, suite_passes(name, pythons[name], work / name, asked=bool(given.frameworks)))]
-            elif name == BESIDE:
-                runs = [(name, runs_beside(work / name))]
-            else:
-                runs = []
-                for number, release in enumerate(RELEASES[name]):
-                    folder = work / f"{name}-{number}"
-                    runs.append((" ".join(release), holds(name, release, folder)))
-                    thrown_away(folder, kept=given.work)
-            thrown_away(work / name, kept=given.work)
-            failed += [what for what, passed in runs if not passed]
+        cells = [(what, kept(run, folder, given.work)) for name in names for what, run, folder in cells_of(name, work)]
+        # Of a cell's tests one runs after the other, so that there are as many cells at once as processors.
+        with ThreadPoolExecutor(os.cpu_count()) as workers:
+            passed = list(workers.map(lambda cell: cell[1](), cells))
+        failed = [what for (what, _), holding in zip(cells, passed, strict=True) if not holding]
+        for name in (one for one in names if one in pythons):
+            run = partial(suite_passes, name, pythons[name], work / name, asked=bool(given.frameworks))
+            failed += [] if kept(run, work / name, given.work)() else [name]
     if failed:
         print("does not hold:", "; ".join(failed))
     return 1 if failed else 0
+
+
+def cells_of(name: str, work: Path) -> Iterator[tuple[str, Callable[[], bool], Path]]:
+    """The releases of a framework, or what runs beside other instrumentors: what it is, its tests, and their folder."""
+    if name == BESIDE:
+        yield name, partial(runs_beside, work / name), work / name
+    for number, release in enumerate(RELEASES.get(name, ())):
+        folder = work / f"{name}-{number}"
+        yield " ".join(release), partial(holds, name, release, folder), folder
+
+
+def kept(run: Callable[[], bool], folder: Path, where: Path | None) -> Callable[[], bool]:
+    """What runs in a folder, which then is thrown away unless it is to be kept: each takes half a gigabyte and more."""
+
+    def ran() -> bool:
+        try:
+            return run()
+        finally:
+            if where is None:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    return ran
 
 
 def interpreter(version: str) -> Path | None:
@@ -102,12 +127,6 @@ def suite_passes(name: str, version: str, folder: Path, *, asked: bool) -> bool:
     python = environment(folder, (), "all,dev", base)
     options = ("--ignore=tests/stack", "-m", "not slow", "-n", "auto", "--dist", "worksteal")
     return tests_pass(python, ROOT / "tests", name, *options)
-
-
-def thrown_away(folder: Path, *, kept: Path | None) -> None:
-    """Each takes half a gigabyte and more."""
-    if kept is None:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def holds(framework: str, release: tuple[str, ...], folder: Path) -> bool:
