@@ -1,12 +1,21 @@
 """Counting tokens: the model's own tokenizer where it is public, a calibrated estimate where it is not."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from otel_assembly._internal.faces import face, homes
 from otel_assembly.tokens.calibration import CalibratedCounter, CharacterCounter
 from otel_assembly.tokens.counters import CountMethod, TiktokenCounter, TokenCounter
-from otel_assembly.tokens.fast import FastTiktokenCounter
 from otel_assembly.tokens.meter import MessageFraming, TokenMeter
 from otel_assembly.tokens.models import counter_for
-from otel_assembly.tokens.prices import Cost, InputPrice, input_price
 from otel_assembly.tokens.vocabulary import shared_encoding
+
+if TYPE_CHECKING:
+    from otel_assembly.tokens.fast import FastTiktokenCounter
+    from otel_assembly.tokens.prices import Cost, InputPrice, input_price
+
+__getattr__, __dir__ = face(__name__, homes({"fast": "FastTiktokenCounter", "prices": "Cost InputPrice input_price"}))
 
 __all__ = [
     "CalibratedCounter",

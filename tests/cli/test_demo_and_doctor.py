@@ -78,12 +78,13 @@ def test_the_demo_s_agent_is_halted_and_says_so(demonstration):
 
 def test_what_the_demo_says_to_do_next_has_an_answer(demonstration):
     ran, path = demonstration
-    first, second = (shlex.split(line.split("otel-assembly ", 1)[1]) for line in ran.out.splitlines()[-2:])
+    first, page, second = (shlex.split(line.split("otel-assembly ", 1)[1]) for line in ran.out.splitlines()[-3:])
     asked = runner(path.parent)(*first)
     assert asked.status == 0
     assert "Item 0 (request" in asked.out
     assert "sliding_window" in asked.out
     assert "to keep it" in asked.out
+    assert runner(path.parent)(*page).status == 0
     replayed = runner(path.parent)(*second)
     assert replayed.status == 0, replayed.err
     assert "items dropped" in replayed.out

@@ -447,6 +447,11 @@ def test_an_unreadable_beginning_spoils_the_conversation_that_the_file_is(file):
     assert problem(file("a.jsonl", lines("{]", *CHAT))).line == 1
 
 
+def packed(content):
+    """In gzip, the same at any time."""
+    return gzip.compress(content, mtime=0)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
@@ -457,10 +462,14 @@ def test_an_unreadable_beginning_spoils_the_conversation_that_the_file_is(file):
         ("a.jsonl", bytes(range(255, 0, -1)) * 10, "is not UTF-8, expected JSON in UTF-8"),
         ("a.json", "[]".encode("utf-16-le"), "is binary or UTF-16, expected JSON in UTF-8"),
         ("a.jsonl.zst", b"\x28\xb5\x2f\xfd[]", "is compressed, expected JSON as it is or in gzip"),
-        ("twice.gz", gzip.compress(gzip.compress(b"[]", mtime=0), mtime=0), "is compressed, expected JSON as it is or in gzip"),
-        ("a.gz", gzip.compress(b"[ ]", mtime=0), "holds nothing, expected a conversation"),
-        ("cut.jsonl.gz", gzip.compress(b"{}" * 100, mtime=0)[:-9], "its gzip data is damaged or ends too early"),
-        ("bad.jsonl.gz", gzip.compress(b"{}" * 100, mtime=0)[:15] + b"\xff" * 30, "its gzip data is damaged"),
+        (
+            "twice.gz",
+            gzip.compress(gzip.compress(b"[]", mtime=0), mtime=0),
+            "is compressed, expected JSON as it is or in gzip",
+        ),
+        ("a.gz", packed(b"[ ]"), "holds nothing, expected a conversation"),
+        ("cut.jsonl.gz", packed(b"{}" * 100)[:-9], "its gzip data is damaged or ends too early"),
+        ("bad.jsonl.gz", packed(b"{}" * 100)[:15] + b"\xff" * 30, "its gzip data is damaged"),
         ("notes.txt", b"Dear diary,\ntoday\n", "not JSON: Expecting value (column 1)"),
         ("a.csv", b"role,content\nuser,hi\n", "not JSON: Expecting value (column 1)"),
     ],
