@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,11 @@ class Waiting:
         pathlib.Path("begun").touch()
         await asyncio.sleep(60)
 """
+
+
+def heed_ctrl_c():
+    """Who is started in the background ignores it, and so do the programs that it starts: see the shell's manual."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 BOTH_WAYS = pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
@@ -106,7 +112,9 @@ def _unread(command, environment, folder):
 
 
 def test_ctrl_c_while_importing_is_one_line():
-    done = subprocess.run([sys.executable, "-c", IMPATIENT, "doctor"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", IMPATIENT, "doctor"], capture_output=True, text=True, check=False, preexec_fn=heed_ctrl_c
+    )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "otel-assembly: interrupted\n")
 
 
@@ -119,9 +127,11 @@ def test_ctrl_c_while_a_command_runs_is_one_line(environment, conversations, tmp
         text=True,
         cwd=tmp_path,
         env=environment,
+        preexec_fn=heed_ctrl_c,
     )
     while not (tmp_path / "begun").exists():
         assert running.poll() is None, running.communicate()
+        time.sleep(0.02)
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=60)
     assert (running.returncode, out, err) == (130, "", "otel-assembly: interrupted\n")

@@ -46,7 +46,7 @@ class MakeStack:
 
     def __exit__(self, *raised):
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
+            self.process.send_signal(signal.SIGTERM)
             self.process.wait(60)
 
 
@@ -67,7 +67,7 @@ def test_a_server_that_dies_is_named_and_the_data_goes_on_where_it_was(programs,
     stack.said.unlink()
     with MakeStack(tmp_path, "--folder", folder) as again:
         assert again.running() == folder
-        again.process.send_signal(signal.SIGINT)
+        again.process.send_signal(signal.SIGTERM)
         assert again.process.wait(60) == 0
     assert log.is_file()
 
@@ -76,6 +76,6 @@ def test_a_server_that_dies_is_named_and_the_data_goes_on_where_it_was(programs,
 def test_a_stack_that_is_stopped_by_hand_leaves_nothing(programs, tmp_path):
     with MakeStack(tmp_path) as stack:
         folder = stack.running()
-        stack.process.send_signal(signal.SIGINT)
+        stack.process.send_signal(signal.SIGTERM)
         assert stack.process.wait(60) == 0
     assert not folder.exists()
