@@ -234,12 +234,13 @@ def test_a_conversation_is_found_by_its_id(stack, support, planner):
 
 
 def test_explain_answers_from_jaeger_where_the_first_request_went(stack, agents, capsys):
-    arguments = ["explain", "--jaeger", stack.jaeger.url, "--service", SUPPORT, "--turn", "9", "--item", "0"]
+    arguments = ["explain", "--jaeger", stack.jaeger.url, "--service", SUPPORT, "--turn", "6", "--item", "0"]
     assert main(arguments) == 0
     said = capsys.readouterr().out
     assert "Item 0 (request" in said
-    assert "is not in the prompt of turn 9" in said
+    assert "is not in the prompt of turn 6" in said
     assert "sliding_window" in said
+    assert "to keep it" in said
 
 
 def test_explain_answers_from_jaeger_what_would_have_kept_an_item_of_the_allocator(stack, agents, capsys):

@@ -47,7 +47,10 @@ class MakeStack:
     def __exit__(self, *raised):
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(60)
+            try:
+                self.process.wait(60)
+            finally:
+                self.process.kill()  # its servers end with it
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it looks for the servers in /proc")
