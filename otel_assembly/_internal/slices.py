@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
@@ -23,33 +24,32 @@ _PAUSE: Final = 0.001
 
 
 class InTurn:
-    """Work in slices, each under a lock: of several pieces of work one is done after the other.
+    """Work in slices, each under a lock: of several pieces of work one is done after the other, as they were asked for.
 
     Args:
         lock: The lock.
+
+    Attributes:
+        asked: What is being done, and behind it what waits for that.
     """
 
-    __slots__ = ("_lock", "busy")
+    __slots__ = ("_lock", "asked")
 
     def __init__(self, lock: AbstractContextManager[object]) -> None:
         self._lock = lock
-        #: Whether one is being done.
-        self.busy = False
+        self.asked: deque[object] = deque()
 
     async def do(self, work: Slices[T], *, whole: bool = False) -> T:
-        """Do a piece of work, once no other is being done.
+        """Do a piece of work, once those are done that were asked for before.
 
         Args:
             work: The work.
             whole: Whether it is done to its end, and at once, where whoever waits for it is cancelled.
         """
-        begun = False
+        self.asked.append(work)
         try:
-            while not begun:
-                with self._lock:
-                    begun, self.busy = not self.busy, True
-                if not begun:
-                    await asyncio.sleep(_PAUSE)  # who does the other may be of another event loop
+            while self.asked[0] is not work:  # noqa: ASYNC110  # who does the other may be of another event loop
+                await asyncio.sleep(_PAUSE)
             while True:
                 with self._lock:
                     try:
@@ -64,5 +64,4 @@ class InTurn:
                     for _ in work:
                         pass
             work.close()
-            if begun:
-                self.busy = False
+            self.asked.remove(work)
