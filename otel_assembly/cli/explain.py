@@ -14,6 +14,7 @@ from otel_assembly.cli.jaeger_source import check_jaeger_options, spans_of_jaege
 from otel_assembly.cli.problems import Problems
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.cli.told import AmbiguousError, told_of
+from otel_assembly.cli.tree_facts import said_of_overflow
 from otel_assembly.errors import AssemblyError, ConfigurationError
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.span_values import item_key, runs_of
@@ -245,6 +246,9 @@ def _print_absent(explainer: Explainer, absent: Sequence[Absence]) -> None:
     if unsent is not None:
         _print_unsent(explainer.number, unsent, absent)
         return
+    for turn in explainer.ledger.turns:
+        if turn.number == explainer.number and turn.attributes.get(names.OVERFLOWED) is True:
+            print(_wrapped("", f"Turn {turn.number} overflowed: {said_of_overflow(turn.attributes)}.", 0))
     if not out:
         print(f"Nothing is out of the prompt of turn {explainer.number}.")
         return

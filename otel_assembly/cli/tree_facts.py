@@ -59,18 +59,24 @@ def event_line(span: StoredSpan, event: StoredEvent, glyphs: Glyphs) -> tuple[Fa
         said = _said(attributes.get(names.HALT_SOURCE), attributes.get(names.HALT_REASON))
         return Fact(f"{glyphs.stop} HALT", "bold red"), said
     if event.name == names.EVENT_OVERFLOW:
-        everything = {**span.attributes, **attributes}
-        cause = str(everything.get(names.OVERFLOW_CAUSE, "")).replace("_", " ")
-        return Fact(f"{glyphs.stop} OVERFLOW", "bold red"), _said(cause, _excess(everything))
+        return Fact(f"{glyphs.stop} OVERFLOW", "bold red"), said_of_overflow({**span.attributes, **attributes})
     return Fact(f"{glyphs.note} {event.name}", "dim"), ""
+
+
+def said_of_overflow(attributes: Mapping[str, Any]) -> str:
+    """What could not hold, on a turn or a step that overflowed, and by how much."""
+    return _said(str(attributes.get(names.OVERFLOW_CAUSE, "")).replace("_", " "), _excess(attributes))
 
 
 def _excess(attributes: Mapping[str, Any]) -> str:
     """How far over its budget a prompt is, and what a framework's own policy does not count of what was sent."""
     over, budget = _number(attributes, names.OVERFLOW_TOKENS), _budget(attributes)
-    if over is None or not budget:
-        return "" if over is None else f"{over:,} tokens over"
-    said = f"{over:,} tokens over the budget of {budget:,}"
+    if over is None:
+        return ""
+    said = f"{over:,} token{'s' * (over != 1)} over"
+    if not budget:
+        return said
+    said = f"{said} the budget of {budget:,}"
     sent = _number(attributes, names.TOKENS_OUT) or 0
     if attributes.get(names.OVERFLOW_CAUSE) != OverflowCause.FRAMEWORK or sent <= budget + over:
         return said

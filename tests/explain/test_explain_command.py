@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import talk
@@ -199,3 +200,14 @@ def test_what_a_span_says_cannot_move_the_cursor(run, traces, tmp_path):
     said = run("explain", "--traces", evil, "--conversation", "talk-1", "--turn", 7, "--item", 2)
     assert "\x1b" not in said.out + said.err
     assert "not known" in said.out
+
+
+def test_the_list_of_a_turn_that_overflowed_says_what_did_not_fit(run, tmp_path):
+    recorded = Path(__file__).parents[2] / "examples" / "conversations.jsonl"
+    spans = tmp_path / "tight.jsonl"
+    assert run("replay", recorded, "--budget", "250", "--export", spans, "--json").status == 0
+    said = run("explain", "--traces", spans, "--overflowed").out
+    first, second, *_ = said.splitlines()
+    assert first == "Turn 6 overflowed: newest atom: 1 token over the budget of 250."
+    assert second == "Out of the prompt of turn 6: 3 items."
+    assert "overflowed" not in run("explain", "--traces", spans, "--conversation", "broken-shade", "--turn", "5").out
