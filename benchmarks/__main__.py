@@ -13,7 +13,7 @@ from benchmarks.harness import dumped
 
 REPORTS = {
     "turns": "benchmarks.turns",
-    "peers": "benchmarks.peers",
+    "peers": "benchmarks.peers.table",
     "observed": "benchmarks.observed",
     "conversations": "benchmarks.conversations",
     "stalls": "benchmarks.stalls",
