@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Size, Table
+from benchmarks.promises import promises
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -162,90 +163,3 @@ def page(results: dict[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-class _Found:
-    """Cells of the tables that were measured."""
-
-    def __init__(self, tables: list[dict[str, Any]]) -> None:
-        self._tables = {one["name"]: one for one in tables}
-
-    def cells(self, table: str, row: str) -> list[Any]:
-        return self._tables.get(table, {}).get("rows", {}).get(row, [])  # type: ignore[no-any-return]
-
-    def columns(self, table: str) -> list[str]:
-        return self._tables.get(table, {}).get("columns", [])[1:]  # type: ignore[no-any-return]
-
-    def rows(self, table: str) -> dict[str, list[Any]]:
-        return self._tables.get(table, {}).get("rows", {})  # type: ignore[no-any-return]
-
-    def ratios(self, table: str, row: str) -> list[float]:
-        return [cell["ratio"] for cell in self.cells(table, row) if isinstance(cell, dict)]
-
-    def seconds(self, table: str, row: str) -> list[float]:
-        return [cell["seconds"] for cell in self.cells(table, row) if isinstance(cell, dict)]
-
-
-def promises(tables: list[dict[str, Any]]) -> dict[str, Any]:
-    """What was promised, and what these tables say of it."""
-    found = _Found(tables)
-    table = Table("promises", "promised and measured", ["promise", "at most", "measured"])
-
-    def put(promise: str, limit: str, measured: Sequence[float], form: str = "{:.2f}") -> None:
-        shown = [form.format(one) for one in measured]
-        table.rows[promise] = [limit, " · ".join(shown) if shown else None]
-
-    lengths = " · ".join(found.columns("turns"))
-    for row in SILENT_ROWS:
-        put(f"a silent turn ÷ the floor, {row}, at {lengths}", "2", found.ratios("turns", row))
-    flat = found.seconds("turns", SILENT_ROWS[0])
-    put("the longest conversation's turn ÷ the shortest one's", "1.10", [flat[-1] / flat[0]] if flat else [])
-    put(f"(recorded − silent) ÷ by hand, at {lengths}", "1.6", _numbers(found.cells("turns", OVER_HAND)))
-    observed = [cell for cells in found.rows("observed").values() for cell in _numbers(cells)]
-    put(
-        "observed reducers ÷ by hand, the least and the most", "1.8", [min(observed), max(observed)] if observed else []
-    )
-    listed = found.seconds("turns", LISTED)
-    silent, compared = found.seconds("turns", SILENT_ROWS[0]), found.seconds("turns", COMPARED)
-    put(
-        f"a plain list ÷ (a History + one comparison in C), at {lengths}",
-        "1.2",
-        [one / (two + three) for one, two, three in zip(listed, silent, compared, strict=False)],
-    )
-    stalls = [cell for name, cells in found.rows("stalls").items() for cell in _numbers(cells[:4])]
-    put("an event loop's longest stall, ms", "5", [max(stalls)] if stalls else [], "{:.1f}")
-    rows = {name: cells for name, cells in found.rows("conversations").items() if "first" not in name}
-    many = [cells[0]["ratio"] for cells in rows.values() if cells[0]["ratio"]]
-    put("a turn among 500 conversations ÷ one's, with the collector as it is · frozen", "1.2", many)
-    put("import otel_assembly ÷ its core dependencies", "1.3", found.ratios("imports", "import otel_assembly"))
-    over = _fastest(found)
-    table.rows["the fastest exact peer that keeps the history ÷ ours, at 10,000"] = ["(at least) 20", over]
-    return table.plain()
-
-
-def _fastest(found: _Found) -> str | None:
-    columns = found.columns("peers")
-    if "÷ ours, 10,000" not in columns:
-        return None
-    at = columns.index("÷ ours, 10,000")
-    peers = {
-        name: cells[at]
-        for name, cells in found.rows("peers").items()
-        if cells[:2] == ["exact", "kept"] and len(cells) > at and cells[at] is not None
-    }
-    if not peers:
-        return None
-    name = min(peers, key=peers.__getitem__)
-    return f"{peers[name]:.1f} ({name})"
-
-
-def _numbers(cells: Sequence[Any]) -> list[float]:
-    """The ratios that stand in bold, or else the first numbers, of cells that are texts."""
-    texts = [cell for cell in cells if isinstance(cell, str)]
-    return [float(text.split("**")[-2 if "**" in text else 0].split()[0].replace(",", "")) for text in texts]
-
-
-SILENT_ROWS = ("TokenBudgetPolicy", "BudgetPolicy", "ContextAssembler")
-LISTED = "TokenBudgetPolicy, a list that the user appends to"
-OVER_HAND = "(recording − silent) ÷ by hand"
-COMPARED = "one comparison of two equal lists, in C"

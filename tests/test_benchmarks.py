@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.everything import TABLES, page, promises
+from benchmarks.everything import TABLES, page
 from benchmarks.harness import Table, Timing, race
+from benchmarks.promises import promises
 from benchmarks.workload import BUDGET, SYSTEM, Floor, messages
 from otel_assembly import Assembler, Context, History, TokenBudgetPolicy
 
@@ -50,6 +51,15 @@ def test_what_was_promised_stands_beside_what_was_measured(measured):
     ratios = measured["turns"]["rows"]["TokenBudgetPolicy"]
     shown = " · ".join(f"{cell['ratio']:.2f}" for cell in ratios)
     assert shown == next(cell for row, cell in said.items() if "TokenBudgetPolicy" in row)
+
+
+@pytest.mark.parametrize(("ratio", "notes"), [(1.9, 0), (2.1, 1)])
+def test_the_cause_stands_below_a_promise_that_is_not_kept(ratio, notes):
+    cell = {"seconds": 1.0, "quartiles": [1.0, 1.0], "ratio": ratio, "rounds": 1, "shown": ""}
+    turns = {"name": "turns", "columns": ["events", "1,000"], "rows": {"BudgetPolicy": [cell]}}
+    said = promises([turns])["notes"]
+    assert len(said) == notes
+    assert all(note.startswith("Not kept: a silent turn ÷ the floor, BudgetPolicy. A turn") for note in said)
 
 
 async def test_the_floor_counts_and_cuts_as_ours_does():
