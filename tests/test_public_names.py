@@ -174,7 +174,6 @@ FACES = [
 ]
 #: Modules behind a face that may be imported all the same, and why.
 BEHIND = {
-    "otel_assembly._internal.intervals": "arithmetic that every folder rests on: properties hold it against sets",
     "otel_assembly._internal.registry": "what every bounded memory rests on",
     "otel_assembly.budget.compact_workers": "how many threads hang is nowhere else to be seen",
     "otel_assembly.budget.measure": "the memory of a process is replaced for a test",
@@ -185,6 +184,7 @@ BEHIND = {
     "otel_assembly.cli.tree_facts": "the registry's closed lists are compared with what the tree can say",
     "otel_assembly.context_assembler.compaction_cache": "whether one outlives its conversation is to be seen",
     "otel_assembly.history.history": "what reads an event is replaced by one that counts",
+    "otel_assembly.history.view": "arithmetic that every folder rests on: properties hold it against sets",
     "otel_assembly.instrumentation.agentscope.conversation": "what reads an agent is replaced by one that fails",
     "otel_assembly.instrumentation.agentscope.messages": "what reads a message is replaced by one that counts",
     "otel_assembly.instrumentation.autogen.messages": "importing it registers how the messages are read",

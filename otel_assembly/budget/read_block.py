@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from otel_assembly.budget.keep_order import atoms_of, pairing_of, survivors_of
 from otel_assembly.budget.sections import is_text, item_text
 from otel_assembly.errors import DescribeError
+from otel_assembly.history.broken_pairs import unpaired
+from otel_assembly.history.tool_pairs import ANSWERS, Pairing
 from otel_assembly.messages.describe import EventFacts, EventKind, describe
-from otel_assembly.messages.tool_pairs import ANSWERS, unpaired
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from otel_assembly.budget.block import Block, BlockItem
     from otel_assembly.budget.measure import Measure, Rendered
-    from otel_assembly.messages.tool_pairs import Pairing
 
 
 class ReadBlock:

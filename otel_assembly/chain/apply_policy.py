@@ -12,13 +12,13 @@ from operator import is_, itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 from weakref import WeakSet
 
-from otel_assembly._internal.intervals import to_runs
 from otel_assembly.chain.step_diff import EXITS, match, match_part, put_back
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome
 from otel_assembly.errors import DescribeError, PolicyContractError
-from otel_assembly.history.broken_pairs import echoes_stand, runs_of
+from otel_assembly.history.broken_pairs import echoes_stand
+from otel_assembly.history.edited import Edited, EventList
 from otel_assembly.history.history import ListHistory
-from otel_assembly.history.view import Edited, EventList, View, reader
+from otel_assembly.history.view import Column, Segment, View, reader, runs_of, to_runs
 from otel_assembly.ledger.snapshot import ItemGroup, ItemIds, NumberedHistory, StepCompaction, item_id_runs
 from otel_assembly.policies.base import parameters_of
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from otel_assembly.context import Context
     from otel_assembly.decision import Compaction, Verdict
-    from otel_assembly.history.view import Column, Segment
     from otel_assembly.ledger.ledger import Ledger
     from otel_assembly.ledger.snapshot import Step
     from otel_assembly.policies.base import AssemblyPolicy, PolicyLike

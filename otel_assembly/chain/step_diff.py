@@ -6,11 +6,10 @@ from itertools import chain
 from operator import is_, lt
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly._internal.intervals import complement, difference, intersection, is_in, merged, to_runs
 from otel_assembly.decision import DecisionOutcome, DecisionReason
-from otel_assembly.history.broken_pairs import echoes_stand, runs_of
+from otel_assembly.history.broken_pairs import echoes_stand
 from otel_assembly.history.history import ListHistory
-from otel_assembly.history.view import View
+from otel_assembly.history.view import Run, View, complement, difference, intersection, is_in, merged, runs_of, to_runs
 from otel_assembly.ledger.filtered_output import FilteredOutput
 from otel_assembly.ledger.snapshot import ItemGroup, ItemIds, NumberedHistory, item_id_runs
 from otel_assembly.matching.event_index import EventMatcher, moved
@@ -19,7 +18,6 @@ from otel_assembly.matching.sequence_diff import diff_sequences
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from otel_assembly._internal.intervals import Run
     from otel_assembly.decision import Verdict
     from otel_assembly.ledger.ledger import Ledger
     from otel_assembly.ledger.snapshot import Step

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from otel_assembly._internal.forks import new_lock
-from otel_assembly._internal.intervals import complement, difference, merged, to_runs
 from otel_assembly.assembler import Assembler
 from otel_assembly.budget.allocator import finished_async
 from otel_assembly.budget.measure import Measure, meter_of_blocks
@@ -26,13 +25,12 @@ from otel_assembly.context_assembler.gather import error_type_of
 from otel_assembly.context_assembler.layout import KnownEvents, Layout
 from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.history.token_counts import arrive
-from otel_assembly.history.view import View
+from otel_assembly.history.view import Run, View, complement, difference, merged, to_runs
 from otel_assembly.policies.base import REDUCTION, DecidingPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from otel_assembly._internal.intervals import Run
     from otel_assembly.budget.allocation import Allocation, DecidedBlock
     from otel_assembly.budget.compaction import Compactors
     from otel_assembly.budget.ordering import Order

@@ -15,12 +15,11 @@ from otel_assembly.history.read_events import ReadEvents
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from otel_assembly._internal.intervals import Run
     from otel_assembly.budget.block import Block, BlockItem
     from otel_assembly.budget.measure import Measure
     from otel_assembly.budget.ordering import Order
     from otel_assembly.context_assembler.turn_log import Turns
-    from otel_assembly.history.view import View
+    from otel_assembly.history.view import Run, View
 
 #: What an item is known by from turn to turn: where it is from and what it says, or that it is the very event.
 _Name = tuple[Any, ...]

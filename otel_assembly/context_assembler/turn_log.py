@@ -23,11 +23,10 @@ from otel_assembly.context_assembler.block_event import BlockEvent
 from otel_assembly.context_assembler.candidates import HistoryTurns
 from otel_assembly.context_assembler.turns import STEP
 from otel_assembly.events import Event
-from otel_assembly.history.broken_pairs import members
 from otel_assembly.history.history import ListHistory
+from otel_assembly.history.tool_pairs import ANSWERS, ORPHAN, RESPONSE, Pairing
 from otel_assembly.messages.content_snapshot import contents, copied, equal, readable
 from otel_assembly.messages.describe import EventFacts, describe
-from otel_assembly.messages.tool_pairs import ANSWERS, ORPHAN, RESPONSE, Pairing
 
 if TYPE_CHECKING:
     from array import array
@@ -171,7 +170,7 @@ class TurnLog:
         newest = history.offset(len(items)) // size
         waiting = {atoms[at] for at in history.pairing.pending_calls(-1)}
         joined = filter(history.pairing.is_joined, history.pairing.changed[self._changes :])
-        moved = {at for atom in {*joined, *(waiting ^ self._waiting)} for at in members(history, atom)}
+        moved = {at for atom in {*joined, *(waiting ^ self._waiting)} for at in history.pairing.members(atom)}
         for at in (*moved, *range(self._grouped, len(items))):
             step = history.offset(atoms[at]) // size
             group = f"{STEP}{step}" if step < newest - 1 and atoms[at] not in waiting else None

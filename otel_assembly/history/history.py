@@ -18,10 +18,11 @@ from weakref import WeakKeyDictionary
 from otel_assembly._internal.forks import new_lock
 from otel_assembly.conversation import Conversation
 from otel_assembly.errors import DescribeError
+from otel_assembly.history.classes import ClassColumn
 from otel_assembly.history.token_counts import TokenTable
-from otel_assembly.history.view import ClassColumn, Column, PositionColumn, View
+from otel_assembly.history.tool_pairs import ANSWERS, ASKS, ECHO, MEDIA, ORPHAN, PAIRED, Pairing
+from otel_assembly.history.view import Column, PositionColumn, View
 from otel_assembly.messages.describe import EventFacts, EventKind, describe
-from otel_assembly.messages.tool_pairs import ANSWERS, ASKS, ECHO, MEDIA, ORPHAN, PAIRED, Pairing
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
@@ -84,13 +85,12 @@ class History(Sequence[Any]):
         self._sizes = array("I")
         #: Items that restate another event.
         self.echoes = array("I")
-        #: How far an item stands behind the first item of its atom, at most.
-        self.max_atom_span = 0
         self._media = array("I")
         self._dicts = False
         #: What stands for the texts of each event, as far as somebody has asked; 0 where nobody has.
         self.known_digests = array("Q")
-        self._pairing = Pairing()
+        #: Which result answers which call.
+        self.pairing = Pairing()
         #: What was read of the newest events, by position, until it was counted and digested.
         self.fresh_facts: dict[int, EventFacts] = {}
         self._tables: dict[Hashable, TokenTable] = {}
@@ -102,7 +102,9 @@ class History(Sequence[Any]):
         #: Each item is in one of these: what may be sent, what is no conversation, results without a call, and the
         #: calls and all else of atoms with a call that was given up. Where an item goes over to another one, views
         #: that are made of either stay as they are, and other columns stand here.
-        self.classes = [ClassColumn(self, place, array("I")) for place in range(5)]
+        self.classes = [ClassColumn(self, array("I"), place) for place in range(5)]
+        #: The results without a call, for good.
+        self.orphans = self.classes[_ORPHAN]
         #: The items that went over from one class to another, each time.
         self.moved = array("I")
         self.requests = PositionColumn(self, array("I"))
@@ -136,7 +138,7 @@ class History(Sequence[Any]):
         code = _CODES[facts.kind]
         with self.lock:
             position = len(self.events)
-            flags = self._pairing.append(facts)
+            flags = self.pairing.append(facts)
             size = 0
             if not flags & ECHO:
                 for text in facts.texts:
@@ -145,7 +147,6 @@ class History(Sequence[Any]):
             self._offsets.append(self._offsets[-1] + size)
             self._sizes.append(size)
             if flags:
-                self.max_atom_span = max(self.max_atom_span, position - self._pairing.atoms[position])
                 if flags & ECHO:
                     self.echoes.append(position)
                 if flags & MEDIA:
@@ -164,7 +165,7 @@ class History(Sequence[Any]):
                     self._leads = False
             self._dicts = self._dicts or isinstance(event, dict)
             self.events.append(event)
-            pairing = self._pairing
+            pairing = self.pairing
             if pairing.turned and (pairing.given_up or self.classes[_ABANDONED_CALL].held):
                 self._move(position)
             place = self._class_of(position, flags)
@@ -175,7 +176,7 @@ class History(Sequence[Any]):
 
     def _class_of(self, position: int, flags: int) -> int:
         """The class of the newest item."""
-        pairing = self._pairing
+        pairing = self.pairing
         if not _IS_CONVERSATION[self.kind_codes[position]]:
             return _NON_CONVERSATION
         if not flags & PAIRED:
@@ -193,7 +194,7 @@ class History(Sequence[Any]):
 
     def _move(self, end: int) -> None:
         """The newest item gave calls up, or answers one that was: what stood of their atoms changes its class."""
-        pairing, sendable = self._pairing, self.classes[_SENDABLE]
+        pairing, sendable = self.pairing, self.classes[_SENDABLE]
         going: dict[int, tuple[int, int]] = {}
         for members in pairing.turned:
             sent = pairing.is_sendable(members[0], pairing.last_response)
@@ -217,11 +218,6 @@ class History(Sequence[Any]):
     def columns(self) -> tuple[Column, ...]:
         """All its columns."""
         return self.all, *self.classes, self.requests, self.alerts, self.summaries
-
-    @property
-    def orphans(self) -> Column:
-        """The results without a call."""
-        return self.classes[_ORPHAN]
 
     def by_class(self, end: int) -> list[View] | None:
         """A view of each of the classes; None where the history has not this end any more."""
@@ -275,26 +271,21 @@ class History(Sequence[Any]):
 
     def flags(self, position: int) -> int:
         """The pairing flags of an event."""
-        return self._pairing.flags[position]
+        return self.pairing.flags[position]
 
     def atom(self, position: int) -> int:
         """The position of the first item of the event's atom."""
-        return self._pairing.atoms[position]
+        return self.pairing.atoms[position]
 
     def calls(self, position: int) -> int:
         """How many tool calls an event asks for, or, below 0, how many it answers; what restates them does neither."""
-        links = self._pairing.links[position]
-        return -links if self._pairing.flags[position] & ANSWERS else links
-
-    @property
-    def pairing(self) -> Pairing:
-        """Which result answers which call."""
-        return self._pairing
+        links = self.pairing.links[position]
+        return -links if self.pairing.flags[position] & ANSWERS else links
 
     @property
     def has_pairs(self) -> bool:
         """Whether a tool was called, or something says that it answers a call."""
-        return bool(self.max_atom_span or self._pairing.incomplete or self.classes[_ORPHAN].held)
+        return bool(self.pairing.span or self.pairing.incomplete or self.orphans.held)
 
     def offset(self, position: int) -> int:
         """Bytes of text (UTF-8) in front of an item, from the conversation's start."""
@@ -314,7 +305,7 @@ class History(Sequence[Any]):
 
     def has_media(self, position: int) -> bool:
         """Whether part of an item can only be estimated."""
-        return bool(self._pairing.flags[position] & MEDIA)
+        return bool(self.pairing.flags[position] & MEDIA)
 
     def any_media(self, view: View) -> bool:
         """Whether part of a view can only be estimated."""

@@ -9,16 +9,14 @@ from itertools import accumulate, compress, islice
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from otel_assembly._internal.intervals import difference, is_in, merged, to_runs
+from otel_assembly.history.tool_pairs import ECHO, ORPHAN, PAIRED
+from otel_assembly.history.view import Column, Run, Segment, View, difference, is_in, merged, to_runs
 from otel_assembly.messages.describe import EventKind
-from otel_assembly.messages.tool_pairs import ECHO, ORPHAN, PAIRED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from otel_assembly._internal.intervals import Run
     from otel_assembly.history.history import History
-    from otel_assembly.history.view import Column, Segment, View
     from otel_assembly.tokens import TokenMeter
 
 #: Of what arrives at once, the newest so many bytes of text are counted; the tokens of what is older are estimated.

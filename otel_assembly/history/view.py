@@ -2,6 +2,10 @@
 
 A *column* lists positions of a history in order: all of them, or those of one class of event, kept as events arrive. A
 filter over a hundred thousand events is therefore one interval, and what it left out is another.
+
+An interval is a *run* of whole numbers, ``(start, stop)`` without its stop. Where a function takes or returns several
+runs, they are ascending and disjoint, and none is empty, if it says nothing else. Each looks only at the runs that it
+needs, found by bisection, so that the cost is that of the answer.
 """
 
 from __future__ import annotations
@@ -10,34 +14,103 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Any, Final, overload
-
-from otel_assembly._internal.intervals import difference, merged, to_runs
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, overload
 
 if TYPE_CHECKING:
     from array import array
 
-    from otel_assembly._internal.intervals import Run
     from otel_assembly.history.history import History
 
+Run: TypeAlias = tuple[int, int]
+
 #: Positions of a column are copied so many at a time, so that who stops early has not copied them all.
-_CHUNK = 64
+_CHUNK: Final = 64
 #: Who is shown each event that this task reads from a view, and hands it on; None for nobody.
 reader: Final[ContextVar[Callable[[Any], Any] | None]] = ContextVar("otel_assembly_reader", default=None)
+_START: Final = itemgetter(0)
+_STOP: Final = itemgetter(1)
+
+
+def to_runs(numbers: Iterable[int]) -> list[Run]:
+    """Numbers in their order, as runs: each run goes on for as long as the next number is one more than the last."""
+    runs: list[Run] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number:
+            runs[-1] = (runs[-1][0], number + 1)
+        else:
+            runs.append((number, number + 1))
+    return runs
+
+
+def merged(runs: Iterable[Run]) -> list[Run]:
+    """Runs in any order, which may be empty, touch or overlap, as ascending and disjoint ones that do not touch."""
+    made: list[Run] = []
+    for start, stop in sorted(runs):
+        if start >= stop:
+            continue
+        if made and made[-1][1] >= start:
+            made[-1] = (made[-1][0], max(stop, made[-1][1]))
+        else:
+            made.append((start, stop))
+    return made
+
+
+def is_in(runs: Sequence[Run], number: int) -> bool:
+    """Whether a number is in one of the runs."""
+    place = bisect_right(runs, number, key=_START) - 1
+    return place >= 0 and number < runs[place][1]
+
+
+def intersection(runs: Sequence[Run], other: Sequence[Run]) -> list[Run]:
+    """What two lists of runs have in common."""
+    found: list[Run] = []
+    place = bisect_right(other, runs[0][0], key=_STOP) if runs else 0
+    for start, stop in runs:
+        while place < len(other) and other[place][1] <= start:
+            place += 1
+        at = place
+        while at < len(other) and other[at][0] < stop:
+            found.append((max(start, other[at][0]), min(stop, other[at][1])))
+            at += 1
+    return found
+
+
+def difference(runs: Sequence[Run], other: Sequence[Run]) -> list[Run]:
+    """What is in the runs and not in the other ones."""
+    left: list[Run] = []
+    place = bisect_right(other, runs[0][0], key=_STOP) if runs else 0
+    for start, stop in runs:
+        at = start
+        while place < len(other) and other[place][0] < stop:
+            low, high = other[place]
+            if at < low:
+                left.append((at, low))
+            at = max(at, high)
+            if high > stop:  # it may go on into the next run
+                break
+            place += 1
+        if at < stop:
+            left.append((at, stop))
+    return left
+
+
+def complement(length: int, runs: Sequence[Run]) -> list[Run]:
+    """What runs leave of ``[0, length)``."""
+    return difference([(0, length)], runs)
 
 
 class Column:
     """Every position of a history."""
 
-    __slots__ = ("__weakref__", "history", "seen")
-
-    #: For a class of events that another column goes on with: how many items had gone over by then; −1 for any other.
-    outdated = -1
+    __slots__ = ("__weakref__", "history", "outdated", "seen")
 
     def __init__(self, history: History) -> None:
         self.history = history
         #: Whether a view is made of it, so that what stands in it stays there.
         self.seen = False
+        #: Where another column goes on with its class: how many items had gone over by then; −1 for any other.
+        self.outdated = -1
 
     def __len__(self) -> int:
         return len(self.history.events)
@@ -58,15 +131,26 @@ class Column:
         """From which index on, `start` at least, the positions up to an index follow one another."""
         return start
 
+    def renewed(self, start: int, stop: int) -> Iterator[Segment]:
+        """The items of a segment over the classes as they are now, in order."""
+        yield self, start, stop
+
 
 class PositionColumn(Column):
-    """The positions that a class of events has; ascending."""
+    """The positions that a class of events has; ascending.
 
-    __slots__ = ("held",)
+    Args:
+        history: Whose.
+        held: The positions.
+        place: Which of the classes that each item is in one of; −1 for any other.
+    """
 
-    def __init__(self, history: History, held: array[int]) -> None:
+    __slots__ = ("held", "place")
+
+    def __init__(self, history: History, held: array[int], place: int = -1) -> None:
         super().__init__(history)
         self.held = held
+        self.place = place
 
     def __len__(self) -> int:
         return len(self.held)
@@ -91,61 +175,7 @@ class PositionColumn(Column):
         return at
 
 
-class ClassColumn(PositionColumn):
-    """The positions of one of the classes that each item is in one of; an item may go over to another class.
-
-    Args:
-        history: Whose.
-        place: Which of its classes.
-        held: The positions.
-    """
-
-    __slots__ = ("outdated", "place")
-
-    def __init__(self, history: History, place: int, held: array[int]) -> None:
-        super().__init__(history, held)
-        self.place = place
-        self.outdated = -1
-
-    def holds(self, position: int) -> bool:
-        """Whether an item is in this class."""
-        index = bisect_left(self.held, position)
-        return index < len(self.held) and self.held[index] == position
-
-    def edited(self, gone: Iterable[int], came: Iterable[int]) -> ClassColumn:
-        """The class without some items and with others: this column, or a new one where a view is made of it."""
-        column = ClassColumn(self.history, self.place, self.held[:]) if self.seen else self
-        for position in gone:
-            del column.held[bisect_left(column.held, position)]
-        for position in came:
-            column.held.insert(bisect_left(column.held, position), position)
-        return column
-
-
-Segment = tuple[Column, int, int]
-
-
-def _renewed(column: Column, start: int, stop: int) -> Iterator[Segment]:
-    """The items of a segment over the classes as they are now, in order."""
-    if not isinstance(column, ClassColumn) or column.outdated < 0:
-        yield column, start, stop
-        return
-    history, first, last = column.history, column.position(start), column.position(stop - 1)
-    now = history.classes[column.place]
-    at, end = now.index(first), now.index(last + 1)
-    for position in sorted({one for one in history.moved[column.outdated :] if first <= one <= last}):
-        stays = now.holds(position)
-        if stays is column.holds(position):
-            continue
-        index = now.index(position)
-        if at < index:
-            yield now, at, index
-        at = index + stays
-        if not stays:
-            other = next(one for one in history.classes if one.holds(position))
-            yield other, other.index(position), other.index(position) + 1
-    if at < end:
-        yield now, at, end
+Segment: TypeAlias = tuple[Column, int, int]
 
 
 class View(Sequence[Any]):
@@ -198,7 +228,7 @@ class View(Sequence[Any]):
         current: list[Segment] = []
         with self.history.lock:
             for segment in segments:
-                for renewed in _renewed(*segment):
+                for renewed in segment[0].renewed(*segment[1:]):
                     renewed[0].seen = True
                     _extend(current, renewed)
         return tuple(current)
@@ -359,47 +389,6 @@ class View(Sequence[Any]):
         return self.pick(to_runs(indexes))
 
 
-class EventList(list[Any]):
-    """A list of a view's events, for policies that are given lists; it knows the view.
-
-    Args:
-        view: What it is a list of.
-    """
-
-    __slots__ = ("view",)
-
-    def __init__(self, view: View) -> None:
-        super().__init__(view)
-        self.view = view
-
-
-class Edited(Sequence[Any]):
-    """A view's events, some of them replaced and others put between them; no event moves.
-
-    Args:
-        view: What was edited.
-        events: What came of it.
-        positions: For each of these the position in the view's history that it stands at; None where it is new.
-    """
-
-    __slots__ = ("_events", "positions", "view")
-
-    def __init__(self, view: View, events: Sequence[Any], positions: Sequence[int | None]) -> None:
-        self.view = view
-        self._events = events
-        self.positions = positions
-
-    def __len__(self) -> int:
-        return len(self._events)
-
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Any]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        return self._events[index]
-
-
 def _extend(segments: list[Segment], segment: Segment) -> None:
     if segments:
         column, start, stop = segments[-1]
@@ -407,3 +396,10 @@ def _extend(segments: list[Segment], segment: Segment) -> None:
             segments[-1] = (column, start, segment[2])
             return
     segments.append(segment)
+
+
+def runs_of(view: View) -> list[Run]:
+    """A view's positions, as runs."""
+    if all(type(column) is Column for column, _, _ in view.segments):
+        return [(start, stop) for _, start, stop in view.segments]
+    return to_runs(view.positions())

@@ -10,15 +10,13 @@ from array import array
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.history.view import PositionColumn, View
+from otel_assembly.history.tool_pairs import ECHO, ORPHAN, Pairing
+from otel_assembly.history.view import Column, PositionColumn, Run, View
 from otel_assembly.matching.sequence_diff import diff_sequences
-from otel_assembly.messages.tool_pairs import ECHO, ORPHAN, Pairing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_assembly._internal.intervals import Run
-    from otel_assembly.history.view import Column
 
 #: A part of fewer pieces is better held as intervals.
 _PIECES: Final = 16

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from otel_assembly._internal.forks import in_child, new_lock
-from otel_assembly._internal.intervals import difference, intersection, is_in, merged
 from otel_assembly._internal.registry import Registry
 from otel_assembly._internal.slices import SLICE, InTurn
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.history import History, ListHistory
 from otel_assembly.history.read_events import ReadEvent, ReadEvents
+from otel_assembly.history.view import Run, View, difference, intersection, is_in, merged
 from otel_assembly.ledger.read_input import numbered_read
 from otel_assembly.ledger.snapshot import (
     FIRST_MADE,
@@ -43,11 +43,9 @@ from otel_assembly.messages.content_snapshot import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from otel_assembly._internal.intervals import Run
     from otel_assembly._internal.slices import Slices
     from otel_assembly.context import Context
     from otel_assembly.history.token_counts import TokenTable
-    from otel_assembly.history.view import View
     from otel_assembly.ledger.filtered_output import FilteredOutput
     from otel_assembly.ledger.snapshot import Step
     from otel_assembly.messages.describe import EventFacts

@@ -10,10 +10,9 @@ from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from otel_assembly._internal.intervals import Run, difference, is_in, merged, to_runs
 from otel_assembly._internal.slices import LISTED
 from otel_assembly.decision import DecisionOutcome
-from otel_assembly.history.view import Column, View
+from otel_assembly.history.view import Column, Run, View, difference, is_in, merged, to_runs
 from otel_assembly.ledger.snapshot import ItemGroup, gone, item_id_runs, item_id_runs_backward
 
 if TYPE_CHECKING:

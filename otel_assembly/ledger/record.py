@@ -7,20 +7,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.decision import PrefixBreak
-from otel_assembly.history.broken_pairs import broken_in
+from otel_assembly.history.tool_pairs import broken_in
 from otel_assembly.ledger.snapshot import ItemGroup, Snapshot, gone, item_id_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
-    from otel_assembly._internal.intervals import Run
     from otel_assembly.context import Context
     from otel_assembly.conversation import HaltGuard
     from otel_assembly.decision import Overflow
     from otel_assembly.events import HaltEvent
     from otel_assembly.history.token_counts import TokenTable
-    from otel_assembly.history.view import View
+    from otel_assembly.history.view import Run, View
     from otel_assembly.ledger.ledger import Ledger
     from otel_assembly.ledger.snapshot import LedgerInput, NumberedHistory, Step
     from otel_assembly.tokens import TokenMeter

@@ -7,19 +7,17 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from otel_assembly._internal.intervals import to_runs
+from otel_assembly.history.view import Column, Run, View, to_runs
 from otel_assembly.matching.event_index import EventIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from otel_assembly._internal.intervals import Run
     from otel_assembly.budget.attempt import Attempt
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.decision import BudgetReport, DecisionOutcome, DecisionReason, Overflow
     from otel_assembly.history.history import History, ListHistory
     from otel_assembly.history.token_counts import TokenTable
-    from otel_assembly.history.view import Column, View
     from otel_assembly.messages.describe import EventFacts
 
 

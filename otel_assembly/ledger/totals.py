@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from otel_assembly.decision import DecisionOutcome, PrefixBreak, PromptPart
 from otel_assembly.history.history import KINDS, text_digest
+from otel_assembly.history.tool_pairs import ECHO
 from otel_assembly.ledger.record import Breakpoints, Prefix, StepTotals, Totals
-from otel_assembly.messages.tool_pairs import ECHO
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

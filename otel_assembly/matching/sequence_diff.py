@@ -11,14 +11,13 @@ from itertools import compress, pairwise
 from operator import is_not
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly._internal.intervals import merged, to_runs
+from otel_assembly.history.view import Run, merged, to_runs
 from otel_assembly.matching.event_index import EventIndex, EventMatcher, facts_of
 from otel_assembly.messages.content_snapshot import equal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from otel_assembly._internal.intervals import Run
     from otel_assembly.matching.event_index import Read
 
 #: So many are compared at once.

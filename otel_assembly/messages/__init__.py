@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from otel_assembly._internal.faces import face, homes
 from otel_assembly.messages.chat import ROLES, ChatSummary
 from otel_assembly.messages.draft import MEDIA_TOKENS, Draft, spelled
 from otel_assembly.messages.parts import read_content, read_parts
 from otel_assembly.messages.replacements import result_texts, shortened, summary_like
 from otel_assembly.messages.responses import ITEMS
 from otel_assembly.messages.shortening import content_texts, parts_texts, parts_with_texts, with_texts
-from otel_assembly.messages.tool_pairs import broken_pairs
+
+if TYPE_CHECKING:
+    from otel_assembly.messages.pair_check import broken_pairs
+
+__getattr__, __dir__ = face(__name__, homes({"pair_check": "broken_pairs"}))
 
 __all__ = [
     "ITEMS",

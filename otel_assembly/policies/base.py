@@ -17,14 +17,14 @@ from typing import (
     runtime_checkable,
 )
 
-from otel_assembly._internal.intervals import Run, complement
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.errors import ConfigurationError
-from otel_assembly.history.broken_pairs import broken_atoms, runs_of
+from otel_assembly.history.broken_pairs import unpaired
+from otel_assembly.history.edited import EventList
 from otel_assembly.history.history import History, ListHistory
-from otel_assembly.history.view import EventList, View
+from otel_assembly.history.tool_pairs import ANSWERS, ASKS, ECHO, PAIRED, RESPONSE, broken_atoms
+from otel_assembly.history.view import Run, View, complement, runs_of
 from otel_assembly.messages.describe import EventKind
-from otel_assembly.messages.tool_pairs import ANSWERS, ASKS, ECHO, PAIRED, RESPONSE, unpaired
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -209,7 +209,7 @@ def _holds_whole_pairs(view: View) -> bool:
     behind = (at for at in view.positions() if at >= history.leading and history.kind(at) not in _NON_CONVERSATION)
     first = next(behind, None)
     leads_anew = first is not None and history.kind(first) is EventKind.SYSTEM
-    return not leads_anew and not (history.max_atom_span and broken_atoms(history, runs_of(view)))
+    return not leads_anew and not (history.pairing.span and broken_atoms(history.pairing, runs_of(view)))
 
 
 def _answered_since(view: View) -> bool:
@@ -283,7 +283,7 @@ def newest_request(view: View) -> list[int]:
     if request < 0 or not history.flags(request) & ANSWERS:
         return [request] if request >= 0 else []
     atom = history.atom(request)
-    members = range(atom, min(len(history), atom + history.max_atom_span + 1))
+    members = range(atom, min(len(history), atom + history.pairing.span + 1))
     return [position for position in members if history.atom(position) == atom and view.holds(position)]
 
 

@@ -17,7 +17,8 @@ from otel_assembly.decision import (
     Verdict,
 )
 from otel_assembly.errors import ConfigurationError, ContextOverflowError
-from otel_assembly.history.view import Edited, View
+from otel_assembly.history.edited import Edited
+from otel_assembly.history.view import View
 from otel_assembly.messages.describe import EventKind, describe
 from otel_assembly.messages.replacements import summary_like
 from otel_assembly.policies.base import DecidingPolicy, PolicyLimit, as_view, at_least

@@ -10,13 +10,12 @@ from bisect import bisect_left
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from otel_assembly._internal.intervals import to_runs
 from otel_assembly.budget.rule import BYTES_PER_TOKEN, Sharing, Survivors
 from otel_assembly.decision import BudgetEntry, BudgetReport, DecisionOutcome, DecisionReason, Overflow, OverflowCause
 from otel_assembly.errors import ContextOverflowError
-from otel_assembly.history.view import View
+from otel_assembly.history.tool_pairs import PAIRED
+from otel_assembly.history.view import View, to_runs
 from otel_assembly.messages.describe import EventKind, describe
-from otel_assembly.messages.tool_pairs import PAIRED
 from otel_assembly.policies.base import keep, keep_verdicts, leading, newest_atom, newest_request, newest_response
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.decision import Compaction
+from otel_assembly.history.tool_pairs import ECHO
 from otel_assembly.knowledge.rendering import render_events
 from otel_assembly.messages.describe import EventKind, describe
 from otel_assembly.messages.replacements import result_texts, shortened, summary_like
-from otel_assembly.messages.tool_pairs import ECHO
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

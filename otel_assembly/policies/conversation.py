@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from otel_assembly._internal.intervals import to_runs
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.history.history import CONVERSATION_KINDS
+from otel_assembly.history.view import View, to_runs
 from otel_assembly.messages.describe import EventKind
 from otel_assembly.policies.base import DecidingPolicy, as_view, keep
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_assembly.context import Context
-    from otel_assembly.history.view import View
 
 
 #: Why what is in a class goes; in the first one is what stays.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from otel_assembly._internal.intervals import to_runs
 from otel_assembly.decision import DecisionReason, Outcome, Overflow, OverflowCause
 from otel_assembly.errors import ConfigurationError
+from otel_assembly.history.view import View, to_runs
 from otel_assembly.policies.base import (
     DecidingPolicy,
     PolicyLimit,
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_assembly.context import Context
-    from otel_assembly.history.view import View
 
 
 class SlidingWindowPolicy(DecidingPolicy):

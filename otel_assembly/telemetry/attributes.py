@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 
-from otel_assembly._internal.intervals import is_in, to_runs
 from otel_assembly._internal.slices import LISTED
 from otel_assembly.decision import DecisionOutcome
+from otel_assembly.history.view import Run, View, is_in, to_runs
 from otel_assembly.ledger.ledger_diff import arrivals, dropped_new, listed_exits
 from otel_assembly.ledger.snapshot import item_id_runs, item_text, run_text
 from otel_assembly.ledger.totals import prefix_hash, tokens_by_kind
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context as OtelContext
     from opentelemetry.trace import Span
 
-    from otel_assembly._internal.intervals import Run
     from otel_assembly._internal.slices import Slices
     from otel_assembly.decision import BudgetEntry, BudgetReport, Overflow
-    from otel_assembly.history.view import View
     from otel_assembly.ledger.ledger_diff import Arrival
     from otel_assembly.ledger.record import Prefix, Record, Totals
     from otel_assembly.ledger.snapshot import Step

@@ -18,8 +18,8 @@ from otel_assembly.events import (
     ToolResultsEvent,
     TurnStarted,
 )
+from otel_assembly.messages import broken_pairs
 from otel_assembly.messages.describe import EventKind, describe
-from otel_assembly.messages.tool_pairs import broken_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_assembly._internal.intervals import complement, difference, intersection, is_in, merged, to_runs
+from otel_assembly.history.view import complement, difference, intersection, is_in, merged, to_runs
 
 MOST = 40
 NUMBERS = st.sets(st.integers(0, MOST))

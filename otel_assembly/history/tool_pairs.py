@@ -6,7 +6,8 @@ orphan for good. A call without a result is *pending* while no later response ex
 approval (its message then waits whole); else it is an orphan until its result comes, however late. What restates a
 call or a result (an *echo*) belongs to the atom that it echoes; if it echoes several, they are one from then on.
 
-`Pairing` reads a conversation once, as it grows. `unpaired` looks at a selection of it, from the newest item backwards.
+`Pairing` reads a conversation once, as it grows. What a part of it has lost is found at the part's edges (`broken_in`),
+not by reading all of it.
 """
 
 from __future__ import annotations
@@ -16,12 +17,11 @@ from bisect import bisect_left
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.history.view import Run, View, is_in, runs_of
+from otel_assembly.messages.describe import EventFacts, EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from otel_assembly.messages.describe import EventFacts
+    from collections.abc import Iterator, Sequence
 
 #: Flags of an item.
 ORPHAN: Final = 1
@@ -51,6 +51,7 @@ class Pairing:
         given_up: The items that ask for something that nobody has answered, and nobody will; ascending.
         turned: The items of each atom that the newest item may have made sendable, or unsendable.
         last_response: The position of the newest response; −1 while there is none.
+        span: How far an item stands behind the first item of its atom, at most.
     """
 
     __slots__ = (
@@ -67,6 +68,7 @@ class Pairing:
         "incomplete",
         "last_response",
         "links",
+        "span",
         "turned",
     )
 
@@ -79,6 +81,7 @@ class Pairing:
         self.given_up = array("I")
         self.turned: Sequence[Sequence[int]] = ()
         self.last_response = -1
+        self.span = 0
         # By id, the items that asked and wait, oldest first; by item, how many of its calls wait; by atom, the same.
         self._open: dict[str, list[int]] = {}
         self._unanswered: dict[int, int] = {}
@@ -94,7 +97,7 @@ class Pairing:
         copied = Pairing()
         copied.atoms, copied.flags, copied.links = self.atoms[:], self.flags[:], self.links[:]
         copied.incomplete = {atom: list(members) for atom, members in self.incomplete.items()}
-        copied.last_response = self.last_response
+        copied.last_response, copied.span = self.last_response, self.span
         copied._unanswered, copied._missing = dict(self._unanswered), dict(self._missing)
         copied._awaits = {ask: list(calls) for ask, calls in self._awaits.items()}
         copied._joined = dict(self._joined)
@@ -115,6 +118,8 @@ class Pairing:
             flags |= RESPONSE
         if facts.media_tokens:
             flags |= MEDIA
+        if atom != position:
+            self.span = max(self.span, position - atom)
         self.atoms.append(atom)
         self.flags.append(flags)
         self.links.append(links if links < 0xFFFF else 0xFFFF)
@@ -219,7 +224,7 @@ class Pairing:
         first = min(atoms)
         if len(atoms) > 1:
             self.changed.append(first)
-            members = sorted(position for atom in atoms for position in self._members(atom))
+            members = sorted(position for atom in atoms for position in self.members(atom))
             for position in members:
                 self.atoms[position] = first
             self._joined[first] = sum(self.links[position] for position in members if self.flags[position] & ASKS)
@@ -231,10 +236,9 @@ class Pairing:
                 self._missing[first], self.incomplete[first] = missing, members
         return first
 
-    def _members(self, atom: int) -> list[int]:
-        """All items of an atom so far; those of a complete one, which nobody remembers, are looked for."""
-        known = self.incomplete.get(atom)
-        return known or [position for position in range(atom, len(self.atoms)) if self.atoms[position] == atom]
+    def members(self, atom: int) -> list[int]:
+        """All items of an atom so far, in order."""
+        return [position for position, one in enumerate(self.atoms[atom : atom + self.span + 1], atom) if one == atom]
 
     def is_sendable(self, position: int, newest_response: int) -> bool:
         """Whether an item may stand in a prompt: it is no orphan, nor in an atom with a call that nobody will answer.
@@ -290,100 +294,48 @@ class Pairing:
         )
 
 
-def unpaired(pairing: Pairing, newest_first: Iterable[int], newest_response: int) -> set[int]:
-    """Positions, of a selection of a conversation, that have lost the other half of their pair in it.
+def broken_in(view: View) -> int:
+    """Tool results without their call, and tool calls without their results, among the events of a view.
 
-    One pass from the newest item backwards; the cost is that of the selection.
-
-    Args:
-        pairing: The pairs of the conversation.
-        newest_first: The selection.
-        newest_response: The newest response of what was selected from.
+    What pairs with what is as in the whole conversation. A call is no broken pair while no later response is in the
+    view, nor while it explicitly awaits an approval.
     """
-    atoms, flags, links, incomplete = pairing.atoms, pairing.flags, pairing.links, pairing.incomplete
-    lost: set[int] = set()
-    paired = [position for position in newest_first if flags[position] & PAIRED]
-    asked: set[int] = set()
-    balance: dict[int, int] = {}
-    for position in paired:
-        flag, atom = flags[position], atoms[position]
-        if flag & ANSWERS:
-            balance[atom] = balance.get(atom, 0) - links[position]
-        elif flag & ASKS:
-            asked.add(atom)
-            balance[atom] = balance.get(atom, 0) + links[position]
-        elif flag & ORPHAN:
-            lost.add(position)
-        else:
-            balance.setdefault(atom, 0)
-    doubtful = {
-        atom
-        for atom, rest in balance.items()
-        if rest or atom not in asked or atom in incomplete or pairing.is_joined(atom)
-    }
-    if doubtful:
-        of_doubt = [position for position in paired if atoms[position] in doubtful]
-        lost.update(_broken(pairing, of_doubt, newest_response))
-    return lost
+    history, runs = view.history, runs_of(view)
+    if not runs:
+        return 0
+    pairing, orphans, broken = history.pairing, history.orphans, 0
+    last, cut_through = _newest_response(pairing, runs), broken_atoms(pairing, runs)
+    if orphans.held:
+        broken = sum(orphans.index(stop) - orphans.index(start) for start, stop in runs)
+    given_up = pairing.given_up
+    for start, stop in runs if given_up else ():
+        asks = given_up[bisect_left(given_up, start) : bisect_left(given_up, min(stop, max(last, 0)))]
+        broken += sum(pairing.atoms[ask] not in cut_through for ask in asks)
+    for atom in cut_through:
+        kept = [position for position in pairing.members(atom) if is_in(runs, position)]
+        facts, again = list(map(history.facts, kept)), Pairing()
+        if last >= 0 and last not in kept:
+            facts.insert(bisect_left(kept, last), EventFacts(EventKind.RESPONSE))
+        broken += sum(bool(again.append(one) & ORPHAN) for one in facts) + len(again.given_up)
+    return broken
 
 
-def _broken(pairing: Pairing, positions: list[int], newest_response: int) -> Iterator[int]:
-    """Of items in atoms that may have lost some of theirs, those in atoms that have."""
-    atoms, flags, links = pairing.atoms, pairing.flags, pairing.links
-    opened: dict[int, int] = {}
-    closed: dict[int, int] = {}
-    for position in positions:
-        side = closed if flags[position] & ANSWERS else opened
-        side[atoms[position]] = side.get(atoms[position], 0) + links[position]
-    for position in positions:
-        atom = atoms[position]
-        lost = pairing.has_lost_some(atom, opened.get(atom, 0), closed.get(atom, 0))
-        if (lost or not pairing.is_sendable(position, newest_response)) and not flags[position] & ORPHAN:
-            yield position
+def broken_atoms(pairing: Pairing, runs: Sequence[Run]) -> set[int]:
+    """The atoms of which some items stand in these runs and others may not."""
+    if not pairing.span:
+        return set()
+    atoms = pairing.atoms
+    edges = {edge for run in runs for edge in run if 0 < edge < len(atoms)}
+    return {atom for edge in edges for atom in atoms[edge : edge + pairing.span] if atom < edge}
 
 
-def broken_pairs(facts: Sequence[EventFacts]) -> list[int]:
-    """Positions, in events as they would be sent, of a result without its call or a call without its result.
-
-    An independent check for tests and reports: it reads the facts afresh and goes by positions, never by a set of ids.
-    """
-    open_calls: dict[str, list[int]] = {}
-    awaiting: dict[int, list[str]] = {}
-    answered: set[str] = set()
-    broken: list[int] = []
-    last_response = max((i for i, one in enumerate(facts) if one.kind == EventKind.RESPONSE), default=-1)
-    for position, one in enumerate(facts):
-        if one.opens:
-            if one.restates and all(open_calls.get(call) for call in one.opens):
-                for call in one.awaiting:
-                    waits = awaiting.setdefault(open_calls[call][-1], [])
-                    waits += [call] if call not in waits else []
-                continue
-            awaiting[position] = [call for call in one.awaiting if call in one.opens]
-            for call in one.opens:
-                open_calls.setdefault(call, []).append(position)
-        elif one.closes or one.kind == EventKind.TOOL_RESULT:
-            waiting = {call: list(open_calls.get(call, ())) for call in one.closes}
-            taken = [(call, waiting[call].pop()) for call in one.closes if waiting[call]]
-            if not one.closes or not all(
-                waiting_for or (one.restates and call in answered)
-                for call, waiting_for in _with_asks(one.closes, open_calls)
-            ):
-                broken.append(position)
-                continue
-            open_calls.update(waiting)
-            for call, ask in taken:
-                answered.add(call)
-                while awaiting[ask].count(call) > open_calls[call].count(ask):
-                    awaiting[ask].remove(call)
-    for positions in open_calls.values():
-        broken += (ask for ask in positions if ask < last_response and not awaiting[ask])
-    return sorted(set(broken))
-
-
-def _with_asks(calls: Sequence[str], open_calls: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, bool]]:
-    """Each call with whether a call of its id is still open for it; one id may be asked for several times."""
-    used: dict[str, int] = {}
-    for call in calls:
-        used[call] = used.get(call, 0) + 1
-        yield call, used[call] <= len(open_calls.get(call, ()))
+def _newest_response(pairing: Pairing, runs: Sequence[Run]) -> int:
+    if is_in(runs, pairing.last_response):
+        return pairing.last_response
+    if pairing.last_response < runs[0][0]:
+        return -1
+    for start, stop in reversed(runs):
+        for position in range(stop - 1, start - 1, -1):
+            if pairing.flags[position] & RESPONSE:
+                return position
+    return -1

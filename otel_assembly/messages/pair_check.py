@@ -1,0 +1,59 @@
+"""An independent check of pairs, for reports and tests: it goes by positions, never by a set of ids."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from otel_assembly.messages.describe import EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from otel_assembly.messages.describe import EventFacts
+
+
+def broken_pairs(facts: Sequence[EventFacts]) -> list[int]:
+    """Positions, in events as they would be sent, of a result without its call or a call without its result.
+
+    An independent check for tests and reports: it reads the facts afresh and goes by positions, never by a set of ids.
+    """
+    open_calls: dict[str, list[int]] = {}
+    awaiting: dict[int, list[str]] = {}
+    answered: set[str] = set()
+    broken: list[int] = []
+    last_response = max((i for i, one in enumerate(facts) if one.kind == EventKind.RESPONSE), default=-1)
+    for position, one in enumerate(facts):
+        if one.opens:
+            if one.restates and all(open_calls.get(call) for call in one.opens):
+                for call in one.awaiting:
+                    waits = awaiting.setdefault(open_calls[call][-1], [])
+                    waits += [call] if call not in waits else []
+                continue
+            awaiting[position] = [call for call in one.awaiting if call in one.opens]
+            for call in one.opens:
+                open_calls.setdefault(call, []).append(position)
+        elif one.closes or one.kind == EventKind.TOOL_RESULT:
+            waiting = {call: list(open_calls.get(call, ())) for call in one.closes}
+            taken = [(call, waiting[call].pop()) for call in one.closes if waiting[call]]
+            if not one.closes or not all(
+                waiting_for or (one.restates and call in answered)
+                for call, waiting_for in _with_asks(one.closes, open_calls)
+            ):
+                broken.append(position)
+                continue
+            open_calls.update(waiting)
+            for call, ask in taken:
+                answered.add(call)
+                while awaiting[ask].count(call) > open_calls[call].count(ask):
+                    awaiting[ask].remove(call)
+    for positions in open_calls.values():
+        broken += (ask for ask in positions if ask < last_response and not awaiting[ask])
+    return sorted(set(broken))
+
+
+def _with_asks(calls: Sequence[str], open_calls: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, bool]]:
+    """Each call with whether a call of its id is still open for it; one id may be asked for several times."""
+    used: dict[str, int] = {}
+    for call in calls:
+        used[call] = used.get(call, 0) + 1
+        yield call, used[call] <= len(open_calls.get(call, ()))
