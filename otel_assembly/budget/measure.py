@@ -10,7 +10,7 @@ from weakref import ref
 from otel_assembly.budget.sections import is_text, item_text, most_messages, spoken
 from otel_assembly.errors import AssemblyError, ConfigurationError, TokenizerError
 from otel_assembly.tokens import TokenMeter, counter_for
-from otel_assembly.tokens.counters import CountMethod, TiktokenCounter, TokenCounter
+from otel_assembly.tokens.meter import CountMethod, TiktokenCounter, TokenCounter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedTurn
-    from otel_assembly.tokens.counters import CountMethod
+    from otel_assembly.tokens.meter import CountMethod
 
 __all__ = ["PromptsOfTurn", "SkeletonMeter", "StandIn", "UnknownError", "stand_ins"]
 

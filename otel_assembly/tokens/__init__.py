@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from otel_assembly._internal.faces import face, homes
 from otel_assembly.tokens.calibration import CalibratedCounter, CharacterCounter
-from otel_assembly.tokens.counters import CountMethod, TiktokenCounter, TokenCounter
-from otel_assembly.tokens.meter import MessageFraming, TokenMeter
+from otel_assembly.tokens.meter import CountMethod, MessageFraming, TiktokenCounter, TokenCounter, TokenMeter
 from otel_assembly.tokens.models import counter_for
 from otel_assembly.tokens.vocabulary import shared_encoding
 

@@ -10,7 +10,7 @@ from otel_assembly._internal.forks import new_lock
 from otel_assembly.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from otel_assembly.tokens.counters import CountMethod, TokenCounter
+    from otel_assembly.tokens.meter import CountMethod, TokenCounter
 
 _LOWEST, _HIGHEST = 0.2, 5.0
 _TOLERANCE = 0.05

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import TokenizerError, UnknownNameError
-from otel_assembly.tokens.counters import TiktokenCounter
+from otel_assembly.tokens.meter import TiktokenCounter
 from otel_assembly.tokens.vocabulary import BUNDLED
 
 if TYPE_CHECKING:

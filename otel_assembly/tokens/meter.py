@@ -1,40 +1,138 @@
-"""``TokenMeter``: what the engine counts with, and ``MessageFraming``: what a prompt costs beyond its texts.
+"""What the engine counts with: what counts a text, what a message costs beyond its texts, and the meter of both.
 
-This is the one place that knows a provider's framing of messages and tools.
+This is the one place that knows a provider's framing of messages. What tools take is in `tool_schemas`, how a long text
+is counted in `long_runs`.
 """
 
 from __future__ import annotations
 
-import json
-import marshal
 from collections import OrderedDict
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from otel_assembly._internal.forks import new_lock
-from otel_assembly.errors import ConfigurationError, TokenizerError
+from otel_assembly.errors import ConfigurationError, TokenizerError, UnknownNameError
+from otel_assembly.tokens.long_runs import count_long
+from otel_assembly.tokens.tool_schemas import canonical_json, form_of, schema_tokens
+from otel_assembly.tokens.vocabulary import (
+    BUNDLED,
+    CACHED,
+    encoding_ready,
+    prepare_encoding,
+    read_encoding,
+    shared_encoding,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
+    from os import PathLike
+
+    import tiktoken
 
     from otel_assembly.messages.describe import EventFacts
-    from otel_assembly.tokens.counters import CountMethod, TokenCounter
 
+#: From so many characters on, counting takes more than asking how.
+_LONG: Final = 16_384
 #: Sets of tool definitions whose tokens are remembered.
-_TOOL_SETS = 16
+_TOOL_SETS: Final = 16
 
-# The constants of the OpenAI cookbook's num_tokens_for_tools.
-_FUNC_INIT = {"cl100k_base": 10}
-_FUNC_INIT_DEFAULT = 7
-_PROP_INIT, _PROP_KEY = 3, 3
-_ENUM_INIT, _ENUM_ITEM = -3, 3
-_FUNC_END = 12
+CountMethod: TypeAlias = Literal["exact", "calibrated", "estimated"]
 
-# Forms the cookbook's rule covers. Of the first two sets, only the names are rendered or nothing is.
-_KNOWN_TOOL = frozenset({"type", "name", "description", "parameters", "input_schema", "strict"})
-_KNOWN_PARAMETERS = frozenset({"type", "properties", "required", "additionalProperties", "title", "$schema"})
-_KNOWN_PROPERTY = frozenset({"type", "description", "enum", "title"})
-_SCALARS = frozenset({"string", "number", "integer", "boolean", "null"})
+
+class TokenCounter(Protocol):
+    """How many tokens a text is; anything with these four members can count for the engine."""
+
+    @property
+    def name(self) -> str:
+        """The vocabulary or rule that counts, e.g. ``o200k_base``."""
+
+    @property
+    def method(self) -> CountMethod:
+        """``exact``: the model's own tokenizer; ``calibrated``: corrected by billed usage; ``estimated``: neither."""
+
+    @property
+    def generation(self) -> int:
+        """Changes when counts that were made earlier should be made anew."""
+
+    def count(self, text: str) -> int:
+        """The tokens of one text, at least 0; the same for the same text within a generation."""
+
+
+class TiktokenCounter:
+    """Counts as OpenAI's models do, offline; what looks like a special token (``<|endoftext|>``) is plain text.
+
+    ``o200k_base`` and ``cl100k_base`` come with the package. ``r50k_base``, ``p50k_base``, ``p50k_edit`` and ``gpt2``
+    are read from the directory that ``TIKTOKEN_CACHE_DIR`` names. Nothing is ever fetched. A vocabulary is read at the
+    first count, or in a thread from `prepare` on, once for the process; instances share it, across threads.
+    Counts are exact for texts of any length. A lone surrogate counts as the replacement character U+FFFD, for it has no
+    UTF-8 form to be sent in.
+
+    Args:
+        encoding_name: The encoding.
+        vocabulary: A ``.tiktoken.xz`` file to read instead of the bundled one. Its content must have the same hash.
+
+    Raises:
+        UnknownNameError: No such encoding.
+        TokenizerError: At once for an encoding whose vocabulary is not in the cache; at the first count for a bundled
+            one that is damaged.
+    """
+
+    __slots__ = ("_encoding", "_file", "name")
+
+    method: CountMethod = "exact"
+    generation: int = 0
+
+    def __init__(self, encoding_name: str, *, vocabulary: str | PathLike[str] | None = None) -> None:
+        if encoding_name not in BUNDLED and (vocabulary is not None or encoding_name not in CACHED):
+            raise UnknownNameError("encoding", encoding_name, (*BUNDLED, *(CACHED if vocabulary is None else ())))
+        self.name = encoding_name
+        self._file = Path(vocabulary) if vocabulary is not None else None
+        self._encoding: tiktoken.Encoding | None = None if encoding_name in BUNDLED else shared_encoding(encoding_name)
+
+    def count(self, text: str) -> int:
+        """The exact number of tokens.
+
+        Raises:
+            TokenizerError: The vocabulary is damaged, or tiktoken cannot split the text.
+        """
+        encoding = self._encoding or self._load()
+        try:
+            if len(text) < _LONG:
+                return len(encoding.encode_ordinary(text))
+            bundled = BUNDLED.get(self.name)
+            splits = bundled.splits_trailing_space if bundled is not None else None
+            return count_long(encoding, text, splits_trailing_space=splits)
+        except BaseException as error:
+            # A panic of the Rust core is no Exception, so no caller's handler would ever see it.
+            if type(error).__name__ != "PanicException":
+                raise
+            raise TokenizerError(
+                f"tiktoken cannot split a text of {len(text)} characters with {encoding.name}; shorten the text"
+            ) from None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can count at once; False where the vocabulary is yet to be read."""
+        return self._encoding is not None
+
+    def prepare(self) -> None:
+        """Begin to read the vocabulary in a thread, where nobody has; what is wrong with it is raised by `count`."""
+        if self._encoding is None and self._file is None:
+            prepare_encoding(self.name)
+
+    async def ready(self) -> None:
+        """Wait until the vocabulary was read, without blocking the event loop; what is wrong with it, the same."""
+        if self._encoding is None and self._file is None:
+            await encoding_ready(self.name)
+
+    def _load(self) -> tiktoken.Encoding:
+        encoding = shared_encoding(self.name) if self._file is None else read_encoding(self.name, self._file)
+        self._encoding = encoding
+        return encoding
+
+    def __repr__(self) -> str:
+        return f"TiktokenCounter({self.name!r})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +204,7 @@ class MessageFraming:
         Raises:
             ConfigurationError: A definition is not JSON.
         """
-        if not tools:
-            return 0
-        init = _FUNC_INIT.get(encoding, _FUNC_INIT_DEFAULT)
-        return _FUNC_END + sum(_tool(tool, count, init) for tool in tools)
+        return schema_tokens(tools, count, encoding) if tools else 0
 
 
 class TokenMeter:
@@ -222,7 +317,7 @@ class TokenMeter:
         if self.counter.generation != self._generation:
             self._forget()
         generation = self._generation
-        key = _form(schemas)
+        key = form_of(schemas)
         tokens = self._tools.get(key)
         if tokens is not None:
             return tokens
@@ -235,7 +330,8 @@ class TokenMeter:
                     self._tools.popitem(last=False)
         return tokens
 
-    def _count(self, text: str) -> int:
+    def _count_and_keep(self, text: str) -> int:
+        generation = self._generation
         tokens = self.counter.count(text)
         # bool is an int; a counter that answers True does not count.
         if type(tokens) is not int or tokens < 0:
@@ -244,11 +340,6 @@ class TokenMeter:
                 f"the counter {self.counter.name!r} ({type(self.counter).__qualname__}) returned {found}"
                 "; count() must return an int, 0 or more"
             )
-        return tokens
-
-    def _count_and_keep(self, text: str) -> int:
-        generation = self._generation
-        tokens = self._count(text)
         if len(text) > self._max_text:
             return tokens
         with self._lock:
@@ -273,17 +364,6 @@ class TokenMeter:
         self._characters = 0
 
 
-def _form(schemas: Any) -> bytes | str:
-    """What tells definitions from all others, and from what they were before they were changed in place.
-
-    A tenth of the time of writing JSON; what only JSON can write, such as a subclass of str, takes that.
-    """
-    try:
-        return marshal.dumps(schemas, 2)  # later versions write what else refers to the same objects
-    except ValueError:
-        return canonical_json(schemas)
-
-
 class _Same:
     """Equal for the very same counter, however that counter itself defines equality; keeps it, and so its identity."""
 
@@ -297,80 +377,3 @@ class _Same:
 
     def __hash__(self) -> int:
         return id(self._counter)
-
-
-def canonical_json(value: Any) -> str:
-    """The compact JSON of a tool definition, the same text for equal definitions.
-
-    Raises:
-        ConfigurationError: The value is not JSON.
-    """
-    try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigurationError(
-            f"a tool definition is not JSON ({type(error).__name__}); pass it as the object that the provider is sent"
-        ) from error
-
-
-def _tool(tool: Any, count: Callable[[str], int], init: int) -> int:
-    flat, is_known = _by_cookbook(tool, count, init)
-    return flat if is_known else max(flat, count(canonical_json(tool)))
-
-
-def _by_cookbook(tool: Any, count: Callable[[str], int], init: int) -> tuple[int, bool]:
-    """The cookbook's figure for what it covers of a definition, and whether that is all of it."""
-    function = tool
-    is_known = isinstance(tool, dict)
-    if is_known and "function" in tool:
-        function = tool["function"]
-        is_known = tool.keys() <= {"type", "function", "strict"}
-    if not isinstance(function, dict):
-        return init, False
-    is_known = is_known and function.keys() <= _KNOWN_TOOL and isinstance(function.get("name"), str)
-    is_known = is_known and isinstance(function.get("description", ""), str)
-    is_known = is_known and not ("type" in function and function["type"] != "function")
-    tokens = init + count(f"{_text(function, 'name')}:{_description(function)}")
-
-    parameters = function.get("parameters", function.get("input_schema")) or {}
-    if not isinstance(parameters, dict):
-        return tokens, False
-    is_known = is_known and parameters.keys() <= _KNOWN_PARAMETERS
-    is_known = is_known and parameters.get("type", "object") == "object"
-    is_known = is_known and isinstance(parameters.get("additionalProperties", False), bool)
-    properties = parameters.get("properties") or {}
-    if not isinstance(properties, dict):
-        return tokens, False
-    if properties:
-        tokens += _PROP_INIT
-    for key, schema in properties.items():
-        cost, known = _property(str(key), schema, count)
-        tokens += cost
-        is_known = is_known and known
-    return tokens, is_known
-
-
-def _property(key: str, schema: Any, count: Callable[[str], int]) -> tuple[int, bool]:
-    if not isinstance(schema, dict):
-        return _PROP_KEY + count(key), False
-    kind = schema.get("type")
-    is_known = schema.keys() <= _KNOWN_PROPERTY and isinstance(kind, str) and kind in _SCALARS
-    is_known = is_known and isinstance(schema.get("description", ""), str)
-    tokens = _PROP_KEY + count(f"{key}:{_text(schema, 'type')}:{_description(schema)}")
-    choices = schema.get("enum")
-    if isinstance(choices, (list, tuple)):
-        tokens += _ENUM_INIT + sum(
-            _ENUM_ITEM + count(item if isinstance(item, str) else canonical_json(item)) for item in choices
-        )
-    elif choices is not None:
-        is_known = False
-    return tokens, is_known
-
-
-def _text(schema: Mapping[str, Any], key: str) -> str:
-    value = schema.get(key)
-    return value if isinstance(value, str) else ""
-
-
-def _description(schema: Mapping[str, Any]) -> str:
-    return _text(schema, "description").removesuffix(".")

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
 
 import tiktoken.model
 
 from otel_assembly._internal.forks import new_lock
 from otel_assembly.tokens.calibration import CalibratedCounter
-from otel_assembly.tokens.counters import TiktokenCounter
-
-if TYPE_CHECKING:
-    from otel_assembly.tokens.counters import CountMethod, TokenCounter
+from otel_assembly.tokens.meter import CountMethod, TiktokenCounter, TokenCounter
 
 #: What stands before an OpenAI model's name where several providers are reached through one interface.
 _OPENAI_PREFIXES = frozenset(

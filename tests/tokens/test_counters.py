@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_assembly import ConfigurationError, TokenizerError, UnknownNameError
-from otel_assembly.tokens import CharacterCounter, TiktokenCounter, long_runs
-from otel_assembly.tokens import counters as counters_module
+from otel_assembly.tokens import CharacterCounter, TiktokenCounter, long_runs, meter
 from otel_assembly.tokens import vocabulary as vocabulary_module
 
 ENCODINGS = ("o200k_base", "cl100k_base")
@@ -89,7 +88,8 @@ _SHORT = st.text(alphabet="ab1!/ \n\r\t\x1c\u00e9\u0301가'", max_size=6)
 def test_cutting_at_long_spaces_keeps_the_count(reference, parts):
     text = "".join("".join(part) for part in parts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counters_module, "_LONG_SPACE", 4)
+        patch.setattr(meter, "_LONG", 4)
+        patch.setattr(long_runs, "_LONG_SPACE", 4)
         for name in ENCODINGS:
             assert TiktokenCounter(name).count(text) == len(reference[name].encode_ordinary(text))
 
@@ -102,7 +102,7 @@ _AROUND = st.text(alphabet="ab1!/= \n\té'", max_size=12)
 def test_a_long_run_counts_as_tiktoken_counts_it(reference, parts):
     text = "".join(around + char * length for around, char, length in parts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counters_module, "_LONG", 4)
+        patch.setattr(meter, "_LONG", 4)
         patch.setattr(long_runs, "_BLOCK", 300)
         patch.setattr(long_runs, "_KEPT", 512)
         for name in ENCODINGS:
@@ -113,8 +113,8 @@ def test_a_long_run_counts_as_tiktoken_counts_it(reference, parts):
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_of_a_long_run_tiktoken_is_handed_a_short_one(name, char, monkeypatch):
     handed = []
-    count = counters_module._count
-    monkeypatch.setattr(counters_module, "_count", lambda by, text: handed.append(len(text)) or count(by, text))
+    count = long_runs._count
+    monkeypatch.setattr(long_runs, "_count", lambda by, text: handed.append(len(text)) or count(by, text))
     assert TiktokenCounter(name).count(f"Before.{char * 1_000_000}After.") > 1_000
     assert sum(handed) < 10_000
 

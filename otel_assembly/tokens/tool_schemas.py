@@ -1,0 +1,117 @@
+"""What tool definitions take: by the OpenAI cookbook's rule where it covers them, else by their JSON."""
+
+from __future__ import annotations
+
+import json
+import marshal
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+# The constants of the OpenAI cookbook's num_tokens_for_tools.
+_FUNC_INIT = {"cl100k_base": 10}
+_FUNC_INIT_DEFAULT = 7
+_PROP_INIT, _PROP_KEY = 3, 3
+_ENUM_INIT, _ENUM_ITEM = -3, 3
+_FUNC_END = 12
+
+# Forms the cookbook's rule covers. Of the first two sets, only the names are rendered or nothing is.
+_KNOWN_TOOL = frozenset({"type", "name", "description", "parameters", "input_schema", "strict"})
+_KNOWN_PARAMETERS = frozenset({"type", "properties", "required", "additionalProperties", "title", "$schema"})
+_KNOWN_PROPERTY = frozenset({"type", "description", "enum", "title"})
+_SCALARS = frozenset({"string", "number", "integer", "boolean", "null"})
+
+
+def schema_tokens(tools: Sequence[Mapping[str, Any]], count: Callable[[str], int], encoding: str) -> int:
+    """As `MessageFraming.tool_schemas`, of one definition at least."""
+    init, tokens = _FUNC_INIT.get(encoding, _FUNC_INIT_DEFAULT), _FUNC_END
+    for tool in tools:
+        flat, is_known = _by_cookbook(tool, count, init)
+        tokens += flat if is_known else max(flat, count(canonical_json(tool)))
+    return tokens
+
+
+def form_of(schemas: Any) -> bytes | str:
+    """What tells definitions from all others, and from what they were before they were changed in place.
+
+    A tenth of the time of writing JSON; what only JSON can write, such as a subclass of str, takes that.
+    """
+    try:
+        return marshal.dumps(schemas, 2)  # later versions write what else refers to the same objects
+    except ValueError:
+        return canonical_json(schemas)
+
+
+def canonical_json(value: Any) -> str:
+    """The compact JSON of a tool definition, the same text for equal definitions.
+
+    Raises:
+        ConfigurationError: The value is not JSON.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(
+            f"a tool definition is not JSON ({type(error).__name__}); pass it as the object that the provider is sent"
+        ) from error
+
+
+def _by_cookbook(tool: Any, count: Callable[[str], int], init: int) -> tuple[int, bool]:
+    """The cookbook's figure for what it covers of a definition, and whether that is all of it."""
+    function = tool
+    is_known = isinstance(tool, dict)
+    if is_known and "function" in tool:
+        function = tool["function"]
+        is_known = tool.keys() <= {"type", "function", "strict"}
+    if not isinstance(function, dict):
+        return init, False
+    is_known = is_known and function.keys() <= _KNOWN_TOOL and isinstance(function.get("name"), str)
+    is_known = is_known and isinstance(function.get("description", ""), str)
+    is_known = is_known and not ("type" in function and function["type"] != "function")
+    tokens = init + count(f"{_text(function, 'name')}:{_description(function)}")
+
+    parameters = function.get("parameters", function.get("input_schema")) or {}
+    if not isinstance(parameters, dict):
+        return tokens, False
+    is_known = is_known and parameters.keys() <= _KNOWN_PARAMETERS
+    is_known = is_known and parameters.get("type", "object") == "object"
+    is_known = is_known and isinstance(parameters.get("additionalProperties", False), bool)
+    properties = parameters.get("properties") or {}
+    if not isinstance(properties, dict):
+        return tokens, False
+    if properties:
+        tokens += _PROP_INIT
+    for key, schema in properties.items():
+        cost, known = _property(str(key), schema, count)
+        tokens += cost
+        is_known = is_known and known
+    return tokens, is_known
+
+
+def _property(key: str, schema: Any, count: Callable[[str], int]) -> tuple[int, bool]:
+    if not isinstance(schema, dict):
+        return _PROP_KEY + count(key), False
+    kind = schema.get("type")
+    is_known = schema.keys() <= _KNOWN_PROPERTY and isinstance(kind, str) and kind in _SCALARS
+    is_known = is_known and isinstance(schema.get("description", ""), str)
+    tokens = _PROP_KEY + count(f"{key}:{_text(schema, 'type')}:{_description(schema)}")
+    choices = schema.get("enum")
+    if isinstance(choices, (list, tuple)):
+        tokens += _ENUM_INIT + sum(
+            _ENUM_ITEM + count(item if isinstance(item, str) else canonical_json(item)) for item in choices
+        )
+    elif choices is not None:
+        is_known = False
+    return tokens, is_known
+
+
+def _text(schema: Mapping[str, Any], key: str) -> str:
+    value = schema.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _description(schema: Mapping[str, Any]) -> str:
+    return _text(schema, "description").removesuffix(".")
