@@ -76,6 +76,19 @@ class DescribeError(AssemblyError, TypeError):
             + " register a row for the type: @otel_assembly.describe.register(TheType), returning EventFacts"
         )
 
+    @classmethod
+    def of_row(cls, event_type: type, error: Exception) -> DescribeError:
+        """What went wrong inside a row, without a word of the event: messages of errors quote what they were given."""
+        if isinstance(error, AttributeError) and error.name:
+            return cls(event_type, f"its {type(error.obj).__name__} has no {error.name!r}")
+        if isinstance(error, RecursionError) or (isinstance(error, ValueError) and "ircular" in str(error)):
+            return cls(event_type, "it contains itself, or is nested too deeply")
+        at = error.__traceback__
+        while at is not None and at.tb_next is not None:
+            at = at.tb_next
+        where = f" ({at.tb_frame.f_globals.get('__name__', '?')}, line {at.tb_lineno})" if at is not None else ""
+        return cls(event_type, f"its row raised {type(error).__name__}{where}")
+
 
 class TranscriptError(AssemblyError, ValueError):
     """A recorded conversation that cannot be read.

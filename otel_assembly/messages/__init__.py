@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from otel_assembly._internal.faces import face, homes
-from otel_assembly.messages.chat import ROLES, ChatSummary
-from otel_assembly.messages.draft import MEDIA_TOKENS, Draft, spelled
+from otel_assembly.messages.chat import ChatSummary
+from otel_assembly.messages.describe import ROLES, spelled
+from otel_assembly.messages.draft import MEDIA_TOKENS, Draft
 from otel_assembly.messages.parts import read_content, read_parts
 from otel_assembly.messages.replacements import result_texts, shortened, summary_like
 from otel_assembly.messages.responses import ITEMS

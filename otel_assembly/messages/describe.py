@@ -1,12 +1,16 @@
-"""``describe()``: the one question the engine asks of an event of any framework.
+"""What a message is to the engine: ``describe()``, the one question that it asks of an event of any framework.
 
 Policies and the allocator never convert a message. What they need to know of it (what it is, the texts that the model
 would read, the tool calls it opens and closes) is an `EventFacts`, and ``describe`` is how each type of message gives
 it. A framework's module registers a row per type; nothing else in the engine knows that the type exists.
+
+A chat dict with one text is read here too (`chat_row`). Any other form of dicts is read in `chat`; what is made of
+parts, whoever's it is, with `draft`.
 """
 
 from __future__ import annotations
 
+import json
 from abc import get_cache_token
 from enum import StrEnum
 from functools import singledispatch
@@ -19,7 +23,9 @@ if TYPE_CHECKING:
 
     Row = TypeVar("Row", bound=Callable[..., Any])
 
-__all__ = ["EventFacts", "EventKind", "KindName", "ToolCallFacts", "describe"]
+#: Classes whose row is remembered; a program that makes classes without end makes us look up some of them again.
+_REMEMBERED: Final = 1024
+_LEGACY_CALL_ID: Final = "function_call"
 
 
 class EventKind(StrEnum):
@@ -125,8 +131,14 @@ class EventFacts(NamedTuple):
 
 _KINDS: Final = frozenset(EventKind)
 _MESSAGE_KINDS: Final = _KINDS - {EventKind.ALERT, EventKind.OTHER}
-#: Classes whose row is remembered; a program that makes classes without end makes us look up some of them again.
-_REMEMBERED: Final = 1024
+ROLES: Final[Mapping[str, EventKind]] = {
+    "system": EventKind.SYSTEM,
+    "developer": EventKind.SYSTEM,
+    "user": EventKind.REQUEST,
+    "assistant": EventKind.RESPONSE,
+    "tool": EventKind.TOOL_RESULT,
+    "function": EventKind.TOOL_RESULT,
+}
 
 
 class _Describe:
@@ -157,7 +169,7 @@ class _Describe:
                 raise
             raise DescribeError(kind, error.problem) from None  # a row that reads parts of several frameworks' messages
         except Exception as error:
-            raise DescribeError(kind, _problem(error)) from error
+            raise DescribeError.of_row(kind, error) from error
         if not isinstance(facts, EventFacts):
             raise DescribeError(kind, f"its row returned a {type(facts).__name__}, expected EventFacts")
         if facts.kind not in _KINDS:
@@ -196,19 +208,6 @@ class _Describe:
         return row
 
 
-def _problem(error: Exception) -> str:
-    """What went wrong inside a row, without a word of the event: messages of errors quote what they were given."""
-    if isinstance(error, AttributeError) and error.name:
-        return f"its {type(error.obj).__name__} has no {error.name!r}"
-    if isinstance(error, RecursionError) or (isinstance(error, ValueError) and "ircular" in str(error)):
-        return "it contains itself, or is nested too deeply"
-    at = error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    where = f" ({at.tb_frame.f_globals.get('__name__', '?')}, line {at.tb_lineno})" if at is not None else ""
-    return f"its row raised {type(error).__name__}{where}"
-
-
 def _no_row(event: Any) -> EventFacts:
     raise DescribeError(type(event))
 
@@ -223,3 +222,92 @@ describe: Final = _Describe(
         DescribeError: No row covers the event's type, or the event is not a message of the form its row reads.
     """,
 )
+
+
+def chat_row(other: Callable[[dict[str, Any], EventKind | None], EventFacts]) -> Callable[[dict[str, Any]], EventFacts]:
+    """The row of plain dicts: by far the most have a role and one text, for which nothing has to be collected.
+
+    Args:
+        other: Reads any other form, given what its role is; None where it has none that is known.
+    """
+
+    def row(message: dict[str, Any]) -> EventFacts:
+        role = message.get("role")
+        kind = ROLES.get(role) if isinstance(role, str) else None
+        content = message.get("content")
+        if content is None and "parts" not in message and "type" not in message:
+            content = ""  # it does no more than call tools
+        return other(message, kind) if kind is None or type(content) is not str else chat_facts(message, kind, content)
+
+    return row
+
+
+def chat_facts(message: Mapping[str, Any], kind: EventKind, text: str) -> EventFacts:
+    """What is told of a message of one text, with the tools that it calls, or that it answers."""
+    refusal = message.get("refusal")
+    fields = [refusal] if isinstance(refusal, str) else []
+    opens: list[str] = []
+    awaiting: list[str] = []
+    calls: list[ToolCallFacts] = []
+    if "tool_calls" in message or "function_call" in message:
+        calls = tool_calls(message, awaiting)
+        for call in calls:
+            opens.append(call.id)
+            fields += call[1:]
+    return EventFacts(
+        kind,
+        text,
+        fields=fields,
+        opens=opens,
+        closes=answers(message) if kind is EventKind.TOOL_RESULT else (),
+        awaiting=awaiting,
+        id=message["id"] if isinstance(message.get("id"), str) else None,
+        name=speaker(message),
+        calls=calls,
+    )
+
+
+def speaker(message: Mapping[str, Any]) -> str:
+    """Who speaks; the result of a tool is sent with the call's id, and has no name to send."""
+    name = message.get("name")
+    return name if isinstance(name, str) and message.get("role") != "tool" else ""
+
+
+def tool_calls(message: Mapping[str, Any], awaiting: list[str]) -> list[ToolCallFacts]:
+    """The calls that a message has beside its content; those that wait for an approval are put into `awaiting`."""
+    made: list[ToolCallFacts] = []
+    calls = message.get("tool_calls") or ()
+    if not isinstance(calls, (list, tuple)):
+        raise DescribeError(dict, f"its 'tool_calls' is a {type(calls).__name__}, expected a list")
+    for call in calls:
+        function = call.get("function") or call.get("custom") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(call.get("id"), str):
+            raise DescribeError(dict, "a tool call has no 'id' or no 'function'")
+        made.append(ToolCallFacts(call["id"], *_spell(function)))
+        if call.get("awaiting_approval") is True:
+            awaiting.append(call["id"])
+    legacy = message.get("function_call")
+    if isinstance(legacy, dict):
+        made.append(ToolCallFacts(_LEGACY_CALL_ID, *_spell(legacy)))
+    return made
+
+
+def _spell(function: Mapping[str, Any]) -> tuple[str, str]:
+    arguments = function.get("arguments", function.get("input", ""))
+    return str(function.get("name", "")), arguments if isinstance(arguments, str) else spelled(arguments)
+
+
+def answers(message: Mapping[str, Any]) -> list[str]:
+    """The calls a tool message answers; some recorders join parallel results and write ``tool_call_ids``."""
+    several = message.get("tool_call_ids")
+    if isinstance(several, list):
+        return [str(one) for one in several]
+    one = message.get("tool_call_id")
+    if isinstance(one, str):
+        return [one]
+    return [_LEGACY_CALL_ID] if message.get("role") == "function" else []
+
+
+def spelled(value: Any) -> str:
+    """A value as JSON; what JSON has no form for is written as Python would print it."""
+    return json.dumps(value, ensure_ascii=False, default=str)

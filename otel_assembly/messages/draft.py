@@ -1,13 +1,12 @@
-"""`Draft`: the facts of one message while its parts are read, whoever's form they have."""
+"""`Draft`: the facts of a message that is more than one text, while its parts are read, whoever's form they have."""
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.forks import new_lock
-from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts
+from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -135,11 +134,6 @@ class Draft:
             unknown=tuple(self.unknown) if self.unknown else (),
             **known,
         )
-
-
-def spelled(value: Any) -> str:
-    """A value as JSON; what JSON has no form for is written as Python would print it."""
-    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _warn(kind: str) -> None:

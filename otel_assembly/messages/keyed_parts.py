@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import DescribeError
-from otel_assembly.messages.draft import Draft, spelled
+from otel_assembly.messages.describe import spelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from otel_assembly.messages.draft import Draft
 
     #: Reads the content of a result or a document.
     Content = Callable[[Draft, Any], None]

@@ -9,11 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import DescribeError
-from otel_assembly.messages.draft import Draft, spelled
+from otel_assembly.messages.describe import spelled
 from otel_assembly.messages.keyed_parts import BEDROCK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from otel_assembly.messages.draft import Draft
 
 #: Where a part's text stands.
 _TEXTS: Final = {

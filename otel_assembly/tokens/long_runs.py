@@ -1,9 +1,9 @@
 """Long texts, counted exactly and in time, where a tokenizer takes seconds for a mebibyte of one character, or panics.
 
-A long run of one character is counted by a shorter one. Byte-pair merging joins the neighbours of the lowest rank first,
-and of several the leftmost. In a run all neighbours are alike, so that pairs of one length become tokens of twice that
-length, from the left, until no longer token exists. What stands around a run joins with no more of it than the longest
-token has, at each length. Beyond that, as many characters more as the last token has are one token more.
+A long run of one character is counted by a shorter one. Byte-pair merging joins the neighbours of the lowest rank
+first, and of several the leftmost. In a run all neighbours are alike, so that pairs of one length become tokens of
+twice that length, from the left, until no longer token exists. What stands around a run joins with no more of it than
+the longest token has, at each length. Beyond that, as many characters more as the last token has are one token more.
 """
 
 from __future__ import annotations

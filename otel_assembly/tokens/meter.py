@@ -11,9 +11,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
+from otel_assembly._internal.faces import Later
 from otel_assembly._internal.forks import new_lock
 from otel_assembly.errors import ConfigurationError, TokenizerError, UnknownNameError
-from otel_assembly.tokens.long_runs import count_long
 from otel_assembly.tokens.tool_schemas import canonical_json, form_of, schema_tokens
 from otel_assembly.tokens.vocabulary import (
     BUNDLED,
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     import tiktoken
 
     from otel_assembly.messages.describe import EventFacts
+    from otel_assembly.tokens import long_runs
+else:
+    long_runs = Later("otel_assembly.tokens.long_runs")
 
 #: From so many characters on, counting takes more than asking how.
 _LONG: Final = 16_384
@@ -102,7 +105,7 @@ class TiktokenCounter:
                 return len(encoding.encode_ordinary(text))
             bundled = BUNDLED.get(self.name)
             splits = bundled.splits_trailing_space if bundled is not None else None
-            return count_long(encoding, text, splits_trailing_space=splits)
+            return long_runs.count_long(encoding, text, splits_trailing_space=splits)
         except BaseException as error:
             # A panic of the Rust core is no Exception, so no caller's handler would ever see it.
             if type(error).__name__ != "PanicException":

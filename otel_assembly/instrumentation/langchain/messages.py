@@ -52,28 +52,23 @@ _PIECES: Final = frozenset({"tool_call_chunk", "server_tool_call_chunk", "input_
 
 @describe.register(BaseMessage)
 def _(message: BaseMessage) -> EventFacts:
-    calls = list(_each_call(message))
-    draft = Draft()
+    calls, extra = list(_each_call(message)), message.additional_kwargs
+    usage: Mapping[str, Any] = getattr(message, "usage_metadata", None) or {}
+    billed, made = usage.get("input_tokens") or None, usage.get("output_tokens") or None
+    name = "" if isinstance(message, ToolMessage) else message.name or ""
+    kind, own, closes = _kind(message), message.id or None, _closes(message)
     content: Any = message.content
-    if isinstance(content, str):
-        draft.text(content)  # by far the most
-    else:
-        read_content(draft, _unrepeated(content, calls) if isinstance(content, list) else content)
-    draft.text(message.additional_kwargs.get("refusal"))
-    kind = _kind(message)
+    if isinstance(content, str) and not (calls or extra.get("refusal") or extra.get("function_call")):
+        # By far the most messages are of one text: nothing has to be collected for them.
+        return EventFacts(kind, content, closes=closes, id=own, name=name, billed_tokens=billed, output_tokens=made)
+    draft = Draft()
+    read_content(draft, _unrepeated(content, calls) if isinstance(content, list) else content)
+    draft.text(extra.get("refusal"))
     if kind is EventKind.REQUEST and draft.results and not draft.said:
         kind = EventKind.TOOL_RESULT  # Anthropic's results, in blocks
-    _spell_calls(draft, calls, message.additional_kwargs.get("function_call"))
-    usage: Mapping[str, Any] = getattr(message, "usage_metadata", None) or {}
-    closes = (*draft.closes, *_closes(message))
-    draft.texts, draft.closes = tuple(draft.texts), closes  # type: ignore[assignment]  # complete from here on
-    return draft.facts(
-        kind,
-        {"id": message.id or None},
-        "" if isinstance(message, ToolMessage) else message.name or "",
-        billed_tokens=usage.get("input_tokens") or None,
-        output_tokens=usage.get("output_tokens") or None,
-    )
+    _spell_calls(draft, calls, extra.get("function_call"))
+    draft.texts, draft.closes = tuple(draft.texts), (*draft.closes, *closes)  # type: ignore[assignment]  # complete now
+    return draft.facts(kind, {"id": own}, name, billed_tokens=billed, output_tokens=made)
 
 
 _READ: Final = ("id", "content", "name", "additional_kwargs")
