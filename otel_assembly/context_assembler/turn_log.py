@@ -169,7 +169,7 @@ class TurnLog:
         history, items, atoms = self._history, self._items, self._history.pairing.atoms
         newest = history.offset(len(items)) // size
         waiting = {atoms[at] for at in history.pairing.pending_calls(-1)}
-        joined = filter(history.pairing.is_joined, history.pairing.changed[self._changes :])
+        joined = filter(history.pairing.joined.__contains__, history.pairing.changed[self._changes :])
         moved = {at for atom in {*joined, *(waiting ^ self._waiting)} for at in history.pairing.members(atom)}
         for at in (*moved, *range(self._grouped, len(items))):
             step = history.offset(atoms[at]) // size

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otel_assembly.history.tool_pairs import ANSWERS, ASKS, ECHO, ORPHAN, PAIRED, Pairing, broken_atoms
+from otel_assembly.history.tool_pairs import ANSWERS, ECHO, PAIRED, Pairing, broken_atoms
 from otel_assembly.history.view import Run, is_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from otel_assembly.history.history import History
 
@@ -26,46 +26,21 @@ def unpaired(pairing: Pairing, newest_first: Iterable[int], newest_response: int
         newest_first: The selection.
         newest_response: The newest response of what was selected from.
     """
-    atoms, flags, links, incomplete = pairing.atoms, pairing.flags, pairing.links, pairing.incomplete
-    lost: set[int] = set()
-    paired = [position for position in newest_first if flags[position] & PAIRED]
-    asked: set[int] = set()
-    balance: dict[int, int] = {}
-    for position in paired:
-        flag, atom = flags[position], atoms[position]
-        if flag & ANSWERS:
-            balance[atom] = balance.get(atom, 0) - links[position]
-        elif flag & ASKS:
-            asked.add(atom)
-            balance[atom] = balance.get(atom, 0) + links[position]
-        elif flag & ORPHAN:
-            lost.add(position)
-        else:
-            balance.setdefault(atom, 0)
-    doubtful = {
-        atom
-        for atom, rest in balance.items()
-        if rest or atom not in asked or atom in incomplete or pairing.is_joined(atom)
-    }
-    if doubtful:
-        of_doubt = [position for position in paired if atoms[position] in doubtful]
-        lost.update(_broken(pairing, of_doubt, newest_response))
-    return lost
-
-
-def _broken(pairing: Pairing, positions: list[int], newest_response: int) -> Iterator[int]:
-    """Of items in atoms that may have lost some of theirs, those in atoms that have."""
     atoms, flags, links = pairing.atoms, pairing.flags, pairing.links
+    paired = [position for position in newest_first if flags[position] & PAIRED]
     opened: dict[int, int] = {}
     closed: dict[int, int] = {}
-    for position in positions:
-        side = closed if flags[position] & ANSWERS else opened
-        side[atoms[position]] = side.get(atoms[position], 0) + links[position]
-    for position in positions:
-        atom = atoms[position]
-        lost = pairing.has_lost_some(atom, opened.get(atom, 0), closed.get(atom, 0))
-        if (lost or not pairing.is_sendable(position, newest_response)) and not flags[position] & ORPHAN:
-            yield position
+    for position in paired:
+        side, atom = closed if flags[position] & ANSWERS else opened, atoms[position]
+        side[atom] = side.get(atom, 0) + links[position]
+    lost: set[int] = set()
+    for atom in opened.keys() | closed:
+        asked, answered = opened.get(atom, 0), closed.get(atom, 0)
+        if (not asked or asked != answered or atom in pairing.incomplete or atom in pairing.joined) and (
+            pairing.has_lost_some(atom, asked, answered) or not pairing.is_sendable(atom, newest_response)
+        ):
+            lost.add(atom)
+    return {position for position in paired if atoms[position] in lost} if lost else lost
 
 
 def echoes_stand(history: History, runs: Sequence[Run]) -> bool:

@@ -47,6 +47,7 @@ class Pairing:
         flags: `ORPHAN`, `ECHO`, `ASKS`, `ANSWERS` … of each item.
         links: How many calls an item opens, or how many it closes.
         incomplete: Of each atom with unanswered calls, by its position: all its items so far.
+        joined: Of each atom that was made of several, how many calls it opens.
         changed: The atoms that had their last call answered, or became one of several, each time.
         given_up: The items that ask for something that nobody has answered, and nobody will; ascending.
         turned: The items of each atom that the newest item may have made sendable, or unsendable.
@@ -57,7 +58,6 @@ class Pairing:
     __slots__ = (
         "_answered",
         "_awaits",
-        "_joined",
         "_missing",
         "_open",
         "_unanswered",
@@ -66,6 +66,7 @@ class Pairing:
         "flags",
         "given_up",
         "incomplete",
+        "joined",
         "last_response",
         "links",
         "span",
@@ -88,8 +89,7 @@ class Pairing:
         self._missing: dict[int, int] = {}
         #: By item, the ids of its unanswered calls that explicitly await an approval.
         self._awaits: dict[int, list[str]] = {}
-        #: Calls that an atom made of several opens.
-        self._joined: dict[int, int] = {}
+        self.joined: dict[int, int] = {}
         self._answered: OrderedDict[str, int] = OrderedDict()
 
     def frozen(self) -> Pairing:
@@ -100,7 +100,7 @@ class Pairing:
         copied.last_response, copied.span = self.last_response, self.span
         copied._unanswered, copied._missing = dict(self._unanswered), dict(self._missing)
         copied._awaits = {ask: list(calls) for ask, calls in self._awaits.items()}
-        copied._joined = dict(self._joined)
+        copied.joined = dict(self.joined)
         return copied
 
     def append(self, facts: EventFacts) -> int:
@@ -227,7 +227,7 @@ class Pairing:
             members = sorted(position for atom in atoms for position in self.members(atom))
             for position in members:
                 self.atoms[position] = first
-            self._joined[first] = sum(self.links[position] for position in members if self.flags[position] & ASKS)
+            self.joined[first] = sum(self.links[position] for position in members if self.flags[position] & ASKS)
             missing = 0
             for atom in atoms:
                 missing += self._missing.pop(atom, 0)
@@ -281,16 +281,12 @@ class Pairing:
             if not self._is_abandoned(members, newest_response):
                 yield from members
 
-    def is_joined(self, atom: int) -> bool:
-        """Whether an atom has become one of several."""
-        return atom in self._joined
-
     def has_lost_some(self, atom: int, opened: int, closed: int) -> bool:
         """Whether a selection with so many of an atom's calls and answers has lost some of it."""
         return (
             not opened
             or ((opened != closed or atom in self._missing) and opened - closed != self._missing.get(atom, 0))
-            or (atom in self._joined and opened != self._joined[atom])
+            or (atom in self.joined and opened != self.joined[atom])
         )
 
 

@@ -287,13 +287,11 @@ class View(Sequence[Any]):
 
     def backward(self) -> Iterator[int]:
         """Positions from the newest item, on demand."""
-        return chain.from_iterable(self.chunks_backward())
-
-    def chunks_backward(self) -> Iterator[list[int]]:
-        """Positions from the newest item, some dozens at a time, on demand."""
-        for column, start, stop in reversed(self.segments):
-            for upper in range(stop, start, -_CHUNK):
-                yield list(column.positions(max(start, upper - _CHUNK), upper))[::-1]
+        return chain.from_iterable(
+            reversed(column.positions(max(start, upper - _CHUNK), upper))
+            for column, start, stop in reversed(self.segments)
+            for upper in range(stop, start, -_CHUNK)
+        )
 
     def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
         """The index of the first item that is, or else equals, `value`."""

@@ -14,7 +14,6 @@ from otel_assembly.messages.describe import (
     EventFacts,
     EventKind,
     answers,
-    chat_facts,
     chat_row,
     describe,
     speaker,
@@ -35,17 +34,18 @@ _GEMINI: Final[Mapping[Any, EventKind]] = {**ROLES, "model": EventKind.RESPONSE,
 _LONGEST_ROLE: Final = 40
 
 
-@describe.register(dict)
-@chat_row
-def _(message: dict[str, Any], kind: EventKind | None) -> EventFacts:
+def _read_other(message: dict[str, Any], kind: EventKind | None) -> EventFacts:
     content = message.get("content")
     if kind is None or (content is None and (message.get("parts") is not None or _is_item(message))):
         return _by_keys(message, message.get("role"))
     if content is None:
-        return chat_facts(message, kind, "")
+        return _read_chat({**message, "content": ""})
     draft = Draft()
     read_content(draft, content)
     return _read(draft, message, kind)
+
+
+_read_chat = describe.register(dict, chat_row(_read_other))
 
 
 def _by_keys(message: dict[str, Any], role: Any) -> EventFacts:

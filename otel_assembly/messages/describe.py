@@ -237,34 +237,31 @@ def chat_row(other: Callable[[dict[str, Any], EventKind | None], EventFacts]) ->
         content = message.get("content")
         if content is None and "parts" not in message and "type" not in message:
             content = ""  # it does no more than call tools
-        return other(message, kind) if kind is None or type(content) is not str else chat_facts(message, kind, content)
+        if kind is None or type(content) is not str:
+            return other(message, kind)
+        refusal = message.get("refusal")
+        fields = [refusal] if isinstance(refusal, str) else []
+        opens: list[str] = []
+        awaiting: list[str] = []
+        calls: list[ToolCallFacts] = []
+        if "tool_calls" in message or "function_call" in message:
+            calls = tool_calls(message, awaiting)
+            for call in calls:
+                opens.append(call.id)
+                fields += call[1:]
+        return EventFacts(
+            kind,
+            content,
+            fields=fields,
+            opens=opens,
+            closes=answers(message) if kind is EventKind.TOOL_RESULT else (),
+            awaiting=awaiting,
+            id=message["id"] if isinstance(message.get("id"), str) else None,
+            name=speaker(message),
+            calls=calls,
+        )
 
     return row
-
-
-def chat_facts(message: Mapping[str, Any], kind: EventKind, text: str) -> EventFacts:
-    """What is told of a message of one text, with the tools that it calls, or that it answers."""
-    refusal = message.get("refusal")
-    fields = [refusal] if isinstance(refusal, str) else []
-    opens: list[str] = []
-    awaiting: list[str] = []
-    calls: list[ToolCallFacts] = []
-    if "tool_calls" in message or "function_call" in message:
-        calls = tool_calls(message, awaiting)
-        for call in calls:
-            opens.append(call.id)
-            fields += call[1:]
-    return EventFacts(
-        kind,
-        text,
-        fields=fields,
-        opens=opens,
-        closes=answers(message) if kind is EventKind.TOOL_RESULT else (),
-        awaiting=awaiting,
-        id=message["id"] if isinstance(message.get("id"), str) else None,
-        name=speaker(message),
-        calls=calls,
-    )
 
 
 def speaker(message: Mapping[str, Any]) -> str:

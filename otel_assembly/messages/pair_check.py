@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from otel_assembly.messages.describe import EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
     from otel_assembly.messages.describe import EventFacts
 
@@ -34,26 +34,15 @@ def broken_pairs(facts: Sequence[EventFacts]) -> list[int]:
                 open_calls.setdefault(call, []).append(position)
         elif one.closes or one.kind == EventKind.TOOL_RESULT:
             waiting = {call: list(open_calls.get(call, ())) for call in one.closes}
-            taken = [(call, waiting[call].pop()) for call in one.closes if waiting[call]]
-            if not one.closes or not all(
-                waiting_for or (one.restates and call in answered)
-                for call, waiting_for in _with_asks(one.closes, open_calls)
-            ):
+            taken = [(call, waiting[call].pop() if waiting[call] else -1) for call in one.closes]
+            if not taken or any(ask < 0 and not (one.restates and call in answered) for call, ask in taken):
                 broken.append(position)
                 continue
             open_calls.update(waiting)
             for call, ask in taken:
                 answered.add(call)
-                while awaiting[ask].count(call) > open_calls[call].count(ask):
+                while ask >= 0 and awaiting[ask].count(call) > open_calls[call].count(ask):
                     awaiting[ask].remove(call)
     for positions in open_calls.values():
         broken += (ask for ask in positions if ask < last_response and not awaiting[ask])
     return sorted(set(broken))
-
-
-def _with_asks(calls: Sequence[str], open_calls: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, bool]]:
-    """Each call with whether a call of its id is still open for it; one id may be asked for several times."""
-    used: dict[str, int] = {}
-    for call in calls:
-        used[call] = used.get(call, 0) + 1
-        yield call, used[call] <= len(open_calls.get(call, ()))

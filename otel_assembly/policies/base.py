@@ -282,9 +282,7 @@ def newest_request(view: View) -> list[int]:
     request = history.newest_request(view)
     if request < 0 or not history.flags(request) & ANSWERS:
         return [request] if request >= 0 else []
-    atom = history.atom(request)
-    members = range(atom, min(len(history), atom + history.pairing.span + 1))
-    return [position for position in members if history.atom(position) == atom and view.holds(position)]
+    return [position for position in history.pairing.members(history.atom(request)) if view.holds(position)]
 
 
 _NON_CONVERSATION: Final = frozenset({EventKind.ALERT, EventKind.OTHER})
