@@ -101,7 +101,7 @@ if TYPE_CHECKING:
         SqliteKnowledgeStore,
         WorkingMemoryAggregate,
     )
-    from otel_assembly.ledger.record import Breakpoints, Prefix, Totals
+    from otel_assembly.ledger.figures import Breakpoints, Prefix, Totals
     from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, describe
     from otel_assembly.policies import (
         AlertPolicy,
@@ -300,7 +300,7 @@ _NAMES: Final = {
         "AggregateTrigger ConversationSummaryAggregate DiskKnowledgeStore KnowledgeStore MemoryKnowledgeStore "
         "SqliteKnowledgeStore WorkingMemoryAggregate"
     ),
-    "ledger.record": "Breakpoints Prefix Totals",
+    "ledger.figures": "Breakpoints Prefix Totals",
     "messages.describe": "EventFacts EventKind ToolCallFacts describe",
     "policies": (
         "AlertPolicy AssemblyPolicy BudgetPolicy ConversationPolicy DecidingPolicy EpisodicMemoryPolicy "

@@ -9,15 +9,17 @@ from otel_assembly._internal.forks import worked_out_once
 from otel_assembly.decision import Decision, DecisionOutcome
 from otel_assembly.ledger.decisions import decisions_of, exits_of
 from otel_assembly.ledger.display import html_of, line_of
+from otel_assembly.ledger.figures import breakpoints_of
+from otel_assembly.ledger.record import prefix_of, tokens_by_kind, totals_of
 from otel_assembly.ledger.snapshot import item_text
-from otel_assembly.ledger.totals import breakpoints_of, prefix_of, tokens_by_kind, totals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from otel_assembly import events
     from otel_assembly.events import AssemblyCompleted, HaltEvent
-    from otel_assembly.ledger.record import Breakpoints, Prefix, Record, Totals
+    from otel_assembly.ledger.figures import Breakpoints, Prefix, Totals
+    from otel_assembly.ledger.record import Record
 else:
     events = Later("otel_assembly.events")
 
@@ -94,7 +96,7 @@ class Assembly:
     @property
     def breakpoints(self) -> Breakpoints:
         """Where a marker of explicit cache control pays, for providers that want one."""
-        return breakpoints_of(self._record, self.prefix)
+        return breakpoints_of(self.prefix, len(self._record.prompts_out), len(self._record.view_out))
 
     def __iter__(self) -> Iterator[list[Any]]:
         """``prompts, events = assembly``."""

@@ -322,7 +322,7 @@ def _compactions(step: Step, compactions: Sequence[Compaction], ledger: Ledger) 
         # What a summary that goes on standing stands for is known already, and is as long as the conversation.
         if result is not None and (compaction.attempts or result not in ledger.leaves):
             provenance = _ids(step, compaction.events)
-            ledger.remember_leaves(result, provenance)
+            ledger.leaves.remember(result, provenance)
             yield StepCompaction(provenance, result, tuple(compaction.attempts))
 
 

@@ -6,15 +6,16 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly._internal.slices import LISTED
+from otel_assembly.ledger.record import totals_of
 from otel_assembly.ledger.snapshot import PendingUsage, Step
-from otel_assembly.ledger.totals import totals_of
 from otel_assembly.tokens import CalibratedCounter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from otel_assembly._internal.slices import Slices
-    from otel_assembly.ledger.record import Record, Totals
+    from otel_assembly.ledger.figures import Totals
+    from otel_assembly.ledger.record import Record
     from otel_assembly.recorder import Recording
 
 logger = logging.getLogger("otel_assembly")

@@ -10,7 +10,7 @@ from otel_assembly.decision import DecisionOutcome, DecisionReason
 from otel_assembly.history.broken_pairs import echoes_stand
 from otel_assembly.history.history import ListHistory
 from otel_assembly.history.view import Run, View, complement, difference, intersection, is_in, merged, runs_of, to_runs
-from otel_assembly.ledger.filtered_output import FilteredOutput
+from otel_assembly.ledger.filtered_output import PIECES, FilteredOutput
 from otel_assembly.ledger.snapshot import ItemGroup, ItemIds, NumberedHistory, item_id_runs
 from otel_assembly.matching.event_index import EventMatcher, moved
 from otel_assembly.matching.sequence_diff import diff_sequences
@@ -66,7 +66,7 @@ def match(
     kept = diff.kept
     part = _part(view, kept) if diff.in_order else None
     if part is not None and _the_very(inputs, events, diff) and (ledger.observed or all(map(is_, events, part))):
-        filtered = FilteredOutput.of(view, kept) if grows else None
+        filtered = FilteredOutput.of(view, kept) if grows and len(kept) >= PIECES else None
         if filtered is not None:
             ledger.filtered[step.index] = filtered
             _take_filtered(step, filtered, otherwise)
@@ -97,7 +97,7 @@ def _sources(step: Step, diff: SequenceDiff, gone: Sequence[Run], ledger: Ledger
         if new and left:
             parts = [[(one, one + 1)] for one in indexes] if len(indexes) == len(new) else [left]
             for item, part in zip(new, parts, strict=False):
-                found[item] = ledger.leaves_of(item_id_runs(step.view_in.pick(part), step.numbered_in))
+                found[item] = ledger.leaves.of(item_id_runs(step.view_in.pick(part), step.numbered_in))
         low, new = max(low, at + 1), []
     return found
 

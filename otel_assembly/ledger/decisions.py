@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from otel_assembly.decision import Decision, DecisionOutcome, DecisionReason
-from otel_assembly.ledger.ledger_diff import entered, exits_from_the_prompt
-from otel_assembly.ledger.snapshot import gone, item_text
+from otel_assembly.ledger.record import exits_from_the_prompt
+from otel_assembly.ledger.snapshot import entered, gone, item_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from otel_assembly.ledger.totals import tokens_by_kind, totals_of
+from otel_assembly.ledger.record import tokens_by_kind, totals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 #: A part of fewer pieces is better held as intervals.
-_PIECES: Final = 16
+PIECES: Final = 16
 
 
 class FilteredOutput:
@@ -43,8 +43,8 @@ class FilteredOutput:
 
     @staticmethod
     def of(view: View, kept: Sequence[Run]) -> FilteredOutput | None:
-        """What stays in order, if it is in many pieces of one growing column."""
-        if len(kept) < _PIECES or _growing(view) is None:
+        """What stays in order, if that is of one growing column; asked where it is in many pieces."""
+        if _growing(view) is None:
             return None
         made = FilteredOutput(view)
         return made if made._take(len(view), kept) else None

@@ -8,18 +8,21 @@ changed, and not what the conversation has grown to.
 from __future__ import annotations
 
 import uuid
+from itertools import islice
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from otel_assembly._internal.forks import in_child, new_lock
 from otel_assembly._internal.registry import Registry
-from otel_assembly._internal.slices import SLICE, InTurn
+from otel_assembly._internal.slices import LISTED, SLICE, InTurn
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.history import History, ListHistory
 from otel_assembly.history.read_events import ReadEvent, ReadEvents
-from otel_assembly.history.view import Run, View, difference, intersection, is_in, merged
+from otel_assembly.history.view import Run, View, difference, is_in, merged, to_runs
+from otel_assembly.ledger.made_items import Leaves, changed_since_made, made_before, made_by
 from otel_assembly.ledger.read_input import numbered_read
+from otel_assembly.ledger.rearranged import recognised, renewed, still_told
 from otel_assembly.ledger.snapshot import (
     FIRST_MADE,
     ItemIds,
@@ -28,20 +31,10 @@ from otel_assembly.ledger.snapshot import (
     PendingUsage,
     Snapshot,
 )
-from otel_assembly.matching.event_index import EventMatcher
-from otel_assembly.matching.sequence_diff import diff_sequences
-from otel_assembly.messages.content_snapshot import (
-    DescribedEvent,
-    DescribedEvents,
-    changed,
-    contents,
-    equal,
-    readable,
-    says_the_same,
-)
+from otel_assembly.messages.content_snapshot import DescribedEvent, DescribedEvents, contents, equal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from otel_assembly._internal.slices import Slices
     from otel_assembly.context import Context
@@ -54,15 +47,13 @@ Key = TypeVar("Key")
 
 #: Ledgers that are known only by a conversation id; the least recently used are forgotten beyond it.
 LEDGERS_BY_ID: Final = 1_000
-#: Items that steps made whose own origins are remembered.
-_SUMMARIES: Final = 64
-
-
 #: So many messages are compared with what they said in the time in which a slice is read.
 _COMPARED: Final = 2_048
 
 #: What counts tokens, and its generation: where that is another, so are they.
 CountedBy: TypeAlias = tuple[str, int]
+#: An item at first sight: its id, its history with the ids there, and its position.
+Arrival: TypeAlias = tuple[int, NumberedHistory, int]
 
 
 class Ledger:
@@ -103,7 +94,7 @@ class Ledger:
         #: The last stable prefix that was hashed: its prompts, its events and the state of the hash.
         self.hashed_prefix: tuple[tuple[str, ...], View, Any] | None = None
         #: What a step made of others, by its item id: theirs, of those that nobody made.
-        self.leaves: dict[int, tuple[tuple[int, int], ...]] = {}
+        self.leaves = Leaves()
 
     def take(self, count: int) -> int:
         """Give `count` new items their item ids; the first is returned."""
@@ -118,61 +109,57 @@ class Ledger:
             self._next_made += 1
             return self._next_made - 1
 
-    def told_of(self, by: CountedBy, table: TokenTable, item_ids: ItemIds) -> Sequence[Run]:
-        """The items that a reader knows as they are, as runs: not those that are counted otherwise now."""
-        if self._told_by != by:
-            return ()
-        known, upto = self._told_table if self._told_table is not None else (table, 0)
-        corrected = table.corrected[upto if known is table else 0 :]
-        return difference(self._told, merged((item_ids.of(at), item_ids.of(at) + 1) for at in corrected))
+    def arrivals(
+        self, source: LedgerInput, steps: Sequence[Step], by: CountedBy, table: TokenTable
+    ) -> Slices[list[Arrival]]:
+        """What came in, or steps made, that no recorded assembly has told of as it is: also what is counted anew.
 
-    def tell(self, assembly_id: str, items: Iterable[Run], by: CountedBy, table: TokenTable) -> None:
-        """A reader knows of this assembly now, and of all that came in and that its steps made."""
-        self._told = merged([*(self._told if self._told_by == by else ()), *items])
+        Args:
+            source: What came in.
+            steps: What was done with it.
+            by: What counts it.
+            table: The tokens of the input's history.
+        """
+        numbered, view = source.numbered, source.view
+        item_id, told = numbered.item_ids.of, self._told if self._told_by == by else []
+        known, upto = self._told_table or (table, 0)
+        if told and (corrected := table.corrected[upto if known is table else 0 :]):
+            told = difference(told, merged((item_id(at), item_id(at) + 1) for at in corrected))
+        new = difference(merged([(first, last + 1) for first, last in source.runs]), told)
+        positions = numbered.item_ids.find([item for run in new for item in range(*run)])
+        found: dict[int, tuple[NumberedHistory, int]] = {}
+        while some := list(islice(positions, LISTED)):
+            found.update([(item_id(position), (numbered, position)) for position in some if view.holds(position)])
+            if len(some) == LISTED:
+                yield
+        for step in steps:
+            for (_, item), position in zip(step.created, step.created_positions, strict=True):
+                if not is_in(told, item):
+                    found.setdefault(item, (step.numbered_out, position))
+        return [(item, *place) for item, place in found.items()]
+
+    def tell(
+        self, assembly_id: str, source: LedgerInput, steps: Sequence[Step], by: CountedBy, table: TokenTable
+    ) -> None:
+        """A reader knows of this assembly now, of all that came in, and of what its steps made."""
+        told = [(first, last + 1) for first, last in source.runs]
+        for step in steps:
+            told += [(item, item + 1) for _, item in step.created]
+        self._told = merged([*told, *self._told] if self._told_by == by else told)
         self._told_by, self._told_table = by, (table, len(table.corrected))
         self.recorded_id = assembly_id
 
-    def leaves_of(self, runs: Iterable[Run]) -> list[Run]:
-        """Items as runs ``[first, last]``: in the place of what steps made, what that stands for."""
-        found = merged((first, last + 1) for first, last in runs)
-        made = [item for item in self.leaves if is_in(found, item)]
-        left = difference(found, merged((item, item + 1) for item in made))
-        theirs = ((first, last + 1) for item in made for first, last in self.leaves[item])
-        return [(start, stop - 1) for start, stop in merged([*left, *theirs])]
-
-    def made_by(self, step: Step) -> tuple[tuple[Any, int], ...]:
+    def made_by(self, step: Step) -> Sequence[tuple[Any, int]]:
         """What this step put in in the last assembly, with the item ids, and what is not in yet and did not change."""
-        last = self.last
-        if last is None or not last.did(step.index, step.policy):
-            return ()
-        before = last.steps[step.index]
-        if not before.created:
-            return ()
-        there = step.numbered_in.among(before.injected)
-        if self.observed and step.earlier:
-            there |= step.earlier[0].numbered_in.among(before.injected)
-        said = dict(before.created_texts)
-        return tuple(
-            (event, item) for event, item in before.created if item not in there and self._says(event, said[item])
-        )
-
-    def _says(self, event: Any, texts: Sequence[str]) -> bool:
-        """Whether an event still says what it said; a dict can be changed in place."""
-        return not isinstance(event, dict) or ((facts := self.facts_of(event)) is not None and facts.texts == texts)
-
-    def remember_leaves(self, item: int, leaves: tuple[tuple[int, int], ...]) -> None:
-        """What an item that a step made stands for, for as long as it may come in and be compacted itself."""
-        self.leaves[item] = leaves
-        while len(self.leaves) > _SUMMARIES:
-            del self.leaves[next(iter(self.leaves))]
+        return made_by(self.last, step, self.facts_of, observed=self.observed)
 
     @property
     def size(self) -> int:
         """How many events it holds."""
-        histories = {id(numbered.history): len(numbered.history) for numbered in self.step_outputs.values()}
+        histories = [numbered.history for numbered in self.step_outputs.values()]
         if self._numbered is not None:
-            histories[id(self._numbered.history)] = len(self._numbered.history)
-        return sum(histories.values())
+            histories.append(self._numbered.history)
+        return sum(map(len, set(histories)))
 
     def turn(self) -> int:
         """Count an assembly; its number, from 0, is returned."""
@@ -231,25 +218,20 @@ class Ledger:
         if numbered is None:
             numbered = self._numbered = NumberedHistory(ListHistory(), ItemIds())
         known = len(numbered.history)
-        if not (
-            (yield from self._said_before(numbered, events, known))
-            or self._grown(events, known)
-            or self._renewed(numbered, events, known)
-        ):
-            return (yield from self._rearranged(numbered, events))
+        if not ((yield from self._said_before(numbered, events, known)) or self._grown(events, known)):
+            if not renewed(numbered, events[:known], self._contents, self.described):
+                return (yield from self._rearranged(numbered, events))
+            self._last_list = list(events)
         new = events[known:]
         if new:
-            made = self._made_before(new)
+            created = self.last.created if self.observed and self.last is not None else ()
+            made = made_before(created, numbered, new, self.facts_of) if created else [None] * len(new)
             yield from self._take(numbered, new, made)
-            places = {item: at for at, item in enumerate(made, known) if item is not None}
-            if places:
-                self._told = difference(self._told, _as_runs(self._changed_since_made(numbered, places)))
+            if created:
+                places = {item: at for at, item in enumerate(made, known) if item is not None}
+                changed = changed_since_made(self.last, numbered, places)
+                self._told = difference(self._told, to_runs(sorted(changed)))
         return LedgerInput(numbered, numbered.history.view(), self._last_list)
-
-    def _changed_since_made(self, numbered: NumberedHistory, places: Mapping[int, int]) -> list[int]:
-        """Of the items at these places those that the last assembly put in, and that say something else now."""
-        said = (one for step in (self.last.steps if self.last is not None else ()) for one in step.created_texts)
-        return [item for item, texts in said if item in places and texts != numbered.history.facts(places[item]).texts]
 
     def _take(
         self, numbered: NumberedHistory, events: Sequence[Any], made: Sequence[int | None] | None
@@ -316,30 +298,6 @@ class Ledger:
         numbered = self._numbered
         return numbered is None or not numbered.history.of_dicts or equal(self._contents, contents(events[:known]))
 
-    def _renewed(self, numbered: NumberedHistory, events: list[Any], known: int) -> bool:
-        """Whether a list holds fresh objects of the events that it held, each of which says what it said, and more.
-
-        They are compared as lists; one by one only those that are not the same to the last attribute.
-        """
-        held, fresh = numbered.history.events, events[:known]
-        if len(fresh) < known or not all(map(is_, map(type, held), map(type, fresh))) or not readable(fresh):
-            return False
-        read: dict[int, DescribedEvent] = {}
-        try:
-            for at in changed(self._contents, contents(fresh)):
-                read[at] = self.described.of(fresh[at])
-                if not says_the_same(DescribedEvent(self._contents[at], numbered.history.facts(at)), read[at]):
-                    return False
-        except Exception:  # noqa: BLE001  # a foreign type's comparison is not ours to trust
-            return False
-        for at, one in read.items():
-            self._contents[at] = one.content
-        numbered.renew(
-            fresh, {at: one.facts for at, one in read.items() if one.facts.id != numbered.history.facts(at).id}
-        )
-        self._last_list = list(events)
-        return True
-
     def _number(self, numbered: NumberedHistory, known: Sequence[int | None]) -> None:
         """Give the newest items of a numbered history their item ids: those that they have already, or new ones."""
         unnumbered = 0
@@ -351,37 +309,6 @@ class Ledger:
             unnumbered = 0
             if item_id >= 0:
                 numbered.item_ids.extend(1, item_id)
-
-    def _recognised(self, old: NumberedHistory, events: list[Any]) -> list[int | None]:
-        """The item ids of those events that came in, or were sent, before."""
-        item_ids: list[int | None] = [None] * len(events)
-        last = self.last
-        if self.observed and last is not None and last.numbered is not old:
-            sent = list(last.numbered.of(last.kept))
-            found = diff_sequences(list(last.kept), events, read=self.facts_of).found()
-            item_ids = [None if at is None else sent[at] for at in found]
-        for known in (lambda new: self._came_before(old, new), self._made_before):
-            if None in item_ids:
-                taken = set(item_ids)
-                places = [place for place, item_id in enumerate(item_ids) if item_id is None]
-                for place, item_id in zip(places, known([events[place] for place in places]), strict=True):
-                    item_ids[place] = None if item_id in taken else item_id
-        return item_ids
-
-    def _came_before(self, old: NumberedHistory, events: list[Any]) -> list[int | None]:
-        found = diff_sequences(old.history.events, events, old.places, read=self.facts_of).found()
-        return [None if at is None else old.item_ids.of(at) for at in found]
-
-    def _made_before(self, events: Sequence[Any]) -> list[int | None]:
-        """The item ids of those events that a step of the last assembly made: its output is this input."""
-        made = list(self.last.created) if self.observed and self.last is not None else []
-        if made and self._numbered is not None:
-            there = self._numbered.among(item for _, item in made)
-            made = [one for one in made if one[1] not in there]
-        if not made:
-            return [None] * len(events)
-        found = EventMatcher([event for event, _ in made], read=self.facts_of).match(events)
-        return [None if at is None else made[at][1] for at in found]
 
     def facts(self, event: Any) -> EventFacts:
         """What is known of an event, which is read if it was not.
@@ -410,7 +337,8 @@ class Ledger:
         except BaseException:  # also where whoever waits for it is cancelled
             self._contents, self._all_dicts = before, were_dicts
             raise
-        self._number(numbered, self._recognised(old, events))
+        sent = self.last if self.observed else None
+        self._number(numbered, recognised(old, events, sent, self.facts_of))
         self._forget(old, before, numbered)
         self._numbered = numbered
         self._last_list = list(events)
@@ -418,32 +346,10 @@ class Ledger:
 
     def _forget(self, old: NumberedHistory, before: Sequence[Any], new: NumberedHistory) -> None:
         """Of what a reader was told, forget what is not here any more, and what says something else than it did."""
-        here = dict(zip(new.item_ids.all(), range(len(new.item_ids)), strict=True))
-        self.leaves = {item: leaves for item, leaves in self.leaves.items() if item in here}
-        if not self._told:
-            return
-        stays = _as_runs((*here, *(item for _, item in (self.last.created if self.last is not None else ()))))
-        changed = [
-            item
-            for at, item in enumerate(old.item_ids.all())
-            if item in here and not self._is_as_it_was(old, before, at, new, here[item])
-        ]
-        changed += self._changed_since_made(new, here)
-        self._told = difference(intersection(self._told, stays), _as_runs(changed))
-
-    def _is_as_it_was(
-        self, old: NumberedHistory, before: Sequence[Any], at: int, new: NumberedHistory, place: int
-    ) -> bool:
-        was, now = old.history, new.history
-        said, says = before[at], self._contents[place]
-        return (
-            (
-                (said is says and isinstance(said, ReadEvent))
-                or says_the_same(DescribedEvent(said, was.facts(at)), DescribedEvent(says, now.facts(place)))
-            )
-            and was.calls(at) == now.calls(place)
-            and old.item_ids.of(was.atom(at)) == new.item_ids.of(now.atom(place))
-        )
+        here = new.among(self.leaves)
+        self.leaves = Leaves((item, leaves) for item, leaves in self.leaves.items() if item in here)
+        if self._told:
+            self._told = still_told(self._told, self.last, (old, before), (new, self._contents))
 
 
 class _Keeper:
@@ -480,10 +386,6 @@ class Ledgers:
             if context.conversation_id is not None:
                 return self._by_id.of(context.conversation_id, Ledger)
             return _at(self._by_context, context)
-
-
-def _as_runs(items: Iterable[int]) -> list[Run]:
-    return merged((item, item + 1) for item in items)
 
 
 def _at(ledgers: WeakKeyDictionary[Key, Ledger], key: Key) -> Ledger:

@@ -1,147 +1,38 @@
-"""The record of one assembly, from which `Assembly`, spans and metrics are read, and its numbers as data."""
+"""The record of one assembly, from which `Assembly`, spans and metrics are read, and its numbers, worked out of it.
+
+The numbers are sums over what each step passes on, and differences from the assembly before: they cost what changed.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.decision import PrefixBreak
-from otel_assembly.history.tool_pairs import broken_in
-from otel_assembly.ledger.snapshot import ItemGroup, Snapshot, gone, item_id_runs
+from otel_assembly.decision import DecisionOutcome, PrefixBreak, PromptPart
+from otel_assembly.history.history import KINDS, text_digest
+from otel_assembly.history.tool_pairs import ECHO, broken_in
+from otel_assembly.ledger.figures import Prefix, StepTotals, Totals
+from otel_assembly.ledger.snapshot import ItemGroup, Snapshot, entered, gone, without
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from collections.abc import Set as AbstractSet
 
+    from otel_assembly._internal.slices import Slices
     from otel_assembly.context import Context
     from otel_assembly.conversation import HaltGuard
     from otel_assembly.decision import Overflow
     from otel_assembly.events import HaltEvent
+    from otel_assembly.history.history import History
     from otel_assembly.history.token_counts import TokenTable
-    from otel_assembly.history.view import Run, View
-    from otel_assembly.ledger.ledger import Ledger
+    from otel_assembly.history.view import View
+    from otel_assembly.ledger.ledger import Arrival, Ledger
     from otel_assembly.ledger.snapshot import LedgerInput, NumberedHistory, Step
     from otel_assembly.tokens import TokenMeter
 
 CALLER = "caller"
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """An assembly in numbers; tokens are those of the rendered prompt, framing included.
-
-    ``events_in + events_injected = events_out + dropped + compacted``.
-
-    Attributes:
-        tokens_in: Tokens that came in; those of `estimated_in` items are an estimate.
-        estimated_in: Of the events that came in, how many have an estimate of their tokens: where more than 4 MiB of
-            text arrived at once, the oldest, as long as none of them may stand in a prompt or decide a cut.
-        tokens_out: Tokens of the prompt as it would be sent; 0 where nothing is sent.
-        method: ``exact``, ``calibrated`` or ``estimated``.
-        encoding: What counted.
-        prompts_in: Prompts that came in.
-        prompts_out: Prompts to send.
-        events_in: Events that came in.
-        events_out: Events to send.
-        events_injected: Events to send that did not come in.
-        injected_tokens: Their tokens.
-        dropped: Events that came in and left.
-        dropped_tokens: Their tokens.
-        compacted: Events that came in and for which another one stands.
-        compacted_tokens: Their tokens.
-        alerts_delivered: Observer alerts delivered to the model.
-        halts_emitted: `HaltEvent`s emitted meanwhile.
-        budget: The tightest token limit that a policy held; None where none did.
-        fixed: Tokens of what may not be dropped; None where no policy knew.
-        overflow: The limit that could not hold; None where all did.
-    """
-
-    tokens_in: int
-    estimated_in: int
-    tokens_out: int
-    method: str
-    encoding: str
-    prompts_in: int
-    prompts_out: int
-    events_in: int
-    events_out: int
-    events_injected: int
-    injected_tokens: int
-    dropped: int
-    dropped_tokens: int
-    compacted: int
-    compacted_tokens: int
-    alerts_delivered: int
-    halts_emitted: int
-    budget: int | None
-    fixed: int | None
-    overflow: Overflow | None
-
-    @property
-    def overflowed(self) -> bool:
-        """Whether a limit could not hold."""
-        return self.overflow is not None
-
-    @property
-    def utilization(self) -> float | None:
-        """``tokens_out ÷ budget``, a ratio; None where there is no budget."""
-        return self.tokens_out / self.budget if self.budget else None
-
-
-@dataclass(slots=True)
-class StepTotals:
-    """A step in numbers."""
-
-    tokens_in: int
-    tokens_out: int
-    injected: int
-    injected_tokens: int
-    dropped: int
-    dropped_tokens: int
-    compacted: int
-    compacted_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """What a prompt begins with in common with the previous one of its conversation.
-
-    Attributes:
-        tokens: Tokens of the prompts and events in it, and of the tool schemas.
-        bytes: Bytes of text in it.
-        previous_bytes: Bytes of text of the whole previous prompt.
-        prompts: Whole prompts in it.
-        events: Events in it.
-        cause: Why the previous prompt is not a prefix of this one; None where it is.
-    """
-
-    tokens: int = 0
-    bytes: int = 0
-    previous_bytes: int = 0
-    prompts: int = 0
-    events: int = 0
-    cause: str | None = PrefixBreak.FIRST.value
-
-    @property
-    def reuse(self) -> float | None:
-        """``bytes ÷ previous_bytes``, a ratio; None on a conversation's first turn."""
-        return self.bytes / self.previous_bytes if self.previous_bytes else None
-
-
-@dataclass(frozen=True, slots=True)
-class Breakpoints:
-    """Where a marker of explicit cache control pays, for providers that want one.
-
-    Attributes:
-        prompt: Index of the prompt after which to mark: the last one that all turns have had so far, else the last.
-            None where there are no prompts.
-        events: Indexes of the events after which to mark: the end of what the provider has cached already, so that it
-            is read; and the last event, so that all of this prompt is there for the next turn.
-    """
-
-    prompt: int | None
-    events: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -222,48 +113,24 @@ class Record:
         return self.steps[-1].numbered_out if self.steps else self.ledger_input.numbered
 
     @property
-    def framing(self) -> int:
-        """Tokens of messages to send that several events are joined to."""
-        return sum([step.framing for step in self.steps])
-
-    @property
-    def separators(self) -> int:
-        """Tokens that joining events to messages added."""
-        return sum([step.separators for step in self.steps])
-
-    @property
-    def pure(self) -> bool:
-        """Whether no step made events: every item in the output stood in the input."""
-        return not any(step.created for step in self.steps)
-
-    @property
     def counted_by(self) -> tuple[str, int]:
         """What counts its tokens, and the generation of that: where it is another, so are they."""
         return self.meter.encoding, self.meter.counter.generation
 
     @property
-    def told(self) -> Sequence[Run]:
-        """The items that recorded assemblies have told of as they are."""
-        source = self.ledger_input
-        return self.ledger.told_of(self.counted_by, self.table(source.view), source.numbered.item_ids)
-
-    def tell(self) -> None:
-        """A reader knows of this assembly now."""
-        self.ledger.tell(self.assembly_id, self.items, self.counted_by, self.table(self.ledger_input.view))
-
-    @property
-    def items(self) -> Iterator[Run]:
-        """All that came in and that steps made, by item id, as runs in any order."""
-        source = self.ledger_input
-        yield from ((first, last + 1) for first, last in item_id_runs(source.view, source.numbered))
-        yield from ((item, item + 1) for step in self.steps for item in step.injected)
-
-    @property
     def made(self) -> AbstractSet[int]:
         """The items that steps made: those that they let out, that did not go in, and that did not come in either."""
-        return {item for step in self.steps for item in step.injected}.difference(
-            item for step in self.steps for item in step.put_back
-        )
+        made: set[int] = set()
+        for step in self.steps:
+            made.update([item for _, item in step.created] if step.created else ())
+        for step in self.steps:
+            made.difference_update(step.put_back)
+        return made
+
+    def tell(self) -> None:
+        """A reader knows of this assembly now, and of all that came in and that its steps made."""
+        source = self.ledger_input
+        self.ledger.tell(self.assembly_id, source, self.steps, self.counted_by, self.table(source.view))
 
     def gone(self, step: Step) -> Sequence[ItemGroup]:
         """What left by a step, and no later step put back."""
@@ -277,7 +144,7 @@ class Record:
 
     def items_tokens(self, view: View) -> int:
         """Tokens of a view's items."""
-        return self.table(view).sum(view)
+        return view.history.table(self.meter).sum(view)
 
     def prompt_tokens(self, prompts: Sequence[str]) -> int:
         """Tokens of prompts; of the same ones, which several steps let through, they are counted once."""
@@ -303,8 +170,7 @@ class Record:
         """Count what is sent and has an estimate; where it came in too, for the tokens of arrivals are read there."""
         view, source = self.view_out, self.ledger_input.numbered
         self.table(view).exact(view)
-        table = source.history.table(self.meter)
-        if self.numbered_out is not source and table.estimated:
+        if self.numbered_out is not source and (table := source.history.table(self.meter)).estimated:
             for position in source.item_ids.find(self.numbered_out.of(view)):
                 table.tokens(position)
 
@@ -319,3 +185,301 @@ class Record:
             kinds=self.kinds,
             kept_table=self.table(kept),
         )
+
+
+def totals_of(record: Record) -> Totals:
+    """The numbers of an assembly and its steps, worked out once; what is sent is counted where it had an estimate."""
+    if record.totals is not None:
+        return record.totals
+    record.count_sent()
+    meter, sent, view_in, view_out = record.meter, record.error is None, record.ledger_input.view, record.view_out
+    around = meter.priming + meter.tools(record.context.tools)
+    view, prompts = view_in, record.prompts_in
+    tokens_in = tokens = around + record.prompt_tokens(prompts) + record.items_tokens(view)
+    around_in = around_out = alerts = halts = 0
+    budget = fixed = None
+    record.step_totals = steps = []
+    for step in record.steps:
+        if step.view_in is not view or step.prompts_in is not prompts:
+            tokens = around + record.prompt_tokens(step.prompts_in) + record.items_tokens(step.view_in)
+        entering, view, prompts = tokens + step.around_in, step.view_out, step.prompts_out
+        if view is not step.view_in or prompts is not step.prompts_in:
+            tokens = around + record.prompt_tokens(prompts) + record.items_tokens(view)
+        steps.append(_step_totals(record, step, entering, tokens + step.framing + step.separators))
+        around_in += step.around_in
+        around_out += step.framing + step.separators
+        alerts += len(step.alerts)
+        halts += step.halts
+        if step.budget is not None and (budget is None or step.budget < budget):
+            budget, fixed = step.budget, step.fixed
+    if not sent and record.overflow is not None and record.overflow.unit == "tokens":
+        budget = record.overflow.budget
+    injected, injected_tokens, dropped, dropped_tokens, compacted, compacted_tokens = _flow(record)
+    tokens_out = tokens + around_out if sent else 0
+    method: str = meter.method
+    record.totals = Totals(
+        tokens_in=tokens_in + around_in,
+        estimated_in=record.table(view_in).estimates(view_in),
+        tokens_out=tokens_out,
+        method="estimated" if method == "exact" and view_out.history.any_media(view_out) else method,
+        encoding=meter.encoding,
+        prompts_in=len(record.prompts_in),
+        prompts_out=len(record.prompts_out),
+        events_in=len(view_in),
+        events_out=len(view_out),
+        events_injected=injected,
+        injected_tokens=injected_tokens,
+        dropped=dropped,
+        dropped_tokens=dropped_tokens,
+        compacted=compacted,
+        compacted_tokens=compacted_tokens,
+        alerts_delivered=alerts if sent else 0,
+        halts_emitted=max(record.context.halts_emitted, halts),
+        budget=budget,
+        fixed=fixed,
+        overflow=record.overflow,
+        overflowed=record.overflow is not None,
+        utilization=tokens_out / budget if budget else None,
+    )
+    return record.totals
+
+
+def _step_totals(record: Record, step: Step, tokens_in: int, tokens_out: int) -> StepTotals:
+    if step.error is not None and record.error is not None:
+        # A policy that raised and was skipped let everything through; this one let nothing.
+        return StepTotals(tokens_in, 0, 0, 0, len(step.view_in), record.items_tokens(step.view_in), 0, 0)
+    dropped = dropped_tokens = compacted = compacted_tokens = 0
+    for group in step.exits:
+        if group.outcome is DecisionOutcome.DROPPED:
+            dropped += len(group.view)
+            dropped_tokens += record.items_tokens(group.view)
+        else:
+            compacted += len(group.view)
+            compacted_tokens += record.items_tokens(group.view)
+    made = record.items_tokens(step.view_out.pick_positions(step.created_positions)) if step.created else 0
+    return StepTotals(
+        tokens_in, tokens_out, len(step.created), made, dropped, dropped_tokens, compacted, compacted_tokens
+    )
+
+
+def _flow(record: Record) -> Sequence[int]:
+    """Injected, dropped and compacted items and their tokens, from the assembly's input to its output."""
+    source = record.ledger_input
+    if record.error is not None:
+        return 0, 0, len(source.view), record.items_tokens(source.view), 0, 0
+    if not [step for step in record.steps if step.created]:
+        return list(map(sum, zip((0,) * 6, *[one[2:] for one in record.step_totals], strict=True)))
+    # Whatever stands in an assembly came in, or a step of it made it.
+    made, view, item_id = record.made, record.view_out, record.numbered_out.item_ids.of
+    injected = view.pick_positions(position for position in view.positions() if item_id(position) in made)
+    dropped, compacted = [0, 0], [0, 0]
+    for step in record.steps:
+        for group in record.gone(step):
+            for part in [group] if group.numbered is source.numbered else without([group], made):
+                left = dropped if part.outcome is DecisionOutcome.DROPPED else compacted
+                left[0] += len(part.view)
+                left[1] += record.items_tokens(part.view)
+    return [len(injected), record.items_tokens(injected), *dropped, *compacted]
+
+
+#: Of what is not an event, and of the kinds of events, in the order in which they are told.
+_NAMES: Final = (
+    PromptPart.PROMPT.value,
+    PromptPart.TOOL_SCHEMAS.value,
+    PromptPart.FRAMING.value,
+    PromptPart.SEPARATORS.value,
+    *(kind.value for kind in KINDS),
+)
+
+
+def tokens_by_kind(record: Record) -> dict[str, int]:
+    """What fills the prompt to send; the numbers sum to its tokens.
+
+    A message's framing is counted with the message; ``framing`` is what belongs to no single event: the reply's
+    priming, and the marks of messages that several texts are joined to.
+    """
+    if record.error is not None:
+        return {}
+    framing, separators = record.meter.priming, 0
+    for step in record.steps:
+        framing += step.framing
+        separators += step.separators
+    prompts, tools = record.prompt_tokens(record.prompts_out), record.meter.tools(record.context.tools)
+    sums = zip(_NAMES, (prompts, tools, framing, separators, *_tokens_of_kinds(record)), strict=True)
+    return {name: tokens for name, tokens in sums if tokens}
+
+
+def _tokens_of_kinds(record: Record) -> Sequence[int]:
+    """By what came and what went since the last prompt, where that is less than all of it."""
+    if record.kinds is not None:
+        return record.kinds
+    view, last = record.view_out, record.last
+    table = record.table(view)
+    if last is not None and last.kinds is not None and last.kept.history is view.history and last.kept_table is table:
+        came, went = view.minus(last.kept), last.kept.minus(view)
+        if len(came) + len(went) < len(view):
+            changes = zip(last.kinds, table.by_kind(came), table.by_kind(went), strict=True)
+            record.kinds = [tokens + more - less for tokens, more, less in changes]
+            return record.kinds
+    record.kinds = table.by_kind(view)
+    return record.kinds
+
+
+def arrivals(record: Record) -> Slices[list[Arrival]]:
+    """The items that no recorded assembly has told of as they are: those that came in, and those that steps made."""
+    source = record.ledger_input
+    return record.ledger.arrivals(source, record.steps, record.counted_by, record.table(source.view))
+
+
+def exits_from_the_prompt(record: Record, step: Step) -> Sequence[ItemGroup]:
+    """What was in the previous prompt, or arrived since, and left by this step: what a counter counts."""
+    if not step.exits:
+        return ()
+    if step.index not in record.left:
+        last, left = record.last, record.gone(step)
+        record.left[step.index] = left if last is None else entered(left, last.gone, tagged=False)
+    return record.left[step.index]
+
+
+def dropped_new(record: Record, step: Step, *, net: bool = False) -> int:
+    """How many items a step dropped that were in the previous prompt, or are new; net: that no step made."""
+    if not step.exits or record.error is not None:
+        return 0
+    groups = [group for group in exits_from_the_prompt(record, step) if group.outcome is DecisionOutcome.DROPPED]
+    if net and (made := record.made):
+        groups = without(groups, made)
+    return sum([len(group.view) for group in groups])
+
+
+def prefix_of(record: Record) -> Prefix:
+    """Compare the prompt to send with the one before it in the ledger."""
+    last = record.last
+    if last is None or record.error is not None or record.spared is not None:
+        return Prefix(cause=PrefixBreak.FIRST.value if last is None else None)
+    prompts, before, view = record.prompts_out, last.prompts, record.view_out
+    previous = sum(map(_size, before)) + last.kept.history.view_size(last.kept)
+    if record.context.tools != last.tools:  # providers render the schemas in front of everything else
+        cause: str | None = PrefixBreak.PROMPT_CHANGED.value
+        return Prefix(previous_bytes=previous, cause=cause, reuse=0.0 if previous else None)
+    whole = 0
+    for one, other in zip(prompts, before, strict=False):
+        if one != other:
+            break
+        whole += 1
+    size = sum(map(_size, prompts[:whole]))
+    tokens = record.prompt_tokens(prompts if whole == len(prompts) else prompts[:whole])
+    tokens += record.meter.tools(record.context.tools)
+    events, cause = 0, None
+    if whole < len(before) or whole < len(prompts):
+        if whole < min(len(before), len(prompts)):
+            size += _size(_common_beginning(prompts[whole], before[whole]))
+        cause = PrefixBreak.PROMPT_CHANGED.value if whole < len(before) or last.kept else None
+    else:
+        events = shared_prefix(view, last.kept)
+        shared = view.pick([(0, events)])
+        size += shared.history.view_size(shared)
+        tokens += record.items_tokens(shared)
+        if events < len(last.kept):
+            cause = _cause(record, last, events)
+    return Prefix(tokens, size, previous, whole, events, cause, size / previous if previous else None)
+
+
+def shared_prefix(new: View, old: View) -> int:
+    """How many items two views begin with that read the same: by interval as far as that goes, then by their text."""
+    count = shared_positions(new, old)
+    if count == min(len(new), len(old)):
+        return count
+    if not _reads_the_same(new.history, new.position(count), old.history, old.position(count)):
+        return count
+    rest = zip(*(view.pick([(count, len(view))]).positions() for view in (new, old)), strict=False)
+    for position, other in rest:
+        if not _reads_the_same(new.history, position, old.history, other):
+            break
+        count += 1
+    return count
+
+
+def shared_positions(new: View, old: View) -> int:
+    """How many items two views of one history begin with at the same positions, as far as their intervals tell."""
+    count = 0
+    for (column, start, stop), (other, low, high) in zip(new.current, old.current, strict=False):
+        if column is not other or start != low:
+            break
+        count += min(stop, high) - start
+        if stop != high:
+            break
+    return count
+
+
+def _reads_the_same(history: History, position: int, other: History, at: int) -> bool:
+    if history is other and position == at:
+        return True
+    if history.size(position) != other.size(at):
+        return False
+    if (history.flags(position) ^ other.flags(at)) & ECHO or history.digest(position) != other.digest(at):
+        return False
+    # What an image shows is in no text.
+    return not history.has_media(position) or bool(history.event(position) == other.event(at))
+
+
+def _cause(record: Record, last: Snapshot, at: int) -> str:
+    """Why the item at index `at` of the previous prompt is not there, or is not what is there now."""
+    kept, view, numbered = last.kept, record.view_out, record.numbered_out
+    old, new = kept.position(at), view.position(at) if at < len(view) else -1
+    item, entrant = last.numbered.item_ids.of(old), numbered.item_ids.of(new) if new >= 0 else -1
+    if entrant == item:
+        return PrefixBreak.EVENT_CHANGED.value
+    for step in record.steps:
+        for group in step.exits:
+            if _holds(group, kept, old, item):
+                compacted = group.outcome is DecisionOutcome.COMPACTED
+                return PrefixBreak.COMPACTED.value if compacted else PrefixBreak.CUT_MOVED.value
+        summarises = DecisionOutcome.COMPACTED in [group.outcome for group in step.exits]
+        before = last.steps[step.index].created if last.did(step.index, step.policy) else ()
+        if summarises and (item in {item_id for _, item_id in before} or entrant in step.injected):
+            return PrefixBreak.COMPACTED.value
+    if item not in numbered.of(view):
+        return PrefixBreak.EVENT_CHANGED.value
+    if entrant in last.numbered.of(kept):
+        return PrefixBreak.REORDERED.value
+    out_before = any(_holds(group, view, new, entrant) for group in last.gone)
+    return PrefixBreak.CUT_MOVED.value if out_before else PrefixBreak.EVENT_CHANGED.value
+
+
+def _holds(group: ItemGroup, view: View, position: int, item: int) -> bool:
+    """Whether a group has the item that stands at a position of the view's history."""
+    if group.view.history is view.history:
+        return group.view.holds(position)
+    return any(map(group.view.holds, group.numbered.item_ids.find([item])))
+
+
+def prefix_hash(record: Record, prefix: Prefix) -> str:
+    """16 hex digits that stand for the text of a prefix, equal in every process; one that only grew is read on."""
+    prompts = record.prompts_out[: prefix.prompts]
+    view = record.view_out.pick([(0, prefix.events)])
+    hashed = record.ledger.hashed_prefix
+    if hashed is not None and hashed[0] == prompts and shared_positions(view, hashed[1]) == len(hashed[1]):
+        state, known = hashed[2].copy(), len(hashed[1])
+    else:
+        state, known = hashlib.blake2b(digest_size=8), 0
+        for prompt in prompts:
+            state.update(text_digest((prompt,)).to_bytes(8, "little"))
+    state.update(view.history.digests(view.pick([(known, len(view))])))
+    record.ledger.hashed_prefix = prompts, view, state
+    digest: str = state.hexdigest()
+    return digest
+
+
+def _common_beginning(one: str, other: str) -> str:
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return one[:low]
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

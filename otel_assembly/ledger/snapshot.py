@@ -1,28 +1,38 @@
-"""What a ledger holds of one assembly: who its items are, what each step did, and the snapshot that the next needs."""
+"""What a ledger holds of one assembly: who its items are, what each step let out and why, and what the next one needs.
+
+Items are compared as intervals over the columns of their history, so that finding what is new costs what changed.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from itertools import islice, pairwise
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
+from otel_assembly.decision import DecisionOutcome
 from otel_assembly.history.view import Column, Run, View, to_runs
 from otel_assembly.matching.event_index import EventIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from otel_assembly.budget.attempt import Attempt
     from otel_assembly.conversation import AlertFacts
-    from otel_assembly.decision import BudgetReport, DecisionOutcome, DecisionReason, Overflow
+    from otel_assembly.decision import BudgetReport, DecisionReason, Overflow
     from otel_assembly.history.history import History, ListHistory
     from otel_assembly.history.token_counts import TokenTable
+    from otel_assembly.history.view import View
     from otel_assembly.messages.describe import EventFacts
-
 
 #: The first of the items that policies made: they are numbered on their own, above all that came in.
 FIRST_MADE: Final = 1 << 62
+#: So many runs of what it dropped a step lists.
+MAX_RUNS: Final = 64
+#: What happened to an item, and why.
+Tag: TypeAlias = "tuple[DecisionOutcome, DecisionReason]"
 
 
 def item_text(item: int) -> str:
@@ -161,7 +171,7 @@ class ItemGroup:
     reason: DecisionReason
 
     @property
-    def tag(self) -> tuple[DecisionOutcome, DecisionReason]:
+    def tag(self) -> Tag:
         """What makes two groups the same to a reader."""
         return self.outcome, self.reason
 
@@ -277,7 +287,7 @@ class Step:
     @property
     def injected(self) -> tuple[int, ...]:
         """Item ids of the events in the output that were not in the input."""
-        return tuple(item_id for _, item_id in self.created)
+        return tuple([item_id for _, item_id in self.created]) if self.created else ()
 
     @property
     def created_texts(self) -> Iterator[tuple[int, Sequence[str]]]:
@@ -294,20 +304,6 @@ class Step:
         self.sources = tuple(some.pop() if (some := known.get(prompt)) else self.policy for prompt in prompts)
 
 
-def gone(steps: Sequence[Step], index: int) -> Sequence[ItemGroup]:
-    """What left by one of an assembly's steps, and no later step put back."""
-    step = steps[index]
-    back = {item for later in steps[index + 1 :] for item in later.put_back} if step.exits else ()
-    if not back:
-        return step.exits
-    found: list[ItemGroup] = []
-    for group in step.exits:
-        stays = to_runs(at for at, item in enumerate(group.numbered.of(group.view)) if item not in back)
-        if stays:
-            found.append(ItemGroup(group.view.pick(stays), group.numbered, group.outcome, group.reason))
-    return found
-
-
 @dataclass(slots=True)
 class Snapshot:
     """What one assembly did, as far as the next one needs it."""
@@ -322,14 +318,14 @@ class Snapshot:
     kept_table: TokenTable
 
     @property
-    def gone(self) -> Iterator[ItemGroup]:
+    def gone(self) -> list[ItemGroup]:
         """What its steps took out."""
-        return (group for step in self.steps for group in gone(self.steps, step.index))
+        return [group for step in self.steps if step.exits for group in gone(self.steps, step.index)]
 
     @property
-    def created(self) -> Iterator[tuple[Any, int]]:
+    def created(self) -> list[tuple[Any, int]]:
         """The events that its steps made, with their item ids."""
-        return (made for step in self.steps for made in step.created)
+        return [made for step in self.steps for made in step.created]
 
     def did(self, index: int, policy: str) -> bool:
         """Whether this policy stood at this place of the chain: a framework's chain need not be the same each time."""
@@ -355,3 +351,104 @@ class LedgerInput:
     view: View
     #: The events as a list, which later ones may have been put behind since.
     given: list[Any] = field(default_factory=list)
+    _runs: list[Run] | None = None
+
+    @property
+    def runs(self) -> list[Run]:
+        """The item ids, as runs ``[first, last]``."""
+        if self._runs is None:
+            self._runs = item_id_runs(self.view, self.numbered)
+        return self._runs
+
+
+def without(groups: Iterable[ItemGroup], items: Container[int]) -> list[ItemGroup]:
+    """What these groups have beside some items."""
+    found: list[ItemGroup] = []
+    for group in groups:
+        stays = to_runs(at for at, item in enumerate(group.numbered.of(group.view)) if item not in items)
+        if stays:
+            found.append(replace(group, view=group.view.pick(stays)))
+    return found
+
+
+def gone(steps: Sequence[Step], index: int) -> Sequence[ItemGroup]:
+    """What left by one of an assembly's steps, and no later step put back."""
+    exits = steps[index].exits
+    back = {item for later in steps[index + 1 :] for item in later.put_back} if exits else ()
+    return without(exits, back) if back else exits
+
+
+def entered(new: Sequence[ItemGroup], old: Sequence[ItemGroup], *, tagged: bool = True) -> list[ItemGroup]:
+    """The items of `new` that are not in `old`; with `tagged`, also those whose outcome or reason was another."""
+    if not old or not new:
+        return list(new)
+    columns = {
+        (id(column.history), type(column) is Column) for group in (*new, *old) for column, _, _ in group.view.current
+    }
+    found: list[ItemGroup] = []
+    for group in new:
+        before = [one for one in old if not tagged or one.tag == group.tag]
+        if len(columns) > 1:  # an item may stand in two of them
+            found += without([group], {item for one in before for item in one.numbered.of(one.view)})
+            continue
+        view = group.view
+        for one in before:
+            view = view.minus(one.view)
+        if view:
+            found.append(replace(group, view=view))
+    return found
+
+
+def listed_exits(step: Step, last: Snapshot | None) -> tuple[list[tuple[Tag, list[Run]]], list[str]]:
+    """What a step keeps out in this turn, as runs of item ids by outcome and reason; and the reasons of the rest.
+
+    Of what it dropped at most `MAX_RUNS` runs are listed.
+    """
+    if not step.exits:
+        return [], []
+    dropped = [group for group in step.exits if group.outcome is DecisionOutcome.DROPPED]
+    others = [group for group in step.exits if group.outcome is not DecisionOutcome.DROPPED]
+    compacted = [(group.tag, item_id_runs(group.view, group.numbered)) for group in others]
+    chosen = _newest(dropped, MAX_RUNS + 1)
+    rest: list[str] = []
+    if len(chosen) > MAX_RUNS:
+        chosen = _most_telling(step, dropped, last)
+        left = Counter({group.reason.value: 0 for group in dropped})
+        for group in dropped:
+            left[group.reason.value] += len(group.view)
+        for _, tag, (first, last_id) in chosen:
+            left[tag[1].value] -= last_id - first + 1
+        rest = [reason for reason, count in left.items() if count]
+    listed: dict[Tag, list[Run]] = {}
+    for _, tag, (first, last_id) in sorted(chosen, key=itemgetter(0)):
+        runs = listed.setdefault(tag, [])
+        if runs and runs[-1][1] + 1 == first:
+            runs[-1] = (runs[-1][0], last_id)
+        else:
+            runs.append((first, last_id))
+    return [*listed.items(), *compacted], rest
+
+
+def _most_telling(step: Step, dropped: Sequence[ItemGroup], last: Snapshot | None) -> list[tuple[int, Tag, Run]]:
+    """The runs to list: first what another rule left out in the last assembly, then what is new, then the newest.
+
+    Who reads a later turn that does not list an item goes back to one that does: a change must not be missing there.
+    """
+    if last is None:
+        return _newest(dropped, MAX_RUNS)
+    new = entered(dropped, gone(last.steps, step.index) if last.did(step.index, step.policy) else ())
+    fresh = entered(new, last.gone, tagged=False)
+    chosen: list[tuple[int, Tag, Run]] = []
+    for groups in (entered(new, fresh, tagged=False), fresh, entered(dropped, new, tagged=False)):
+        chosen += _newest(groups, MAX_RUNS - len(chosen))
+    return chosen
+
+
+def _newest(groups: Sequence[ItemGroup], count: int) -> list[tuple[int, Tag, Run]]:
+    """The newest runs of these groups, each with its position and what its group says."""
+    found = [
+        (position, group.tag, (first, last))
+        for group in groups
+        for position, first, last in islice(item_id_runs_backward(group.view, group.numbered), count)
+    ]
+    return sorted(found, key=itemgetter(0))[-count:] if count else []

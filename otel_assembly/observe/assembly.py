@@ -458,7 +458,7 @@ def _compactions(step: Step, attempts: Sequence[Attempt], ledger: Ledger) -> Seq
     if not gone or (not attempts and (len(step.created) > 1 or step.created[0][1] in ledger.leaves)):
         return ()
     runs = sorted(run for group in gone for run in item_id_runs(group.view, group.numbered))
-    leaves = tuple(ledger.leaves_of(runs))
+    leaves = tuple(ledger.leaves.of(runs))
     if len(step.created) == 1:
-        ledger.remember_leaves(step.created[0][1], leaves)
+        ledger.leaves.remember(step.created[0][1], leaves)
     return [StepCompaction(leaves, step.created[0][1], tuple(attempts))] if attempts else ()

@@ -15,9 +15,8 @@ from opentelemetry import trace
 from otel_assembly._internal.slices import LISTED
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.history.view import Run, View, is_in, to_runs
-from otel_assembly.ledger.ledger_diff import arrivals, dropped_new, listed_exits
-from otel_assembly.ledger.snapshot import item_id_runs, item_text, run_text
-from otel_assembly.ledger.totals import prefix_hash, tokens_by_kind
+from otel_assembly.ledger.record import arrivals, dropped_new, prefix_hash, tokens_by_kind
+from otel_assembly.ledger.snapshot import item_id_runs, item_text, listed_exits, run_text
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.emitter import Arrays, sendable
 
@@ -29,8 +28,10 @@ if TYPE_CHECKING:
 
     from otel_assembly._internal.slices import Slices
     from otel_assembly.decision import BudgetEntry, BudgetReport, Overflow
-    from otel_assembly.ledger.ledger_diff import Arrival
-    from otel_assembly.ledger.record import Prefix, Record, Totals
+    from otel_assembly.history.view import View
+    from otel_assembly.ledger.figures import Prefix, Totals
+    from otel_assembly.ledger.ledger import Arrival
+    from otel_assembly.ledger.record import Record
     from otel_assembly.ledger.snapshot import Step
     from otel_assembly.telemetry.emitter import Attributes, Emitter
 
@@ -251,7 +252,7 @@ def step_arrays(record: Record, step: Step) -> Arrays:
     arrays = Arrays()
     if record.error is not None and step.error is not None:
         return arrays
-    listed, rest = listed_exits(record, step)
+    listed, rest = listed_exits(step, record.last)
     dropped: list[str] = []
     reasons: list[str] = []
     compacted: list[str] = []

@@ -14,9 +14,8 @@ from opentelemetry.trace import INVALID_SPAN
 from otel_assembly.context import Context
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.errors import HaltedError, error_type, is_failure
-from otel_assembly.ledger.ledger_diff import exits_from_the_prompt
+from otel_assembly.ledger.record import exits_from_the_prompt, prefix_of, totals_of
 from otel_assembly.ledger.snapshot import item_text, run_text
-from otel_assembly.ledger.totals import prefix_of, totals_of
 from otel_assembly.recorder import Whose
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
@@ -49,7 +48,8 @@ if TYPE_CHECKING:
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.decision import Overflow
     from otel_assembly.events import HaltEvent
-    from otel_assembly.ledger.record import Prefix, Record, Totals
+    from otel_assembly.ledger.figures import Prefix, Totals
+    from otel_assembly.ledger.record import Record
     from otel_assembly.ledger.snapshot import Step
     from otel_assembly.telemetry.emitter import Attributes, Emitter
 
