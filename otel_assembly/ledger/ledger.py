@@ -21,8 +21,7 @@ from otel_assembly.history.history import History, ListHistory
 from otel_assembly.history.read_events import ReadEvent, ReadEvents
 from otel_assembly.history.view import Run, View, difference, is_in, merged, to_runs
 from otel_assembly.ledger.made_items import Leaves, changed_since_made, made_before, made_by
-from otel_assembly.ledger.read_input import numbered_read
-from otel_assembly.ledger.rearranged import recognised, renewed, still_told
+from otel_assembly.ledger.rearranged import numbered_read, recognised, renewed, still_told
 from otel_assembly.ledger.snapshot import (
     FIRST_MADE,
     ItemIds,

@@ -1,27 +1,35 @@
-"""Lists that are not what they were with more behind it: fresh objects, another order, events changed in place."""
+"""Lists that are not what they were with more behind it: fresh objects, another order, events changed in place.
+
+What stood there before keeps its item id, wherever it stands now.
+"""
 
 from __future__ import annotations
 
 from functools import partial
-from operator import is_
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter, is_, lt
+from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.history.read_events import ReadEvent
+from otel_assembly.history.read_events import ReadEvent, ReadHistory
 from otel_assembly.history.view import difference, intersection, to_runs
 from otel_assembly.ledger.made_items import changed_since_made, made_before
-from otel_assembly.matching.sequence_diff import diff_sequences
+from otel_assembly.ledger.snapshot import ItemIds, NumberedHistory
+from otel_assembly.matching.event_index import EventMatcher
+from otel_assembly.matching.sequence_diff import SequenceDiff, diff_sequences
 from otel_assembly.messages.content_snapshot import DescribedEvent, changed, contents, readable, says_the_same
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from otel_assembly.history.read_events import ReadEvents
     from otel_assembly.history.view import Run
     from otel_assembly.ledger.made_items import Read
-    from otel_assembly.ledger.snapshot import NumberedHistory, Snapshot
+    from otel_assembly.ledger.snapshot import Snapshot
     from otel_assembly.messages.content_snapshot import DescribedEvents
 
     #: A list with its item ids, and what each of its events said when it was read.
     Said = tuple[NumberedHistory, Sequence[Any]]
+
+_FACTS: Final = attrgetter("facts")
 
 
 def renewed(numbered: NumberedHistory, fresh: Sequence[Any], said: list[Any], described: DescribedEvents) -> bool:
@@ -107,3 +115,47 @@ def _is_as_it_was(before: Said, at: int, now: Said, place: int) -> bool:
         and was.calls(at) == history.calls(place)
         and old.item_ids.of(was.atom(at)) == new.item_ids.of(history.atom(place))
     )
+
+
+def numbered_read(old: NumberedHistory | None, events: ReadEvents, take: Callable[[int], int]) -> NumberedHistory:
+    """Events that were laid out, and read, before the assembly begins, with their item ids.
+
+    It costs what is new, for the rest are the very objects that stood there before.
+
+    Args:
+        old: What stood there before.
+        events: What stands there now.
+        take: Gives so many new item ids; it returns the first of them.
+    """
+    numbered = NumberedHistory(ReadHistory(events), ItemIds())
+    if old is None:
+        numbered.item_ids.extend(len(events), take(len(events)))
+        return numbered
+    diff = diff_sequences(old.history.events, events, read=_FACTS)
+    found = [at for at in diff.middle if at is not None]
+    if not all(map(lt, found, found[1:])):  # what has no id is known by what stands around it
+        matcher = EventMatcher(old.history.events, read=_FACTS, by_identity=False)
+        diff = SequenceDiff(diff.length, 0, 0, matcher.match(events))
+    numbered.item_ids.extend_from(old.item_ids, 0, diff.front)
+    for at, stop in _runs_of(diff.middle):
+        if at is None:
+            numbered.item_ids.extend(stop, take(stop))
+        else:
+            numbered.item_ids.extend_from(old.item_ids, at, stop)
+    numbered.item_ids.extend_from(old.item_ids, diff.length - diff.back, diff.length)
+    return numbered
+
+
+def _runs_of(found: Sequence[int | None]) -> Iterator[tuple[int | None, int]]:
+    """Places in a row as ``(first, stop)``; of what has none, None and how many."""
+    at: int | None = None
+    stop = 0
+    for place in found:
+        if stop and (place is None if at is None else place == stop):
+            stop += 1
+            continue
+        if stop:
+            yield at, stop
+        at, stop = place, 1 if place is None else place + 1
+    if stop:
+        yield at, stop
