@@ -8,7 +8,7 @@ changed, and not what the conversation has grown to.
 from __future__ import annotations
 
 import uuid
-from itertools import islice
+from itertools import chain, islice, starmap
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
@@ -22,14 +22,7 @@ from otel_assembly.history.read_events import ReadEvent, ReadEvents
 from otel_assembly.history.view import Run, View, difference, is_in, merged, to_runs
 from otel_assembly.ledger.made_items import Leaves, changed_since_made, made_before, made_by
 from otel_assembly.ledger.rearranged import numbered_read, recognised, renewed, still_told
-from otel_assembly.ledger.snapshot import (
-    FIRST_MADE,
-    ItemIds,
-    LedgerInput,
-    NumberedHistory,
-    PendingUsage,
-    Snapshot,
-)
+from otel_assembly.ledger.snapshot import FIRST_MADE, ItemIds, LedgerInput, NumberedHistory, PendingUsage, Snapshot
 from otel_assembly.messages.content_snapshot import DescribedEvent, DescribedEvents, contents, equal
 
 if TYPE_CHECKING:
@@ -125,7 +118,7 @@ class Ledger:
         if told and (corrected := table.corrected[upto if known is table else 0 :]):
             told = difference(told, merged((item_id(at), item_id(at) + 1) for at in corrected))
         new = difference(merged([(first, last + 1) for first, last in source.runs]), told)
-        positions = numbered.item_ids.find([item for run in new for item in range(*run)])
+        positions = numbered.item_ids.find(chain.from_iterable(starmap(range, new)))
         found: dict[int, tuple[NumberedHistory, int]] = {}
         while some := list(islice(positions, LISTED)):
             found.update([(item_id(position), (numbered, position)) for position in some if view.holds(position)])

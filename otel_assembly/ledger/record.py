@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -192,7 +193,7 @@ def totals_of(record: Record) -> Totals:
     if record.totals is not None:
         return record.totals
     record.count_sent()
-    meter, sent, view_in, view_out = record.meter, record.error is None, record.ledger_input.view, record.view_out
+    meter, view_in = record.meter, record.ledger_input.view
     around = meter.priming + meter.tools(record.context.tools)
     view, prompts = view_in, record.prompts_in
     tokens_in = tokens = around + record.prompt_tokens(prompts) + record.items_tokens(view)
@@ -212,28 +213,30 @@ def totals_of(record: Record) -> Totals:
         halts += step.halts
         if step.budget is not None and (budget is None or step.budget < budget):
             budget, fixed = step.budget, step.fixed
-    if not sent and record.overflow is not None and record.overflow.unit == "tokens":
-        budget = record.overflow.budget
+    if record.error is not None:  # nothing is sent
+        view, prompts, tokens, around_out, alerts = record.view_out, (), 0, 0, 0
+        if record.overflow is not None and record.overflow.unit == "tokens":
+            budget = record.overflow.budget
     injected, injected_tokens, dropped, dropped_tokens, compacted, compacted_tokens = _flow(record)
-    tokens_out = tokens + around_out if sent else 0
+    tokens_out = tokens + around_out
     method: str = meter.method
     record.totals = Totals(
         tokens_in=tokens_in + around_in,
         estimated_in=record.table(view_in).estimates(view_in),
         tokens_out=tokens_out,
-        method="estimated" if method == "exact" and view_out.history.any_media(view_out) else method,
+        method="estimated" if method == "exact" and view.history.any_media(view) else method,
         encoding=meter.encoding,
         prompts_in=len(record.prompts_in),
-        prompts_out=len(record.prompts_out),
+        prompts_out=len(prompts),
         events_in=len(view_in),
-        events_out=len(view_out),
+        events_out=len(view),
         events_injected=injected,
         injected_tokens=injected_tokens,
         dropped=dropped,
         dropped_tokens=dropped_tokens,
         compacted=compacted,
         compacted_tokens=compacted_tokens,
-        alerts_delivered=alerts if sent else 0,
+        alerts_delivered=alerts,
         halts_emitted=max(record.context.halts_emitted, halts),
         budget=budget,
         fixed=fixed,
@@ -372,7 +375,9 @@ def prefix_of(record: Record) -> Prefix:
     events, cause = 0, None
     if whole < len(before) or whole < len(prompts):
         if whole < min(len(before), len(prompts)):
-            size += _size(_common_beginning(prompts[whole], before[whole]))
+            one, other = prompts[whole], before[whole]
+            lengths = range(1, min(len(one), len(other)) + 1)
+            size += _size(one[: bisect_left(lengths, True, key=lambda length: one[:length] != other[:length])])
         cause = PrefixBreak.PROMPT_CHANGED.value if whole < len(before) or last.kept else None
     else:
         events = shared_prefix(view, last.kept)
@@ -468,17 +473,6 @@ def prefix_hash(record: Record, prefix: Prefix) -> str:
     record.ledger.hashed_prefix = prompts, view, state
     digest: str = state.hexdigest()
     return digest
-
-
-def _common_beginning(one: str, other: str) -> str:
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return one[:low]
 
 
 def _size(text: str) -> int:

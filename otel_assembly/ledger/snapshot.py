@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
@@ -367,7 +367,7 @@ def without(groups: Iterable[ItemGroup], items: Container[int]) -> list[ItemGrou
     for group in groups:
         stays = to_runs(at for at, item in enumerate(group.numbered.of(group.view)) if item not in items)
         if stays:
-            found.append(replace(group, view=group.view.pick(stays)))
+            found.append(ItemGroup(group.view.pick(stays), group.numbered, *group.tag))
     return found
 
 
@@ -395,7 +395,7 @@ def entered(new: Sequence[ItemGroup], old: Sequence[ItemGroup], *, tagged: bool 
         for one in before:
             view = view.minus(one.view)
         if view:
-            found.append(replace(group, view=view))
+            found.append(ItemGroup(view, group.numbered, *group.tag))
     return found
 
 
