@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from otel_assembly._internal.arguments import OnError, OnHalt, counts, instance, one_of
+from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly._internal.faces import Later
 from otel_assembly._internal.registry import Registry
 from otel_assembly.assembly import Assembly, note_on
@@ -30,7 +31,7 @@ from otel_assembly.ledger.ledger import Ledgers
 from otel_assembly.ledger.record import Record
 from otel_assembly.policies.order import checked_chain, validate_order
 from otel_assembly.policies.registry import policy_kind, trait
-from otel_assembly.recorder import NULL_RECORDING, default_recorder
+from otel_assembly.recorder import NULL_RECORDING
 from otel_assembly.tokens import CalibratedCounter, MessageFraming, TokenMeter, counter_for
 from otel_assembly.tokens.models import is_ready, prepare, ready
 
@@ -231,7 +232,7 @@ class Assembler:
         await arrive(view, meter)
 
     def _recorded_by(self) -> Recorder:
-        return self._recorder if self._recorder is not None else default_recorder()
+        return self._recorder if self._recorder is not None else DEFAULT.recorder
 
     def _meter(self, model: str | None) -> TokenMeter:
         if self._last_meter is None or self._last_meter[0] != model:

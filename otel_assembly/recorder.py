@@ -28,7 +28,6 @@ __all__ = [
     "Recording",
     "Whose",
     "default_recorder",
-    "is_default",
     "set_default_recorder",
     "using_recorder",
 ]
@@ -198,7 +197,5 @@ class NullRecorder:
 set_default_recorder: Callable[[Callable[[], Recorder]], None] = current_recorder.set_default_recorder
 #: The recorder of assemblers that are given none.
 default_recorder: Callable[[], Recorder] = current_recorder.default_recorder
-#: Whether it is the recorder of assemblers that are given none.
-is_default: Callable[[Recorder], bool] = current_recorder.is_default
 #: Until the block ends, this is the recorder of assemblers that are given none; then it is again what it was.
 using_recorder: Callable[[Recorder], AbstractContextManager[None]] = current_recorder.using_recorder

@@ -3,46 +3,47 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
 class _Default:
+    """Holds the recorder of assemblers that are given none; who first reads `recorder` has it made."""
+
     make: Callable[[], Any]
-    recorder: Any = None
+    recorder: Any
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "recorder":
+            raise AttributeError(name)
+        self.recorder = made = self.make()
+        return made
 
 
-_DEFAULT = _Default()
+#: What is read wherever no recorder was named. A default that nobody has asked for yet is not among its ``vars``.
+DEFAULT: Final = _Default()
 #: What is told of every guard that closes: the halt, the guard, and on whose behalf it was closed, where that is known.
 halt_listeners: list[Callable[[Any, Any, Any], None]] = []
 
 
 def set_default_recorder(make: Callable[[], Any]) -> None:
     """Let `make` give the recorder of assemblers that are given none; it is called when the first one needs it."""
-    _DEFAULT.make = make
-    _DEFAULT.recorder = None
+    DEFAULT.__dict__ = {"make": make}
 
 
 def default_recorder() -> Any:
     """The recorder of assemblers that are given none."""
-    if _DEFAULT.recorder is None:
-        _DEFAULT.recorder = _DEFAULT.make()
-    return _DEFAULT.recorder
-
-
-def is_default(recorder: Any) -> bool:
-    """Whether it is the recorder of assemblers that are given none."""
-    return recorder is _DEFAULT.recorder
+    return DEFAULT.recorder
 
 
 @contextmanager
 def using_recorder(recorder: Any) -> Iterator[None]:
     """Until the block ends, this is the recorder of assemblers that are given none; then it is again what it was."""
-    before = _DEFAULT.make, _DEFAULT.recorder
+    before = DEFAULT.__dict__
     set_default_recorder(lambda: recorder)
     try:
         yield
     finally:
-        _DEFAULT.make, _DEFAULT.recorder = before
+        DEFAULT.__dict__ = before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otel_assembly._internal.current_recorder import default_recorder
+from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly.budget.compaction import Compactors, compactors_of
 from otel_assembly.budget.measure import measure_for
 from otel_assembly.budget.plan import plan
@@ -59,7 +59,7 @@ def allocate(
     compactors = _compactors(compact)
     measure = measure_for(count, model)
     steps = plan(blocks, window, output_reserve, measure)
-    recording: AllocationRecording | None = default_recorder().begin_allocation()
+    recording: AllocationRecording | None = DEFAULT.recorder.begin_allocation()
     if recording is None:
         return _finished(steps, compactors, None)
     with recording:
@@ -83,7 +83,7 @@ async def allocate_async(
     measure = measure_for(count, model)
     await ready(measure.counter)
     steps = plan(blocks, window, output_reserve, measure)
-    recording: AllocationRecording | None = default_recorder().begin_allocation()
+    recording: AllocationRecording | None = DEFAULT.recorder.begin_allocation()
     if recording is None:
         return await finished_async(steps, answered_by(compactors, None))
     with recording:

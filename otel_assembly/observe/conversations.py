@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly._internal.registry import Registry
 from otel_assembly.ledger.ledger import Ledger
-from otel_assembly.recorder import default_recorder
 from otel_assembly.tokens import TokenMeter, counter_for
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class ObservedConversations:
     @property
     def recorder(self) -> Recorder:
         """Where records go."""
-        return self._recorder if self._recorder is not None else default_recorder()
+        return self._recorder if self._recorder is not None else DEFAULT.recorder
 
     def ledger(self, conversation: Any) -> Ledger:
         """The ledger of a conversation; None is a conversation of this one assembly."""

@@ -242,7 +242,7 @@ class OpenAllocation:
         if allocation.budget:
             share = allocation.fixed / allocation.budget
             metrics.record(catalogue.BUDGET_FIXED_UTILIZATION, share, agent, self._context)
-        if not self._emitter.measures():
+        if not self._emitter.providers.measure():
             return
         counted: Counter[str] = Counter()
         tokens: Counter[str] = Counter()

@@ -36,8 +36,13 @@ if TYPE_CHECKING:
     from otel_assembly.telemetry.emitter import Attributes, Emitter
 
 
-def assembly_attributes(record: Record, totals: Totals, prefix: Prefix, halts: int) -> Attributes:
-    """What stands on ``assemble_context`` beside the arrays of the ledger."""
+def assembly_attributes(
+    record: Record, totals: Totals, prefix: Prefix, halts: int, content: Callable[[str], str] | None
+) -> Attributes:
+    """What stands on ``assemble_context`` beside the arrays of the ledger.
+
+    `content` makes a text fit to leave; None where content stays.
+    """
     attributes: Attributes = {
         names.ID: record.assembly_id,
         names.LEDGER_ID: record.ledger.id,
@@ -83,6 +88,9 @@ def assembly_attributes(record: Record, totals: Totals, prefix: Prefix, halts: i
         if kinds:
             attributes[names.KIND_NAMES] = list(kinds)
             attributes[names.KIND_TOKENS] = list(kinds.values())
+    if content is not None and record.prompts_out:
+        parts = [{"type": "text", "content": content(prompt)} for prompt in record.prompts_out]
+        attributes[names.GEN_AI_SYSTEM_INSTRUCTIONS] = json.dumps(parts, ensure_ascii=False)
     return attributes
 
 
@@ -268,11 +276,6 @@ def step_arrays(record: Record, step: Step) -> Arrays:
     arrays.add([names.COMPACTED_ITEMS], [compacted])
     arrays.add([names.INJECTED_ITEMS], [runs_of(step.injected)])
     return arrays
-
-
-def instructions_json(prompts: Iterable[str], content: Callable[[str], str]) -> str:
-    """The prompts in the form of GenAI's ``gen_ai.system_instructions``."""
-    return json.dumps([{"type": "text", "content": content(prompt)} for prompt in prompts], ensure_ascii=False)
 
 
 def texts_of(runs: Iterable[Run]) -> list[str]:

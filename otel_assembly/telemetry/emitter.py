@@ -24,19 +24,19 @@ from otel_assembly.errors import HaltedError, PolicyFailedError, class_name, err
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
 from otel_assembly.telemetry import conventions_registry as registry
-from otel_assembly.telemetry import providers
 from otel_assembly.telemetry.stamp import StampingProcessor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from opentelemetry._logs import Logger, LoggerProvider
+    from opentelemetry._logs import Logger
     from opentelemetry.context import Context as OtelContext
-    from opentelemetry.metrics import Counter, Histogram, Meter, MeterProvider
-    from opentelemetry.trace import Span, Tracer, TracerProvider
+    from opentelemetry.metrics import Counter, Histogram, Meter
+    from opentelemetry.trace import Span, Tracer
 
     from otel_assembly._internal.slices import Slices
     from otel_assembly.decision import Overflow
+    from otel_assembly.telemetry.providers import Providers
     from otel_assembly.telemetry.settings import TelemetrySettings
 
 _logger = logging.getLogger("otel_assembly")
@@ -82,9 +82,7 @@ class Emitter:
     """What one recorder emits with.
 
     Args:
-        tracer_provider: Instead of the global one.
-        meter_provider: Instead of the global one.
-        logger_provider: Instead of the global one.
+        providers: To which it emits.
         settings: What is exported beside numbers.
 
     Attributes:
@@ -96,20 +94,12 @@ class Emitter:
     logger: Logger
     metrics: Metrics
 
-    def __init__(
-        self,
-        tracer_provider: TracerProvider | None,
-        meter_provider: MeterProvider | None,
-        logger_provider: LoggerProvider | None,
-        settings: TelemetrySettings,
-    ) -> None:
+    def __init__(self, providers: Providers, settings: TelemetrySettings) -> None:
+        self.providers = providers
         self.settings = settings
         self.content: Callable[[str], str] | None = self.redacted if settings.content_on_spans else None
         self.ready = False
-        self._providers = (tracer_provider, meter_provider, logger_provider)
         self._prepared = False
-        self._named = providers.are_named()
-        self._measures = False
         self._stamped: weakref.WeakKeyDictionary[Any, StampingProcessor] = weakref.WeakKeyDictionary()
         self._lock = new_lock()
         self._warning = new_lock()
@@ -125,34 +115,24 @@ class Emitter:
 
     def _prepare(self) -> None:
         """A provider that raises costs its own signal and no other."""
-        tracer_provider, meter_provider, logger_provider = self._providers
         tracer: Tracer = NoOpTracer()
         meter: Meter = NoOpMeter(names.SCOPE)
         logger: Logger = NoOpLogger(names.SCOPE)
         with self.contained("tracer"):
-            tracer = trace.get_tracer(names.SCOPE, __version__, tracer_provider)
+            tracer = trace.get_tracer(names.SCOPE, __version__, self.providers.tracer)
         with self.contained("logger"):
-            logger = _logs.get_logger(names.SCOPE, __version__, logger_provider)
+            logger = _logs.get_logger(names.SCOPE, __version__, self.providers.logger)
         instruments = Metrics(NoOpMeter(names.SCOPE), self.failed)
         with self.contained("meter"):
-            meter = metrics.get_meter(names.SCOPE, __version__, meter_provider)
+            meter = metrics.get_meter(names.SCOPE, __version__, self.providers.meter)
             instruments = Metrics(meter, self.failed)
         self.tracer, self.logger, self.metrics = tracer, logger, instruments
         self.ready = (type(tracer), type(meter), type(logger)) != (NoOpTracer, NoOpMeter, NoOpLogger)
         self._prepared = True
 
-    def measures(self) -> bool:
-        """Whether metrics go anywhere; once they do, it stays so."""
-        if not self._measures:
-            provider = self._providers[1]
-            if provider is None and not self._named and providers.no_meter_is_set():
-                return False
-            self._measures = not providers.is_api_only(provider or metrics.get_meter_provider())
-        return self._measures
-
     def stamping(self) -> StampingProcessor | None:
         """What stamps later model calls of our tracer provider; None where it is no SDK's."""
-        provider = self._providers[0] or trace.get_tracer_provider()
+        provider = self.providers.tracer or trace.get_tracer_provider()
         processor = self._stamped.get(provider)
         if processor is None and hasattr(provider, "add_span_processor"):
             with self._lock:
@@ -350,14 +330,13 @@ class Bounded:
         self._lock = new_lock()
 
     def __call__(self, value: str) -> str:
-        value = sendable(value)
         if value in self._seen:
             return value
+        value = sendable(value)
         with self._lock:
             if len(self._seen) < self._limit:
                 self._seen.add(value)
-                return value
-        return names.OTHER
+            return value if value in self._seen else names.OTHER
 
 
 class Metrics:

@@ -1,11 +1,21 @@
-"""Whether anybody has configured OpenTelemetry, asked at next to no cost for a program that has not."""
+"""The providers that one recorder records to, and whether anybody has configured any.
+
+Who has not configured OpenTelemetry pays next to nothing for the question, and who has asks it once.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry import _logs, metrics, trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opentelemetry._logs import LoggerProvider
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
 
 _API_MODULES: Final = ("opentelemetry.trace", "opentelemetry.metrics", "opentelemetry._logs")
 #: By these variables, the API makes a provider that nobody has set.
@@ -18,12 +28,50 @@ _TRACERS, _METERS, _LOGGERS = (getattr(get, "__globals__", {}) for get in _GETTE
 _api_only: set[type] = set()
 
 
-def are_named() -> bool:
-    """Whether the environment names a provider, which the API then makes when it is first asked for one."""
-    return any(name in os.environ for name in _VARIABLES)
+class Providers:
+    """Where one recorder's telemetry goes: the providers that it was given, and the global ones for the others.
+
+    Attributes:
+        tracer: Instead of the global one.
+        meter: Instead of the global one.
+        logger: Instead of the global one.
+        configured: Whether anybody had configured one when it was last asked; once somebody has, it stays so.
+    """
+
+    def __init__(
+        self, tracer: TracerProvider | None, meter: MeterProvider | None, logger: LoggerProvider | None
+    ) -> None:
+        self.tracer, self.meter, self.logger = tracer, meter, logger
+        self.configured = any(one is not None for one in (tracer, meter, logger))
+        #: Whether the environment names a provider, which the API then makes when it is first asked for one.
+        self._named = any(name in os.environ for name in _VARIABLES)
+        self._unloadable = self._measures = False
+
+    def are_configured(self, failed: Callable[[str, BaseException], None]) -> bool:
+        """Look whether anybody has configured one by now; `failed` hears of one that cannot be loaded."""
+        if not self.configured and not self._unloadable and (self._named or not _none_is_set()):
+            try:
+                self.configured = not (
+                    _is_api_only(trace.get_tracer_provider())
+                    and _is_api_only(metrics.get_meter_provider())
+                    and _is_api_only(_logs.get_logger_provider())
+                )
+            except Exception as error:  # noqa: BLE001  # the environment names a provider that cannot be loaded
+                self._unloadable = True
+                failed("provider", error)
+        return self.configured
+
+    def measure(self) -> bool:
+        """Whether metrics go anywhere; once they do, it stays so."""
+        if not self._measures:
+            unset = _METERS.get("_METER_PROVIDER", _METERS) is None and metrics.get_meter_provider is _GETTERS[1]
+            if self.meter is None and unset and not self._named:
+                return False
+            self._measures = not _is_api_only(self.meter or metrics.get_meter_provider())
+        return self._measures
 
 
-def none_is_set() -> bool:
+def _none_is_set() -> bool:
     """Whether nobody has set any global provider; False also where this API keeps them elsewhere."""
     return (
         _TRACERS.get("_TRACER_PROVIDER", _TRACERS) is None
@@ -33,25 +81,7 @@ def none_is_set() -> bool:
     )
 
 
-def no_meter_is_set() -> bool:
-    """Whether nobody has set the global provider of metrics."""
-    return _METERS.get("_METER_PROVIDER", _METERS) is None and metrics.get_meter_provider is _GETTERS[1]
-
-
-def one_records() -> bool:
-    """Whether one of the global providers is more than the API's own.
-
-    Raises:
-        Exception: The environment names a provider that cannot be loaded.
-    """
-    return not (
-        is_api_only(trace.get_tracer_provider())
-        and is_api_only(metrics.get_meter_provider())
-        and is_api_only(_logs.get_logger_provider())
-    )
-
-
-def is_api_only(provider: object) -> bool:
+def _is_api_only(provider: object) -> bool:
     """Whether a provider is the API's own, which records nothing; an SDK's, of whatever make, is not."""
     kind = type(provider)
     if kind in _api_only:

@@ -1,4 +1,7 @@
-"""The recorder: what happens in assemblies becomes spans, events and metrics, and nothing in it can hurt the agent."""
+"""What is recorded beside assemblies: runs of agents, allocations, views, sources, calibration, and halts.
+
+Assemblies themselves are recorded in `recording`; nothing in either can hurt the agent.
+"""
 
 from __future__ import annotations
 
@@ -10,33 +13,25 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
-from otel_assembly.recorder import Whose, default_recorder, is_default
+from otel_assembly.recorder import Whose, default_recorder
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
-from otel_assembly.telemetry import providers
 from otel_assembly.telemetry.allocation import OpenAllocation
-from otel_assembly.telemetry.emitter import Emitter
 from otel_assembly.telemetry.project_view import put_projection
-from otel_assembly.telemetry.recording import OPEN, OpenRecording
+from otel_assembly.telemetry.recording import OPEN, AssemblyRecorder
 from otel_assembly.telemetry.run import RUN, OpenRun
-from otel_assembly.telemetry.settings import TelemetrySettings
 from otel_assembly.telemetry.signals import Trail, put_halts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from opentelemetry._logs import LoggerProvider
-    from opentelemetry.metrics import MeterProvider
-    from opentelemetry.trace import TracerProvider
-
-    from otel_assembly.context import Context
     from otel_assembly.conversation import HaltGuard
     from otel_assembly.events import HaltEvent
     from otel_assembly.recorder import Projection
 
 
-class OpenTelemetryRecorder:
-    """Records assemblies through OpenTelemetry.
+class OpenTelemetryRecorder(AssemblyRecorder):
+    """Records assemblies, and what happens beside them, through OpenTelemetry.
 
     Args:
         tracer_provider: Instead of the global one.
@@ -45,50 +40,9 @@ class OpenTelemetryRecorder:
         settings: What is exported beside numbers; by default as the environment says.
     """
 
-    def __init__(
-        self,
-        *,
-        tracer_provider: TracerProvider | None = None,
-        meter_provider: MeterProvider | None = None,
-        logger_provider: LoggerProvider | None = None,
-        settings: TelemetrySettings | None = None,
-    ) -> None:
-        self.settings = settings if settings is not None else TelemetrySettings.from_environment()
-        #: What leaves, leaves through this.
-        self.emitter = Emitter(tracer_provider, meter_provider, logger_provider, self.settings)
-        self._listening = any(one is not None for one in (tracer_provider, meter_provider, logger_provider))
-        self._named = providers.are_named()
-        self._unloadable = False
-
-    def listening(self) -> bool:
-        """Whether anybody has configured a provider; once somebody has, it stays so."""
-        if not self._listening and not self._unloadable and (self._named or not providers.none_is_set()):
-            try:
-                self._listening = providers.one_records()
-            except Exception as error:  # noqa: BLE001  # the environment names a provider that cannot be loaded
-                self._unloadable = True
-                self.emitter.failed("provider", error)
-        return self._listening
-
     def _records(self) -> bool:
         """Whether what happens now is recorded."""
         return self.listening() and is_instrumentation_enabled() and self.emitter.prepare()
-
-    def begin(
-        self, name: str | None, model: str | None, context: Context | Whose, started_ns: int
-    ) -> OpenRecording | None:
-        """An assembly begins."""
-        try:
-            if (
-                (self._listening or self.listening())
-                and is_instrumentation_enabled()
-                and (self.emitter.ready or self.emitter.prepare())
-            ):
-                own = None if is_default(self) else self.emitter
-                return OpenRecording(self.emitter, own, name, model, context, started_ns)
-        except Exception as error:  # noqa: BLE001  # nothing of ours reaches the agent
-            self.emitter.failed("begin", error)
-        return None
 
     def begin_allocation(self) -> OpenAllocation | None:
         """The allocator begins, outside of any chain."""
@@ -120,10 +74,6 @@ class OpenTelemetryRecorder:
         with self.emitter.contained("span"):
             if self._records():
                 put_projection(self.emitter, projection)
-
-    def failed(self, component: str, error: BaseException) -> None:
-        """Something of ours that only looks on went wrong: a warning, a count, and the agent goes on."""
-        self.emitter.failed(component, error)
 
     def source_failed(self, role: str, source: str, error_type: str, agent_name: str | None) -> None:
         """A source failed, which counts as a policy's error: for whoever watches over a service it is the same."""

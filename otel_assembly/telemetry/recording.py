@@ -1,18 +1,23 @@
-"""One assembly while it runs, and what is emitted at its end."""
+"""An assembly's spans, from where it begins to its end, with its metrics and its events; its own failures stay here.
+
+What happens beside an assembly (runs of agents, views, sources, halts that come when none is open) is in `recorder`.
+"""
 
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.trace import INVALID_SPAN
 
+from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly.context import Context
-from otel_assembly.decision import DecisionOutcome
+from otel_assembly.decision import DecisionOutcome, OverflowCause
 from otel_assembly.errors import HaltedError, error_type, is_failure
 from otel_assembly.ledger.record import exits_from_the_prompt, prefix_of, totals_of
 from otel_assembly.ledger.snapshot import item_text, run_text
@@ -24,24 +29,28 @@ from otel_assembly.telemetry.attributes import (
     StepItems,
     assembly_arrays,
     assembly_attributes,
-    instructions_json,
     put_budget,
     step_arrays,
     step_attributes,
 )
-from otel_assembly.telemetry.emitter import set_status
+from otel_assembly.telemetry.emitter import Emitter, set_status
+from otel_assembly.telemetry.providers import Providers
 from otel_assembly.telemetry.run import RUN
+from otel_assembly.telemetry.settings import TelemetrySettings
 from otel_assembly.telemetry.signals import Trail, mark_overflow, put_alert, put_halts, put_overflow, severity_of
 from otel_assembly.telemetry.stamp import Stamp, is_model_call, is_under
 from otel_assembly.tokens import Cost, input_price
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping, Sequence
     from contextvars import Token
     from types import TracebackType
+    from typing import Any
 
+    from opentelemetry._logs import LoggerProvider
     from opentelemetry.context import Context as OtelContext
-    from opentelemetry.trace import Span
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import Span, TracerProvider
 
     from otel_assembly._internal.slices import Slices
     from otel_assembly.budget.attempt import Watch
@@ -51,97 +60,130 @@ if TYPE_CHECKING:
     from otel_assembly.ledger.figures import Prefix, Totals
     from otel_assembly.ledger.record import Record
     from otel_assembly.ledger.snapshot import Step
-    from otel_assembly.telemetry.emitter import Attributes, Emitter
+    from otel_assembly.telemetry.emitter import Attributes
+    from otel_assembly.tokens import InputPrice
 
 #: The assembly in whose policy, or in whose observers, this code runs.
 OPEN: Final[ContextVar[OpenRecording | None]] = ContextVar("otel_assembly_open", default=None)
 
 
-class _PolicyTime:
-    """The time in which a policy runs; what it does inside belongs to its span."""
+class AssemblyRecorder:
+    """Records assemblies through OpenTelemetry.
 
-    __slots__ = (
-        "_ago_ns",
-        "_open",
-        "_recording",
-        "_runs",
-        "_started",
-        "_token",
-        "context",
-        "ended_ns",
-        "halts",
-        "seconds",
-        "span",
-    )
+    Args:
+        tracer_provider: Instead of the global one.
+        meter_provider: Instead of the global one.
+        logger_provider: Instead of the global one.
+        settings: What is exported beside numbers; by default as the environment says.
+    """
 
-    def __init__(self, recording: OpenRecording, span: Span, context: OtelContext, ago_ns: int) -> None:
-        self._recording = recording
-        self.span = span
-        self.context = context
-        self.seconds = 0.0
-        self.ended_ns = 0
-        self.halts = 0
-        self._ago_ns = ago_ns
-        self._started = 0
-        self._runs = False
-        self._open: Token[OpenRecording | None] | None = None
-        self._token: Token[OtelContext] | None = None
+    def __init__(
+        self,
+        *,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        logger_provider: LoggerProvider | None = None,
+        settings: TelemetrySettings | None = None,
+    ) -> None:
+        self.settings = settings if settings is not None else TelemetrySettings.from_environment()
+        #: What leaves, leaves through this.
+        self.emitter = Emitter(Providers(tracer_provider, meter_provider, logger_provider), self.settings)
+
+    def listening(self) -> bool:
+        """Whether anybody has configured a provider; once somebody has, it stays so."""
+        providers = self.emitter.providers
+        return providers.configured or providers.are_configured(self.emitter.failed)
+
+    def begin(
+        self, name: str | None, model: str | None, context: Context | Whose, started_ns: int
+    ) -> OpenRecording | None:
+        """An assembly begins; None where nothing is recorded."""
+        emitter = self.emitter
+        try:
+            if (
+                (emitter.providers.configured or self.listening())
+                and is_instrumentation_enabled()
+                and (emitter.ready or emitter.prepare())
+            ):
+                # The default recorder may be another one when a halt comes later.
+                own = None if vars(DEFAULT).get("recorder") is self else emitter
+                return OpenRecording(emitter, own, name, model, context, started_ns)
+        except Exception as error:  # noqa: BLE001  # nothing of ours reaches the agent
+            emitter.failed("begin", error)
+        return None
+
+    def failed(self, component: str, error: BaseException) -> None:
+        """Something of ours that only looks on went wrong: a warning, a count, and the agent goes on."""
+        self.emitter.failed(component, error)
+
+
+@dataclass(slots=True, eq=False)
+class _TimeInside:
+    """The time in which a policy runs, or observers look on; what they do inside belongs to its span.
+
+    Attributes:
+        recording: The assembly that it is part of.
+        span: The policy's own; the assembly's for observers.
+        context: The context in which that is current.
+        ago_ns: How long ago it began, when the block is entered.
+        seconds: How long it took.
+        ended_ns: When it ended; 0 where that is not known.
+        halts: How many halts were emitted in it.
+    """
+
+    recording: OpenRecording
+    span: Span
+    context: OtelContext
+    ago_ns: int = 0
+    seconds: float = 0.0
+    ended_ns: int = 0
+    halts: int = 0
+    _started: int | None = None
+    _tokens: tuple[Token[OpenRecording | None], Token[OtelContext]] | None = None
 
     def __enter__(self) -> None:
-        self.halts = len(self._recording.halts)
-        self._open = OPEN.set(self._recording)
-        self._token = otel_context.attach(self.context)
-        self._runs = True
-        self._started = time.perf_counter_ns() - self._ago_ns
+        self.halts = len(self.recording.halts)
+        self._tokens = OPEN.set(self.recording), otel_context.attach(self.context)
+        self._started = time.perf_counter_ns() - self.ago_ns
 
     def stop(self) -> None:
         """It has done its work: what is done in the block from here on is not its time."""
-        if self._runs:
-            self._runs = False
+        if self._started is not None:
             self.seconds = (time.perf_counter_ns() - self._started) / 1e9
             self.ended_ns = time.time_ns()
+            self._started = None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.stop()
-        self.halts = len(self._recording.halts) - self.halts
-        if self._open is not None and self._token is not None:
+        self.halts = len(self.recording.halts) - self.halts
+        if self._tokens is not None:
+            open_token, token = self._tokens
             try:
-                OPEN.reset(self._open)
+                OPEN.reset(open_token)
             except ValueError:  # a coroutine that nobody awaited to its end is closed in another context
                 return
-            otel_context.detach(self._token)
+            otel_context.detach(token)
 
 
 class OpenRecording:
-    """One assembly while it runs.
+    """One assembly while it runs, and what is emitted at its end.
 
     Args:
         emitter: What it is recorded with.
-        own: The same where it is not that of the default recorder, which may be another when a halt comes later.
+        own: The same, where it is not that of the default recorder.
         name: The assembler's name.
         model: The model whose prompt is assembled.
         context: Whose assembly it is.
         started_ns: When it began.
-    """
 
-    __slots__ = (
-        "_attempts",
-        "_caller",
-        "_context",
-        "_emitter",
-        "_inside",
-        "_model",
-        "_policies",
-        "_run",
-        "_span",
-        "_started_ns",
-        "finished",
-        "halts",
-        "measured",
-        "recorded",
-        "trail",
-        "whose",
-    )
+    Attributes:
+        whose: Whose it is, so far as the context or the run says.
+        halts: What halted while it was open, and when.
+        finished: Whether it has come to its end.
+        trail: What is remembered of it for a halt that comes when it has ended.
+        recorded: Whether a reader of the traces will know of this assembly.
+        measured: Whether numbers go anywhere, onto a span or into a metric.
+    """
 
     def __init__(
         self,
@@ -161,13 +203,12 @@ class OpenRecording:
             whose.agent_name = whose.agent_name or run.whose.agent_name
             whose.framework = whose.framework or run.whose.framework
             whose.conversation_id = whose.conversation_id or run.whose.conversation_id
-        #: What halted while it was open, and when.
         self.halts: list[tuple[HaltEvent, int]] = []
         self.finished = False
-        self._policies: dict[int, _PolicyTime] = {}
+        self._policies: list[_TimeInside] = []
         self._attempts: AttemptSpans | None = None
-        self._context = around = otel_context.get_current()
-        self._span: Span = INVALID_SPAN
+        around = otel_context.get_current()
+        self._caller = trace.get_current_span(around)
         attributes = {
             names.NAME: name,
             names.MODEL: model,
@@ -175,28 +216,32 @@ class OpenRecording:
             names.GEN_AI_AGENT_NAME: whose.agent_name,
             names.FRAMEWORK: whose.framework,
         }
-        try:
-            self._span = emitter.start_span(names.SPAN_ASSEMBLE_CONTEXT, around, started_ns, attributes)
-        except Exception as error:  # noqa: BLE001  # nothing of ours reaches the agent
-            emitter.failed("span", error)
-        #: What is remembered of it for a halt that comes when it has ended.
+        self._span, self._context = self._open(names.SPAN_ASSEMBLE_CONTEXT, around, started_ns, attributes)
         self.trail = Trail(own, self._span.get_span_context(), whose)
         if isinstance(context, Context):
             context.guard.last = self.trail
-        #: Whether a reader of the traces will know of this assembly.
         self.recorded = self._span.is_recording()
-        self.measured = self.recorded or emitter.measures()
-        self._inside = False
-        if self.measured:
-            self._enter()
+        self.measured = self.recorded or emitter.providers.measure()
 
-    def _enter(self) -> None:
-        """Make the context the one inside of the span; only who needs it pays for it."""
-        if not self._inside:
-            self._inside = True
-            self._caller = trace.get_current_span(self._context)
-            if self._span is not INVALID_SPAN:
-                self._context = trace.set_span_in_context(self._span, self._context)
+    def _open(
+        self, name: str, around: OtelContext, started_ns: int, attributes: Mapping[str, Any]
+    ) -> tuple[Span, OtelContext]:
+        """A span, and the context in it; where none can be opened, what it is for goes on in the one around."""
+        try:
+            span = self._emitter.start_span(name, around, started_ns, attributes)
+            return span, trace.set_span_in_context(span, around)
+        except Exception as error:  # noqa: BLE001  # nothing of ours reaches the agent
+            self._emitter.failed("span", error)
+            return INVALID_SPAN, around
+
+    def policy(self, name: str, index: int, started_ns: int | None = None) -> _TimeInside:
+        """The time in which a policy runs; they are asked for in the order of the steps."""
+        now_ns = time.time_ns()
+        attributes = {names.POLICY_NAME: name, names.POLICY_INDEX: index}
+        span, context = self._open(f"{names.SPAN_APPLY_POLICY} {name}", self._context, started_ns or now_ns, attributes)
+        timing = _TimeInside(self, span, context, max(0, now_ns - (started_ns or now_ns)))
+        self._policies.append(timing)
+        return timing
 
     def watch(self, kind: str) -> Watch:
         """What stands around attempts to compact something of this kind, inside a policy."""
@@ -204,33 +249,9 @@ class OpenRecording:
             self._attempts = AttemptSpans(self._emitter)
         return self._attempts.watch(kind)
 
-    def policy(self, name: str, index: int, started_ns: int | None = None) -> _PolicyTime:
-        """The time in which a policy runs."""
-        span: Span = INVALID_SPAN
-        ago = 0 if started_ns is None else max(0, time.time_ns() - started_ns)
-        self._enter()
-        context = self._context
-        try:
-            attributes = {names.POLICY_NAME: name, names.POLICY_INDEX: index}
-            verb = f"{names.SPAN_APPLY_POLICY} {name}"
-            span = self._emitter.start_span(verb, self._context, started_ns or time.time_ns(), attributes)
-            context = trace.set_span_in_context(span, self._context)
-        except Exception as error:  # noqa: BLE001
-            self._emitter.failed("span", error)
-        timing = self._policies[index] = _PolicyTime(self, span, context, ago)
-        return timing
-
-    @contextmanager
-    def observers(self) -> Iterator[None]:
+    def observers(self) -> _TimeInside:
         """The time in which observers look at it; a halt that they bring about stands on it."""
-        self._enter()
-        open_token, token = OPEN.set(self), otel_context.attach(self._context)
-        try:
-            yield
-        finally:
-            with suppress(ValueError):  # a coroutine that nobody awaited to its end is closed in another context
-                OPEN.reset(open_token)
-                otel_context.detach(token)
+        return _TimeInside(self, self._span, self._context)
 
     def finish(self, record: Record) -> Slices[None]:
         """The assembly came to its end: its events, metrics and attributes are emitted, and its spans end."""
@@ -256,7 +277,6 @@ class OpenRecording:
 
     def signal(self, alerts: Sequence[AlertFacts], overflow: Overflow | None) -> None:
         """Alerts were delivered or a limit could not hold, in an assembly of which nothing else is emitted."""
-        self._enter()
         now_ns = time.time_ns()
         for alert in alerts:
             put_alert(self._emitter, self._span, self._context, alert, now_ns)
@@ -274,7 +294,7 @@ class OpenRecording:
         """End the spans, the inner ones first."""
         if self._attempts is not None:
             self._attempts.end()
-        for span, ended_ns in (*((one.span, one.ended_ns) for one in self._policies.values()), (self._span, 0)):
+        for span, ended_ns in [*[(one.span, one.ended_ns) for one in self._policies], (self._span, 0)]:
             try:
                 span.end(ended_ns or at_ns)
             except Exception as error:  # noqa: BLE001
@@ -289,41 +309,44 @@ class OpenRecording:
             instruments.record(catalogue.INPUT_TOKENS, totals.tokens_in, both, context)
         if record.error is None:
             instruments.record(catalogue.OUTPUT_TOKENS, totals.tokens_out, both, context)
-            if totals.utilization is not None:
-                instruments.record(catalogue.BUDGET_UTILIZATION, totals.utilization, agent, context)
-            if prefix.reuse is not None:
-                instruments.record(catalogue.PREFIX_REUSE, prefix.reuse, agent, context)
+            if (utilization := totals.utilization) is not None:
+                instruments.record(catalogue.BUDGET_UTILIZATION, utilization, agent, context)
+            if (reuse := prefix.reuse) is not None:
+                instruments.record(catalogue.PREFIX_REUSE, reuse, agent, context)
             if prefix.cause is not None and prefix.cause != "first":
                 instruments.add(catalogue.PREFIX_BREAKS, 1, {**agent, names.PREFIX_BREAK: prefix.cause}, context)
-        fixed = _fixed_share(record, totals)
-        if fixed is not None:
-            instruments.record(catalogue.BUDGET_FIXED_UTILIZATION, fixed, agent, context)
-        if totals.overflowed:
+        fixed, budget, overflow = totals.fixed, totals.budget, record.overflow
+        if record.error is not None and overflow is not None and overflow.cause is OverflowCause.FIXED:
+            fixed, budget = overflow.needed, overflow.budget
+        if fixed is not None and budget is not None and budget > 0:
+            instruments.record(catalogue.BUDGET_FIXED_UTILIZATION, fixed / budget, agent, context)
+        if totals.overflow is not None:
             instruments.add(catalogue.BUDGET_OVERFLOWS, 1, both, context)
-        for step in record.steps:
-            timing = self._policies.get(step.index)
-            if timing is not None:
-                self._measure_step(record, step, timing, agent)
-        if self._model is not None and record.called and record.error is record.spared is None:
-            self._measure_cost(self._model, record, totals, prefix, agent)
+        for step, timing in zip(record.steps, self._policies, strict=False):
+            self._measure_step(record, step, timing, agent)
+        model = self._model
+        price = input_price(model) if model is not None and record.called else None
+        if model is not None and price is not None and record.error is record.spared is None:
+            self._measure_cost(price, record, totals, prefix, {**agent, names.MODEL: instruments.model_name(model)})
 
-    def _measure_cost(self, model: str, record: Record, totals: Totals, prefix: Prefix, agent: Attributes) -> None:
-        """What the prompt costs, and what it would have cost more with what left it: where its price is known."""
-        price = input_price(model)
-        if price is None:
-            return
-        instruments, context = self._emitter.metrics, self._context
-        whose = {**agent, names.MODEL: instruments.model_name(model)}
-        for part, dollars in zip(Cost._fields, price.of_prompt(totals.tokens_out, prefix.tokens), strict=True):
+    def _measure_cost(
+        self, price: InputPrice, record: Record, totals: Totals, prefix: Prefix, whose: Attributes
+    ) -> None:
+        """What the prompt costs, at the rates of its length, and what it would have cost more with what left it."""
+        instruments, context, prompt = self._emitter.metrics, self._context, totals.tokens_out
+        uncached = next(rate for above, rate in price.uncached if prompt > above)
+        cached = next(rate for above, rate in price.cached if prompt > above)
+        reusable = min(prefix.tokens, prompt)
+        for part, dollars in zip(Cost._fields, (reusable * cached, (prompt - reusable) * uncached), strict=True):
             if dollars:
                 instruments.add(catalogue.COST, dollars, {**whose, names.COST_PART: part}, context)
         left = sum(
             [record.items_tokens(group.view) for step in record.steps for group in exits_from_the_prompt(record, step)]
         )
         if left:
-            instruments.add(catalogue.COST_AVOIDED, price.of_left_out(left, totals.tokens_out), whose, context)
+            instruments.add(catalogue.COST_AVOIDED, left * uncached, whose, context)
 
-    def _measure_step(self, record: Record, step: Step, timing: _PolicyTime, agent: Attributes) -> None:
+    def _measure_step(self, record: Record, step: Step, timing: _TimeInside, agent: Attributes) -> None:
         instruments = self._emitter.metrics
         context = timing.context
         policy = {names.POLICY_NAME: instruments.policy_name(step.policy)}
@@ -352,7 +375,6 @@ class OpenRecording:
         """Put what halted on the assembly and on the run."""
         if not self.halts:
             return
-        self._enter()
         run, spans = self._run, [self._span]
         if run is not None:
             run.halted = True
@@ -361,11 +383,8 @@ class OpenRecording:
         put_halts(self._emitter, halts, spans, self._context, self.whose)
 
     def _signal(self, record: Record, ended_ns: int) -> None:
-        self._enter()
-        for step in record.steps:
-            timing = self._policies.get(step.index)
-            if timing is None:
-                continue
+        """Emit the alerts that were delivered, and the limits that could not hold."""
+        for step, timing in zip(record.steps, self._policies, strict=False):
             for alert in step.alerts if record.error is None else ():
                 put_alert(self._emitter, timing.span, timing.context, alert, timing.ended_ns or ended_ns)
             if step.overflow is not None:
@@ -381,22 +400,18 @@ class OpenRecording:
         halts = max(totals.halts_emitted, len(self.halts))
         content = self._emitter.content
         arrays = yield from assembly_arrays(record, content)
-        attributes = assembly_attributes(record, totals, prefix, halts)
-        if content is not None and record.prompts_out:
-            attributes[names.GEN_AI_SYSTEM_INSTRUCTIONS] = instructions_json(record.prompts_out, content)
+        attributes = assembly_attributes(record, totals, prefix, halts, content)
         set_status(self._span, record.error or record.spared, overflow=record.overflow, halted=bool(halts))
         yield from self._emitter.putting(self._span, self._context, attributes, arrays, ended_ns)
         self.recorded = True
-        for step in record.steps:
-            timing = self._policies.get(step.index)
-            if timing is None or not timing.span.is_recording():
-                continue
-            try:
-                self._describe_step(record, step, timing)
-            except Exception as error:  # noqa: BLE001  # what fails in one step costs nothing of the others
-                self._emitter.failed("span", error)
+        for step, timing in zip(record.steps, self._policies, strict=False):
+            if timing.span.is_recording():
+                try:
+                    self._describe_step(record, step, timing)
+                except Exception as error:  # noqa: BLE001  # what fails in one step costs nothing of the others
+                    self._emitter.failed("span", error)
 
-    def _describe_step(self, record: Record, step: Step, timing: _PolicyTime) -> None:
+    def _describe_step(self, record: Record, step: Step, timing: _TimeInside) -> None:
         halts = max(step.halts, timing.halts)
         attributes = step_attributes(record, step, halts)
         self._emitter.put(timing.span, timing.context, attributes, step_arrays(record, step), timing.ended_ns)
@@ -407,8 +422,7 @@ class OpenRecording:
         report = step.report
         if report is not None:
             started_ns = timing.ended_ns - int(timing.seconds * 1e9)
-            span = self._emitter.start_span(names.SPAN_ALLOCATE_BUDGET, timing.context, started_ns, {})
-            context = trace.set_span_in_context(span, timing.context)
+            span, context = self._open(names.SPAN_ALLOCATE_BUDGET, timing.context, started_ns, {})
             put_budget(self._emitter, span, context, report, StepItems(step, report), started_ns)
             if report.overflow is not None:
                 mark_overflow(self._emitter, span, report.overflow, timing.ended_ns)
@@ -431,10 +445,3 @@ class OpenRecording:
         processor = self._emitter.stamping() if caller.get_span_context().is_valid else None
         if processor is not None:
             processor.await_call(caller, running, stamp)
-
-
-def _fixed_share(record: Record, totals: Totals) -> float | None:
-    overflow = record.overflow
-    if record.error is not None and overflow is not None and overflow.cause.value == "fixed":
-        return overflow.needed / overflow.budget if overflow.budget > 0 else None
-    return totals.fixed / totals.budget if totals.fixed is not None and totals.budget else None
