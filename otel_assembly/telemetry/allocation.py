@@ -9,8 +9,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Self
 
 from opentelemetry import context as otel_context
-from opentelemetry import trace
-from opentelemetry.trace import INVALID_SPAN
 
 from otel_assembly.budget.reports import report_of
 from otel_assembly.decision import BudgetReport, DecisionOutcome, Overflow, OverflowCause, PromptPart
@@ -27,8 +25,6 @@ from otel_assembly.telemetry.signals import put_overflow
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
-
-    from opentelemetry.trace import Span
 
     from otel_assembly.budget.allocation import Allocation
     from otel_assembly.budget.attempt import Watch
@@ -153,17 +149,14 @@ class OpenAllocation:
     def __init__(self, emitter: Emitter) -> None:
         self._emitter = emitter
         self._started_ns = time.time_ns()
-        self._context = otel_context.get_current()
-        self._span: Span = INVALID_SPAN
         self._attempts = AttemptSpans(emitter)
         self._token: Any = None
         self._done = False
         self._unallocated = BudgetReport(0, 0, 0, 0, ())
         run = RUN.get()
         self._agent = (run.whose.agent_name, run.whose.framework) if run is not None else (None, None)
-        with emitter.contained("span"):
-            self._span = emitter.start_span(names.SPAN_ALLOCATE_BUDGET, self._context, self._started_ns, {})
-            self._context = trace.set_span_in_context(self._span, self._context)
+        around = otel_context.get_current()
+        self._span, self._context = emitter.open_span(names.SPAN_ALLOCATE_BUDGET, around, self._started_ns, {})
 
     def __enter__(self) -> Self:
         self._token = otel_context.attach(self._context)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from opentelemetry import context as otel_context
-from opentelemetry import trace
 from opentelemetry.trace import Status, StatusCode
 
 from otel_assembly.budget.attempt import CompactionOutcome
@@ -39,30 +38,21 @@ class AttemptSpans:
 
         @contextmanager
         def around(attempt: Attempt, /) -> Iterator[None]:
-            token = span = None
-            context = otel_context.get_current()
-            with self._emitter.contained("span"):
-                span = self._emitter.start_span(
-                    f"{names.SPAN_COMPACT_BLOCK} {kind}",
-                    context,
-                    time.time_ns(),
-                    {
-                        names.BLOCK_KIND: kind,
-                        names.COMPACTION_COMPACTOR: attempt.compactor,
-                        names.COMPACTION_ATTEMPT: attempt.number,
-                        names.COMPACTION_TARGET: attempt.target,
-                        names.TOKENS_IN: attempt.tokens_in,
-                    },
-                )
-                context = trace.set_span_in_context(span, context)
-                token = otel_context.attach(context)
+            attributes = {
+                names.BLOCK_KIND: kind,
+                names.COMPACTION_COMPACTOR: attempt.compactor,
+                names.COMPACTION_ATTEMPT: attempt.number,
+                names.COMPACTION_TARGET: attempt.target,
+                names.TOKENS_IN: attempt.tokens_in,
+            }
+            name, around = f"{names.SPAN_COMPACT_BLOCK} {kind}", otel_context.get_current()
+            span, context = self._emitter.open_span(name, around, time.time_ns(), attributes)
+            token = otel_context.attach(context)
             try:
                 yield
             finally:
-                if token is not None:
-                    otel_context.detach(token)
-                if span is not None:
-                    self._spans[id(attempt)] = attempt, span, context, time.time_ns()
+                otel_context.detach(token)
+                self._spans[id(attempt)] = attempt, span, context, time.time_ns()
 
         return around
 

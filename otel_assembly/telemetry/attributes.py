@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from otel_assembly._internal.slices import Slices
     from otel_assembly.decision import BudgetEntry, BudgetReport, Overflow
+    from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.history.view import View
     from otel_assembly.ledger.figures import Prefix, Totals
     from otel_assembly.ledger.ledger import Arrival
@@ -130,15 +131,8 @@ def step_attributes(record: Record, step: Step, halts: int) -> Attributes:
 
 #: What nobody knows where the input could not be known.
 _OF_THE_INPUT: Final = (
-    *(names.TOKENS_IN, names.EVENTS_IN, names.EVENTS_INJECTED, names.PROMPTS_IN),
-    *(
-        names.DROPPED_COUNT,
-        names.DROPPED_TOKENS,
-        names.DROPPED_NEW,
-        names.COMPACTED_COUNT,
-        names.COMPACTED_TOKENS,
-        names.INJECTED_TOKENS,
-    ),
+    *(names.TOKENS_IN, names.EVENTS_IN, names.EVENTS_INJECTED, names.PROMPTS_IN, names.INJECTED_TOKENS),
+    *(names.DROPPED_COUNT, names.DROPPED_TOKENS, names.DROPPED_NEW, names.COMPACTED_COUNT, names.COMPACTED_TOKENS),
 )
 
 
@@ -209,11 +203,11 @@ def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Sli
     estimated: list[int] = []
     for start in range(0, len(arrived), LISTED):
         some = arrived[start : start + LISTED]
-        for name, column in _arrived(record, some, sources, content).items():
+        tables = [numbered.history.table(record.meter) for _, numbered, _ in some]
+        for name, column in _arrived(some, tables, sources, content).items():
             columns.setdefault(name, []).extend(column)
-        for item, numbered, position in some:
-            runs = numbered.history.table(record.meter).estimated
-            if runs and is_in(runs, position):
+        for (item, _, position), table in zip(some, tables, strict=True):
+            if table.estimated and is_in(table.estimated, position):
                 estimated.append(item)
         if len(some) == LISTED:
             yield
@@ -224,11 +218,13 @@ def assembly_arrays(record: Record, content: Callable[[str], str] | None) -> Sli
 
 
 def _arrived(
-    record: Record, arrived: Sequence[Arrival], sources: Mapping[int, str], content: Callable[[str], str] | None
+    arrived: Sequence[Arrival],
+    tables: Sequence[TokenTable],
+    sources: Mapping[int, str],
+    content: Callable[[str], str] | None,
 ) -> dict[str, list[Any]]:
     """What is told of items that arrived."""
     places = [(numbered.history, position) for _, numbered, position in arrived]
-    tables = [history.table(record.meter) for history, _ in places]
     atoms = [numbered.item_ids.of(numbered.history.atom(position)) for _, numbered, position in arrived]
     columns: dict[str, list[Any]] = {
         names.ARRIVED_ITEMS: [item_text(item) for item, _, _ in arrived],

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import _logs, metrics, trace
 from opentelemetry._logs import NoOpLogger
 from opentelemetry.metrics import NoOpMeter
-from opentelemetry.trace import NoOpTracer, SpanKind, Status, StatusCode
+from opentelemetry.trace import INVALID_SPAN, NoOpTracer, SpanKind, Status, StatusCode
 
 from otel_assembly._internal.forks import new_lock
 from otel_assembly._internal.slices import LISTED
@@ -202,6 +202,17 @@ class Emitter:
             record_exception=False,
             set_status_on_exception=False,
         )
+
+    def open_span(
+        self, name: str, around: OtelContext, start_ns: int, attributes: Mapping[str, Any]
+    ) -> tuple[Span, OtelContext]:
+        """A span of ours and the context in it; where it cannot be opened, what it is for goes on in the one around."""
+        try:
+            span = self.start_span(name, around, start_ns, attributes)
+            return span, trace.set_span_in_context(span, around)
+        except Exception as error:  # noqa: BLE001  # nothing of ours reaches the agent
+            self.failed("span", error)
+            return INVALID_SPAN, around
 
     def put(self, span: Span, context: OtelContext, attributes: Attributes | None, arrays: Arrays, at_ns: int) -> None:
         """As `putting`, at once."""

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _API_MODULES: Final = ("opentelemetry.trace", "opentelemetry.metrics", "opentelemetry._logs")
 #: By these variables, the API makes a provider that nobody has set.
 _VARIABLES: Final = ("OTEL_PYTHON_TRACER_PROVIDER", "OTEL_PYTHON_METER_PROVIDER", "OTEL_PYTHON_LOGGER_PROVIDER")
-#: Where the API keeps the global providers. Asking its functions instead reads the environment each time, which costs
-#: more than all that a program should pay that has not configured any.
+#: Where the API keeps the global providers, as far as is known. Asking its functions instead reads the environment each
+#: time, which costs more than all that a program should pay that has not configured any.
 _GETTERS: Final = (trace.get_tracer_provider, metrics.get_meter_provider, _logs.get_logger_provider)
 _TRACERS, _METERS, _LOGGERS = (getattr(get, "__globals__", {}) for get in _GETTERS)
 
@@ -49,16 +49,22 @@ class Providers:
 
     def are_configured(self, failed: Callable[[str, BaseException], None]) -> bool:
         """Look whether anybody has configured one by now; `failed` hears of one that cannot be loaded."""
-        if not self.configured and not self._unloadable and (self._named or not _none_is_set()):
-            try:
-                self.configured = not (
-                    _is_api_only(trace.get_tracer_provider())
-                    and _is_api_only(metrics.get_meter_provider())
-                    and _is_api_only(_logs.get_logger_provider())
-                )
-            except Exception as error:  # noqa: BLE001  # the environment names a provider that cannot be loaded
-                self._unloadable = True
-                failed("provider", error)
+        if self.configured or self._unloadable:
+            return self.configured
+        getters = (trace.get_tracer_provider, metrics.get_meter_provider, _logs.get_logger_provider)
+        if (
+            not self._named
+            and getters == _GETTERS
+            and _TRACERS.get("_TRACER_PROVIDER", _TRACERS) is None
+            and _METERS.get("_METER_PROVIDER", _METERS) is None
+            and _LOGGERS.get("_LOGGER_PROVIDER", _LOGGERS) is None
+        ):
+            return False
+        try:
+            self.configured = not all(_is_api_only(get()) for get in getters)
+        except Exception as error:  # noqa: BLE001  # the environment names a provider that cannot be loaded
+            self._unloadable = True
+            failed("provider", error)
         return self.configured
 
     def measure(self) -> bool:
@@ -69,16 +75,6 @@ class Providers:
                 return False
             self._measures = not _is_api_only(self.meter or metrics.get_meter_provider())
         return self._measures
-
-
-def _none_is_set() -> bool:
-    """Whether nobody has set any global provider; False also where this API keeps them elsewhere."""
-    return (
-        _TRACERS.get("_TRACER_PROVIDER", _TRACERS) is None
-        and _METERS.get("_METER_PROVIDER", _METERS) is None
-        and _LOGGERS.get("_LOGGER_PROVIDER", _LOGGERS) is None
-        and (trace.get_tracer_provider, metrics.get_meter_provider, _logs.get_logger_provider) == _GETTERS
-    )
 
 
 def _is_api_only(provider: object) -> bool:

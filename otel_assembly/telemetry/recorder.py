@@ -156,13 +156,8 @@ def emit_halt(
     with emitter.contained("halt"):
         if not emitter.prepare():
             return
-        spans = [trace.get_current_span()]
-        if run is not None:
-            run.halted = True
-            if run.span is not spans[0]:
-                spans.append(run.span)
-        span = trail.span if trail is not None else None
-        put_halts(emitter, [(halt, time.time_ns())], spans, otel_context.get_current(), whose, span)
+        halts, span, around = [(halt, time.time_ns())], trace.get_current_span(), otel_context.get_current()
+        put_halts(emitter, halts, span, run, around, whose, trail.span if trail is not None else None)
 
 
 __all__ = ["OpenTelemetryRecorder", "emit_halt", "halted"]

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
-from opentelemetry.trace import INVALID_SPAN
 
 from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly.context import Context
@@ -42,10 +41,9 @@ from otel_assembly.telemetry.stamp import Stamp, is_model_call, is_under
 from otel_assembly.tokens import Cost, input_price
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from contextvars import Token
     from types import TracebackType
-    from typing import Any
 
     from opentelemetry._logs import LoggerProvider
     from opentelemetry.context import Context as OtelContext
@@ -61,21 +59,13 @@ if TYPE_CHECKING:
     from otel_assembly.ledger.record import Record
     from otel_assembly.ledger.snapshot import Step
     from otel_assembly.telemetry.emitter import Attributes
-    from otel_assembly.tokens import InputPrice
 
 #: The assembly in whose policy, or in whose observers, this code runs.
 OPEN: Final[ContextVar[OpenRecording | None]] = ContextVar("otel_assembly_open", default=None)
 
 
 class AssemblyRecorder:
-    """Records assemblies through OpenTelemetry.
-
-    Args:
-        tracer_provider: Instead of the global one.
-        meter_provider: Instead of the global one.
-        logger_provider: Instead of the global one.
-        settings: What is exported beside numbers; by default as the environment says.
-    """
+    """Records assemblies through OpenTelemetry: the part of `OpenTelemetryRecorder` that every turn goes through."""
 
     def __init__(
         self,
@@ -98,10 +88,10 @@ class AssemblyRecorder:
         self, name: str | None, model: str | None, context: Context | Whose, started_ns: int
     ) -> OpenRecording | None:
         """An assembly begins; None where nothing is recorded."""
-        emitter = self.emitter
+        emitter, providers = self.emitter, self.emitter.providers
         try:
             if (
-                (emitter.providers.configured or self.listening())
+                (providers.configured or providers.are_configured(emitter.failed))
                 and is_instrumentation_enabled()
                 and (emitter.ready or emitter.prepare())
             ):
@@ -216,30 +206,20 @@ class OpenRecording:
             names.GEN_AI_AGENT_NAME: whose.agent_name,
             names.FRAMEWORK: whose.framework,
         }
-        self._span, self._context = self._open(names.SPAN_ASSEMBLE_CONTEXT, around, started_ns, attributes)
+        self._span, self._context = emitter.open_span(names.SPAN_ASSEMBLE_CONTEXT, around, started_ns, attributes)
         self.trail = Trail(own, self._span.get_span_context(), whose)
         if isinstance(context, Context):
             context.guard.last = self.trail
         self.recorded = self._span.is_recording()
         self.measured = self.recorded or emitter.providers.measure()
 
-    def _open(
-        self, name: str, around: OtelContext, started_ns: int, attributes: Mapping[str, Any]
-    ) -> tuple[Span, OtelContext]:
-        """A span, and the context in it; where none can be opened, what it is for goes on in the one around."""
-        try:
-            span = self._emitter.start_span(name, around, started_ns, attributes)
-            return span, trace.set_span_in_context(span, around)
-        except Exception as error:  # noqa: BLE001  # nothing of ours reaches the agent
-            self._emitter.failed("span", error)
-            return INVALID_SPAN, around
-
     def policy(self, name: str, index: int, started_ns: int | None = None) -> _TimeInside:
         """The time in which a policy runs; they are asked for in the order of the steps."""
         now_ns = time.time_ns()
-        attributes = {names.POLICY_NAME: name, names.POLICY_INDEX: index}
-        span, context = self._open(f"{names.SPAN_APPLY_POLICY} {name}", self._context, started_ns or now_ns, attributes)
-        timing = _TimeInside(self, span, context, max(0, now_ns - (started_ns or now_ns)))
+        began_ns, attributes = started_ns or now_ns, {names.POLICY_NAME: name, names.POLICY_INDEX: index}
+        verb = f"{names.SPAN_APPLY_POLICY} {name}"
+        span, context = self._emitter.open_span(verb, self._context, began_ns, attributes)
+        timing = _TimeInside(self, span, context, max(0, now_ns - began_ns))
         self._policies.append(timing)
         return timing
 
@@ -324,16 +304,16 @@ class OpenRecording:
             instruments.add(catalogue.BUDGET_OVERFLOWS, 1, both, context)
         for step, timing in zip(record.steps, self._policies, strict=False):
             self._measure_step(record, step, timing, agent)
-        model = self._model
-        price = input_price(model) if model is not None and record.called else None
-        if model is not None and price is not None and record.error is record.spared is None:
-            self._measure_cost(price, record, totals, prefix, {**agent, names.MODEL: instruments.model_name(model)})
+        if self._model is not None and record.called and record.error is record.spared is None:
+            self._measure_cost(self._model, record, totals, prefix, agent)
 
-    def _measure_cost(
-        self, price: InputPrice, record: Record, totals: Totals, prefix: Prefix, whose: Attributes
-    ) -> None:
+    def _measure_cost(self, model: str, record: Record, totals: Totals, prefix: Prefix, agent: Attributes) -> None:
         """What the prompt costs, at the rates of its length, and what it would have cost more with what left it."""
+        price = input_price(model)
+        if price is None:
+            return
         instruments, context, prompt = self._emitter.metrics, self._context, totals.tokens_out
+        whose = {**agent, names.MODEL: instruments.model_name(model)}
         uncached = next(rate for above, rate in price.uncached if prompt > above)
         cached = next(rate for above, rate in price.cached if prompt > above)
         reusable = min(prefix.tokens, prompt)
@@ -373,14 +353,9 @@ class OpenRecording:
 
     def _put_halts(self, ended_ns: int) -> None:
         """Put what halted on the assembly and on the run."""
-        if not self.halts:
-            return
-        run, spans = self._run, [self._span]
-        if run is not None:
-            run.halted = True
-            spans.append(run.span)
-        halts = [(halt, min(at_ns, ended_ns)) for halt, at_ns in self.halts]
-        put_halts(self._emitter, halts, spans, self._context, self.whose)
+        if self.halts:
+            halts = [(halt, min(at_ns, ended_ns)) for halt, at_ns in self.halts]
+            put_halts(self._emitter, halts, self._span, self._run, self._context, self.whose)
 
     def _signal(self, record: Record, ended_ns: int) -> None:
         """Emit the alerts that were delivered, and the limits that could not hold."""
@@ -422,7 +397,7 @@ class OpenRecording:
         report = step.report
         if report is not None:
             started_ns = timing.ended_ns - int(timing.seconds * 1e9)
-            span, context = self._open(names.SPAN_ALLOCATE_BUDGET, timing.context, started_ns, {})
+            span, context = self._emitter.open_span(names.SPAN_ALLOCATE_BUDGET, timing.context, started_ns, {})
             put_budget(self._emitter, span, context, report, StepItems(step, report), started_ns)
             if report.overflow is not None:
                 mark_overflow(self._emitter, span, report.overflow, timing.ended_ns)
@@ -434,8 +409,7 @@ class OpenRecording:
         """Stamp the model call that this prompt is for, or wait for it."""
         if record.error is not None or not record.called:
             return
-        reduced = bool(totals.dropped or totals.compacted)
-        stamp = Stamp(record.assembly_id, self._span.get_span_context(), reduced)
+        stamp = Stamp(record.assembly_id, self._span.get_span_context(), bool(totals.dropped or totals.compacted))
         caller = self._caller
         running = trace.get_current_span()  # the call's own may have opened while it was prepared
         for span in (caller, running):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from otel_assembly.events import HaltEvent
     from otel_assembly.recorder import Whose
     from otel_assembly.telemetry.emitter import Attributes, Emitter
+    from otel_assembly.telemetry.run import Run
 
 _SEVERITIES = {
     "info": SeverityNumber.INFO,
@@ -80,17 +81,19 @@ def mark_overflow(emitter: Emitter, span: Span, overflow: Overflow, at_ns: int) 
 def put_halts(
     emitter: Emitter,
     halts: Sequence[tuple[HaltEvent, int]],
-    spans: Sequence[Span],
+    span: Span,
+    run: Run | None,
     context: OtelContext,
     whose: Whose,
     last: SpanContext | None = None,
 ) -> None:
-    """Count halts, and put them on those of these spans that are open; on a short one of their own where none is.
+    """Count halts, and put them on a span and on its run's where they are open; on a short one of their own else.
 
     Args:
         emitter: What they are emitted with.
         halts: The halts, each with its time.
-        spans: Where they should stand.
+        span: Where they should stand.
+        run: The run that is halted by them.
         context: In which they came about.
         whose: The agent that is halted.
         last: The span of the conversation's last assembly.
@@ -99,7 +102,11 @@ def put_halts(
     with contained("metrics"):
         _, both = emitter.metrics.agent(whose.agent_name, whose.framework)
         emitter.metrics.add(catalogue.HALTS, len(halts), both, context)
-    stands = [span for span in spans if span.is_recording()]
+    stands = [span] if span.is_recording() else []
+    if run is not None:
+        run.halted = True
+        if run.span is not span and run.span.is_recording():
+            stands.append(run.span)
     own: Span | None = None
     if not stands:
         with contained("span"):
@@ -112,9 +119,9 @@ def put_halts(
             if emitter.settings.capture_alert_message:
                 attributes[names.HALT_REASON] = emitter.redacted(halt.reason)[: names.MAX_ALERT_MESSAGE]
             _emit(emitter, stands, context, names.EVENT_HALT, attributes, SeverityNumber.FATAL, at_ns)
-    for span in stands:
+    for one in stands:
         with contained("halt"):
-            _mark_halted(span, len(halts))
+            _mark_halted(one, len(halts))
     if own is not None:
         with contained("span"):
             own.end(max(time.time_ns(), *(at_ns for _, at_ns in halts)))
