@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from contextvars import ContextVar, Token
 
     from otel_assembly import observe
-    from otel_assembly.observe.assembler import ObservedAssembler, ObservedAssembly
+    from otel_assembly.observe.conversations import ObservedAssembler, contained
     from otel_assembly.recorder import Recorder
     from otel_assembly.telemetry import recorder as telemetry
     from otel_assembly.telemetry.run import OpenRun
@@ -108,15 +108,12 @@ class Instrumentation:
 
     def listening(self) -> bool:
         """Whether a provider is configured: every wrapper asks this first, so that it must cost next to nothing."""
-        return self.open and self.observed.recorder.listening()
+        return self.open and self.observed.listening()
 
-    def contained(self) -> contained:
+    @worked_out_once
+    def contained(self) -> Callable[[], contained]:
         """A block of ours whose failure is a warning and a count, never the agent's."""
-        return contained(self.failed)
-
-    def failed(self, error: Exception) -> None:
-        """Something of ours went wrong."""
-        self.recorder.failed(f"instrumentation.{self.framework}", error)
+        return self.observed.contained
 
     def take(
         self, met: type, name: str, wrap: Callable[[Callable[..., Any], Instrumentation], Callable[..., Any]]
@@ -167,26 +164,3 @@ class bound(Generic[T]):  # noqa: N801  # read as a word: with bound(VARIABLE, v
     def __exit__(self, *_: object) -> None:
         with suppress(ValueError):  # a coroutine that nobody awaited to its end is closed in another context
             self._variable.reset(self._token)
-
-
-class contained:  # noqa: N801  # as above
-    """A block of ours whose failure goes to `failed`, and no further."""
-
-    __slots__ = ("_failed",)
-
-    def __init__(self, failed: Callable[[Exception], None]) -> None:
-        self._failed = failed
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self._failed(error)
-        return True
-
-
-def reported_whole(assembly: ObservedAssembly) -> contained:
-    """A block whose failure leaves this assembly out: what cannot be reported whole is not reported in part."""
-    return contained(assembly.fail)

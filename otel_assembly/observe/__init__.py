@@ -1,6 +1,6 @@
 """Assemblies that somebody else's code runs."""
 
-from otel_assembly.observe.assembler import ObservedAssembler
+from otel_assembly.observe.conversations import ObservedAssembler
 
 __all__ = [
     "ObservedAssembler",

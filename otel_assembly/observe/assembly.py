@@ -19,18 +19,17 @@ from otel_assembly.messages.content_snapshot import equal
 from otel_assembly.recorder import NULL_RECORDING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from contextvars import Token
     from types import TracebackType
-    from typing import Unpack
 
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.decision import Verdict
     from otel_assembly.ledger.ledger import Ledger
-    from otel_assembly.ledger.snapshot import Step
-    from otel_assembly.observe.conversations import ObservedConversations
+    from otel_assembly.ledger.snapshot import LedgerInput, Step
     from otel_assembly.recorder import PolicyTime, Recording
+    from otel_assembly.tokens import TokenMeter
 
 STEP: Final[ContextVar[ObservedStep | None]] = ContextVar("otel_assembly_observed_step", default=None)
 
@@ -60,12 +59,21 @@ class AssemblyInput(TypedDict, total=False):
     unknown_input: bool
 
 
+class _Offered(Context):
+    """What is known of whom an observed assembly is for: the tools. Its steps say what halts they emitted."""
+
+    halts_emitted = 0
+
+    def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
+        self.tools = tuple(tools)
+
+
 class ObservedAssembly(OpenAssembly):
     """One assembly of a framework, while it runs.
 
     A framework's reducers may run long before the model call that they work for, and not know whose it will be. Spans,
     times and attempts to compact are recorded as the steps run, so that what they call stands under them; what came out
-    of a step is read once it is known what came in, by `open`.
+    of a step is read once it is known what came in, by `ObservedAssembler.open`.
 
     Of an assembly that is sampled out, and has no metrics either, no event is read or counted: `NULL_RECORDING` stands
     in for the times of its steps, and only its alerts and overflows are reported.
@@ -76,13 +84,15 @@ class ObservedAssembly(OpenAssembly):
         steps: What ran so far.
         done_ns: When the last of them was done.
         waits: Whether what came in is yet to be known.
+        broken: Whether it is left out, because what is known of it is not right.
     """
 
     __slots__ = (
-        "_broken",
-        "_conversations",
+        "_failed",
         "_is_open",
+        "_meter",
         "_of_steps",
+        "broken",
         "done_ns",
         "events",
         "model",
@@ -90,62 +100,51 @@ class ObservedAssembly(OpenAssembly):
         "waits",
     )
 
-    def __init__(self, conversations: ObservedConversations, recording: Recording, model: str | None) -> None:
-        self._conversations = conversations
+    def __init__(
+        self,
+        recording: Recording,
+        model: str | None,
+        meter: Callable[[str | None], TokenMeter],
+        failed: Callable[[Exception], None],
+    ) -> None:
         self.recording = recording
         self._of_steps = recording if recording.measured else NULL_RECORDING
         self.model = model
+        self._meter = meter
+        self._failed = failed
         self.events: list[Any] = []
         self.steps: list[ObservedStep] = []
         self.done_ns = 0
         self.waits = True
-        self._is_open = self._broken = False
+        self._is_open = self.broken = False
 
     @property
     def id(self) -> str:
         """The assembly's id, as on its span; empty where it has no span that anybody could look for."""
         return self.record.assembly_id if self._is_open else ""
 
-    def open(self, conversation: Any, events: Sequence[Any], **given: Unpack[AssemblyInput]) -> bool:
-        """It is known what came in, with the arguments of `ObservedAssembler.begin`.
-
-        Returns:
-            Whether it could be read; if not, it is left out.
-        """
-        if self._broken:
-            return False
-        self.waits = False
-        try:
-            if not self.recording.measured:
-                if conversation is not None:
-                    self._conversations.ledger(conversation).turn()
-                return True
-            self.model = given.get("model") or self.model
-            ledger = self._conversations.ledger(conversation)
-            with ledger.lock:
-                ledger_input = ledger.open(events)
-                turn = ledger.turn()
-            self._conversations.make_room(conversation, ledger)
-            self.record = Record(
-                name=given.get("name"),
-                model=self.model,
-                turn=turn,
-                ledger=ledger,
-                ledger_input=ledger_input,
-                context=Context(tools=given.get("tools", ())),
-                meter=self._conversations.meter(self.model),
-                prompts_in=tuple(given.get("prompts", ())),
-                observed=True,
-                unknown=given.get("unknown_input", False),
-            )
-            self.record.table(ledger_input.view).arrive(ledger_input.view.end)
-            self.events = ledger_input.given
-            self._is_open = True
-            for step in self.steps:
-                step.begin()
-        except Exception as problem:  # noqa: BLE001  # an observer must not be felt
-            self.fail(problem)
-        return not self._broken
+    def open(
+        self, ledger: Ledger, ledger_input: LedgerInput, turn: int, meter: TokenMeter, given: AssemblyInput
+    ) -> None:
+        """It is known what came in: what the steps said so far is read."""
+        self.model = given.get("model") or self.model
+        self.record = Record(
+            name=given.get("name"),
+            model=self.model,
+            turn=turn,
+            ledger=ledger,
+            ledger_input=ledger_input,
+            context=_Offered(given.get("tools", ())),
+            meter=meter,
+            prompts_in=tuple(given.get("prompts", ())),
+            observed=True,
+            unknown=given.get("unknown_input", False),
+        )
+        self.record.table(ledger_input.view).arrive(ledger_input.view.end)
+        self.events = ledger_input.given
+        self._is_open = True
+        for step in self.steps:
+            step.begin()
 
     def step(
         self,
@@ -183,7 +182,7 @@ class ObservedAssembly(OpenAssembly):
 
     def count(self, text: str) -> int:
         """Tokens of a text, by what counts for this assembly so far; 0 where no number is reported."""
-        return self._conversations.meter(self.model).prompt(text) if self.recording.measured else 0
+        return self._meter(self.model).prompt(text) if self.recording.measured else 0
 
     def watch(self, kind: str, attempt: Attempt) -> AbstractContextManager[Any]:
         """Around an attempt to compact something of this kind."""
@@ -211,25 +210,26 @@ class ObservedAssembly(OpenAssembly):
             called: Whether a model is called with it now.
             over_ns: When it was over, if that was earlier.
         """
-        if self._broken or not self._is_open:
-            with suppress(Exception):
-                self.recording.abandon()
-            return
-        self.record.called, self.record.ended_ns = called, over_ns
-        try:
-            if error is None:
-                self.succeeded()
-            elif stays:
-                self.spared(error)
+        if self._is_open and not self.broken:
+            self.record.called, self.record.ended_ns = called, over_ns
+            try:
+                if error is None:
+                    self.succeeded()
+                elif stays:
+                    self.spared(error)
+                else:
+                    self.failed(error)
+            except Exception as problem:  # noqa: BLE001  # an observer must not be felt
+                self.fail(problem)
             else:
-                self.failed(error)
-        except Exception as problem:  # noqa: BLE001
-            self._conversations.failed(self.recording, problem)
+                return
+        with suppress(Exception):
+            self.recording.abandon()
 
     def fail(self, problem: Exception) -> None:
         """What is known of this assembly is not to be reported."""
-        self._broken = True
-        self._conversations.failed(None, problem)
+        self.broken = True
+        self._failed(problem)
 
 
 class _Said(NamedTuple):

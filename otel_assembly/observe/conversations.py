@@ -1,17 +1,31 @@
-"""What is remembered of the conversations that one framework holds: their ledgers, and what counts their tokens."""
+"""Assemblies that somebody else's code runs: the caller says what went in and what came out, and they are recorded.
+
+A framework's reducer is watched, never asked to change: `ObservedAssembler.begin` opens an assembly, each `step` is one
+reducer or policy of it, and `end` records it. Of the conversations that the framework holds, their ledgers and what
+counts their tokens are remembered here. Nothing here raises, and nothing of ours that goes wrong reaches the agent:
+what fails is counted, and that assembly is left out.
+"""
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly._internal.registry import Registry
 from otel_assembly.ledger.ledger import Ledger
+from otel_assembly.observe.assembly import ObservedAssembly
+from otel_assembly.recorder import Projection, Whose
 from otel_assembly.tokens import TokenMeter, counter_for
+from otel_assembly.tokens.models import prepare
 
 if TYPE_CHECKING:
-    from otel_assembly.recorder import Recorder, Recording
+    from collections.abc import Callable, Sequence
+    from typing import Unpack
+
+    from otel_assembly.observe.assembly import AssemblyInput
+    from otel_assembly.recorder import Recorder
     from otel_assembly.tokens import TokenCounter
 
 #: Conversations of one framework that are remembered; beyond it the least recently used are forgotten, and begin a new
@@ -22,6 +36,24 @@ EVENTS: Final = 200_000
 #: Models whose counts are remembered, and views of conversations.
 _MODELS: Final = 32
 _VIEWS: Final = 32
+
+
+class contained:  # noqa: N801  # read as a word: with contained(failed)
+    """A block of ours whose failure goes to `failed`, and no further."""
+
+    __slots__ = ("_failed",)
+
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        self._failed = failed
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._failed(error)
+        return True
 
 
 def _observed() -> Ledger:
@@ -38,8 +70,8 @@ def _ledgers() -> Registry[Any, Ledger]:
     return Registry(CONVERSATIONS, anew_in_child=True)
 
 
-class ObservedConversations:
-    """What is remembered of the conversations that one framework holds.
+class ObservedAssembler:
+    """What one framework's reducers do, by conversation.
 
     Args:
         framework: The framework's name, as on its spans (``assembly.framework``).
@@ -66,26 +98,177 @@ class ObservedConversations:
         """Where records go."""
         return self._recorder if self._recorder is not None else DEFAULT.recorder
 
+    def listening(self) -> bool:
+        """Whether a provider is configured: every wrapper asks this first, so that it must cost next to nothing."""
+        return self.recorder.listening()
+
+    def contained(self) -> contained:
+        """A block of ours whose failure is a warning and a count, never the agent's."""
+        return contained(self.failed)
+
+    def failed(self, error: Exception) -> None:
+        """Something of ours went wrong."""
+        with suppress(Exception):  # what reports failures may be what is broken
+            self.recorder.failed(f"instrumentation.{self.framework}", error)
+
+    def begin(
+        self,
+        conversation: Any,
+        events: Sequence[Any],
+        *,
+        agent_name: str | None = None,
+        conversation_id: str | None = None,
+        started_ns: int | None = None,
+        **given: Unpack[AssemblyInput],
+    ) -> ObservedAssembly | None:
+        """An assembly begins.
+
+        Args:
+            conversation: Whose ledger it is: an object that lives as long as the conversation, or an id of it. None:
+                a conversation of this one assembly.
+            events: What came in, in the framework's own types; it is read here, so that what is changed in it later
+                does not show.
+            agent_name: The agent's name.
+            conversation_id: The conversation's real id, if it has one.
+            started_ns: When it began, if that was earlier.
+            given: What came in beside the events, as `AssemblyInput` says.
+
+        Returns:
+            None where no provider is configured.
+        """
+        assembly = self.prepare(
+            name=given.get("name"),
+            agent_name=agent_name,
+            model=given.get("model"),
+            conversation_id=conversation_id,
+            started_ns=started_ns,
+        )
+        if assembly is None or self.open(assembly, conversation, events, **given):
+            return assembly
+        assembly.end()
+        return None
+
+    def prepare(
+        self,
+        *,
+        name: str | None = None,
+        agent_name: str | None = None,
+        model: str | None = None,
+        conversation_id: str | None = None,
+        started_ns: int | None = None,
+    ) -> ObservedAssembly | None:
+        """An assembly begins of whose model call nothing is known yet: what a reducer does for it is recorded already.
+
+        Whose it is, what came in, the prompts and the tools are said by `open`.
+
+        Returns:
+            None where no provider is configured.
+        """
+        whose = Whose(agent_name, self.framework, conversation_id)
+        began = started_ns if started_ns is not None else time.time_ns()
+        try:
+            recording = self.recorder.begin(name, model, whose, began)
+        except Exception as error:  # noqa: BLE001  # an observer must not be felt
+            self.failed(error)
+            return None
+        return None if recording is None else ObservedAssembly(recording, model, self.meter, self.failed)
+
+    def open(
+        self, assembly: ObservedAssembly, conversation: Any, events: Sequence[Any], **given: Unpack[AssemblyInput]
+    ) -> bool:
+        """It is known what came in to an assembly, with the arguments of `begin`.
+
+        Returns:
+            Whether it could be read; if not, it is left out.
+        """
+        if assembly.broken:
+            return False
+        assembly.waits = False
+        try:
+            if assembly.recording.measured:
+                ledger = self.ledger(conversation)
+                with ledger.lock:
+                    ledger_input = ledger.open(events)
+                    turn = ledger.turn()
+                if conversation is not None:  # others may have to be forgotten for it
+                    self._ledgers.weigh(conversation, ledger.size, EVENTS)
+                assembly.open(ledger, ledger_input, turn, self.meter(given.get("model") or assembly.model), given)
+            elif conversation is not None:
+                self.ledger(conversation).turn()
+        except Exception as problem:  # noqa: BLE001  # as above
+            assembly.fail(problem)
+        return not assembly.broken
+
     def ledger(self, conversation: Any) -> Ledger:
         """The ledger of a conversation; None is a conversation of this one assembly."""
         return _observed() if conversation is None else self._ledgers.of(conversation, _observed)
-
-    def view_ledger(self, view: str, conversation: Any) -> Ledger:
-        """The ledger of what is seen of a conversation in one view."""
-        return _observed() if conversation is None else self._views.of(view, _ledgers).of(conversation, _observed)
-
-    def make_room(self, conversation: Any, ledger: Ledger) -> None:
-        """A conversation's ledger has read its events: others may have to be forgotten for it."""
-        if conversation is not None:
-            self._ledgers.weigh(conversation, ledger.size, EVENTS)
 
     def meter(self, model: str | None) -> TokenMeter:
         """What counts for a model."""
         return self._meters.of(model, lambda: TokenMeter(self._counter or counter_for(model)))
 
-    def failed(self, recording: Recording | None, error: Exception) -> None:
-        """Something of ours went wrong: that assembly is left out, and the agent goes on."""
-        with suppress(Exception):  # what reports failures may be what is broken
-            if recording is not None:
-                recording.abandon()
-            self.recorder.failed(f"instrumentation.{self.framework}", error)
+    def expect(self) -> None:
+        """Begin to read what will count where no model says otherwise: the framework is here, and will be used."""
+        prepare(self._counter or counter_for())
+
+    def declined(self, policy: str, agent_name: str | None = None) -> None:
+        """A reducer looked whether there was anything to do, and there was not: a count, and no span.
+
+        Args:
+            policy: Its name, of low cardinality, as its span would have it.
+            agent_name: The agent's name.
+        """
+        with self.contained():
+            self.recorder.declined(policy, agent_name, self.framework)
+
+    def project(
+        self,
+        view: str,
+        conversation: Any,
+        *,
+        envelopes_in: int,
+        events: Sequence[Any] = (),
+        envelopes_out: int | None = None,
+        agent_name: str | None = None,
+        model: str | None = None,
+        conversation_id: str | None = None,
+        started_ns: int | None = None,
+        error: BaseException | None = None,
+    ) -> None:
+        """What one agent gets to see of what a network of agents has said was worked out: a ``project_view`` span.
+
+        It is recorded once that is done, and is no assembly: the one that follows says what becomes of these events.
+
+        Args:
+            view: The view's name, of low cardinality.
+            conversation: As for `begin`; its events are counted once, however often a view of it is recorded.
+            envelopes_in: Envelopes that the view was made of.
+            events: The events that came out, in the framework's own types. Their number and their tokens are reported,
+                and nothing that they say.
+            envelopes_out: Envelopes of which something came out, where that is known.
+            agent_name: The agent who gets to see it.
+            model: The model whose tokenizer counts.
+            conversation_id: The conversation's real id, if it has one.
+            started_ns: When it began; by default now.
+            error: What was raised instead.
+        """
+        whose = Whose(agent_name, self.framework, conversation_id)
+
+        def measure() -> tuple[int, int, str, str]:
+            meter = self.meter(model)
+            ledger = _observed() if conversation is None else self._views.of(view, _ledgers).of(conversation, _observed)
+            with ledger.lock:
+                seen = ledger.open(events).view
+                table = seen.history.table(meter)
+                table.exact(seen)
+                method = "estimated" if meter.method == "exact" and seen.history.any_media(seen) else meter.method
+                return len(seen), table.sum(seen), method, meter.encoding
+
+        began = started_ns if started_ns is not None else time.time_ns()
+        with self.contained():
+            self.recorder.projected(Projection(view, model, whose, began, envelopes_in, envelopes_out, error, measure))
+
+
+def reported_whole(assembly: ObservedAssembly) -> contained:
+    """A block whose failure leaves this assembly out: what cannot be reported whole is not reported in part."""
+    return contained(assembly.fail)

@@ -18,14 +18,14 @@ from otel_assembly.instrumentation.ag2.runs import AGENT_RUN, agent_run_of
 from otel_assembly.instrumentation.hooks import around_awaited
 from otel_assembly.instrumentation.instrumented import argument, bound
 from otel_assembly.instrumentation.reducers import no_summary, same_objects
-from otel_assembly.observe.assembler import current_step
+from otel_assembly.observe.assembly import current_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from otel_assembly.instrumentation.hooks import Observation, Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
+    from otel_assembly.observe.assembly import ObservedAssembly, ObservedStep
 
 COMPACTION: Final = "compaction"
 AGGREGATION: Final = "aggregation"

@@ -22,8 +22,9 @@ from otel_assembly.events import HaltEvent
 from otel_assembly.instrumentation.ag2.runs import AGENT_RUN, agent_run_of, channel_of, conversation_id, name_of
 from otel_assembly.instrumentation.conversation import LEDGER_KEYS
 from otel_assembly.instrumentation.hooks import around_awaited
-from otel_assembly.instrumentation.instrumented import bound, ending, reported_whole
+from otel_assembly.instrumentation.instrumented import bound, ending
 from otel_assembly.instrumentation.reducers import FRAMEWORK, same_objects
+from otel_assembly.observe.conversations import reported_whole
 from otel_assembly.recorder import Whose
 from otel_assembly.telemetry.recorder import OpenTelemetryRecorder, emit_halt
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.observe.assembler import ObservedAssembly
+    from otel_assembly.observe.assembly import ObservedAssembly
 
 
 #: The halts that were reported last; one that is passed on to another stream is not reported again.

@@ -17,8 +17,9 @@ from otel_assembly.conversation import alert_facts
 from otel_assembly.decision import DecisionReason, OverflowCause
 from otel_assembly.instrumentation.ag2.conversation import model_call
 from otel_assembly.instrumentation.hooks import ByIdentity, instead
-from otel_assembly.instrumentation.instrumented import argument, reported_whole
+from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.reducers import orphaned
+from otel_assembly.observe.conversations import reported_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.ag2.conversation import ModelCall
     from otel_assembly.instrumentation.hooks import Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
+    from otel_assembly.observe.assembly import ObservedAssembly, ObservedStep
 
     _Proxy = ObjectProxy[Any]
 else:

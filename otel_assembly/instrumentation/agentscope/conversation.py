@@ -7,15 +7,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_assembly.instrumentation.hooks import ByIdentity
-from otel_assembly.instrumentation.instrumented import reported_whole
 from otel_assembly.instrumentation.reducers import FRAMEWORK
+from otel_assembly.observe.conversations import reported_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from otel_assembly.instrumentation.agentscope.messages import Part, Parts
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.observe.assembler import ObservedAssembly
+    from otel_assembly.observe.assembly import ObservedAssembly
 
 
 #: Contexts whose parts are remembered; beyond it the least recently used are read anew when they come back.

@@ -21,9 +21,10 @@ from otel_assembly.instrumentation.agentscope.conversation import (
 )
 from otel_assembly.instrumentation.agentscope.middleware import report_prompt
 from otel_assembly.instrumentation.hooks import around, around_awaited
-from otel_assembly.instrumentation.instrumented import argument, bound, ending, reported_whole
+from otel_assembly.instrumentation.instrumented import argument, bound, ending
 from otel_assembly.instrumentation.reducers import no_summary
 from otel_assembly.messages.describe import EventKind, describe
+from otel_assembly.observe.conversations import reported_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.agentscope.messages import Part
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
+    from otel_assembly.observe.assembly import ObservedAssembly, ObservedStep
 
 
 COMPRESS_CONTEXT: Final = "compress_context"

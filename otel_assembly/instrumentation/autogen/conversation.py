@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.observe.assembler import ObservedAssembly
+    from otel_assembly.observe.assembly import ObservedAssembly
 
 
 _AGENT_NAME: Final = "gen_ai.agent.name"

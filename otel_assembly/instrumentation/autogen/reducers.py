@@ -24,17 +24,18 @@ from otel_assembly.instrumentation.autogen.conversation import (
     remember,
 )
 from otel_assembly.instrumentation.hooks import around_awaited
-from otel_assembly.instrumentation.instrumented import argument, bound, ending, reported_whole
+from otel_assembly.instrumentation.instrumented import argument, bound, ending
 from otel_assembly.instrumentation.reducers import orphaned, same_objects
 from otel_assembly.matching.event_index import EventMatcher
 from otel_assembly.messages.describe import describe
+from otel_assembly.observe.conversations import reported_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.observe.assembler import ObservedAssembly, ObservedStep
+    from otel_assembly.observe.assembly import ObservedAssembly, ObservedStep
 
 
 _SKIPPED: Final = re.compile(r"Skipped (\d+) messages\.")
@@ -306,7 +307,7 @@ class _ObservedReducer:
         try:
             return own.explanation(self.nested.of(self._context))
         except Exception as error:  # noqa: BLE001  # what it did can still be reported, if not why
-            self._instrumentation.failed(error)
+            self._instrumentation.observed.failed(error)
             return Explanation()
 
     def _afterwards(self, stored: list[Any]) -> Observation:

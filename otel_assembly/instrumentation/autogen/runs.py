@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly.instrumentation.autogen.conversation import ModelCall, current_call, schemas_of
 from otel_assembly.instrumentation.hooks import around, around_awaited, instead
-from otel_assembly.instrumentation.instrumented import ending, reported_whole
+from otel_assembly.instrumentation.instrumented import ending
 from otel_assembly.instrumentation.reducers import same_objects
 from otel_assembly.instrumentation.runs import awaited, followed
+from otel_assembly.observe.conversations import reported_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from otel_assembly.instrumentation.hooks import Following, Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.observe.assembler import ObservedAssembly
+    from otel_assembly.observe.assembly import ObservedAssembly
 
 _ENDS_ASSEMBLY = "_otel_assembly_ends_assembly"
 

@@ -1,140 +1,28 @@
-"""What a LangChain model call belongs to: the run of a graph, the conversation, the model and its tools.
+"""What a reducer of LangChain works for: a model call, somewhere in a run of a graph, in one conversation.
 
-A run of an agent that was made by LangChain's factories has its span from the start. Any other graph gets one when
-something in it reduces a context, and none otherwise; where a span is current already, none is added. A conversation is
-the thread of a graph, else it is known by the message that it opens with.
+The model call is one assembly, from the first reducer that works for it until it is made. A conversation is the thread
+of a graph, else it is known by the message that it opens with.
 """
 
 from __future__ import annotations
 
-import logging
 import sys
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-from opentelemetry import trace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from otel_assembly._internal.forks import new_lock
 from otel_assembly._internal.registry import Registry
 from otel_assembly.instrumentation.conversation import LedgerKey
-from otel_assembly.instrumentation.hooks import ByIdentity, instead
-from otel_assembly.instrumentation.instrumented import argument, bound
-from otel_assembly.instrumentation.reducers import same_objects
-from otel_assembly.instrumentation.runs import followed
+from otel_assembly.instrumentation.reducers import FRAMEWORK, same_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.telemetry.run import OpenRun
-
-
-_UNNAMED: Final = "LangGraph"
-#: The functions that call the model in the graphs of LangChain's factories.
-_MODEL_NODES: Final = frozenset({"create_agent.<locals>.model_node", "create_react_agent.<locals>.call_model"})
-#: Checkpointers whose threads are theirs alone: the same id in another one is another conversation.
-_IN_MEMORY: Final = frozenset({"InMemorySaver", "MemorySaver"})
-
-
-class GraphRun:
-    """One run of a graph, from its first step to its last."""
-
-    def __init__(self, instrumentation: Instrumentation, graph: Any, config: Any) -> None:
-        self.instrumentation = instrumentation
-        self.name: str = graph.name or _UNNAMED
-        self.thread_id = thread_of(config) or thread_of(graph.config) or thread_of(current_config())
-        saver = getattr(graph, "checkpointer", None)
-        #: Tells apart threads that have the same id.
-        self.scope = f"{self.name}/{id(saver):x}" if type(saver).__name__ in _IN_MEMORY else self.name
-        #: The message that its state opens with, where it has no thread.
-        self.opening: Any = None
-        #: The ledgers of the conversation that this run is a part of, by who asks, where it has no thread.
-        self.ledgers: dict[str, Any] | None = None
-        #: The model calls that reducers prepare here, and whether the run is over.
-        self.model_calls: list[Any] = []
-        self.lock = new_lock()
-        self.ended = False
-        #: The step of the graph around this one in which it runs.
-        self.superstep = superstep_of(config) or superstep_of(current_config())
-        #: The run of the graph around this one.
-        self.parent: GraphRun | None = None
-        #: The node that calls the model, in an agent of LangChain's factories.
-        self.model_node = _model_node(graph)
-        self._started = False
-        self._opened: OpenRun | None = None
-
-    def _start(self) -> None:
-        """The first step is taken: an agent's run has its span from here, and others if one is current anyhow."""
-        self._started = True
-        with self.instrumentation.contained():
-            self.parent = GRAPH_RUN.get()
-            if self.parent is not None:
-                self.lock = self.parent.lock
-            if self.model_node is not None or _in_a_span():
-                self.open()
-
-    def prepares_model_call(self) -> bool:
-        """Whether a model call is being prepared, here or in a run around this one."""
-        return bool(self.model_calls) or (self.parent is not None and self.parent.prepares_model_call())
-
-    def open(self) -> None:
-        """Open the run, and its span where none is current."""
-        if self._opened is None:
-            with self._parent():
-                self._opened = self.instrumentation.begin_run(self.name, conversation_id=self.thread_id)
-
-    def _parent(self) -> AbstractContextManager[None]:
-        if self.parent is None:
-            return nullcontext()
-        self.parent.open()
-        return self.parent.joined()
-
-    @contextmanager
-    def joined(self) -> Iterator[None]:
-        """What runs in this block belongs to the run, unless a span is current that a node opened in it."""
-        if self._opened is None or _in_a_span():
-            yield
-        else:
-            with self._parent(), self._opened.current():
-                yield
-
-    @contextmanager
-    def current(self) -> Iterator[None]:
-        """One step of the graph."""
-        if not self._started:
-            self._start()
-        with bound(GRAPH_RUN, self):
-            if self._opened is None:
-                yield
-            else:
-                with self._parent(), self._opened.current():
-                    yield
-
-    def end(self, error: BaseException | None = None) -> None:
-        """The run came to its end, and so does what waited in it for a model call that never came."""
-        self.ended = True
-        for model_call in [*self.model_calls]:
-            with self.instrumentation.contained():
-                model_call.end()
-        if self._opened is not None:
-            self._opened.end(error)
-
-
-GRAPH_RUN: Final[ContextVar[GraphRun | None]] = ContextVar("otel_assembly_graph_run", default=None)
-
-
-@contextmanager
-def in_the_run() -> Iterator[GraphRun | None]:
-    """The run that something is reported in: what opens in this block stands under its span."""
-    run = GRAPH_RUN.get()
-    if run is None:
-        yield None
-        return
-    run.open()
-    with run.joined():
-        yield run
+    from otel_assembly._internal.forks import Lock
+    from otel_assembly.observe.assembly import ObservedAssembly, ObservedStep
+    from otel_assembly.observe.conversations import ObservedAssembler
 
 
 def current_config() -> Any:
@@ -150,11 +38,6 @@ def thread_of(config: Any) -> str | None:
     return None if thread is None else str(thread)
 
 
-def path_of(config: Any) -> str:
-    """Where in nested graphs something runs, by the names of the nodes around it."""
-    return "/".join(part.split(":", 1)[0] for part in _namespace(config).split("|")[:-1])
-
-
 def superstep_of(config: Any) -> int:
     """The number of the step of its graph that a configuration was made for; 0 outside of any."""
     return int(((config or {}).get("metadata") or {}).get("langgraph_step") or 0)
@@ -163,6 +46,61 @@ def superstep_of(config: Any) -> int:
 def _namespace(config: Any) -> str:
     settings: Mapping[str, Any] = (config or {}).get("configurable") or {}
     return str(settings.get("checkpoint_ns") or "")
+
+
+class GraphRun(Protocol):
+    """One run of a graph, to what is reported in it; `runs.FollowedRun` is one.
+
+    Attributes:
+        name: The graph's name.
+        scope: Tells apart threads that have the same id.
+        thread_id: The thread.
+        opening: The message that its state opens with, where it has no thread.
+        ledgers: The ledgers of the conversation that it is a part of, by who asks, where it has no thread.
+        model_calls: What reducers prepare in it; changed under the lock.
+        lock: Theirs.
+        model_node: The node that calls the model, in an agent of LangChain's factories.
+        ended: Whether it is over.
+        parent: The run of the graph around it.
+        superstep: The step of that one in which it runs.
+    """
+
+    name: str
+    scope: str
+    thread_id: str | None
+    opening: Any
+    ledgers: dict[str, LedgerKey] | None
+    model_calls: list[ModelCall]
+    lock: Lock
+    model_node: str | None
+    ended: bool
+    parent: GraphRun | None
+    superstep: int
+
+    def reported(self) -> AbstractContextManager[None]:
+        """Something in it is reported: what opens in this block stands under its span."""
+        ...
+
+    def joined(self) -> AbstractContextManager[None]:
+        """What runs in this block belongs to the run, unless a span is current that a node opened in it."""
+        ...
+
+    def prepares_model_call(self) -> bool:
+        """Whether a model call is being prepared, here or in a run around this one."""
+        ...
+
+    def continued(self, place: Place, messages: Sequence[Any]) -> ModelCall | None:
+        """The prepared call that a reducer of these messages works for; None if it is the first one to."""
+        ...
+
+    def awaiting(self, place: Place, messages: Sequence[Any]) -> ModelCall | None:
+        """The prepared call that is made when a model is sent these messages; None where there is none."""
+        ...
+
+
+GRAPH_RUN: Final[ContextVar[GraphRun | None]] = ContextVar("otel_assembly_graph_run", default=None)
+#: The execution of a node, or of another function of a graph, that runs here.
+TASK: Final[ContextVar[object | None]] = ContextVar("otel_assembly_langchain_task", default=None)
 
 
 class Place(NamedTuple):
@@ -191,37 +129,39 @@ class Place(NamedTuple):
         run, task = GRAPH_RUN.get(), _namespace(config)
         if run is not None and run.ended:
             run = None
-        node = task.rsplit("|", 1)[-1].split(":", 1)[0]
-        return cls(run, thread_of(config), path_of(config), node, task, superstep_of(config))
+        *around, node = [part.split(":", 1)[0] for part in task.split("|")]
+        return cls(run, thread_of(config), "/".join(around), node, task, superstep_of(config))
 
     def asker(self, node: str) -> str:
         """What tells a node of this graph, as one who asks a model, from any other asker of the conversation."""
         return "\0".join((self.run.scope, self.path, node)) if self.run is not None else ""
 
 
-def _in_a_span() -> bool:
-    return trace.get_current_span().get_span_context().is_valid
-
-
-def _model_node(graph: Any) -> str | None:
-    return next(
-        (
-            name
-            for name in ("model", "agent", "model_request")
-            if (node := graph.nodes.get(name)) is not None
-            and getattr(getattr(getattr(node, "bound", None), "func", None), "__qualname__", "") in _MODEL_NODES
-        ),
-        None,
+def alike(one: Any, other: Any) -> bool:
+    """Whether two messages are the same one, or a copy of it that reads as it does."""
+    return one is other or (
+        type(one) is type(other)
+        and one.content == other.content
+        and getattr(one, "tool_calls", None) == getattr(other, "tool_calls", None)
+        and one.id == other.id
     )
 
 
-@instead
-def stream(instrumentation: Instrumentation, original: Any, graph: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """In the place of ``Pregel.stream`` and ``astream``, which ``invoke`` and ``ainvoke`` read too."""
-    items, run = original(graph, *args, **kwargs), None
-    with instrumentation.contained():
-        run = GraphRun(instrumentation, graph, argument(args, kwargs, 1, "config"))
-    return items if run is None else followed(run, items)
+def same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether two lists hold the same messages."""
+    return same_objects(one, other) or (len(one) == len(other) and all(map(alike, one, other)))
+
+
+def part_of(part: Sequence[Any], whole: Sequence[Any]) -> bool:
+    """Whether these very messages, and there are any, all stand in a list."""
+    return bool(part) and set(map(id, part)) <= set(map(id, whole))
+
+
+def spliced(whole: Sequence[Any], part: Sequence[Any], instead: Sequence[Any]) -> list[Any]:
+    """A list with others in the place of a part of it."""
+    objects = set(map(id, part))
+    at = next((place for place, one in enumerate(whole) if id(one) in objects), len(whole))
+    return [*whole[:at], *instead, *(one for one in whole[at:] if id(one) not in objects)]
 
 
 #: Conversations without a thread that are remembered; beyond it the oldest are forgotten. A ledger holds the messages
@@ -283,97 +223,157 @@ def _opening(messages: Sequence[Any]) -> Any:
 CONVERSATIONS_WITHOUT_THREAD: Final = Conversations()
 
 
-def alike(one: Any, other: Any) -> bool:
-    """Whether two messages are the same one, or a copy of it that reads as it does."""
-    return one is other or (
-        type(one) is type(other)
-        and one.content == other.content
-        and getattr(one, "tool_calls", None) == getattr(other, "tool_calls", None)
-        and one.id == other.id
-    )
+#: Model calls that wait in one run, at most; beyond it the oldest are ended.
+_WAITING: Final = 64
 
 
-def same(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether two lists hold the same messages."""
-    return same_objects(one, other) or (len(one) == len(other) and all(map(alike, one, other)))
+class ModelCall:
+    """The assembly of one model call, from the first reducer that works for it to the call.
 
-
-def changed(before: Sequence[Any], after: Sequence[Any]) -> bool:
-    """Whether messages are not those that they were, or read differently."""
-    return not same(before, after)
-
-
-def part_of(part: Sequence[Any], whole: Sequence[Any]) -> bool:
-    """Whether these very messages, and there are any, all stand in a list."""
-    return bool(part) and set(map(id, part)) <= set(map(id, whole))
-
-
-def holds(messages: Sequence[Any], any_of: Sequence[Any]) -> bool:
-    """Whether one of these very messages stands in a list."""
-    return not set(map(id, any_of)).isdisjoint(map(id, messages))
-
-
-def spliced(whole: Sequence[Any], part: Sequence[Any], instead: Sequence[Any]) -> list[Any]:
-    """A list with others in the place of a part of it."""
-    objects = set(map(id, part))
-    at = next((place for place, one in enumerate(whole) if id(one) in objects), len(whole))
-    return [*whole[:at], *instead, *(one for one in whole[at:] if id(one) not in objects)]
-
-
-#: Where chat models of LangChain keep the name of the model that they call.
-_NAMES: Final = ("model_name", "model", "model_id")
-#: So many runnables stand around a model, at most.
-_AROUND: Final = 8
-
-
-def model_of(model: Any, settings: Mapping[str, Any] | None = None) -> str | None:
-    """The name of the model that a chat model calls, where one is said.
-
-    Args:
-        model: A chat model, or a runnable around one: bound to settings, with fall-backs, or configurable.
-        settings: Those of the call, which may name another model.
+    Attributes:
+        place: Where it is being prepared, or where that was handed on from.
+        task: The execution of a node that it ends with, unless that hands it on.
+        messages: What the first reducer took in.
+        whole: Of what those messages were a part, where they were.
+        out: What the last reducer let out.
+        prompts: The system-level texts in front of it, once they are known.
+        tools: The schemas of the tools, once they are known.
+        model: The one that is called, or that a reducer works as for, until that is seen.
+        asker: The node that asks, as long as no model is called.
+        ended: Whether it was reported.
+        problem: What a reducer raised last, for whose caller it need not have been the end.
     """
-    for _ in range(_AROUND):
-        held = getattr(model, "__dict__", {})
-        said = _said(settings) or _said(held.get("_default_config"))
-        inner = held.get("bound", held.get("runnable"))
-        if said is not None or inner is None:
-            return said or next((name for key in _NAMES if isinstance(name := getattr(model, key, None), str)), None)
-        model, settings = inner, held.get("kwargs")
-    return None
+
+    def __init__(
+        self,
+        observed: ObservedAssembler,
+        prepared: ObservedAssembly,
+        place: Place,
+        messages: Sequence[Any],
+        whole: Sequence[Any] | None,
+    ) -> None:
+        self._observed = observed
+        self._prepared = prepared
+        self.place = place
+        self.task = TASK.get()
+        self.messages = list(messages)
+        self.whole = whole
+        self.out = self.messages
+        self.prompts: tuple[str, ...] | None = None
+        self.tools: Sequence[Mapping[str, Any]] = ()
+        self.model: str | None = None
+        self.asker = place.node
+        self.handed_on = False
+        self.ended = False
+        self.problem: BaseException | None = None
+        self._lock: AbstractContextManager[Any] = place.run.lock if place.run is not None else nullcontext()
+        with self._lock:
+            self._enter()
+
+    def step(self, policy: str, started_ns: int, **known: Any) -> ObservedStep:
+        """A reducer begins, or began; steps follow one another."""
+        return self._prepared.step(policy, started_ns=max(started_ns, self._prepared.done_ns), **known)
+
+    def count(self, text: str) -> int:
+        """Tokens of a text, while a step goes on."""
+        return self._prepared.count(text)
+
+    def knows(self, prompts: tuple[str, ...], tools: Sequence[Mapping[str, Any]], model: str | None) -> None:
+        """What the model is called with beside messages, as it was before any step changed it."""
+        if self.prompts is None:
+            self.prompts, self.tools, self.model = prompts, tools, model or self.model
+
+    def widen(self) -> None:
+        """Take the whole for what is sent, of which only a part was reduced."""
+        whole, part = self.whole, self.messages
+        if whole is None:
+            return
+        self.whole, self.messages, self.out = None, list(whole), spliced(whole, part, self.out)
+        for step in self._prepared.steps:
+            if step.events is not None:
+                step.events = spliced(whole, part, step.events)
+
+    def hand_on(self) -> None:
+        """Note that the node has returned the last output: a later node calls the model."""
+        self.handed_on, self.task = True, None
+
+    def taken_up(self, place: Place) -> None:
+        """A later node goes on with it, and no other one; the run's lock is held."""
+        if self.handed_on:
+            self._leave()
+            self.place, self.task, self.handed_on = place, TASK.get(), False
+            self._enter()
+            self.asker = place.node
+
+    def arrives(self, messages: Sequence[Any]) -> None:
+        """Report what changed between the last output and these messages, which are sent or reduced next."""
+        if self.whole is not None and not same(self.out, messages):
+            objects = set(map(id, self.out))
+            if part_of([one for one in messages if id(one) not in objects], self.whole):
+                self.widen()
+        if not same(self.out, messages):
+            with self.step(FRAMEWORK, self._prepared.done_ns) as step:
+                step.out(messages)
+            self.out = list(messages)
+
+    def fail(self, problem: Exception) -> None:
+        """Report nothing of it: what is known of it is broken."""
+        self._prepared.fail(problem)
+
+    def end(self, error: BaseException | None = None, *, at: Place | None = None) -> None:
+        """It came to its end.
+
+        Args:
+            error: What went wrong in a reducer.
+            at: Where the model is called; None where none is.
+        """
+        with self._lock:
+            if self.ended:
+                return
+            self.ended = True
+            self._leave()
+        place = at if at is not None and at.run is not None else self.place
+        asker = place.asker(self.asker if at is None else place.node)
+        self._observed.open(
+            self._prepared,
+            CONVERSATIONS_WITHOUT_THREAD.ledger(self.messages, place.thread, asker, place.run),
+            self.messages,
+            prompts=self.prompts or (),
+            tools=self.tools,
+            model=self.model,
+        )
+        called = at is not None
+        self._prepared.end(error, called=called, over_ns=None if called else self._prepared.done_ns)
+        for step in self._prepared.steps:  # any of them may have changed what the next turn begins with
+            if step.events is not None:
+                CONVERSATIONS_WITHOUT_THREAD.goes_on(self.messages, step.events)
+
+    def _enter(self) -> None:
+        if self.place.run is not None:
+            self.place.run.model_calls.append(self)
+
+    def _leave(self) -> None:
+        run = self.place.run
+        if run is not None and self in run.model_calls:
+            run.model_calls.remove(self)
 
 
-def _said(settings: Mapping[str, Any] | None) -> str | None:
-    name = settings.get("model") if settings else None
-    return name if isinstance(name, str) else None
-
-
-def counting_model(count: Callable[..., Any]) -> str | None:
-    """The model that a reducer counts with, where it counts with a chat model: it is trimmed for that one."""
-    model = getattr(count, "__self__", None)
-    return model_of(model) if hasattr(model, "get_num_tokens_from_messages") else None
-
-
-logger = logging.getLogger("otel_assembly")
-
-_KNOWN: Final[ByIdentity[Mapping[str, Any]]] = ByIdentity()
-
-
-def schemas_of(tools: Iterable[Any]) -> tuple[Mapping[str, Any], ...]:
-    """The schemas of tools; each is worked out once. One that has none takes no tokens."""
-    found = (tool if isinstance(tool, dict) else _schema(tool) for tool in tools)
-    return tuple(schema for schema in found if schema is not None)
-
-
-def _schema(tool: Any) -> Mapping[str, Any] | None:
-    known = _KNOWN.get(tool)
-    if known is not None:
-        return known
-    from langchain_core.utils.function_calling import convert_to_openai_tool  # who has tools has imported it
-
-    try:
-        schema: Mapping[str, Any] = convert_to_openai_tool(tool)
-    except Exception as error:  # noqa: BLE001  # a tool that LangChain itself cannot describe is the model's to refuse
-        logger.debug("a tool has no schema: %s", type(error).__name__)
+def begin(
+    observed: ObservedAssembler,
+    messages: Sequence[Any],
+    place: Place,
+    started_ns: int,
+    whole: Sequence[Any] | None = None,
+) -> ModelCall | None:
+    """A reducer is the first to work for a model call; None where no provider is configured."""
+    run = GRAPH_RUN.get()
+    with run.reported() if run is not None else nullcontext():
+        prepared = observed.prepare(
+            agent_name=run.name if run is not None else None, conversation_id=place.thread, started_ns=started_ns
+        )
+    if prepared is None:
         return None
-    return _KNOWN.put(tool, schema)
+    if place.run is not None:
+        for one in [one for one in place.run.model_calls if one.handed_on][:-_WAITING]:
+            one.end()
+    return ModelCall(observed, prepared, place, messages, whole)

@@ -14,11 +14,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.langchain import conversation, middleware, reducers
+    from otel_assembly.instrumentation.langchain import middleware, reducers, runs
 else:
-    conversation, middleware, reducers = (
-        Wraps(f"{__package__}.{module}") for module in ("conversation", "middleware", "reducers")
-    )
+    middleware, reducers, runs = (Wraps(f"{__package__}.{module}") for module in ("middleware", "reducers", "runs"))
 
 _SUMMARY: Final = "SummarizationMiddleware"
 #: The distribution that a module comes from, where that is not the one whose version is the framework's.
@@ -81,8 +79,8 @@ class LangChainInstrumentor(AssemblyInstrumentor):
         ),
         *in_module(
             "langgraph.pregel.main",
-            ("Pregel.stream", conversation.stream, "one run as one trace"),
-            ("Pregel.astream", conversation.stream, "the same, async"),
+            ("Pregel.stream", runs.stream, "one run as one trace"),
+            ("Pregel.astream", runs.stream, "the same, async"),
         ),
     )
 

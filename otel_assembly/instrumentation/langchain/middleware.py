@@ -15,17 +15,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.hooks import around, around_awaited, instead
-from otel_assembly.instrumentation.instrumented import argument, bound, contained, ending
+from otel_assembly.instrumentation.instrumented import argument, bound, ending
 from otel_assembly.instrumentation.langchain.conversation import (
     CONVERSATIONS_WITHOUT_THREAD,
     GRAPH_RUN,
+    TASK,
     Place,
-    changed,
-    model_of,
     same,
-    schemas_of,
 )
-from otel_assembly.instrumentation.langchain.model_calls import TASK, awaiting
+from otel_assembly.instrumentation.langchain.model_calls import model_of, schemas_of
 from otel_assembly.instrumentation.langchain.reducers import (
     REDUCER_CALL,
     WRAP_MODEL_CALL,
@@ -34,6 +32,7 @@ from otel_assembly.instrumentation.langchain.reducers import (
     reducer_call_of,
 )
 from otel_assembly.instrumentation.runs import followed
+from otel_assembly.observe.conversations import contained
 from otel_assembly.telemetry.stamp import CalledModel
 
 if TYPE_CHECKING:
@@ -42,8 +41,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.instrumentation.hooks import Observation, Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.langchain.conversation import GraphRun
-    from otel_assembly.instrumentation.langchain.model_calls import ModelCall
+    from otel_assembly.instrumentation.langchain.conversation import GraphRun, ModelCall
 
 
 class ModelNode:
@@ -137,7 +135,7 @@ def _prepared(
         if node is not None:
             node.sent(messages)
         place = Place.here()
-        model_call = awaiting(place, messages)
+        model_call = place.run.awaiting(place, messages) if place.run is not None else None
         if model_call is not None:
             with contained(model_call.fail):
                 _sent(model_call, messages, model, settings)
@@ -173,7 +171,11 @@ def report_request(reducer: ReducerCall, messages: Sequence[Any], came: tuple[st
     """A request goes on with these messages: report what became of those, and of the prompts, that it came with."""
     before, after = came or (), prompts_of(request)
     open_ = reducer.model_call is not None and not reducer.model_call.ended
-    if reducer.step is not None or changed(reducer.before, messages) or after != (reducer.prompts if open_ else before):
+    if (
+        reducer.step is not None
+        or not same(reducer.before, messages)
+        or after != (reducer.prompts if open_ else before)
+    ):
         reducer.report(list(messages), prompts=after)
     else:
         reducer.declined()
@@ -212,7 +214,8 @@ def _reducer_of_request(instrumentation: Instrumentation, handler: Any, request:
 
 def _give_way(request: Any) -> None:
     """A plug-in of ours makes an assembly of its own, which is what the model is sent."""
-    model_call = awaiting(Place.here(), request.messages)
+    place = Place.here()
+    model_call = place.run.awaiting(place, request.messages) if place.run is not None else None
     if model_call is not None:
         model_call.end()
 
@@ -415,7 +418,7 @@ class _ChangingNode(_Node):
             reducer.declined()
             return
         self._changed = True
-        if reducer.step is not None or changed(reducer.before, after):
+        if reducer.step is not None or not same(reducer.before, after):
             reducer.report(after)
 
     def _after(self, update: Mapping[str, Any]) -> list[Any] | None:

@@ -17,8 +17,9 @@ from langgraph.store.base import BaseStore
 import otel_assembly.instrumentation.langchain.messages  # noqa: F401  # how the messages are read
 from otel_assembly.errors import HaltedError
 from otel_assembly.instrumentation.instrumented import bound
-from otel_assembly.instrumentation.langchain.conversation import current_config, model_of, schemas_of, thread_of
+from otel_assembly.instrumentation.langchain.conversation import current_config, thread_of
 from otel_assembly.instrumentation.langchain.knowledge import BLOCKING, GraphKnowledgeStore
+from otel_assembly.instrumentation.langchain.model_calls import model_of, schemas_of
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
 from otel_assembly.knowledge import KnowledgeStore
 

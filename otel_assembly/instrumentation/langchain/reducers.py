@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
 from otel_assembly.instrumentation.hooks import around, around_awaited
-from otel_assembly.instrumentation.instrumented import argument, bound, contained
-from otel_assembly.instrumentation.langchain.conversation import Place, counting_model, part_of, spliced
-from otel_assembly.instrumentation.langchain.model_calls import begin, continued
+from otel_assembly.instrumentation.instrumented import argument, bound
+from otel_assembly.instrumentation.langchain.conversation import Place, begin, part_of, spliced
+from otel_assembly.instrumentation.langchain.model_calls import model_of
 from otel_assembly.instrumentation.reducers import no_summary
 from otel_assembly.messages.describe import describe
+from otel_assembly.observe.conversations import contained
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from otel_assembly.budget.attempt import Attempt
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.langchain.model_calls import ModelCall
-    from otel_assembly.observe.assembler import ObservedStep
+    from otel_assembly.instrumentation.langchain.conversation import ModelCall
+    from otel_assembly.observe.assembly import ObservedStep
 
 
 TRIM_MESSAGES: Final = "trim_messages"
@@ -108,10 +109,10 @@ class ReducerCall:
             around, place = REDUCER_CALL.get(), Place.here()
             if around is self or (around is not None and not part_of(self.messages, around.messages)):
                 around = None  # what it works for is no concern of the reducer that it runs in
-            found = continued(place, self.messages)
+            found = place.run.continued(place, self.messages) if place.run is not None else None
             if found is None:
                 whole = around.messages if around is not None else None
-                found = begin(self.instrumentation, self.messages, place, self._started_ns, whole)
+                found = begin(self.instrumentation.observed, self.messages, place, self._started_ns, whole)
             if around is not None:
                 self.asker = self.asker or around.asker
                 around.model_call = found
@@ -140,7 +141,7 @@ class ReducerCall:
                     pass
             verdicts = self.verdicts if self.explained else _left(before, messages, self.reason)
             out = model_call.out
-            if part_of(before, out) and len(before) < len(out):
+            if len(before) < len(out) and part_of(before, out):
                 messages = spliced(out, before, messages)
             step.out(messages, prompts=prompts, reason=self.reason, verdicts=verdicts, **said)
             model_call.out = list(messages)
@@ -247,24 +248,28 @@ def _clause(clause: Any) -> list[tuple[str, Any]]:
 
 #: What the two functions are always given, by name.
 _KEYS: Final = frozenset({"max_tokens", "token_counter"})
+_FLAGS: Final = ("include_system", "allow_partial")
 _INSIDE: Final[ContextVar[bool]] = ContextVar("otel_assembly_trimming", default=False)
 
 
 class _Counting:
     """The caller's token counter, whose answers are noted as it is asked; it is never asked more often for it."""
 
-    __slots__ = ("_counter", "_originals", "said")
+    __slots__ = ("_counter", "in_items", "originals", "said")
 
-    def __init__(self, counter: Callable[[Any], int], originals: frozenset[int] | None) -> None:
-        self._counter = counter
+    def __init__(self, given: Sequence[Any], settings: Mapping[str, Any]) -> None:
+        self._counter: Callable[[Any], int] = settings["token_counter"]
+        #: Whether the limit is a number of messages.
+        self.in_items = self._counter is len
+        cuts = settings.get("allow_partial") or settings.get("partial_strategy")
         #: Where messages may be cut, those that are whole.
-        self._originals = originals
+        self.originals = frozenset(map(id, given)) if cuts else None
         #: How many messages were counted, the last of them, and the tokens.
         self.said: list[tuple[int, Any, int]] = []
 
     def __call__(self, messages: list[Any]) -> int:
         tokens = self._counter(messages)
-        if messages and (self._originals is None or id(messages[-1]) in self._originals):
+        if messages and (self.originals is None or id(messages[-1]) in self.originals):
             self.said.append((len(messages), messages[-1], tokens))
         return tokens
 
@@ -274,6 +279,7 @@ class Trim:
 
     Attributes:
         verdicts: Why each message left.
+        over: Why those left that did not fit.
         needed: What would have had to fit for the result not to be empty, in what the counter counts; None where it
             is not empty, or not for want of room.
     """
@@ -283,10 +289,12 @@ class Trim:
         given: Sequence[Any],
         result: Sequence[Any],
         settings: Mapping[str, Any],
-        said: Sequence[tuple[int, Any, int]],
+        counting: _Counting,
         *,
         last: bool,
     ) -> None:
+        said = counting.said
+        self.over = DecisionReason.OUTSIDE_WINDOW if counting.in_items else DecisionReason.OVER_BUDGET
         system = given[0] if last and settings.get("include_system") and result and result[0] is given[0] else None
         if system is not None and system.type != "system":
             system = None
@@ -301,11 +309,10 @@ class Trim:
         out = {id(message) for message in result}
         elsewhere = [given[at] for at in (*within, *range(whole, len(given))) if id(given[at]) not in out]
         self.verdicts = [Verdict(elsewhere, DecisionOutcome.DROPPED, DecisionReason.POLICY)] if elsewhere else []
-        if beyond and _is_cut(settings, out, given):
-            over = [given[at] for at in beyond[1:]]
+        if beyond and counting.originals is not None and not out <= counting.originals:  # a part of one fitted
             self.verdicts += [
                 Verdict([given[beyond[0]]], DecisionOutcome.COMPACTED, DecisionReason.COMPACTED),
-                Verdict(over, DecisionOutcome.DROPPED, _over(settings)),
+                Verdict([given[at] for at in beyond[1:]], DecisionOutcome.DROPPED, self.over),
             ]
         too_much = [tokens for _, tokens in counts if tokens > limit]
         empty = len(result) <= start and bool(too_much)
@@ -313,82 +320,51 @@ class Trim:
         self.cause = OverflowCause.FRAMEWORK if fits else OverflowCause.NEWEST_ATOM
 
 
-def _is_cut(settings: Mapping[str, Any], out: set[int], given: Sequence[Any]) -> bool:
-    """Whether a message is in the result of which only a part fitted."""
-    return _cuts(settings) and not out <= set(map(id, given))
-
-
-def _cuts(settings: Mapping[str, Any]) -> bool:
-    return bool(settings.get("allow_partial") or settings.get("partial_strategy"))
-
-
-def _over(settings: Mapping[str, Any]) -> DecisionReason:
-    return DecisionReason.OUTSIDE_WINDOW if _by_count(settings) else DecisionReason.OVER_BUDGET
-
-
-def _by_count(settings: Mapping[str, Any]) -> bool:
-    """Whether the limit is a number of messages."""
-    return settings.get("token_counter") is len
-
-
 def trim_messages(original: Callable[..., Any], instrumentation: Instrumentation, *, last: bool) -> Callable[..., Any]:
     """In the place of what trims from the front (``last``), or from the end, by which the other one works too."""
 
     @functools.wraps(original)
     def trim(messages: Any, *args: Any, **settings: Any) -> Any:
-        if args or not instrumentation.listening() or _INSIDE.get() or not messages or not settings.keys() >= _KEYS:
+        listens = not args and instrumentation.open and instrumentation.observed.listening()
+        if not listens or _INSIDE.get() or not messages or not settings.keys() >= _KEYS:
             return original(messages, *args, **settings)
         given = messages if isinstance(messages, list) else list(messages)
-        counting = _Counting(settings["token_counter"], frozenset(map(id, given)) if _cuts(settings) else None)
-        summarising = SUMMARISING.get() if FOR_A_SUMMARY.get() else None
-        reducer = None if FOR_A_SUMMARY.get() else _reducer(instrumentation, given, settings)
-        step = reducer.open() if reducer is not None else None
-        if reducer is not None and reducer.model_call is not None:
-            with instrumentation.contained():
-                reducer.model_call.supposes(counting_model(settings["token_counter"]))
+        limit, counting = settings["max_tokens"], _Counting(given, settings)
+        reducer = step = None
+        with instrumentation.contained():
+            if not FOR_A_SUMMARY.get():
+                config = {"max_messages" if counting.in_items else "max_tokens": limit}
+                config.update({name: settings[name] for name in _FLAGS if name in settings})
+                reducer = ReducerCall(instrumentation, TRIM_MESSAGES, given, kind="reduction", config=lambda: config)
+                step = reducer.open()
+                model = getattr(settings["token_counter"], "__self__", None)
+                if reducer.model_call is not None and hasattr(model, "get_num_tokens_from_messages"):
+                    reducer.model_call.model = reducer.model_call.model or model_of(model)  # trimmed for that one
+        inside = _INSIDE.set(True)
         try:
-            with bound(_INSIDE, True), step if step is not None else nullcontext():
+            with step if step is not None else nullcontext():
                 result = original(given, **{**settings, "token_counter": counting})
         except BaseException as error:
             if reducer is not None:
                 reducer.gave_up(error)
             raise
+        finally:
+            _INSIDE.reset(inside)
         with instrumentation.contained():
-            trim = Trim(given, result, settings, counting.said, last=last)
-            if summarising is not None:
-                summarising.trimmed = trim.needed, settings["max_tokens"]
-            elif reducer is not None and step is not None:
-                _report(reducer, step, trim, result, settings)
-        if reducer is not None:
-            reducer.end()  # where that could not be reported
+            done, summarising = Trim(given, result, settings, counting, last=last), SUMMARISING.get()
+            if reducer is not None and step is not None:
+                if done.needed is not None:
+                    unit = "items" if counting.in_items else "tokens"
+                    step.overflow(budget=limit, needed=done.needed, cause=done.cause, unit=unit)
+                reducer.verdicts, reducer.explained, reducer.reason = done.verdicts, True, done.over
+                reducer.report(result, budget=None if counting.in_items else limit)
+            elif reducer is None and summarising is not None:
+                summarising.trimmed = done.needed, limit
+        if reducer is not None and reducer.step is not None:
+            reducer.end()  # that could not be reported
         return result
 
     return trim
-
-
-def _reducer(instrumentation: Instrumentation, given: list[Any], settings: Mapping[str, Any]) -> ReducerCall | None:
-    reducer: ReducerCall | None = None
-    with instrumentation.contained():
-        reducer = ReducerCall(instrumentation, TRIM_MESSAGES, given, kind="reduction", config=lambda: _config(settings))
-        reducer.reason = _over(settings)
-    return reducer
-
-
-def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    limit = "max_messages" if _by_count(settings) else "max_tokens"
-    flags = {name: settings[name] for name in ("include_system", "allow_partial") if name in settings}
-    return {limit: settings["max_tokens"], **flags}
-
-
-def _report(
-    reducer: ReducerCall, step: ObservedStep, trim: Trim, result: Sequence[Any], settings: Mapping[str, Any]
-) -> None:
-    budget = settings["max_tokens"]
-    if trim.needed is not None:
-        unit = "items" if _by_count(settings) else "tokens"
-        step.overflow(budget=budget, needed=trim.needed, cause=trim.cause, unit=unit)
-    reducer.verdicts, reducer.explained = trim.verdicts, True
-    reducer.report(result, budget=None if _by_count(settings) else budget)
 
 
 class Summarising:
