@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypedDict
+from itertools import compress, count
+from operator import is_, is_not
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from otel_assembly.budget.attempt import Attempt, CompactionOutcome
 from otel_assembly.chain.open_assembly import OpenAssembly
 from otel_assembly.chain.step_diff import match
-from otel_assembly.context import Context
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Overflow, OverflowCause
 from otel_assembly.errors import error_type, is_failure
-from otel_assembly.ledger.record import Record
-from otel_assembly.ledger.snapshot import StepCompaction, item_id_runs
+from otel_assembly.ledger.snapshot import ItemGroup, StepCompaction, item_id_runs
 from otel_assembly.messages.content_snapshot import equal
 from otel_assembly.recorder import NULL_RECORDING
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.decision import Verdict
     from otel_assembly.ledger.ledger import Ledger
-    from otel_assembly.ledger.snapshot import LedgerInput, Step
+    from otel_assembly.ledger.record import Record
+    from otel_assembly.ledger.snapshot import Step
     from otel_assembly.recorder import PolicyTime, Recording
     from otel_assembly.tokens import TokenMeter
 
@@ -37,35 +38,6 @@ STEP: Final[ContextVar[ObservedStep | None]] = ContextVar("otel_assembly_observe
 def current_step() -> ObservedStep | None:
     """The step that is running here: what it calls, such as a summariser, belongs to it."""
     return STEP.get()
-
-
-class AssemblyInput(TypedDict, total=False):
-    """What came in beside the events.
-
-    Attributes:
-        prompts: The system-level texts in front of them.
-        tools: The schemas of the tools that the model is offered, where they are known.
-        name: Tells assemblers of one program apart.
-        model: The model that will be called, whose tokenizer counts.
-        unknown_input: What came in cannot be known, and the events and prompts are what will be sent. The span then
-            says so (``assembly.diff``), and neither it, nor a step's, nor a metric has a number of what came in or
-            left: what was in an earlier prompt and is not in this one left for a reason that nobody knows.
-    """
-
-    prompts: Sequence[str]
-    tools: Sequence[Mapping[str, Any]]
-    name: str | None
-    model: str | None
-    unknown_input: bool
-
-
-class _Offered(Context):
-    """What is known of whom an observed assembly is for: the tools. Its steps say what halts they emitted."""
-
-    halts_emitted = 0
-
-    def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
-        self.tools = tuple(tools)
 
 
 class ObservedAssembly(OpenAssembly):
@@ -123,25 +95,11 @@ class ObservedAssembly(OpenAssembly):
         """The assembly's id, as on its span; empty where it has no span that anybody could look for."""
         return self.record.assembly_id if self._is_open else ""
 
-    def open(
-        self, ledger: Ledger, ledger_input: LedgerInput, turn: int, meter: TokenMeter, given: AssemblyInput
-    ) -> None:
+    def open(self, record: Record) -> None:
         """It is known what came in: what the steps said so far is read."""
-        self.model = given.get("model") or self.model
-        self.record = Record(
-            name=given.get("name"),
-            model=self.model,
-            turn=turn,
-            ledger=ledger,
-            ledger_input=ledger_input,
-            context=_Offered(given.get("tools", ())),
-            meter=meter,
-            prompts_in=tuple(given.get("prompts", ())),
-            observed=True,
-            unknown=given.get("unknown_input", False),
-        )
-        self.record.table(ledger_input.view).arrive(ledger_input.view.end)
-        self.events = ledger_input.given
+        self.record, self.model, view = record, record.model, record.ledger_input.view
+        record.table(view).arrive(view.end)
+        self.events = record.ledger_input.given
         self._is_open = True
         for step in self.steps:
             step.begin()
@@ -365,23 +323,24 @@ class ObservedStep:
         record = assembly.record
         try:
             if events is not None:
-                index = record.ledger_input.numbered.places if step.view_in is record.ledger_input.view else None
                 with record.ledger.lock:
                     inputs = assembly.events
                     if len(inputs) > len(step.view_in):  # another assembly of the conversation put more behind them
                         inputs = inputs[: len(step.view_in)]
                     given = inputs if type(events) is list and _unchanged(inputs, events) else list(events)
-                    match(
-                        step,
-                        inputs,
-                        given,
-                        said.verdicts,
-                        record.ledger,
-                        otherwise=said.reason,
-                        rereads=True,
-                        stands_in=said.stands_in,
-                        index=index,
-                    )
+                    if said.verdicts or not _is_cut(step, inputs, given, said.reason):
+                        places = record.ledger_input.numbered.places
+                        match(
+                            step,
+                            inputs,
+                            given,
+                            said.verdicts,
+                            record.ledger,
+                            otherwise=said.reason,
+                            rereads=True,
+                            stands_in=said.stands_in,
+                            index=places if step.view_in is record.ledger_input.view else None,
+                        )
                 assembly.events = given
             if said.prompts is not None:
                 step.let_out(tuple(said.prompts))
@@ -450,6 +409,23 @@ def _unchanged(inputs: list[Any], events: list[Any]) -> bool:
     if len(inputs) != len(events) or not inputs:
         return False
     return inputs[0] is events[0] and inputs[-1] is events[-1] and equal(inputs, events)
+
+
+def _is_cut(step: Step, inputs: list[Any], events: list[Any], reason: DecisionReason) -> bool:
+    """Whether a front and a back of what went in came out, the very objects; then it is written down in the step."""
+    view, length, out = step.view_in, len(inputs), len(events)
+    if out > length or view.history.echoes:
+        return False
+    if out and events[-1] is not inputs[-1] and events[-1] is not inputs[out - 1]:
+        return False  # its end is neither: no need to look at all
+    front = out if events is inputs else next(compress(count(), map(is_not, inputs, events)), out)
+    back = length - out + front
+    if not all(map(is_, inputs[back:], events[front:])):
+        return False
+    if out < length:
+        step.view_out = view.pick([(0, front), (back, length)])
+        step.exits = (ItemGroup(view.pick([(front, back)]), step.numbered_in, DecisionOutcome.DROPPED, reason),)
+    return True
 
 
 def _compactions(step: Step, attempts: Sequence[Attempt], ledger: Ledger) -> Sequence[StepCompaction]:

@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly._internal.registry import Registry
+from otel_assembly.context import Context
 from otel_assembly.ledger.ledger import Ledger
+from otel_assembly.ledger.record import Record
 from otel_assembly.observe.assembly import ObservedAssembly
 from otel_assembly.recorder import Projection, Whose
 from otel_assembly.tokens import TokenMeter, counter_for
 from otel_assembly.tokens.models import prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Unpack
 
-    from otel_assembly.observe.assembly import AssemblyInput
     from otel_assembly.recorder import Recorder
     from otel_assembly.tokens import TokenCounter
 
@@ -56,8 +58,36 @@ class contained:  # noqa: N801  # read as a word: with contained(failed)
         return True
 
 
-def _observed() -> Ledger:
-    return Ledger(observed=True)
+class AssemblyInput(TypedDict, total=False):
+    """What came in beside the events.
+
+    Attributes:
+        prompts: The system-level texts in front of them.
+        tools: The schemas of the tools that the model is offered, where they are known.
+        name: Tells assemblers of one program apart.
+        model: The model that will be called, whose tokenizer counts.
+        unknown_input: What came in cannot be known, and the events and prompts are what will be sent. The span then
+            says so (``assembly.diff``), and neither it, nor a step's, nor a metric has a number of what came in or
+            left: what was in an earlier prompt and is not in this one left for a reason that nobody knows.
+    """
+
+    prompts: Sequence[str]
+    tools: Sequence[Mapping[str, Any]]
+    name: str | None
+    model: str | None
+    unknown_input: bool
+
+
+class _Offered(Context):
+    """What is known of whom an observed assembly is for: the tools. Its steps say what halts they emitted."""
+
+    halts_emitted = 0
+
+    def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
+        self.tools = tuple(tools)
+
+
+_observed: Final = partial(Ledger, observed=True)
 
 
 def _ledgers() -> Registry[Any, Ledger]:
@@ -192,7 +222,20 @@ class ObservedAssembler:
                     turn = ledger.turn()
                 if conversation is not None:  # others may have to be forgotten for it
                     self._ledgers.weigh(conversation, ledger.size, EVENTS)
-                assembly.open(ledger, ledger_input, turn, self.meter(given.get("model") or assembly.model), given)
+                model = given.get("model") or assembly.model
+                record = Record(
+                    name=given.get("name"),
+                    model=model,
+                    turn=turn,
+                    ledger=ledger,
+                    ledger_input=ledger_input,
+                    context=_Offered(given.get("tools", ())),
+                    meter=self.meter(model),
+                    prompts_in=tuple(given.get("prompts", ())),
+                    observed=True,
+                    unknown=given.get("unknown_input", False),
+                )
+                assembly.open(record)
             elif conversation is not None:
                 self.ledger(conversation).turn()
         except Exception as problem:  # noqa: BLE001  # as above

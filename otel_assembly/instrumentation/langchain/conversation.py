@@ -1,7 +1,10 @@
 """What a reducer of LangChain works for: a model call, somewhere in a run of a graph, in one conversation.
 
-The model call is one assembly, from the first reducer that works for it until it is made. A conversation is the thread
-of a graph, else it is known by the message that it opens with.
+The model call is one assembly, from the first reducer that works for it until it is made. LangGraph runs its nodes in
+contexts of their own, so that what one of them prepares for the next is kept by the run of the graph. Which call it is,
+is known by the messages: a reducer goes on with what the one before it let out, and the prepared call is made when a
+model is sent what the last of them let out. Nodes that run at once never share one. A conversation is the thread of a
+graph, else it is known by the message that it opens with.
 """
 
 from __future__ import annotations
@@ -9,18 +12,22 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_assembly._internal.forks import new_lock
 from otel_assembly._internal.registry import Registry
 from otel_assembly.instrumentation.conversation import LedgerKey
+from otel_assembly.instrumentation.hooks import instead
+from otel_assembly.instrumentation.instrumented import argument
+from otel_assembly.instrumentation.langchain.runs import GRAPH_RUN, GraphRun
 from otel_assembly.instrumentation.reducers import FRAMEWORK, same_objects
+from otel_assembly.instrumentation.runs import followed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from otel_assembly._internal.forks import Lock
+    from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.observe.assembly import ObservedAssembly, ObservedStep
     from otel_assembly.observe.conversations import ObservedAssembler
 
@@ -48,57 +55,6 @@ def _namespace(config: Any) -> str:
     return str(settings.get("checkpoint_ns") or "")
 
 
-class GraphRun(Protocol):
-    """One run of a graph, to what is reported in it; `runs.FollowedRun` is one.
-
-    Attributes:
-        name: The graph's name.
-        scope: Tells apart threads that have the same id.
-        thread_id: The thread.
-        opening: The message that its state opens with, where it has no thread.
-        ledgers: The ledgers of the conversation that it is a part of, by who asks, where it has no thread.
-        model_calls: What reducers prepare in it; changed under the lock.
-        lock: Theirs.
-        model_node: The node that calls the model, in an agent of LangChain's factories.
-        ended: Whether it is over.
-        parent: The run of the graph around it.
-        superstep: The step of that one in which it runs.
-    """
-
-    name: str
-    scope: str
-    thread_id: str | None
-    opening: Any
-    ledgers: dict[str, LedgerKey] | None
-    model_calls: list[ModelCall]
-    lock: Lock
-    model_node: str | None
-    ended: bool
-    parent: GraphRun | None
-    superstep: int
-
-    def reported(self) -> AbstractContextManager[None]:
-        """Something in it is reported: what opens in this block stands under its span."""
-        ...
-
-    def joined(self) -> AbstractContextManager[None]:
-        """What runs in this block belongs to the run, unless a span is current that a node opened in it."""
-        ...
-
-    def prepares_model_call(self) -> bool:
-        """Whether a model call is being prepared, here or in a run around this one."""
-        ...
-
-    def continued(self, place: Place, messages: Sequence[Any]) -> ModelCall | None:
-        """The prepared call that a reducer of these messages works for; None if it is the first one to."""
-        ...
-
-    def awaiting(self, place: Place, messages: Sequence[Any]) -> ModelCall | None:
-        """The prepared call that is made when a model is sent these messages; None where there is none."""
-        ...
-
-
-GRAPH_RUN: Final[ContextVar[GraphRun | None]] = ContextVar("otel_assembly_graph_run", default=None)
 #: The execution of a node, or of another function of a graph, that runs here.
 TASK: Final[ContextVar[object | None]] = ContextVar("otel_assembly_langchain_task", default=None)
 
@@ -135,6 +91,17 @@ class Place(NamedTuple):
     def asker(self, node: str) -> str:
         """What tells a node of this graph, as one who asks a model, from any other asker of the conversation."""
         return "\0".join((self.run.scope, self.path, node)) if self.run is not None else ""
+
+
+@instead
+def stream(instrumentation: Instrumentation, original: Any, graph: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """In the place of ``Pregel.stream`` and ``astream``, which ``invoke`` and ``ainvoke`` read too."""
+    items, run = original(graph, *args, **kwargs), None
+    with instrumentation.contained():
+        config, around = argument(args, kwargs, 1, "config"), current_config()
+        thread = thread_of(config) or thread_of(graph.config) or thread_of(around)
+        run = GraphRun(instrumentation, graph, thread, superstep_of(config) or superstep_of(around))
+    return items if run is None else followed(run, items)
 
 
 def alike(one: Any, other: Any) -> bool:
@@ -377,3 +344,90 @@ def begin(
         for one in [one for one in place.run.model_calls if one.handed_on][:-_WAITING]:
             one.end()
     return ModelCall(observed, prepared, place, messages, whole)
+
+
+def continued(place: Place, messages: Sequence[Any]) -> ModelCall | None:
+    """The prepared call that a reducer of these messages works for; None if it is the first one to."""
+    return _found(place, messages, _continued)
+
+
+def awaiting(place: Place, messages: Sequence[Any]) -> ModelCall | None:
+    """The prepared call that is made when a model is sent these messages; None where there is none."""
+    return _found(place, messages, _awaiting)
+
+
+def _found(
+    place: Place,
+    messages: Sequence[Any],
+    look: Callable[[Place, Sequence[Any], list[ModelCall]], ModelCall | None],
+) -> ModelCall | None:
+    if place.run is None:
+        return None
+    #: Prepared calls of which it shows now that no model was called with them.
+    over: list[ModelCall] = []
+    with place.run.lock:
+        found = look(place, messages, over)
+        if found is not None:
+            found.taken_up(place)
+    for model_call in over:
+        model_call.end()
+    return found
+
+
+def _continued(place: Place, messages: Sequence[Any], over: list[ModelCall]) -> ModelCall | None:
+    for model_call in _open_to(place):
+        if same(model_call.out, messages):
+            return model_call
+        if _adds(model_call, messages):
+            if _is_next(place, model_call):
+                model_call.arrives(messages)
+                return model_call
+            over.append(model_call)
+        elif not model_call.handed_on and part_of(messages, model_call.out):
+            return model_call
+    return None
+
+
+def _awaiting(place: Place, messages: Sequence[Any], over: list[ModelCall]) -> ModelCall | None:
+    found = None
+    for model_call in _open_to(place):
+        out = model_call.out
+        front = messages[: max(0, len(messages) - len(out))]
+        ends_with_it = same(messages[len(front) :], out)
+        if ends_with_it and all(message.type == "system" for message in front):
+            return model_call
+        if not _is_next(place, model_call):
+            if _adds(model_call, messages):
+                over.append(model_call)
+        elif ends_with_it:
+            return model_call
+        elif found is None and any(alike(one, out[-1]) for one in reversed(messages)):
+            found = model_call
+    return found
+
+
+def _is_next(place: Place, model_call: ModelCall) -> bool:
+    """Whether nothing can have come between: it belongs to this task, or to the step before this one."""
+    at = model_call.place
+    return not model_call.handed_on or (at.run is place.run and at.superstep + 1 == place.superstep)
+
+
+def _adds(model_call: ModelCall, messages: Sequence[Any]) -> bool:
+    """Whether messages are its last output and others, none of which it has dropped."""
+    out = set(map(id, model_call.out))
+    others = [one for one in messages if id(one) not in out]
+    if not out or len(messages) - len(others) != len(out):
+        return False
+    return set(map(id, others)).isdisjoint(map(id, model_call.messages))
+
+
+def _open_to(place: Place) -> Iterator[ModelCall]:
+    """Prepared calls of the same task, and those that an earlier step of this graph, or one around it, handed on."""
+    run, superstep = place.run, place.superstep
+    while run is not None:
+        for model_call in reversed([*run.model_calls]):
+            at = model_call.place
+            if at.superstep < superstep if model_call.handed_on else at.task == place.task and run is place.run:
+                yield model_call
+        superstep = run.superstep
+        run = run.parent

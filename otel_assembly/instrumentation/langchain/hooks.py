@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.langchain import middleware, reducers, runs
+    from otel_assembly.instrumentation.langchain import conversation, middleware, reducers
 else:
-    middleware, reducers, runs = (Wraps(f"{__package__}.{module}") for module in ("middleware", "reducers", "runs"))
+    conversation, middleware, reducers = (
+        Wraps(f"{__package__}.{module}") for module in ("conversation", "middleware", "reducers")
+    )
 
 _SUMMARY: Final = "SummarizationMiddleware"
 #: The distribution that a module comes from, where that is not the one whose version is the framework's.
@@ -79,8 +81,8 @@ class LangChainInstrumentor(AssemblyInstrumentor):
         ),
         *in_module(
             "langgraph.pregel.main",
-            ("Pregel.stream", runs.stream, "one run as one trace"),
-            ("Pregel.astream", runs.stream, "the same, async"),
+            ("Pregel.stream", conversation.stream, "one run as one trace"),
+            ("Pregel.astream", conversation.stream, "the same, async"),
         ),
     )
 

@@ -18,9 +18,9 @@ from otel_assembly.instrumentation.hooks import around, around_awaited, instead
 from otel_assembly.instrumentation.instrumented import argument, bound, ending
 from otel_assembly.instrumentation.langchain.conversation import (
     CONVERSATIONS_WITHOUT_THREAD,
-    GRAPH_RUN,
     TASK,
     Place,
+    awaiting,
     same,
 )
 from otel_assembly.instrumentation.langchain.model_calls import model_of, schemas_of
@@ -31,6 +31,7 @@ from otel_assembly.instrumentation.langchain.reducers import (
     is_observed,
     reducer_call_of,
 )
+from otel_assembly.instrumentation.langchain.runs import GRAPH_RUN
 from otel_assembly.instrumentation.runs import followed
 from otel_assembly.observe.conversations import contained
 from otel_assembly.telemetry.stamp import CalledModel
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
 
     from otel_assembly.instrumentation.hooks import Observation, Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.langchain.conversation import GraphRun, ModelCall
+    from otel_assembly.instrumentation.langchain.conversation import ModelCall
+    from otel_assembly.instrumentation.langchain.runs import GraphRun
 
 
 class ModelNode:
@@ -135,7 +137,7 @@ def _prepared(
         if node is not None:
             node.sent(messages)
         place = Place.here()
-        model_call = place.run.awaiting(place, messages) if place.run is not None else None
+        model_call = awaiting(place, messages)
         if model_call is not None:
             with contained(model_call.fail):
                 _sent(model_call, messages, model, settings)
@@ -170,12 +172,8 @@ def prompts_of(request: Any) -> tuple[str, ...]:
 def report_request(reducer: ReducerCall, messages: Sequence[Any], came: tuple[str, ...] | None, request: Any) -> None:
     """A request goes on with these messages: report what became of those, and of the prompts, that it came with."""
     before, after = came or (), prompts_of(request)
-    open_ = reducer.model_call is not None and not reducer.model_call.ended
-    if (
-        reducer.step is not None
-        or not same(reducer.before, messages)
-        or after != (reducer.prompts if open_ else before)
-    ):
+    sent = reducer.prompts if reducer.model_call is not None and not reducer.model_call.ended else before
+    if reducer.step is not None or not same(reducer.before, messages) or after != sent:
         reducer.report(list(messages), prompts=after)
     else:
         reducer.declined()
@@ -214,8 +212,7 @@ def _reducer_of_request(instrumentation: Instrumentation, handler: Any, request:
 
 def _give_way(request: Any) -> None:
     """A plug-in of ours makes an assembly of its own, which is what the model is sent."""
-    place = Place.here()
-    model_call = place.run.awaiting(place, request.messages) if place.run is not None else None
+    model_call = awaiting(Place.here(), request.messages)
     if model_call is not None:
         model_call.end()
 

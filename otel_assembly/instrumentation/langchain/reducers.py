@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
 from otel_assembly.instrumentation.hooks import around, around_awaited
 from otel_assembly.instrumentation.instrumented import argument, bound
-from otel_assembly.instrumentation.langchain.conversation import Place, begin, part_of, spliced
+from otel_assembly.instrumentation.langchain.conversation import Place, begin, continued, part_of, spliced
 from otel_assembly.instrumentation.langchain.model_calls import model_of
 from otel_assembly.instrumentation.reducers import no_summary
 from otel_assembly.messages.describe import describe
@@ -109,7 +109,7 @@ class ReducerCall:
             around, place = REDUCER_CALL.get(), Place.here()
             if around is self or (around is not None and not part_of(self.messages, around.messages)):
                 around = None  # what it works for is no concern of the reducer that it runs in
-            found = place.run.continued(place, self.messages) if place.run is not None else None
+            found = continued(place, self.messages) if place.run is not None else None
             if found is None:
                 whole = around.messages if around is not None else None
                 found = begin(self.instrumentation.observed, self.messages, place, self._started_ns, whole)
@@ -232,18 +232,13 @@ def _settings(owner: Any) -> dict[str, Any]:
         found[f"keep_{keep[0]}"] = keep[1]
     trigger = getattr(owner, "trigger", None)
     for clause in trigger if isinstance(trigger, list) else [trigger]:
-        found.update({f"trigger_{unit}": value for unit, value in _clause(clause)})
+        limits = clause.items() if isinstance(clause, Mapping) else [clause] if isinstance(clause, tuple) else ()
+        found.update({f"trigger_{unit}": value for unit, value in limits})
     for edit in getattr(owner, "edits", ())[:1]:
         for name in ("trigger", "keep", "clear_at_least", "clear_tool_inputs"):
             if isinstance(getattr(edit, name, None), int):
                 found[name] = getattr(edit, name)
     return found
-
-
-def _clause(clause: Any) -> list[tuple[str, Any]]:
-    if isinstance(clause, Mapping):
-        return list(clause.items())
-    return [clause] if isinstance(clause, tuple) else []
 
 
 #: What the two functions are always given, by name.
@@ -397,7 +392,11 @@ class Summarising:
                 if self._attempt is not None:
                     self._answered(self._attempt, summary if isinstance(summary, str) else "")
                 elif self.given and self.seen is not None:
-                    self._too_long()
+                    # Nothing was left to summarise: the history is replaced by a sentence that says so, and is gone.
+                    self._left(self.given, DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET)
+                    needed, budget = self.trimmed or (None, 0)
+                    if needed is not None:
+                        self._step.overflow(budget=budget, needed=needed, cause=OverflowCause.FRAMEWORK)
 
     def begin(self, seen: Sequence[Any]) -> None:
         """The summariser is called next, with these messages, or not at all if there are none."""
@@ -422,13 +421,6 @@ class Summarising:
                 self._left(unseen, DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET)
             summarised = [one for one in self.given if {id(one), one.id} & seen]
             self._left(summarised, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)
-
-    def _too_long(self) -> None:
-        """Nothing was left to summarise: the history is replaced by a sentence that says so, and is gone."""
-        self._left(self.given, DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET)
-        if self.trimmed is not None and self.trimmed[0] is not None:
-            needed, budget = self.trimmed
-            self._step.overflow(budget=budget, needed=needed or 0, cause=OverflowCause.FRAMEWORK)
 
     def _left(self, messages: Sequence[Any], outcome: DecisionOutcome, reason: DecisionReason) -> None:
         self._reducer.explained = True
