@@ -13,8 +13,7 @@ from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly._internal.faces import Later
 from otel_assembly._internal.registry import Registry
 from otel_assembly.assembly import Assembly, note_on
-from otel_assembly.chain.apply_policy import apply, config_of
-from otel_assembly.chain.open_assembly import OpenAssembly
+from otel_assembly.chain.open_assembly import OpenAssembly, config_of
 from otel_assembly.context import Context, listens
 from otel_assembly.decision import Overflow, OverflowCause
 from otel_assembly.errors import (
@@ -249,7 +248,7 @@ class Assembler:
             self._heed_halt(record)
             step = assembly.begin_step(policy.name, kind, config_of(policy) if assembly.recording.measured else {})
             with assembly.recording.policy(policy.name, step.index):
-                await self._apply(policy, step, record)
+                await self._apply(policy, step, assembly)
             if step.overflow is not None and (record.overflow is None or step.overflow.unit == "tokens"):
                 record.overflow = step.overflow
 
@@ -260,9 +259,10 @@ class Assembler:
         if record.halt is not None and self.on_halt == "raise":
             raise HaltedError(record.halt.reason, record.halt.source)
 
-    async def _apply(self, policy: AssemblyPolicy, step: Step, record: Record) -> None:
+    async def _apply(self, policy: AssemblyPolicy, step: Step, assembly: OpenAssembly) -> None:
+        record = assembly.record
         try:
-            await apply(policy, step, record.context, record.ledger)
+            await assembly.apply(policy, step)
             if step.created:
                 await arrive(step.view_out, record.meter)
         except ContextOverflowError as error:

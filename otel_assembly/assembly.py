@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly._internal.faces import Later
@@ -24,14 +25,14 @@ else:
     events = Later("otel_assembly.events")
 
 
+@dataclass(repr=False, eq=False)
 class Assembly:
     """The prompts and events to send, and what was decided about them.
 
     Everything beside `prompts` and `events` is worked out when it is first asked for.
     """
 
-    def __init__(self, record: Record) -> None:
-        self._record = record
+    _record: Record
 
     @property
     def id(self) -> str:

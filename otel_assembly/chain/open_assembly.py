@@ -1,24 +1,54 @@
-"""One assembly while it runs, whoever runs it: our `Assembler`, or a framework that is observed."""
+"""One assembly while it runs, whoever runs it: our `Assembler`, or a framework that is observed.
+
+It holds a record, on which its steps begin one after the other. A policy of ours is applied to a step: it decides on a
+view of what went in, and returns a part of that with verdicts on the rest, which are taken as they are if they are
+true. That costs what the views are made of, and not what they hold. In the end the record goes to telemetry, and the
+ledger keeps what the next assembly needs.
+
+Policies that are given lists, and whatever else their word is not enough for, are in `policy_contract`; events that a
+policy replaced or made, in `step_edits`.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from enum import Enum
+from functools import lru_cache, partial
+from inspect import isawaitable
+from itertools import pairwise
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly._internal.faces import Later
 from otel_assembly._internal.slices import LISTED
-from otel_assembly.ledger.record import totals_of
-from otel_assembly.ledger.snapshot import PendingUsage, Step
+from otel_assembly.chain.policy_contract import apply_to_lists, compare, prompts_of, refuse, remember, restore, shape
+from otel_assembly.chain.step_diff import EXITS
+from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome
+from otel_assembly.errors import PolicyContractError
+from otel_assembly.history.broken_pairs import echoes_stand, runs_of
+from otel_assembly.history.view import Edited, View, reader
+from otel_assembly.ledger.snapshot import ItemGroup, PendingUsage, Step
+from otel_assembly.ledger.totals import totals_of
 from otel_assembly.tokens import CalibratedCounter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from otel_assembly._internal.slices import Slices
-    from otel_assembly.ledger.figures import Totals
-    from otel_assembly.ledger.record import Record
+    from otel_assembly.chain import step_edits
+    from otel_assembly.chain.policy_contract import Seen
+    from otel_assembly.context import Context
+    from otel_assembly.decision import Verdict
+    from otel_assembly.history.view import Column, Segment
+    from otel_assembly.ledger.ledger import Ledger
+    from otel_assembly.ledger.record import Record, Totals
+    from otel_assembly.policies.base import AssemblyPolicy, PolicyLike
     from otel_assembly.recorder import Recording
+else:
+    step_edits = Later("otel_assembly.chain.step_edits")
 
-logger = logging.getLogger("otel_assembly")
+logger: Final = logging.getLogger("otel_assembly")
 
 
 class OpenAssembly:
@@ -60,6 +90,30 @@ class OpenAssembly:
         )
         record.steps.append(step)
         return step
+
+    async def apply(self, policy: AssemblyPolicy, step: Step) -> None:
+        """Apply a policy and write down in `step` what it did; where this raises, nothing is written but the halts.
+
+        Raises:
+            PolicyContractError: It changed its input, or returned something else than two sequences.
+        """
+        context = self.record.context
+        halts = context.halts_emitted
+        try:
+            outcome = await (_decided if _decides(type(policy)) else apply_to_lists)(policy, step, context)
+        finally:
+            step.halts = context.halts_emitted - halts
+        same = outcome.prompts is step.prompts_in
+        prompts, alerts = step.prompts_in if same else prompts_of(policy, step, outcome.prompts), tuple(outcome.alerts)
+        _take_events(policy, step, outcome, self.record.ledger)
+        if not same:
+            step.let_out(prompts)
+        step.alerts = alerts
+        step.budget, step.fixed, step.overflow = outcome.budget, outcome.fixed, outcome.overflow
+        step.report = outcome.report
+        step.framing, step.separators, step.around_in = outcome.framing, outcome.separators, outcome.around_in
+        if outcome.compactions:
+            step_edits.write_compactions(step, outcome.compactions, self.record.ledger)
 
     def succeeded(self) -> None:
         """What the last step let out is sent: the record is projected, and the ledger keeps what the next one needs."""
@@ -126,3 +180,159 @@ class OpenAssembly:
         except Exception as error:  # noqa: BLE001  # as above
             logger.warning("the tokens of an assembly could not be counted: %s", type(error).__name__)
             return None
+
+
+def config_of(policy: PolicyLike) -> Mapping[str, Any]:
+    """The settings for a span: numbers, enums, and strings that the constructor's annotation lists (`Literal`).
+
+    Any other string could be content.
+    """
+    words: Mapping[str, frozenset[Any]] = {}
+    try:
+        config = getattr(policy, "config", None)
+        settings = dict(config) if isinstance(config, Mapping) else {}
+        if any(isinstance(value, str) for value in settings.values()):
+            from otel_assembly.policies.base import words_of  # not where a framework's own code runs
+
+            words = words_of(type(policy))
+    except Exception:  # noqa: BLE001  # a span's attribute is no reason to fail
+        return {}
+    return {
+        str(name): value
+        for name, value in settings.items()
+        if value is None or isinstance(value, int | float | Enum) or (value in words.get(name, ()))
+    }
+
+
+@lru_cache(maxsize=512)
+def _decides(policy: type) -> bool:
+    """Whether a policy has a `decide` that its `apply` does not override."""
+    if not callable(getattr(policy, "decide", None)):
+        return False
+    classes = policy.__mro__
+    level = {name: next((i for i, one in enumerate(classes) if name in vars(one)), -1) for name in ("decide", "apply")}
+    return level["decide"] <= level["apply"]
+
+
+async def _decided(policy: Any, step: Step, context: Context) -> Outcome:
+    """What a policy decides; it is given what it cannot change, but for dicts: those that it reads are watched."""
+    seen: Seen = {}
+    before, watches = reader.get(), step.view_in.history.of_dicts
+    try:
+        if watches or before is not None:
+            reader.set(partial(remember, seen) if watches else None)
+        made = policy.decide(step.prompts_in, step.view_in, context)
+        outcome = await made if isawaitable(made) else made
+    finally:
+        if watches or before is not None:
+            reader.set(before)
+        changed = restore(seen) if seen else ()
+    if changed:
+        raise refuse(policy, step, changed)
+    if not isinstance(outcome, Outcome):
+        raise PolicyContractError(policy.name, step.index, f"decided {shape(outcome)}, expected an Outcome")
+    return outcome
+
+
+def _take_events(policy: AssemblyPolicy, step: Step, outcome: Outcome, ledger: Ledger) -> None:
+    """Write down what came out: a part of what went in is taken as it is, of anything else it is found out."""
+    events: Any = outcome.events
+    verdicts, history = outcome.decisions, step.view_in.history
+    if events is step.view_in and not verdicts:
+        return
+    part = events if isinstance(events, View) and events.history is history else None
+    if part is not None and part.is_slice and history.echoes and not echoes_stand(history, runs_of(part)):
+        part = None  # it does not read as it did there
+    if part is not None and _take_verdicts(step, part, verdicts):
+        step.view_out = part
+        return
+    if isinstance(events, Edited) and events.view.history is history:
+        stays = events.view.pick_positions(position for position in events.positions if position is not None)
+        if _take_verdicts(step, stays, verdicts, events.view):
+            step_edits.write_edits(step, events, ledger)
+            return
+    compare(policy, step, events, part, verdicts, ledger)
+
+
+def _take_verdicts(step: Step, stays: View, verdicts: Sequence[Verdict], edited: View | None = None) -> bool:
+    """Groups from verdicts, if each is on a view and true; what left and is in none of them has the reason ``policy``.
+
+    It costs what the views are made of, intervals, and not what they hold.
+
+    Args:
+        step: The step.
+        stays: What went in and comes out.
+        verdicts: Why the rest does not.
+        edited: Where some of that is replaced, all that stays in its place or in another's.
+    """
+    exits: list[ItemGroup] = []
+    pinned: list[ItemGroup] = []
+    for verdict in verdicts:
+        view = verdict.events
+        if not (isinstance(view, View) and view.history is stays.history):
+            return False
+        groups = exits if verdict.outcome in EXITS else pinned
+        groups.append(ItemGroup(view, step.numbered_in, verdict.outcome, verdict.reason))
+    with stays.history.lock:  # no item goes over to another class meanwhile
+        rest = _rest(step.view_in, [stays, *[group.view for group in exits]])
+    held = edited if edited is not None else stays
+    if rest is None:
+        return False
+    for group in pinned:
+        if not all(map(held.holds, group.view.minus(held).positions())):
+            return False
+    exits += [ItemGroup(view, step.numbered_in, DecisionOutcome.DROPPED, DecisionReason.POLICY) for view in rest]
+    step.exits, step.pinned = tuple(exits), tuple(pinned)
+    return True
+
+
+def _rest(whole: View, parts: Sequence[View]) -> list[View] | None:
+    """What of a view is in none of its parts, a view for each column; None where two share an item, or one has another.
+
+    The history's classes of events together are all of it, so that what is in the one is compared with the others.
+    """
+    if _make_up(whole, parts):
+        return []
+    history = whole.history
+    #: By column and place, how many views more (or fewer) hold what is behind it than what is in front of it.
+    edges: dict[Column, dict[int, int]] = {}
+    for weight, view in ((1, whole), *((-1, part) for part in parts)):
+        for column, start, stop in view.current:
+            at = edges.setdefault(column, {})
+            at[start] = at.get(start, 0) + weight
+            at[stop] = at.get(stop, 0) - weight
+    if len(edges) > 1 and any(column in edges for column in history.classes):
+        for position, change in edges.pop(history.all, {}).items():
+            for column in history.classes:
+                at, index = edges.setdefault(column, {}), column.index(position)
+                at[index] = at.get(index, 0) + change
+    rest: list[View] = []
+    for column, at in edges.items():
+        held = 0
+        left: list[Segment] = []
+        for start, stop in pairwise(sorted(place for place, change in at.items() if change)):
+            held += at[start]
+            if held not in {0, 1}:
+                return None
+            if held:
+                left.append((column, start, stop))
+        if left:
+            rest.append(View(history, left))
+    return rest
+
+
+def _make_up(whole: View, parts: Sequence[View]) -> bool:
+    """Whether views of one column make up all of an interval of it, as a straight cut and what it leaves do."""
+    if len(whole.current) != 1:
+        return False
+    column, at, end = whole.current[0]
+    segments = [segment for part in parts for segment in part.current]
+    segments.sort(key=_start)
+    for one, start, stop in segments:
+        if one is not column or start != at:
+            return False
+        at = stop
+    return at == end
+
+
+_start: Final = itemgetter(1)

@@ -13,6 +13,8 @@ from typing import (
     Final,
     Literal,
     Protocol,
+    get_args,
+    get_origin,
     get_type_hints,
     runtime_checkable,
 )
@@ -184,6 +186,18 @@ def _hints(function: Any) -> Mapping[str, Any]:
         return get_type_hints(function)
     except Exception:  # noqa: BLE001  # an annotation may be any expression
         return {name: hint for name, hint in function.__annotations__.items() if not isinstance(hint, str)}
+
+
+@lru_cache(maxsize=512)
+def words_of(policy: type) -> Mapping[str, frozenset[Any]]:
+    """The strings that each parameter of a policy's constructor may be."""
+    return {name: frozenset(_literals(hint)) for name, (hint, _) in parameters_of(policy).items()}
+
+
+def _literals(hint: Any) -> list[Any]:
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    return [word for part in get_args(hint) for word in _literals(part)]
 
 
 def as_view(events: Sequence[Any]) -> View:
