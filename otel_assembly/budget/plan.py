@@ -20,7 +20,7 @@ from otel_assembly.budget.measure import NOTHING, Rendered
 from otel_assembly.budget.orphans import orphans
 from otel_assembly.budget.read_block import ReadBlock
 from otel_assembly.budget.reports import overflow_report
-from otel_assembly.budget.rule import Sharing, Survivors
+from otel_assembly.budget.rule import Sharing
 from otel_assembly.budget.sections import is_text, item_text
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Overflow, OverflowCause
 from otel_assembly.errors import ConfigurationError, ContextOverflowError, TokenizerError
@@ -200,7 +200,7 @@ class _Rule:
         pinned = self._pinned
         fixed = self._measure.priming + sum(pinned.values())
         fixed += sum(cost for block, cost in zip(self._blocks, costs, strict=True) if not block.cuttable)
-        sharing = Sharing(budget, fixed)
+        sharing = Sharing(budget - fixed)
         if sharing.free < 0:
             raise self._overflow(fixed)
         floors = sharing.reserve(self._floors())
@@ -221,7 +221,7 @@ class _Rule:
                 block_outcome = self._pinned_alone(read, DecisionReason.BELOW_FLOOR) if holds else _BELOW_FLOOR
                 block_outcome = self._with_excluded(block, block_outcome)
             elif cost <= room:
-                sharing.take(cost - own)
+                sharing.free -= cost - own
                 used += cost - own
                 block_outcome = self._kept(read) if block.name in excluded else None
             elif room <= (overhead if block.plain else 0) and not holds:
@@ -229,7 +229,7 @@ class _Rule:
             else:
                 try:
                     block_outcome = self._with_excluded(block, (yield from self._cut(read, cost, room)))
-                    sharing.take(min(room, max(own, _charged(read, block_outcome))) - own)
+                    sharing.free -= min(room, max(own, _charged(read, block_outcome))) - own
                 except TokenizerError as error:
                     raise _named(block, error) from error
                 used += block_outcome.rendered.tokens - own
@@ -381,13 +381,12 @@ class _Rule:
         out = self._out(read.block)
         alive = (index for index in range(len(read.items)) if index not in out)
         charge = read.charging(texts_alone=read.texts_alone(alive))
-        left = Survivors(room, none=0)
+        left = room
         fitting: list[Sequence[int]] = []
         beyond: Sequence[int] | None = None
-        fits = True
         for number, atom in enumerate(read.survivors(out), start=1):
-            fits = fits and left.take(number, sum(map(charge, atom)))
-            if not fits and number > pinned:
+            left -= sum(map(charge, atom)) if left >= 0 else 0
+            if left < 0 and number > pinned:
                 beyond = atom
                 break
             fitting.append(atom)

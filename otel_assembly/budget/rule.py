@@ -13,6 +13,7 @@ that a turn costs what its window holds and not what the conversation does. A pr
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -22,63 +23,28 @@ if TYPE_CHECKING:
 BYTES_PER_TOKEN: Final = 4
 
 
+@dataclass(slots=True)
 class Sharing:
-    """A budget while it is shared out.
-
-    Args:
-        budget: The tokens that there are.
-        fixed: Tokens of what may not be cut.
+    """A budget while it is shared out: each part that is asked takes what it needs of what is free.
 
     Attributes:
-        free: Tokens that nobody has taken; below 0 where what may not be cut is over the budget.
+        free: Tokens that nobody has taken: at first what the fixed content leaves, below 0 where that is too much.
+        reserved: The floors among them of parts that are yet to be asked; a chain has none.
     """
 
-    __slots__ = ("_reserved", "free")
-
-    def __init__(self, budget: int, fixed: int) -> None:
-        self.free = budget - fixed
-        self._reserved = 0
+    free: int
+    reserved: int = 0
 
     def reserve(self, floors: Iterable[int]) -> list[int]:
         """Reserve the floor of each part, in order of priority; −1 in the place of one for which there is no room."""
         reserved: list[int] = []
         for floor in floors:
-            fits = self._reserved + floor <= self.free
+            fits = self.reserved + floor <= self.free
             reserved.append(floor if fits else -1)
-            self._reserved += floor if fits else 0
+            self.reserved += floor if fits else 0
         return reserved
 
-    def room(self, floor: int = 0) -> int:
+    def room(self, floor: int) -> int:
         """The tokens that the next part may take, of which `floor` were reserved for it."""
-        self._reserved -= max(0, floor)
-        return self.free - self._reserved
-
-    def take(self, tokens: int) -> None:
-        """The part that was asked takes so many."""
-        self.free -= tokens
-
-
-class Survivors:
-    """The atoms of a part that fit a room, which are told one by one in the order in which they survive.
-
-    Args:
-        room: The tokens that they may take.
-        none: What `last` is where no atom is kept.
-
-    Attributes:
-        last: The last atom that is kept, as the caller named it.
-    """
-
-    __slots__ = ("_left", "last")
-
-    def __init__(self, room: int, none: int) -> None:
-        self.last = none
-        self._left = room
-
-    def take(self, atom: int, tokens: int) -> bool:
-        """Whether the next atom, of so many tokens, is kept; after the first that is not, none is asked any more."""
-        if tokens > self._left:
-            return False
-        self._left -= tokens
-        self.last = atom
-        return True
+        self.reserved -= max(0, floor)
+        return self.free - self.reserved

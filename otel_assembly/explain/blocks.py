@@ -314,7 +314,7 @@ class BlocksOfTurn:
 
     def floors(self, more: int) -> tuple[list[int], int]:
         """What is reserved for each block, −1 where there is no room for its floor; and how much more it would take."""
-        sharing = Sharing(self.budget + more, self.fixed)
+        sharing = Sharing(self.budget + more - self.fixed)
         floors = sharing.reserve(one.floor for one in self.numbers)
         reserved, lacking = 0, 1 << 60
         for one, floor in zip(self.numbers, floors, strict=True):

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.forks import worked_out_once
-from otel_assembly.budget.rule import Sharing
 from otel_assembly.chain.config import policy_of
 from otel_assembly.context import Context
 from otel_assembly.decision import OverflowCause
@@ -314,7 +313,7 @@ class UnsentTurn:
         )
         if not isinstance(window, int) or not isinstance(reserve, int) or not isinstance(fixed, int):
             raise UnknownError("the allocator's span does not state its limits")
-        excess = -Sharing(window - reserve, fixed).free
+        excess = fixed - (window - reserve)
         if fixed != unsent.needed or excess != fixed - (unsent.budget or 0):
             raise UnknownError("the rule, run again on what the spans state, does not fail as it did")
         costs = {

@@ -25,7 +25,7 @@ from otel_assembly.history.broken_pairs import unpaired
 from otel_assembly.history.edited import EventList
 from otel_assembly.history.history import History, ListHistory
 from otel_assembly.history.tool_pairs import ANSWERS, ASKS, ECHO, PAIRED, RESPONSE, broken_atoms
-from otel_assembly.history.view import Run, View, complement, runs_of
+from otel_assembly.history.view import Run, View, complement, runs_of, to_runs
 from otel_assembly.messages.describe import EventKind
 
 if TYPE_CHECKING:
@@ -171,21 +171,16 @@ def _parameters_of(policy: type[Any]) -> Mapping[str, tuple[Any, Any]]:
         if not isfunction(init):
             continue
         parameters = list(signature(init).parameters.values())[1:]
-        hints = _hints(init)
+        try:
+            hints = get_type_hints(init)
+        except Exception:  # noqa: BLE001  # an annotation may be any expression, of what is not there as it runs too
+            hints = {name: hint for name, hint in init.__annotations__.items() if not isinstance(hint, str)}
         for parameter in parameters:
             if parameter.kind not in {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}:
                 found.setdefault(parameter.name, (hints.get(parameter.name, Any), parameter.default))
         if all(parameter.kind is not Parameter.VAR_KEYWORD for parameter in parameters):
             break
     return found
-
-
-def _hints(function: Any) -> Mapping[str, Any]:
-    """The types of a function's parameters, but for those that are not there when the program runs."""
-    try:
-        return get_type_hints(function)
-    except Exception:  # noqa: BLE001  # an annotation may be any expression
-        return {name: hint for name, hint in function.__annotations__.items() if not isinstance(hint, str)}
 
 
 @lru_cache(maxsize=512)
@@ -341,7 +336,39 @@ def keep(view: View, runs: Sequence[Run], reason: DecisionReason) -> tuple[View,
     return kept.mended(), verdicts
 
 
-def keep_verdicts(view: View, kept: View, pinned: Iterable[int], reason: DecisionReason) -> list[Verdict]:
-    """A verdict on items that stay although the rule would have taken them."""
-    held = view.pick_positions(position for position in pinned if kept.holds(position))
-    return [Verdict(held, DecisionOutcome.KEPT, reason)] if held else []
+def keep_from(
+    view: View,
+    cut: int,
+    reason: DecisionReason,
+    *,
+    first: int,
+    held: Iterable[int],
+    request: Sequence[int],
+    pending: Sequence[int],
+    left_out: Iterable[int] = (),
+) -> tuple[View, list[Verdict]]:
+    """Keep a view from an index on, and of what is in front of that, what leads the view and what is held.
+
+    Args:
+        view: The view.
+        cut: The index.
+        reason: Why the rest goes.
+        first: How many items lead the view.
+        held: Positions of what stays wherever the cut is.
+        request: Those of it that are the newest user request, which the rule would have taken.
+        pending: Those of it that are calls that await an approval, of which the same is true.
+        left_out: Positions of what goes wherever the cut is.
+    """
+    before = sorted([index for index in map(view.index_of, held) if first <= index < cut])
+    runs, at = to_runs([*range(first), *before]), cut
+    for index in sorted(map(view.index_of, left_out)):
+        if index >= cut:
+            runs.append((at, index))
+            at = index + 1
+    kept, verdicts = keep(view, [run for run in (*runs, (at, len(view))) if run[0] < run[1]], reason)
+    if before:
+        outside = set(filter(kept.holds, map(view.position, before)))
+        for positions, why in (request, DecisionReason.PINNED), (pending, DecisionReason.PENDING_TOOL_CALL):
+            if stays := view.pick_positions(outside.intersection(positions)):
+                verdicts.append(Verdict(stays, DecisionOutcome.KEPT, why))
+    return kept, verdicts

@@ -10,13 +10,13 @@ from bisect import bisect_left
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from otel_assembly.budget.rule import BYTES_PER_TOKEN, Sharing, Survivors
+from otel_assembly.budget.rule import BYTES_PER_TOKEN, Sharing
 from otel_assembly.decision import BudgetEntry, BudgetReport, DecisionOutcome, DecisionReason, Overflow, OverflowCause
 from otel_assembly.errors import ContextOverflowError
 from otel_assembly.history.tool_pairs import PAIRED
-from otel_assembly.history.view import View, to_runs
+from otel_assembly.history.view import View
 from otel_assembly.messages.describe import EventKind, describe
-from otel_assembly.policies.base import keep, keep_verdicts, leading, newest_atom, newest_request, newest_response
+from otel_assembly.policies.base import keep_from, leading, newest_atom, newest_request, newest_response
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -114,7 +114,7 @@ class BudgetPlan:
         self._request_tokens = sum([self.tokens(at) for at in self.newest_request if at not in self.pending])
         of_events = self._leading_tokens + self._pending_tokens + self._request_tokens
         self.fixed = sum(self._prompts) + self._tools + meter.priming + of_events
-        self.sharing = Sharing(budget, self.fixed)
+        self.sharing = Sharing(budget - self.fixed)
         self.pinned = {*self.pending, *self.newest_request}
         self.newest = [
             position
@@ -173,8 +173,8 @@ class BudgetPlan:
         Raises:
             ContextOverflowError: It does not fit beside what is fixed, and `on_overflow` is ``raise``.
         """
-        if self.newest_tokens <= self.sharing.room():
-            self.sharing.take(self.newest_tokens)
+        if self.newest_tokens <= self.sharing.free:
+            self.sharing.free -= self.newest_tokens
             return None
         needed, cause = self.fixed + self.newest_tokens, OverflowCause.NEWEST_ATOM
         if on_overflow == "raise":
@@ -187,22 +187,23 @@ class BudgetPlan:
     def place_summaries(self) -> None:
         """Take in the summaries that fit, the newest first: they stand for what is gone, and older turns do not."""
         history, view = self._view.history, self._view
-        column, kept = history.summaries, Survivors(self.sharing.room(), none=-1)
+        column = history.summaries
         for at in range(column.index(view.end) - 1, -1, -1):
             position = column.position(at)
             newest = position in self.newest or position in self.left_out
             if newest or position < history.leading or not view.holds(position):
                 continue
             tokens = self._table.tokens(position)
-            if not kept.take(position, tokens):
+            if tokens > self.sharing.free:
                 return
             self.summaries.append(position)
-            self.sharing.take(tokens)
+            self.sharing.free -= tokens
 
     def cut(self, step_tokens: int, reserved: int = 0) -> int:
         """Where older turns are cut: the view's index of the oldest atom to keep, the number of items where none fits.
 
-        It is the last of the `Survivors` that the view's atoms have from the newest backwards, found by bisection.
+        Of the view's atoms, from the newest backwards, it is the last that survives (see `budget.rule`), found by
+        bisection.
 
         Args:
             step_tokens: Atoms lie in cells of ``4 × step_tokens`` bytes of the conversation, between which the cut
@@ -210,7 +211,7 @@ class BudgetPlan:
             reserved: Tokens that are kept free for something else.
         """
         view, table, first = self._view, self._table, self.leading
-        room = max(0, self.sharing.room() - reserved)
+        room = max(0, self.sharing.free - reserved)
         corrected = -1
         while corrected < len(table.corrected):
             corrected = len(table.corrected)
@@ -305,22 +306,16 @@ class BudgetPlan:
 
     def selected(self, cut: int) -> tuple[View, list[Verdict]]:
         """What stays when everything older than an index goes but what is held, and why the rest goes."""
-        view = self._view
-        held = [view.index_of(position) for position in {*self.pinned, *self.newest, *self.summaries}]
-        before = sorted([index for index in held if self.leading <= index < cut])
-        runs = to_runs([*range(self.leading), *before])
-        at = cut
-        for index in sorted(map(view.index_of, self.left_out)):
-            if index >= cut:
-                runs.append((at, index))
-                at = index + 1
-        runs.append((at, len(view)))
-        kept, verdicts = keep(view, [run for run in runs if run[0] < run[1]], DecisionReason.OVER_BUDGET)
-        if before:
-            outside = set(map(view.position, before))
-            verdicts += keep_verdicts(view, kept, outside & set(self.newest_request), DecisionReason.PINNED)
-            verdicts += keep_verdicts(view, kept, outside & set(self.pending), DecisionReason.PENDING_TOOL_CALL)
-        return kept, verdicts
+        return keep_from(
+            self._view,
+            cut,
+            DecisionReason.OVER_BUDGET,
+            first=self.leading,
+            held={*self.pinned, *self.newest, *self.summaries},
+            request=self.newest_request,
+            pending=self.pending,
+            left_out=self.left_out,
+        )
 
     def gone(self, verdicts: Sequence[Verdict]) -> View | None:
         """Of what is over the budget, what a summary can stand for: all but a newest atom that was left out."""

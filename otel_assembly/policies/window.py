@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from otel_assembly.decision import DecisionReason, Outcome, Overflow, OverflowCause
 from otel_assembly.errors import ConfigurationError
-from otel_assembly.history.view import View, to_runs
+from otel_assembly.history.view import View
 from otel_assembly.policies.base import (
     DecidingPolicy,
     PolicyLimit,
     as_view,
     at_least,
     keep,
-    keep_verdicts,
+    keep_from,
     leading,
     newest_atom,
     newest_request,
@@ -68,16 +68,17 @@ class SlidingWindowPolicy(DecidingPolicy):
         history, response = view.history, newest_response(view)
         request = newest_request(view)
         awaiting = [position for position in history.pairing.pending_calls(response) if view.holds(position)]
-        pinned = {view.index_of(p) for p in (*request, *awaiting, *newest_atom(view, response))}
-        cut = self._cut(total, first, pinned)
-        stays = sorted(index for index in pinned if first <= index < cut)
-        runs = to_runs([*range(first), *stays])
-        if cut < total:
-            runs.append((cut, total))
-        kept, verdicts = keep(view, runs, DecisionReason.OUTSIDE_WINDOW)
-        outside = {view.position(index) for index in stays}
-        verdicts += keep_verdicts(view, kept, outside & set(request), DecisionReason.PINNED)
-        verdicts += keep_verdicts(view, kept, outside & set(awaiting), DecisionReason.PENDING_TOOL_CALL)
+        held = {*request, *awaiting, *newest_atom(view, response)}
+        cut = self._cut(total, first, set(map(view.index_of, held)))
+        kept, verdicts = keep_from(
+            view,
+            cut,
+            DecisionReason.OUTSIDE_WINDOW,
+            first=first,
+            held=held,
+            request=request,
+            pending=awaiting,
+        )
         count = len(kept) - first
         overflow = Overflow(self.max_events, count, OverflowCause.NEWEST_ATOM, "items")
         return Outcome(
