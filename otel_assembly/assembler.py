@@ -12,7 +12,7 @@ from otel_assembly._internal.arguments import OnError, OnHalt, counts, instance,
 from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly._internal.faces import Later
 from otel_assembly._internal.registry import Registry
-from otel_assembly.assembly import Assembly, note_on
+from otel_assembly.assembly import Assembly
 from otel_assembly.chain.open_assembly import OpenAssembly, config_of
 from otel_assembly.context import Context, listens
 from otel_assembly.decision import Overflow, OverflowCause
@@ -190,7 +190,8 @@ class Assembler:
         ledger_input = await ledger.open_in_slices(events)
         if self.strict and (unknown := ledger_input.view.history.unknown) is not None:
             raise unknown_part(*unknown)
-        self._calibrate(ledger, ledger_input, model)
+        if (billed := ledger_input.view.history.billed) is not None:
+            self._calibrate(billed, ledger, ledger_input, model)
         await self._arrive(ledger_input.view, meter)
         recording = self._recorded_by().begin(self.name, model, asked, started_ns)
         for guard in guards[1:]:
@@ -243,12 +244,24 @@ class Assembler:
         return TokenMeter(counter, self.framing)
 
     async def _run(self, assembly: OpenAssembly) -> None:
-        record = assembly.record
+        record, recording = assembly.record, assembly.recording
         for policy, kind in zip(self.policies, self._kinds, strict=True):
             self._heed_halt(record)
-            step = assembly.begin_step(policy.name, kind, config_of(policy) if assembly.recording.measured else {})
-            with assembly.recording.policy(policy.name, step.index):
-                await self._apply(policy, step, assembly)
+            step = assembly.begin_step(policy.name, kind, config_of(policy) if recording.measured else {})
+            with recording.policy(policy.name, step.index):
+                try:
+                    await assembly.apply(policy, step)
+                    if step.created:
+                        await arrive(step.view_out, record.meter)
+                except BaseException as error:
+                    step.error = error
+                    if not isinstance(error, Exception):
+                        raise
+                    if not self._passes_over(error, policy, step, record):
+                        if isinstance(error, PolicyError | HaltedError | ContextOverflowError):
+                            raise
+                        said = f"raised {type(error).__name__}; its own error is the cause of this one"
+                        raise PolicyFailedError(policy.name, step.index, said) from error
             if step.overflow is not None and (record.overflow is None or step.overflow.unit == "tokens"):
                 record.overflow = step.overflow
 
@@ -259,44 +272,21 @@ class Assembler:
         if record.halt is not None and self.on_halt == "raise":
             raise HaltedError(record.halt.reason, record.halt.source)
 
-    async def _apply(self, policy: AssemblyPolicy, step: Step, assembly: OpenAssembly) -> None:
-        record = assembly.record
-        try:
-            await assembly.apply(policy, step)
-            if step.created:
-                await arrive(step.view_out, record.meter)
-        except ContextOverflowError as error:
-            step.error = error
-            step.budget = error.budget
-            step.overflow = Overflow(error.budget, error.needed, OverflowCause(error.cause))
-            step.report = error.report
-            record.overflow = step.overflow
+    def _passes_over(self, error: Exception, policy: AssemblyPolicy, step: Step, record: Record) -> bool:
+        """Whether the chain goes on without a policy that raised; a budget that could not hold is written down."""
+        if isinstance(error, ContextOverflowError):
+            step.budget, step.report = error.budget, error.report
+            record.overflow = step.overflow = Overflow(error.budget, error.needed, OverflowCause(error.cause))
             if error.policy is None:
                 error.policy = policy.name
-            raise
-        except Exception as error:
-            step.error = error
-            if self.on_policy_error == "skip" and not (
-                trait(policy, "skippable") is False or isinstance(error, HaltedError)
-            ):
-                logger.warning(
-                    "policy %r (index %d) was skipped: it raised %s", policy.name, step.index, type(error).__name__
-                )
-                return
-            if isinstance(error, PolicyError | HaltedError):
-                raise
-            raise PolicyFailedError(
-                policy.name, step.index, f"raised {type(error).__name__}; its own error is the cause of this one"
-            ) from error
-        except BaseException as error:
-            step.error = error
-            raise
+            return False
+        if self.on_policy_error != "skip" or isinstance(error, HaltedError) or trait(policy, "skippable") is False:
+            return False
+        logger.warning("policy %r (index %d) was skipped: it raised %s", policy.name, step.index, type(error).__name__)
+        return True
 
-    def _calibrate(self, ledger: Ledger, ledger_input: LedgerInput, model: str | None) -> None:
-        """Compare what was counted for the last prompt with what the provider billed for it, once it has said so."""
-        billed = ledger_input.view.history.billed
-        if billed is None:
-            return
+    def _calibrate(self, billed: tuple[int, int], ledger: Ledger, ledger_input: LedgerInput, model: str | None) -> None:
+        """Compare what was counted for the last prompt with what the provider has billed for it by now."""
         with ledger.lock:
             usage = ledger.pending_usage
             if usage is None or usage.numbered is not ledger_input.numbered or billed[0] < usage.seen:
@@ -342,7 +332,18 @@ class Assembler:
         if totals is None:
             return
         try:
+            overflow = record.overflow
             with recording.observers():
-                await stream.send(note_on(record, totals))
+                await stream.send(
+                    vocabulary.AssemblyCompleted(
+                        assembly=record.assembly_id,
+                        turn=record.turn,
+                        tokens=totals.tokens_out,
+                        budget=totals.budget,
+                        fixed=totals.fixed,
+                        overflow_tokens=overflow.excess if overflow is not None and overflow.unit == "tokens" else 0,
+                        overflow_cause=overflow.cause.value if overflow is not None else "",
+                    )
+                )
         except Exception as error:  # noqa: BLE001  # the assembly is done; a stream that fails must not undo it
             logger.warning("the stream refused the note on an assembly: %s", type(error).__name__)

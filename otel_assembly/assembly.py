@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly._internal.faces import Later
 from otel_assembly._internal.forks import worked_out_once
 from otel_assembly.decision import Decision, DecisionOutcome
 from otel_assembly.ledger.decisions import decisions_of, exits_of
@@ -17,12 +16,9 @@ from otel_assembly.ledger.snapshot import item_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from otel_assembly import events
-    from otel_assembly.events import AssemblyCompleted, HaltEvent
+    from otel_assembly.events import HaltEvent
     from otel_assembly.ledger.figures import Breakpoints, Prefix, Totals
     from otel_assembly.ledger.record import Record
-else:
-    events = Later("otel_assembly.events")
 
 
 @dataclass(repr=False, eq=False)
@@ -110,17 +106,3 @@ class Assembly:
     def _repr_html_(self) -> str:
         """What a notebook shows: what fills the prompt and what left by which rule; numbers and names, no content."""
         return html_of(self._record)
-
-
-def note_on(record: Record, totals: Totals) -> AssemblyCompleted:
-    """The event by which observers of budgets learn of an assembly."""
-    overflow = record.overflow
-    return events.AssemblyCompleted(
-        assembly=record.assembly_id,
-        turn=record.turn,
-        tokens=totals.tokens_out,
-        budget=totals.budget,
-        fixed=totals.fixed,
-        overflow_tokens=overflow.excess if overflow is not None and overflow.unit == "tokens" else 0,
-        overflow_cause=overflow.cause.value if overflow is not None else "",
-    )

@@ -26,10 +26,11 @@ from otel_assembly.chain.policy_contract import apply_to_lists, compare, prompts
 from otel_assembly.chain.step_diff import EXITS
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome
 from otel_assembly.errors import PolicyContractError
-from otel_assembly.history.broken_pairs import echoes_stand, runs_of
-from otel_assembly.history.view import Edited, View, reader
+from otel_assembly.history.broken_pairs import echoes_stand
+from otel_assembly.history.edited import Edited
+from otel_assembly.history.view import View, reader, runs_of
+from otel_assembly.ledger.record import totals_of
 from otel_assembly.ledger.snapshot import ItemGroup, PendingUsage, Step
-from otel_assembly.ledger.totals import totals_of
 from otel_assembly.tokens import CalibratedCounter
 
 if TYPE_CHECKING:
@@ -41,8 +42,9 @@ if TYPE_CHECKING:
     from otel_assembly.context import Context
     from otel_assembly.decision import Verdict
     from otel_assembly.history.view import Column, Segment
+    from otel_assembly.ledger.figures import Totals
     from otel_assembly.ledger.ledger import Ledger
-    from otel_assembly.ledger.record import Record, Totals
+    from otel_assembly.ledger.record import Record
     from otel_assembly.policies.base import AssemblyPolicy, PolicyLike
     from otel_assembly.recorder import Recording
 else:

@@ -16,7 +16,7 @@ from weakref import WeakSet
 from otel_assembly.chain.step_diff import match, match_part
 from otel_assembly.decision import Outcome
 from otel_assembly.errors import DescribeError, PolicyContractError
-from otel_assembly.history.view import Edited, EventList
+from otel_assembly.history.edited import Edited, EventList
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

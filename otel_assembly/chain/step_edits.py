@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_assembly.decision import Compaction
-    from otel_assembly.history.view import Edited
+    from otel_assembly.history.edited import Edited
     from otel_assembly.ledger.ledger import Ledger
     from otel_assembly.ledger.snapshot import Step
 
@@ -53,6 +53,6 @@ def write_compactions(step: Step, compactions: Sequence[Compaction], ledger: Led
                     to_runs(index for index, event in enumerate(step.view_in) if id(event) in wanted)
                 )
             provenance = tuple(item_id_runs(events, step.numbered_in))
-            ledger.remember_leaves(result, provenance)
+            ledger.leaves.remember(result, provenance)
             found.append(StepCompaction(provenance, result, tuple(compaction.attempts)))
     step.compactions = tuple(found)

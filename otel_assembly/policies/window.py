@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from otel_assembly.decision import DecisionReason, Outcome, Overflow, OverflowCause
 from otel_assembly.errors import ConfigurationError
-from otel_assembly.history.view import View
 from otel_assembly.policies.base import (
     DecidingPolicy,
     PolicyLimit,
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_assembly.context import Context
+    from otel_assembly.history.view import View
 
 
 class SlidingWindowPolicy(DecidingPolicy):
