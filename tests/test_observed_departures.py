@@ -71,6 +71,22 @@ def test_of_very_much_at_once_the_oldest_is_estimated_and_that_is_said(observed,
     assert all(abs(arrived.tokens - one) < 10 for arrived in assembly.arrived.values())
 
 
+@pytest.mark.parametrize(
+    ("stays", "kept"),
+    [((0, 9), []), ((9, 9), ["0-8"]), ((0, 4), ["4-8"]), ((5, 9), ["0-4"]), ((2, 6), ["0-1", "6-8"])],
+    ids=str,
+)
+def test_of_messages_that_say_the_same_the_very_ones_that_came_out_are_kept(observed, recorder, stays, kept):
+    events = [message(0) for _ in range(9)]
+    front, back = stays
+    assembly = observed.begin("talk", events)
+    with assembly.step("window") as step:
+        step.out(events[:front] + events[back:])
+    assembly.end()
+    assert list(recorder.span("assemble_context").attributes.get("assembly.kept.items", ())) == kept
+    assert recorder.violations() == []
+
+
 @pytest.mark.parametrize("second", [[], ["window"], ["window", "clear"]], ids=str)
 def test_what_a_step_made_is_gone_where_the_chain_is_another_one(observed, recorder, second):
     """A framework's chain is not the same in each turn: what stood in the prompt has left, whoever made it."""
