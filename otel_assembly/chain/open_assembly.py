@@ -300,20 +300,20 @@ def _rest(whole: View, parts: Sequence[View]) -> list[View] | None:
     edges: dict[Column, dict[int, int]] = {}
     for weight, view in ((1, whole), *((-1, part) for part in parts)):
         for column, start, stop in view.current:
-            at = edges.setdefault(column, {})
-            at[start] = at.get(start, 0) + weight
-            at[stop] = at.get(stop, 0) - weight
+            changes = edges.setdefault(column, {})
+            changes[start] = changes.get(start, 0) + weight
+            changes[stop] = changes.get(stop, 0) - weight
     if len(edges) > 1 and any(column in edges for column in history.classes):
         for position, change in edges.pop(history.all, {}).items():
             for column in history.classes:
-                at, index = edges.setdefault(column, {}), column.index(position)
-                at[index] = at.get(index, 0) + change
+                changes, index = edges.setdefault(column, {}), column.index(position)
+                changes[index] = changes.get(index, 0) + change
     rest: list[View] = []
-    for column, at in edges.items():
+    for column, changes in edges.items():
         held = 0
         left: list[Segment] = []
-        for start, stop in pairwise(sorted(place for place, change in at.items() if change)):
-            held += at[start]
+        for start, stop in pairwise(sorted(place for place, change in changes.items() if change)):
+            held += changes[start]
             if held not in {0, 1}:
                 return None
             if held:
@@ -328,9 +328,7 @@ def _make_up(whole: View, parts: Sequence[View]) -> bool:
     if len(whole.current) != 1:
         return False
     column, at, end = whole.current[0]
-    segments = [segment for part in parts for segment in part.current]
-    segments.sort(key=_start)
-    for one, start, stop in segments:
+    for one, start, stop in sorted([segment for part in parts for segment in part.current], key=_start):
         if one is not column or start != at:
             return False
         at = stop

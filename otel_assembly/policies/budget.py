@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from otel_assembly._internal.arguments import OnOverflow, one_of
 from otel_assembly.budget.compaction import Compact, Compactors, compactors_of
-from otel_assembly.decision import (
-    Compaction,
-    DecisionOutcome,
-    DecisionReason,
-    Outcome,
-    Overflow,
-    OverflowCause,
-    Verdict,
-)
+from otel_assembly.decision import Compaction, Outcome, Overflow, OverflowCause
 from otel_assembly.errors import ConfigurationError, ContextOverflowError
-from otel_assembly.history.edited import Edited
 from otel_assembly.history.view import View
 from otel_assembly.messages.describe import EventKind, describe
 from otel_assembly.messages.replacements import summary_like
@@ -29,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from otel_assembly.context import Context
+    from otel_assembly.decision import Verdict
+    from otel_assembly.history.view import View
 
 
 #: What configuration files call the compactor that needs no model.
@@ -163,7 +155,7 @@ class BudgetPolicy(DecidingPolicy):
             reserved = self.reserved(plan, view) if summary is not None else 0
             report = plan.report(self.window, kept, overflow, drops_newest=drops, summary=summary, reserved=reserved)
         outcome = Outcome(prompts, kept, verdicts, budget=budget, fixed=plan.fixed, overflow=overflow, report=report)
-        return outcome if cache is None else _edited(outcome, plan, kept, cache, compactions)
+        return outcome if cache is None else cache.edited(outcome, kept, plan.leading, compactions)
 
     async def _summary(
         self, plan: BudgetPlan, view: View, cache: CompactionCache, context: Context
@@ -195,48 +187,3 @@ def _compactors(compact: Any) -> Compactors | None:
             raise ConfigurationError(f"budget: compact must be {EXTRACTIVE!r} or a function, got {compact!r}")
         return Compactors()
     return compactors_of(compact)
-
-
-def _edited(
-    outcome: Outcome, plan: BudgetPlan, kept: View, cache: CompactionCache, compactions: Sequence[Compaction]
-) -> Outcome:
-    """The outcome with what stands for others in their place."""
-    short = {position: event for position, event in cache.short.items() if kept.holds(position)}
-    summary = next((one for one in compactions if one.events and one.into is cache.summary), None)
-    into = summary.into if summary is not None else None
-    if not short and into is None:
-        return replace(outcome, compactions=compactions)
-    history = kept.history
-    events: list[Any] = []
-    positions: list[int | None] = []
-    for index, position in enumerate(kept.positions()):
-        if index == plan.leading and into is not None:
-            events.append(into)
-            positions.append(None)
-        events.append(short.get(position, history.event(position)))
-        positions.append(None if position in short else position)
-    verdicts = list(outcome.decisions)
-    if summary is not None and into is not None:
-        if len(kept) <= plan.leading:
-            events.append(into)
-            positions.append(None)
-        verdicts = [_but(verdict, summary.events) for verdict in verdicts]
-        verdicts.append(Verdict(summary.events, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, into))
-    verdicts += (
-        Verdict(kept.pick_positions([position]), DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, event)
-        for position, event in short.items()
-    )
-    return replace(
-        outcome,
-        events=Edited(kept, events, positions),
-        decisions=[verdict for verdict in verdicts if len(verdict.events)],
-        compactions=compactions,
-    )
-
-
-def _but(verdict: Verdict, gone: Sequence[Any]) -> Verdict:
-    """A verdict without the events for which a summary stands."""
-    view = verdict.events
-    if verdict.reason is not DecisionReason.OVER_BUDGET or not isinstance(view, View) or not isinstance(gone, View):
-        return verdict
-    return replace(verdict, events=view.minus(gone))

@@ -353,7 +353,16 @@ class BudgetPlan:
         made = self.meter.event(describe(summary.into)) if summary is not None and summary.into is not None else 0
         around = sum(self._prompts) + self._tools + self.meter.priming
         used = 0 if kept is None else around + self.sum(kept) + made
-        entries = self._fixed_entries(sent=sent)
+        entries = [
+            _entry(kind, tokens, items, self._budget, sent=sent, cuttable=False)
+            for kind, tokens, items in (
+                (EventKind.SYSTEM, self._leading_tokens + sum(self._prompts), self.leading),
+                (EventKind.SCHEMA, self._tools, 0),
+                (EventKind.QUERY, self._request_tokens, len(self.newest_request)),
+                (EventKind.STATE, self._pending_tokens, len(self.pending)),
+            )
+            if tokens
+        ]
         room = max(0, self._budget - self.fixed)
         newest = [*self.newest, *self.left_out]
         if newest:
@@ -370,18 +379,6 @@ class BudgetPlan:
             room -= tokens
         entries += self._older_entry(kept, max(0, room), summary if made else None, made, reserved if made else 0)
         return BudgetReport(window, window - self._budget, self.fixed, used, entries, overflow)
-
-    def _fixed_entries(self, *, sent: bool) -> list[BudgetEntry]:
-        return [
-            _entry(kind, tokens, items, self._budget, sent=sent, cuttable=False)
-            for kind, tokens, items in (
-                (EventKind.SYSTEM, self._leading_tokens + sum(self._prompts), self.leading),
-                (EventKind.SCHEMA, self._tools, 0),
-                (EventKind.QUERY, self._request_tokens, len(self.newest_request)),
-                (EventKind.STATE, self._pending_tokens, len(self.pending)),
-            )
-            if tokens
-        ]
 
     def _older_entry(
         self, kept: View | None, room: int, summary: Compaction | None, made: int, reserved: int

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.decision import Compaction
+from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.history.tool_pairs import ECHO
+from otel_assembly.history.view import Edited, View
 from otel_assembly.knowledge.rendering import render_events
 from otel_assembly.messages.describe import EventKind, describe
 from otel_assembly.messages.replacements import result_texts, shortened, summary_like
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
     from otel_assembly.budget.attempt import Attempt
     from otel_assembly.budget.compaction import Compactors
     from otel_assembly.context import Context
-    from otel_assembly.history.view import View
+    from otel_assembly.decision import Outcome
     from otel_assembly.policies.budget_plan import BudgetPlan
     from otel_assembly.tokens import TokenMeter
 
 logger = logging.getLogger("otel_assembly")
+
+_COMPACTED: Final = (DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)
 
 
 @dataclass(slots=True)
@@ -114,6 +117,38 @@ class CompactionCache:
         if covered is None:
             return Compaction(gone, None, attempts)
         return Compaction(covered, self.summary, attempts)
+
+    def edited(self, outcome: Outcome, kept: View, leading: int, compactions: Sequence[Compaction]) -> Outcome:
+        """A budget's outcome with what stands for others in their place; a summary comes behind what leads."""
+        short = {position: event for position, event in self.short.items() if kept.holds(position)}
+        summary = next((one for one in compactions if one.events and one.into is self.summary is not None), None)
+        if not short and summary is None:
+            return replace(outcome, compactions=compactions)
+        placed: list[tuple[Any, int | None]] = [
+            (short[position], None) if position in short else (kept.history.event(position), position)
+            for position in kept.positions()
+        ]
+        verdicts = list(outcome.decisions)
+        if summary is not None:
+            placed.insert(leading, (summary.into, None))
+            verdicts = [_but(verdict, summary.events) for verdict in verdicts]
+            verdicts.append(Verdict(summary.events, *_COMPACTED, summary.into))
+        verdicts += (Verdict(kept.pick_positions([at]), *_COMPACTED, event) for at, event in short.items())
+        events, positions = zip(*placed, strict=True)
+        return replace(
+            outcome,
+            events=Edited(kept, events, positions),
+            decisions=[verdict for verdict in verdicts if len(verdict.events)],
+            compactions=compactions,
+        )
+
+
+def _but(verdict: Verdict, gone: Sequence[Any]) -> Verdict:
+    """A verdict without the events for which a summary stands."""
+    view = verdict.events
+    if verdict.reason is not DecisionReason.OVER_BUDGET or not isinstance(view, View) or not isinstance(gone, View):
+        return verdict
+    return replace(verdict, events=view.minus(gone))
 
 
 def _level(tokens: Sequence[int], excess: int) -> int:
