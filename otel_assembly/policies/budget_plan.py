@@ -7,7 +7,6 @@ atom, then summaries, then older turns backwards from the newest, as far as ther
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from otel_assembly.budget.rule import BYTES_PER_TOKEN, Sharing
@@ -366,12 +365,17 @@ class BudgetPlan:
         room = max(0, self._budget - self.fixed)
         newest = [*self.newest, *self.left_out]
         if newest:
-            placed = sent and not self.left_out
-            short = sum([position in self.shortened for position in newest])
             entry = _entry(
-                EventKind.RECENT, self.newest_tokens, len(newest), room, sent=placed, cuttable=drops_newest, short=short
+                EventKind.RECENT,
+                self.newest_tokens,
+                len(newest),
+                room,
+                sent=sent and not self.left_out,
+                cuttable=drops_newest,
+                short=sum([position in self.shortened for position in newest]),
+                whole=sum(map(self._table.tokens, newest)),
             )
-            entries.append(replace(entry, tokens_in=sum(map(self._table.tokens, newest))))
+            entries.append(entry)
             room -= entry.tokens_out
         tokens = self.sum(self._view.pick_positions(self.summaries)) if self.summaries else 0
         if tokens:
@@ -420,9 +424,17 @@ class BudgetPlan:
 
 
 def _entry(
-    kind: EventKind, tokens: int, items: int, room: int, *, sent: bool, cuttable: bool, short: int = 0
+    kind: EventKind,
+    tokens: int,
+    items: int,
+    room: int,
+    *,
+    sent: bool,
+    cuttable: bool,
+    short: int = 0,
+    whole: int | None = None,
 ) -> BudgetEntry:
-    """A part that is kept whole, `short` of its items in a shorter form, or not at all."""
+    """A part that is kept, `short` of its items in a shorter form than the `whole` one, or not at all."""
     outcome, reason = DecisionOutcome.KEPT, DecisionReason.FITS if cuttable else DecisionReason.PINNED
     if not sent:
         outcome, reason, short = DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET, 0
@@ -434,7 +446,7 @@ def _entry(
         priority=_PRIORITIES[kind],
         cuttable=cuttable,
         min_tokens=0,
-        tokens_in=tokens,
+        tokens_in=tokens if whole is None else whole,
         tokens_out=tokens if sent else 0,
         outcome=outcome,
         reason=reason,
