@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason, Verdict
+from otel_assembly.history.edited import Edited
 from otel_assembly.history.tool_pairs import ECHO
-from otel_assembly.history.view import Edited, View
+from otel_assembly.history.view import View
 from otel_assembly.knowledge.rendering import render_events
 from otel_assembly.messages.describe import EventKind, describe
 from otel_assembly.messages.replacements import result_texts, shortened, summary_like
