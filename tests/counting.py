@@ -26,14 +26,27 @@ class WordCounter:
 
 
 class Calls:
-    """Calls of the library's functions, counted: what is done for each of many messages shows in them."""
+    """Calls of the library's functions, counted: what is done for each of many messages shows in them.
+
+    The garbage collector waits: what it tells the library of things that died before is no work of the block.
+    """
 
     def __enter__(self):
-        self.made, self._before = 0, sys.getprofile()
-        sys.setprofile(self._seen)
+        self.made, self._collects = 0, gc.isenabled()
+        gc.disable()
+        self._begin()
         return self
 
     def __exit__(self, *_):
+        self._end()
+        if self._collects:
+            gc.enable()
+
+    def _begin(self):
+        self._before = sys.getprofile()
+        sys.setprofile(self._seen)
+
+    def _end(self):
         sys.setprofile(self._before)
 
     def _seen(self, frame, what, argument):
@@ -45,12 +58,11 @@ class Rounds(Calls):
     as nothing, however it is written and on however many lines.
     """
 
-    def __enter__(self):
-        self.made, self._before = 0, sys.gettrace()
+    def _begin(self):
+        self._before = sys.gettrace()
         sys.settrace(self._called)
-        return self
 
-    def __exit__(self, *_):
+    def _end(self):
         sys.settrace(self._before)
 
     def _called(self, frame, what, argument):

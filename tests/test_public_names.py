@@ -212,7 +212,7 @@ BEHIND = {
 def module_of(path):
     """The module of ours that a dotted path names or lies in; None where it lies in no folder, or in a face alone."""
     parts = path.split(".")
-    while len(parts) > 2:
+    while len(parts) > 2 and parts[0] == "otel_assembly":
         file = ROOT.joinpath(*parts)
         if file.is_dir():
             return None
