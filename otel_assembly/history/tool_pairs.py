@@ -316,6 +316,20 @@ def broken_in(view: View) -> int:
     return broken
 
 
+def may_have_lost_some(view: View) -> bool:
+    """Whether a view may hold items that have lost the other half of their pair, or that nobody will answer.
+
+    It costs the view's runs and their edges: a cut through a long conversation looks at what stands at the cut.
+    """
+    history, runs = view.history, runs_of(view)
+    orphans, given_up = history.orphans, history.pairing.given_up
+    return (
+        bool(broken_atoms(history.pairing, runs))
+        or (bool(orphans.held) and any(orphans.index(stop) > orphans.index(start) for start, stop in runs))
+        or (bool(given_up) and any(bisect_left(given_up, stop) > bisect_left(given_up, start) for start, stop in runs))
+    )
+
+
 def broken_atoms(pairing: Pairing, runs: Sequence[Run]) -> set[int]:
     """The atoms of which some items stand in these runs and others may not."""
     if not pairing.span:

@@ -237,10 +237,8 @@ class View(Sequence[Any]):
         return self._length
 
     def __iter__(self) -> Iterator[Any]:
-        events, read = self.history.events, reader.get()
-        for column, start, stop in self.segments:
-            found = map(events.__getitem__, column.positions(start, stop))
-            yield from found if read is None else map(read, found)
+        found, read = map(self.history.events.__getitem__, self.positions()), reader.get()
+        return found if read is None else map(read, found)
 
     @overload
     def __getitem__(self, index: int) -> Any: ...

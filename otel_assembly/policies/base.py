@@ -24,7 +24,7 @@ from otel_assembly.errors import ConfigurationError
 from otel_assembly.history.broken_pairs import unpaired
 from otel_assembly.history.edited import EventList
 from otel_assembly.history.history import History, ListHistory
-from otel_assembly.history.tool_pairs import ANSWERS, ASKS, ECHO, PAIRED, RESPONSE, broken_atoms
+from otel_assembly.history.tool_pairs import ANSWERS, ASKS, ECHO, PAIRED, RESPONSE, broken_atoms, may_have_lost_some
 from otel_assembly.history.view import Run, View, complement, runs_of, to_runs
 from otel_assembly.messages.describe import EventKind
 
@@ -328,8 +328,11 @@ def keep(view: View, runs: Sequence[Run], reason: DecisionReason) -> tuple[View,
         straight = len(runs) == 1 and runs[0][1] == count
         outside = view.pick([(0, runs[0][0])] if straight else complement(count, runs))
         verdicts.append(Verdict(outside, DecisionOutcome.DROPPED, reason))
-    lost = unpaired(view.history.pairing, kept.backward(), newest_response(view)) if view.history.has_pairs else ()
-    if lost:
+    if (
+        view.history.has_pairs
+        and may_have_lost_some(kept)
+        and (lost := unpaired(view.history.pairing, kept.backward(), newest_response(view)))
+    ):
         verdicts += orphan_verdicts(kept, lost)
         indexes = sorted(kept.index_of(position) for position in lost)
         kept = kept.pick(complement(len(kept), [(index, index + 1) for index in indexes]))
