@@ -127,9 +127,10 @@ async def test_a_turn_of_a_long_conversation_takes_what_a_turn_of_a_short_one_ta
     ],
 )
 @pytest.mark.parametrize(("observed", "short"), [(False, 1_000), (True, 10_000)])  # a step lists 64 runs, and no more
-async def test_a_turn_takes_the_same_however_many_calls_were_abandoned(chain, observed, short, recorder):
+@pytest.mark.parametrize("long", [20_000, pytest.param(50_000, marks=pytest.mark.slow)])
+async def test_a_turn_takes_the_same_however_many_calls_were_abandoned(chain, observed, short, long, recorder):
     made = []
-    for length in (short, 50_000):
+    for length in (short, long):
         history = History(event for number in range(length // 2) for event in abandoning(number))
         made.append(await most_of_a_turn(chain, history, recorder if observed else None, abandoning))
     assert 50 < made[1] <= made[0] * 1.1 + 50
