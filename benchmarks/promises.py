@@ -137,7 +137,7 @@ def _promises(found: _Found) -> list[Promise]:
             "an event loop's longest stall, ms",
             5,
             [max(stalls)] if stalls else [],
-            "tiktoken holds the interpreter while it counts what repeats itself or has long runs of mixed white space",
+            "a first turn of 4 MiB sums up its columns, and writes the arrays of its span, in one piece each",
             form="{:.1f}",
         ),
         Promise(
