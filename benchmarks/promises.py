@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Table
+from benchmarks.harness import Cell, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,16 +70,19 @@ class _Found:
     """Cells of the tables that were measured."""
 
     def __init__(self, tables: list[dict[str, Any]]) -> None:
-        self._tables = {one["name"]: one for one in tables}
+        self._tables = {one["name"]: Table(**one) for one in tables}
 
-    def cells(self, table: str, row: str) -> list[Any]:
-        return self._tables.get(table, {}).get("rows", {}).get(row, [])  # type: ignore[no-any-return]
+    def _of(self, table: str) -> Table:
+        return self._tables.get(table) or Table(table, "", [])
+
+    def cells(self, table: str, row: str) -> list[Cell]:
+        return self._of(table).rows.get(row, [])
 
     def columns(self, table: str) -> list[str]:
-        return self._tables.get(table, {}).get("columns", [])[1:]  # type: ignore[no-any-return]
+        return self._of(table).columns[1:]
 
-    def rows(self, table: str) -> dict[str, list[Any]]:
-        return self._tables.get(table, {}).get("rows", {})  # type: ignore[no-any-return]
+    def rows(self, table: str) -> dict[str, list[Cell]]:
+        return self._of(table).rows
 
     def ratios(self, table: str, row: str) -> list[float]:
         return [cell["ratio"] for cell in self.cells(table, row) if isinstance(cell, dict)]

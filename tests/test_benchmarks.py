@@ -56,7 +56,7 @@ def test_what_was_promised_stands_beside_what_was_measured(measured):
 @pytest.mark.parametrize(("ratio", "notes"), [(1.9, 0), (2.1, 1)])
 def test_the_cause_stands_below_a_promise_that_is_not_kept(ratio, notes):
     cell = {"seconds": 1.0, "quartiles": [1.0, 1.0], "ratio": ratio, "rounds": 1, "shown": ""}
-    turns = {"name": "turns", "columns": ["events", "1,000"], "rows": {"BudgetPolicy": [cell]}}
+    turns = {"name": "turns", "title": "", "columns": ["events", "1,000"], "rows": {"BudgetPolicy": [cell]}}
     said = promises([turns])["notes"]
     assert len(said) == notes
     assert all(note.startswith("Not kept: a silent turn ÷ the floor, BudgetPolicy. A turn") for note in said)

@@ -38,7 +38,7 @@ from otel_assembly.telemetry.run import RUN
 from otel_assembly.telemetry.settings import TelemetrySettings
 from otel_assembly.telemetry.signals import Trail, mark_overflow, put_alert, put_halts, put_overflow, severity_of
 from otel_assembly.telemetry.stamp import Stamp, is_model_call, is_under
-from otel_assembly.tokens import Cost, input_price
+from otel_assembly.tokens import input_price
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -314,17 +314,15 @@ class OpenRecording:
             return
         instruments, context, prompt = self._emitter.metrics, self._context, totals.tokens_out
         whose = {**agent, names.MODEL: instruments.model_name(model)}
-        uncached = next(rate for above, rate in price.uncached if prompt > above)
-        cached = next(rate for above, rate in price.cached if prompt > above)
-        reusable = min(prefix.tokens, prompt)
-        for part, dollars in zip(Cost._fields, (reusable * cached, (prompt - reusable) * uncached), strict=True):
+        cost = price.of_prompt(prompt, prefix.tokens)
+        for part, dollars in zip(cost._fields, cost, strict=True):
             if dollars:
                 instruments.add(catalogue.COST, dollars, {**whose, names.COST_PART: part}, context)
         left = sum(
             [record.items_tokens(group.view) for step in record.steps for group in exits_from_the_prompt(record, step)]
         )
         if left:
-            instruments.add(catalogue.COST_AVOIDED, left * uncached, whose, context)
+            instruments.add(catalogue.COST_AVOIDED, price.of_left_out(left, prompt), whose, context)
 
     def _measure_step(self, record: Record, step: Step, timing: _TimeInside, agent: Attributes) -> None:
         instruments = self._emitter.metrics

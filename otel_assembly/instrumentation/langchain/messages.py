@@ -67,8 +67,8 @@ def _(message: BaseMessage) -> EventFacts:
     if kind is EventKind.REQUEST and draft.results and not draft.said:
         kind = EventKind.TOOL_RESULT  # Anthropic's results, in blocks
     _spell_calls(draft, calls, extra.get("function_call"))
-    draft.texts, draft.closes = tuple(draft.texts), (*draft.closes, *closes)  # type: ignore[assignment]  # complete now
-    return draft.facts(kind, {"id": own}, name, billed_tokens=billed, output_tokens=made)
+    facts = draft.facts(kind, {"id": own}, name, billed_tokens=billed, output_tokens=made)
+    return facts._replace(fields=(*facts.fields,), closes=(*facts.closes, *closes))
 
 
 _READ: Final = ("id", "content", "name", "additional_kwargs")
