@@ -110,6 +110,7 @@ if TYPE_CHECKING:
         ConversationPolicy,
         DecidingPolicy,
         EpisodicMemoryPolicy,
+        HeadAndTailPolicy,
         PolicyLimit,
         SlidingWindowPolicy,
         TokenBudgetPolicy,
@@ -179,6 +180,7 @@ __all__ = [
     "HaltEvent",
     "HaltGuard",
     "HaltedError",
+    "HeadAndTailPolicy",
     "History",
     "ItemDecision",
     "KnowledgeError",
@@ -304,7 +306,7 @@ _NAMES: Final = {
     "messages.describe": "EventFacts EventKind ToolCallFacts describe",
     "policies": (
         "AlertPolicy AssemblyPolicy BudgetPolicy ConversationPolicy DecidingPolicy EpisodicMemoryPolicy "
-        "PolicyLimit SlidingWindowPolicy TokenBudgetPolicy WorkingMemoryPolicy validate_order"
+        "HeadAndTailPolicy PolicyLimit SlidingWindowPolicy TokenBudgetPolicy WorkingMemoryPolicy validate_order"
     ),
     "runtime": "BudgetMonitor LoopDetector Observer Stream TokenMonitor attach",
     "telemetry": "configure invoke_agent",

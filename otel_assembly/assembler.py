@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from otel_assembly._internal.arguments import OnError, OnHalt, counts, instance, one_of
+from otel_assembly._internal.arguments import OnError, OnHalt, counts, instance, one_of, window
 from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly._internal.faces import Later
 from otel_assembly._internal.registry import Registry
@@ -66,6 +66,9 @@ class Assembler:
             says is logged as a warning.
         name: Tells several assemblers of a program apart in telemetry.
         model: The model whose tokenizer counts; else that of the context.
+        model_window: The most tokens that the model takes. No policy is held to it: it is reported, with how full the
+            prompts are of it and which are over it. Else it is what `genai-prices` knows of the model, where assemblies
+            are recorded and that is installed (extra ``prices``).
         on_policy_error: ``raise``, or ``skip`` to go on without a policy that raised; `AlertPolicy` is never skipped,
             nor is a budget that could not hold, nor a halt.
         on_halt: What becomes of the assembly of a conversation that is halted, or that it halts itself: ``raise``
@@ -85,6 +88,7 @@ class Assembler:
         *,
         name: str | None = None,
         model: str | None = None,
+        model_window: int | None = None,
         on_policy_error: OnError = "raise",
         on_halt: OnHalt = "raise",
         counter: TokenCounter | None = None,
@@ -96,6 +100,8 @@ class Assembler:
         self._kinds = tuple(map(policy_kind, self.policies))
         one_of("on_policy_error", on_policy_error, OnError)
         one_of("on_halt", on_halt, OnHalt)
+        if model_window is not None:
+            window("model_window", model_window)
         if counter is not None:
             counts("counter", counter)
         instance("recorder", recorder)
@@ -104,6 +110,7 @@ class Assembler:
             raise ConfigurationError(f"framing must be a MessageFraming, got a {type(framing).__name__}")
         self.name = name
         self.model = model
+        self.model_window = model_window
         self.on_policy_error = on_policy_error
         self.on_halt: OnHalt = on_halt
         self.framing = framing if framing is not None else MessageFraming()
@@ -122,7 +129,7 @@ class Assembler:
     def from_config(cls, config: Mapping[str, Any] | str | PathLike[str], **settings: Any) -> Self:
         """An assembler from a mapping, or from a YAML or JSON file.
 
-        The form is ``{name, model, on_policy_error, on_halt, strict, framing: {per_message: 4, …},
+        The form is ``{name, model, model_window, on_policy_error, on_halt, strict, framing: {per_message: 4, …},
         policies: [{sliding_window: {max_events: 5}}, alert, …]}``; `settings` go to the constructor.
 
         Raises:
@@ -141,6 +148,7 @@ class Assembler:
         settings = {
             "name": self.name,
             "model": self.model,
+            "model_window": self.model_window,
             "on_policy_error": self.on_policy_error,
             "on_halt": self.on_halt,
             "framing": self.framing,
@@ -205,6 +213,7 @@ class Assembler:
             context=asked.for_assembly(meter, recording.watch if recording is not None else None, ledger_input.view),
             meter=meter,
             prompts_in=given,
+            window=self.model_window,
             guards=guards,
         )
         assembly = OpenAssembly(record, NULL_RECORDING if recording is None else recording)

@@ -42,11 +42,12 @@ class DecisionReason(StrEnum):
 
 
 class OverflowCause(StrEnum):
-    """Why a budget could not hold."""
+    """Why a limit could not hold."""
 
     FIXED = "fixed"
     NEWEST_ATOM = "newest_atom"
     FRAMEWORK = "framework"
+    WINDOW = "window"
 
 
 class PrefixBreak(StrEnum):

@@ -17,6 +17,7 @@ from otel_assembly import (
     ConfigurationError,
     ConversationPolicy,
     EpisodicMemoryPolicy,
+    HeadAndTailPolicy,
     ModelRequest,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
@@ -34,6 +35,7 @@ FORM = {
         {"episodic_memory": {"max_episodes": 2}},
         {"conversation": {}},
         {"sliding_window": {"max_events": 50, "stride": 10}},
+        {"head_and_tail": {"head": 4, "tail": 40}},
         {"budget": {"window": 8000, "output_reserve": 500}},
         {"token_budget": {"max_tokens": 8000, "on_overflow": "drop", "chars_per_token": 4}},
     ],
@@ -44,6 +46,7 @@ TYPES = [
     EpisodicMemoryPolicy,
     ConversationPolicy,
     SlidingWindowPolicy,
+    HeadAndTailPolicy,
     BudgetPolicy,
     TokenBudgetPolicy,
 ]
@@ -67,7 +70,8 @@ def test_a_mapping_names_policies_and_their_parameters():
     assembler = Assembler.from_config(FORM)
     assert [type(policy) for policy in assembler.policies] == TYPES
     assert (assembler.name, assembler.model, assembler.on_policy_error) == ("support", "gpt-4o", "skip")
-    window, _, budget = assembler.policies[-3:]
+    window, ends, _, budget = assembler.policies[-4:]
+    assert (ends.head, ends.tail) == (4, 40)
     assert (window.max_events, window.stride, window.transparent) == (50, 10, False)
     assert (budget.max_tokens, budget.on_overflow, budget.chars_per_token) == (8000, "drop", 4)
 
@@ -100,6 +104,19 @@ def test_the_mapping_is_not_changed_and_may_be_read_again():
 
 def test_settings_of_the_caller_go_before_those_of_the_file():
     assert Assembler.from_config(FORM, model="gpt-3.5-turbo").model == "gpt-3.5-turbo"
+
+
+def test_the_models_window_is_a_setting():
+    assembler = Assembler.from_config({"model_window": 8_192, "policies": []})
+    assert assembler.model_window == 8_192
+    assert assembler.to_config()["model_window"] == 8_192
+    assert "model_window" not in Assembler([]).to_config()
+
+
+@pytest.mark.parametrize("window", [0, -1, "8192", 8.5, True])
+def test_what_can_be_no_window_is_refused_in_a_file(window):
+    with pytest.raises(ConfigurationError, match="config: model_window: "):
+        Assembler.from_config({"model_window": window, "policies": []})
 
 
 def test_what_is_written_makes_an_equal_assembler():

@@ -33,6 +33,18 @@ def one_of(setting: str, value: object, known: Any) -> None:
         raise ConfigurationError(f"{setting} must be {' or '.join(map(repr, values))}, got {value!r}")
 
 
+def window(setting: str, value: object) -> None:
+    """Refuse what can be no model's window.
+
+    Raises:
+        ConfigurationError: It is no whole number of tokens, or none that anything fits into.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigurationError(
+            f"{setting} must be a whole number of tokens, at least 1, got {value!r}; leave it out where nobody knows it"
+        )
+
+
 def instance(role: str, given: object) -> None:
     """Refuse a class where an instance of it is meant.
 

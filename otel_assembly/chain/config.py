@@ -48,6 +48,7 @@ class _Form(BaseModel):
 
     name: str | None = None
     model: str | None = None
+    model_window: int | None = Field(default=None, ge=1)
     on_policy_error: OnError = "raise"
     on_halt: OnHalt = "raise"
     strict: bool = False

@@ -12,7 +12,9 @@ policy replaced or made, in `step_edits`.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import Enum
 from functools import lru_cache, partial
 from inspect import isawaitable
@@ -29,7 +31,7 @@ from otel_assembly.errors import PolicyContractError
 from otel_assembly.history.broken_pairs import echoes_stand
 from otel_assembly.history.edited import Edited
 from otel_assembly.history.view import View, reader, runs_of
-from otel_assembly.ledger.record import totals_of
+from otel_assembly.ledger.record import know_window, totals_of
 from otel_assembly.ledger.snapshot import ItemGroup, PendingUsage, Step
 from otel_assembly.tokens import CalibratedCounter
 
@@ -47,8 +49,9 @@ if TYPE_CHECKING:
     from otel_assembly.ledger.record import Record
     from otel_assembly.policies.base import AssemblyPolicy, PolicyLike
     from otel_assembly.recorder import Recording
+    from otel_assembly.tokens import prices
 else:
-    step_edits = Later("otel_assembly.chain.step_edits")
+    step_edits, prices = Later("otel_assembly.chain.step_edits"), Later("otel_assembly.tokens.prices")
 
 logger: Final = logging.getLogger("otel_assembly")
 
@@ -134,6 +137,8 @@ class OpenAssembly:
     def _succeeding(self) -> Slices[None]:
         record, recording = self.record, self.recording
         ledger, counter = record.ledger, record.meter.counter
+        if self.recording.measured:
+            self._is_over()
         record.last = ledger.last
         totals = self.totals() if recording.measured or isinstance(counter, CalibratedCounter) else None
         yield from self._finish()
@@ -147,6 +152,8 @@ class OpenAssembly:
         record = self.record
         record.error = error
         record.totals = record.kinds = None  # of a prompt that might have been sent
+        if self.recording.measured:
+            self._is_over()
         with record.ledger.lock:
             record.last = record.ledger.last
             for _ in self._finish():
@@ -162,10 +169,20 @@ class OpenAssembly:
         if any(step.exits or step.created or step.moved for step in record.steps):
             self.succeeded()
             return
+        if self.recording.measured:
+            self._is_over()
         with ledger.lock:
             record.last = ledger.last
             for _ in self._finish():
                 pass
+
+    def _is_over(self) -> None:
+        """It is over; what is looked up and worked out from here on is for those who are told, and none of its time."""
+        record = self.record
+        record.ended_ns = record.ended_ns or time.time_ns()
+        if record.window is None and record.model is not None:
+            with suppress(Exception):  # what is called a model may be no name at all
+                know_window(record, prices.context_window(record.model))
 
     def _finish(self) -> Slices[None]:
         """The record is projected; what its span tells, a reader knows from here on."""

@@ -27,7 +27,7 @@ from otel_assembly.messages.describe import EventKind, describe
 from otel_assembly.policies.registry import token_limit
 from otel_assembly.recorder import NullRecorder
 from otel_assembly.telemetry import OpenTelemetryRecorder
-from otel_assembly.tokens import counter_for, input_price
+from otel_assembly.tokens import context_window, counter_for, input_price
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -177,6 +177,7 @@ def _variants(arguments: argparse.Namespace) -> list[Variant]:
     for option, value in chosen:
         policies: Sequence[AssemblyPolicy]
         framing: MessageFraming | None = None
+        window = context_window(arguments.model) if arguments.model is not None else None
         if option == "--budget":
             name = f"budget-{value}"
             policies = chain_from_spec(f"conversation,budget:window={value}:output_reserve=0", _tolerant)
@@ -186,13 +187,15 @@ def _variants(arguments: argparse.Namespace) -> list[Variant]:
         else:
             chain = chain_from_config(value, _tolerant)
             policies, framing = chain.policies, chain.settings["framing"]
+            window = chain.settings["model_window"] or window
             name = chain.settings["name"] or Path(value).stem
         limits = [limit for policy in policies if (limit := token_limit(policy)) is not None]
         taken = sum(variant.name == name or variant.name.startswith(f"{name}#") for variant in variants)
         name = f"{name}#{taken + 1}" if taken else name
         budget = min(limits) if limits else None
         counter = counter_for(arguments.model)
-        variants.append(Variant(name, Assembler(policies, counter=counter, framing=framing), budget, counter))
+        assembler = Assembler(policies, counter=counter, framing=framing, model_window=window)
+        variants.append(Variant(name, assembler, budget, counter))
     return variants
 
 
@@ -203,12 +206,13 @@ def _tolerant(policy: type) -> Mapping[str, Any]:
 
 
 def _assembler(variant: Variant, model: str | None, recorder: Recorder) -> Assembler:
-    policies, framing = variant.assembler.policies, variant.assembler.framing
+    policies, framing, window = variant.assembler.policies, variant.assembler.framing, variant.assembler.model_window
     # What was recorded has happened: a replay halts nothing.
     return Assembler(
         policies,
         name=variant.name,
         model=model,
+        model_window=window,
         on_halt="return",
         counter=variant.counter,
         framing=framing,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from otel_assembly.cli.bars import fill_bar, legend
 from otel_assembly.cli.comparison import comparison, dollars
 from otel_assembly.cli.terminal import ASCII, UNICODE
+from otel_assembly.decision import OverflowCause
 
 if TYPE_CHECKING:
     import argparse
@@ -203,6 +204,8 @@ class TextReport:
         overflow = turn.assembly.totals.overflow
         if overflow is not None:
             what = "needs" if turn.sent is False else "newest message left out; all of it needs"
+            if overflow.cause is OverflowCause.WINDOW:
+                what = "the model's window:"
             text.append(
                 f"{self._glyphs.stop} overflow: {what} {overflow.needed:,} of {overflow.budget:,} {overflow.unit}",
                 style="bold red",

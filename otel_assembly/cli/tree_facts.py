@@ -74,6 +74,9 @@ def _excess(attributes: Mapping[str, Any]) -> str:
     if over is None:
         return ""
     said = f"{over:,} token{'s' * (over != 1)} over"
+    if attributes.get(names.OVERFLOW_CAUSE) == OverflowCause.WINDOW:
+        window = _number(attributes, names.MODEL_WINDOW)
+        return f"{said} the model's {window:,}" if window is not None else said
     if not budget:
         return said
     said = f"{said} the budget of {budget:,}"
@@ -109,9 +112,11 @@ def _assembly(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
     turn, budget, dropped, tokens = (
         _number(attributes, key) for key in (names.TURN, names.BUDGET_TOKENS, names.DROPPED_COUNT, names.DROPPED_TOKENS)
     )
+    window = _number(attributes, names.MODEL_WINDOW)
     facts = [] if turn is None else [Fact(f"turn {turn}")]
     if flow := _flow(attributes, glyphs):
-        facts.append(Fact(f"tokens {flow}" + (f" / {budget:,}" if budget else "")))
+        of = f" / {budget:,}" if budget else f" / {window:,} of the model" if window else ""
+        facts.append(Fact(f"tokens {flow}{of}"))
     if dropped:
         size = f" ({tokens:,} tokens)" if tokens else ""
         facts.append(Fact(f"dropped {dropped:,}{size}{_new(attributes)}", "yellow"))

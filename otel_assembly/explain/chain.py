@@ -13,7 +13,7 @@ from otel_assembly.explain.skeleton import PromptsOfTurn, SkeletonMeter, Unknown
 from otel_assembly.explain.summarised import summarised
 from otel_assembly.history.history import History
 from otel_assembly.messages.describe import EventKind
-from otel_assembly.policies import POLICIES, BudgetPolicy, DecidingPolicy
+from otel_assembly.policies import POLICIES, BudgetPolicy, DecidingPolicy, HeadAndTailPolicy
 from otel_assembly.policies.base import INJECTION, PolicyLimit, parameters_of
 from otel_assembly.telemetry import conventions as names
 
@@ -211,7 +211,7 @@ class ChainRun:
     def _policy(self, step: ReportedStep, more: int) -> DecidingPolicy | None:
         key = step.index, more
         if key not in self._policies:
-            self._policies[key] = self._summarised(step, more) or self._made_again(step, more)
+            self._policies[key] = self._summarised(step, more) or self._made_again(step, more, self._noted(step))
         return self._policies[key]
 
     def _summarised(self, step: ReportedStep, more: int) -> DecidingPolicy | None:
@@ -232,7 +232,15 @@ class ChainRun:
         except (TypeError, ValueError, KeyError):  # settings that nobody can have given it
             return None
 
-    def _made_again(self, step: ReportedStep, more: int) -> DecidingPolicy | None:
+    def _noted(self, step: ReportedStep) -> dict[str, Any]:
+        """What made the one event that stands between the ends of a conversation, as the policy takes it."""
+        policy = self._known.of(step)
+        if policy is None or not issubclass(policy, HeadAndTailPolicy) or len(step.injected) != 1:
+            return {}
+        (note,) = stand_ins(self._ledger, self._turn, step.injected, frozenset()).values()
+        return {"note": lambda _: note}
+
+    def _made_again(self, step: ReportedStep, more: int, made: Mapping[str, Any]) -> DecidingPolicy | None:
         """The policy with its settings; None where it is not known, or goes by what no ledger states."""
         policy = self._known.of(step)
         if policy is None or _injects(step):
@@ -244,7 +252,7 @@ class ChainRun:
             settings = {name: stated[name] for name in parameters_of(policy) if name in stated}
             if more and policy.limit is not None:
                 settings[policy.limit.setting] += more
-            again = policy_of(policy, settings, step.policy, step.policy)
+            again = policy_of(policy, {**settings, **made}, step.policy, step.policy)
         except (ValueError, TypeError, KeyError, ConfigurationError):
             return None
         return again if isinstance(again, DecidingPolicy) else None

@@ -71,7 +71,8 @@ class Remedy:
             return None
         if bound.unit == "events":
             out = step.attributes.get(names.EVENTS_OUT)
-            return Limit("events", parameter, setting, setting, None, int(out) if isinstance(out, int) else None)
+            most = setting + (self._setting(step, bound.beside) or 0)
+            return Limit("events", parameter, setting, most, None, int(out) if isinstance(out, int) else None)
         used = step.attributes.get(names.TOKENS_OUT)
         return Limit(
             "tokens",

@@ -32,7 +32,8 @@ def _parts(record: Record, arrow: str) -> Iterator[str]:
 
 def _numbers(record: Record, arrow: str) -> Iterator[str]:
     totals = totals_of(record)
-    of = f" of {totals.budget:,}" if totals.budget is not None else ""
+    limit = totals.budget if totals.budget is not None else totals.window
+    of = f" of {limit:,}" if limit is not None else ""
     how = "" if totals.method == "exact" else f" ({totals.method})"
     yield f"{totals.tokens_in:,} {arrow} {totals.tokens_out:,}{of} tokens{how}"
     yield f"{totals.events_in:,} {arrow} {totals.events_out:,} events"

@@ -38,9 +38,12 @@ class Totals:
         halts_emitted: `HaltEvent`s emitted meanwhile.
         budget: The tightest token limit that a policy held; None where none did.
         fixed: Tokens of what may not be dropped; None where no policy knew.
-        overflow: The limit that could not hold; None where all did.
+        overflow: The limit that could not hold; None where all did. Where the prompt is over the model's window alone,
+            that is the limit, with the cause ``window``.
         overflowed: Whether one could not.
-        utilization: ``tokens_out ÷ budget``, a ratio; None where there is no budget.
+        utilization: ``tokens_out`` ÷ `budget` or `window`, whichever is tighter, a ratio; None where there is neither.
+        window: The model's window, in tokens: as the caller says it, else, where assemblies are recorded, as
+            `genai-prices` knows it; None where nobody knows.
     """
 
     tokens_in: int
@@ -65,6 +68,7 @@ class Totals:
     overflow: Overflow | None
     overflowed: bool = field(repr=False)
     utilization: float | None = field(repr=False)
+    window: int | None = field(default=None, repr=False)
 
 
 class StepTotals(NamedTuple):

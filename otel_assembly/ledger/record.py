@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 import os
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.decision import DecisionOutcome, PrefixBreak, PromptPart
+from otel_assembly.decision import DecisionOutcome, Overflow, OverflowCause, PrefixBreak, PromptPart
 from otel_assembly.history.history import KINDS, text_digest
 from otel_assembly.history.tool_pairs import ECHO, broken_in
 from otel_assembly.ledger.figures import Prefix, StepTotals, Totals
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from otel_assembly._internal.slices import Slices
     from otel_assembly.context import Context
     from otel_assembly.conversation import HaltGuard
-    from otel_assembly.decision import Overflow
     from otel_assembly.events import HaltEvent
     from otel_assembly.history.history import History
     from otel_assembly.history.token_counts import TokenTable
@@ -48,6 +47,8 @@ class Record:
     context: Context
     meter: TokenMeter
     prompts_in: tuple[str, ...]
+    #: The model's window, in tokens, where it is known.
+    window: int | None = None
     assembly_id: str = field(default_factory=lambda: os.urandom(16).hex())
     #: The assembly before this one in the ledger.
     last: Snapshot | None = None
@@ -240,11 +241,33 @@ def totals_of(record: Record) -> Totals:
         halts_emitted=max(record.context.halts_emitted, halts),
         budget=budget,
         fixed=fixed,
-        overflow=record.overflow,
-        overflowed=record.overflow is not None,
-        utilization=tokens_out / budget if budget else None,
+        **_limited(record, tokens_out, budget),
     )
     return record.totals
+
+
+def know_window(record: Record, window: int | None) -> None:
+    """The model's window is known only now: numbers that somebody has asked for already are of it too."""
+    record.window = window
+    if window is not None and (totals := record.totals) is not None:
+        record.totals = replace(totals, **_limited(record, totals.tokens_out, totals.budget))
+
+
+def _limited(record: Record, tokens: int, budget: int | None) -> dict[str, Any]:
+    """What of an assembly's numbers follows from its limits: the window is one where no policy holds a tighter one.
+
+    A prompt over the window is an overflow, unless another limit could not hold before, or no model is called with it.
+    """
+    window, overflow = record.window, record.overflow
+    if window is not None and overflow is None and tokens > window and record.called and record.spared is None:
+        overflow = Overflow(window, tokens, OverflowCause.WINDOW)
+    limit = min([limit for limit in (budget, window) if limit is not None], default=0)
+    return {
+        "overflow": overflow,
+        "overflowed": overflow is not None,
+        "utilization": tokens / limit if limit else None,
+        "window": window,
+    }
 
 
 def _step_totals(record: Record, step: Step, tokens_in: int, tokens_out: int) -> StepTotals:

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from otel_assembly.recorder import PolicyTime, Recording
     from otel_assembly.tokens import TokenMeter
 
+#: A reducer that lets more than so many times its limit pass did not hold it. Frameworks estimate, and what they keep
+#: within a limit so was up to 1.6 times that on recorded conversations (docs/decisions/0033).
+LET_PASS: Final = 2
+
 STEP: Final[ContextVar[ObservedStep | None]] = ContextVar("otel_assembly_observed_step", default=None)
 
 
@@ -171,6 +175,8 @@ class ObservedAssembly(OpenAssembly):
         if self._is_open and not self.broken:
             self.record.called, self.record.ended_ns = called, over_ns
             try:
+                for step in self.steps:
+                    step.hold()
                 if error is None:
                     self.succeeded()
                 elif stays:
@@ -202,6 +208,7 @@ class _Said(NamedTuple):
     halts: int
     reported: int | None
     stands_in: bool
+    of_prompt: bool
 
 
 class ObservedStep:
@@ -262,6 +269,11 @@ class ObservedStep:
         self.failed(error)
         self._assembly.done_ns = time.time_ns()
 
+    @property
+    def entered(self) -> bool:
+        """Whether its block was entered."""
+        return self._current is not None
+
     def begin(self) -> None:
         """The assembly is open: it is known what this step takes in, and what it said so far is read."""
         self._step = step = self._assembly.begin_step(self._policy, self._kind, self._config)
@@ -284,18 +296,22 @@ class ObservedStep:
         halts: int = 0,
         reported: int | None = None,
         stands_in: bool | None = None,
+        of_prompt: bool = False,
     ) -> None:
         """Say what came out; the time that the policy took ends here.
 
         What is in it that lost the other half of its pair, a tool's result without the call or the other way round, is
         found here, and reported as ``assembly.pairs.broken``.
 
+        Where a limit is said, what came out is counted at the assembly's end: over twice the limit it is an overflow
+        with the cause ``framework``, unless `overflow` has said one of this step.
+
         Args:
             events: The events; None where they are those that came in.
             prompts: The prompts; None where they are those that came in.
             reason: Why an event left of which no verdict speaks.
             verdicts: Why, by event; a verdict on an event that did not leave is not heeded.
-            budget: The limit that was held, in tokens.
+            budget: The limit that was to be held, in tokens.
             fixed: Tokens of what could not be dropped.
             alerts: Alerts that were delivered to the model.
             halts: Halts that were emitted.
@@ -304,6 +320,8 @@ class ObservedStep:
             stands_in: Whether what is new where something left stands in for it, so that this was compacted into it, or
                 only notes that something is missing, so that it was dropped. By default it does, unless the framework
                 says how many it left out.
+            of_prompt: Whether the limit is one of the whole prompt, with its system-level texts and the tools, and not
+                of the events alone.
         """
         self._time.stop()
         assembly = self._assembly
@@ -312,7 +330,7 @@ class ObservedStep:
             stands_in = reported is None
         # What came in is not known yet: the framework may change its list by then.
         self.events = list(events) if assembly.waits and events is not None else events
-        self._said = _Said(prompts, reason, verdicts, budget, fixed, alerts, halts, reported, stands_in)
+        self._said = _Said(prompts, reason, verdicts, budget, fixed, alerts, halts, reported, stands_in, of_prompt)
         if self._step is not None:
             self._write(self._step, self._said)
         assembly.signal(alerts)
@@ -367,6 +385,18 @@ class ObservedStep:
         step.overflow, record = overflow, self._assembly.record
         record.overflow = record.overflow or overflow
 
+    def hold(self) -> None:
+        """Whether its limit held is found out, where nobody has said that it did not."""
+        step, said, record = self._step, self._said, self._assembly.record
+        if step is None or said is None or said.budget is None or self._overflow is not None or step.error is not None:
+            return
+        view, limit = step.view_out, max(0, said.budget)
+        around = record.tokens(step.prompts_out, view) - record.items_tokens(view) if said.of_prompt else 0
+        if around + record.items_tokens(view) > LET_PASS * limit:
+            record.table(view).exact(view)
+            if (needed := around + record.items_tokens(view)) > LET_PASS * limit:
+                self._overflows(step, Overflow(said.budget, needed, OverflowCause.FRAMEWORK))
+
     def failed(self, error: BaseException | None) -> None:
         """It failed, where that is said after the block, beside what it had done by then."""
         self._error = error
@@ -383,17 +413,8 @@ class ObservedStep:
         """
         attempt = Attempt(compactor, len(self._attempts) + 1, target, tokens_in)
         self._attempts.append(attempt)
-        with self._assembly.watch(kind, attempt):
-            try:
-                yield attempt
-            except BaseException as error:
-                attempt.error_type = error_type(error)
-                if isinstance(error, TimeoutError):
-                    attempt.outcome = CompactionOutcome.TIMED_OUT
-                elif is_failure(error):
-                    attempt.outcome = CompactionOutcome.RAISED
-                raise
-            attempt.outcome = attempt.outcome or CompactionOutcome.COMPACTED
+        with self._assembly.watch(kind, attempt), settling(attempt):
+            yield attempt
 
     def count(self, text: str) -> int:
         """Tokens of a text, by what counts for this assembly.
@@ -403,6 +424,21 @@ class ObservedStep:
         if not self._attempts:
             self._time.stop()
         return self._assembly.count(text)
+
+
+@contextmanager
+def settling(attempt: Attempt) -> Iterator[None]:
+    """A block in which something is compacted: how it ends is how the attempt did, unless that says so itself."""
+    try:
+        yield
+    except BaseException as error:
+        attempt.error_type = error_type(error)
+        if isinstance(error, TimeoutError):
+            attempt.outcome = CompactionOutcome.TIMED_OUT
+        elif is_failure(error):
+            attempt.outcome = CompactionOutcome.RAISED
+        raise
+    attempt.outcome = attempt.outcome or CompactionOutcome.COMPACTED
 
 
 def _unchanged(inputs: list[Any], events: list[Any]) -> bool:

@@ -66,6 +66,8 @@ class AssemblyInput(TypedDict, total=False):
         tools: The schemas of the tools that the model is offered, where they are known.
         name: Tells assemblers of one program apart.
         model: The model that will be called, whose tokenizer counts.
+        window: The most tokens that this model takes, where the framework knows it; what is no whole number above 0 is
+            as good as None: then it is what `genai-prices` knows of the model.
         unknown_input: What came in cannot be known, and the events and prompts are what will be sent. The span then
             says so (``assembly.diff``), and neither it, nor a step's, nor a metric has a number of what came in or
             left: what was in an earlier prompt and is not in this one left for a reason that nobody knows.
@@ -75,6 +77,7 @@ class AssemblyInput(TypedDict, total=False):
     tools: Sequence[Mapping[str, Any]]
     name: str | None
     model: str | None
+    window: int | None
     unknown_input: bool
 
 
@@ -232,6 +235,7 @@ class ObservedAssembler:
                     context=_Offered(given.get("tools", ())),
                     meter=self.meter(model),
                     prompts_in=tuple(given.get("prompts", ())),
+                    window=_window(given.get("window")),
                     observed=True,
                     unknown=given.get("unknown_input", False),
                 )
@@ -310,6 +314,11 @@ class ObservedAssembler:
         began = started_ns if started_ns is not None else time.time_ns()
         with self.contained():
             self.recorder.projected(Projection(view, model, whose, began, envelopes_in, envelopes_out, error, measure))
+
+
+def _window(said: object) -> int | None:
+    """A model's window, as a framework says it, which may say anything where it knows none."""
+    return said if type(said) is int and said > 0 else None
 
 
 def reported_whole(assembly: ObservedAssembly) -> contained:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.decision import OverflowCause
 from otel_assembly.page.fields import known
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.span_values import as_list, below, integer, pairs, text, whole_attributes
@@ -41,6 +42,7 @@ def turn_row(turn: ReportedTurn, span: SpanLike, children: _Children, texts: Tex
             "encoding": text(attributes.get(names.TOKENS_ENCODING)),
             "model": text(attributes.get(names.MODEL)),
             "budget": integer(attributes.get(names.BUDGET_TOKENS)),
+            "window": integer(attributes.get(names.MODEL_WINDOW)),
             "needs": _needs(turn, signals),
             "fixed": integer(attributes.get(names.BUDGET_FIXED)),
             "prefix": integer(attributes.get(names.PREFIX_TOKENS)),
@@ -63,7 +65,8 @@ def turn_row(turn: ReportedTurn, span: SpanLike, children: _Children, texts: Tex
 def _needs(turn: ReportedTurn, signals: Iterable[Mapping[str, Any]]) -> int | None:
     """What a prompt would have taken that its budget could not hold; None where no more was needed than was sent."""
     budget, sent = integer(turn.attributes.get(names.BUDGET_TOKENS)), integer(turn.attributes.get(names.TOKENS_OUT))
-    over = max((signal.get("tokens", 0) for signal in signals if signal["what"] == "overflow"), default=0)
+    told = (one for one in signals if one["what"] == "overflow" and one.get("cause") != OverflowCause.WINDOW)
+    over = max((signal.get("tokens", 0) for signal in told), default=0)
     needs = budget + over if budget and over else 0
     return needs if needs > (sent or 0) or not turn.sent else None
 

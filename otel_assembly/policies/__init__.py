@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from otel_assembly.policies.base import INJECTION, REDUCTION, AssemblyPolicy, DecidingPolicy, PolicyLimit
     from otel_assembly.policies.budget import BudgetPolicy
     from otel_assembly.policies.conversation import ConversationPolicy
+    from otel_assembly.policies.head_and_tail import HeadAndTailPolicy
     from otel_assembly.policies.memory import EpisodicMemoryPolicy, WorkingMemoryPolicy
     from otel_assembly.policies.order import validate_order
     from otel_assembly.policies.registry import POLICIES, policy_kind
@@ -25,6 +26,7 @@ __getattr__, __dir__ = face(
             "base": "INJECTION REDUCTION AssemblyPolicy DecidingPolicy PolicyLimit",
             "budget": "BudgetPolicy",
             "conversation": "ConversationPolicy",
+            "head_and_tail": "HeadAndTailPolicy",
             "memory": "EpisodicMemoryPolicy WorkingMemoryPolicy",
             "order": "validate_order",
             "registry": "POLICIES policy_kind",
@@ -44,6 +46,7 @@ __all__ = [
     "ConversationPolicy",
     "DecidingPolicy",
     "EpisodicMemoryPolicy",
+    "HeadAndTailPolicy",
     "PolicyLimit",
     "SlidingWindowPolicy",
     "TokenBudgetPolicy",

@@ -81,6 +81,7 @@ class PolicyLimit:
         setting: The setting that says it, by its name in the policy's `config`.
         unit: What it counts: ``tokens`` or ``events``.
         reserve: The setting that says how much of it is kept free for something else; empty where there is none.
+        beside: The setting that says how much more it lets out, from another place; empty where there is none.
         step: The setting that says in what steps the cut moves; empty where there is none.
         first: Kinds of events that come before older ones, wherever they stand.
     """
@@ -88,6 +89,7 @@ class PolicyLimit:
     setting: str
     unit: Literal["tokens", "events"] = "tokens"
     reserve: str = ""
+    beside: str = ""
     step: str = ""
     first: frozenset[str] = frozenset()
 

@@ -22,6 +22,7 @@ class _Policies(Mapping[str, "type[DecidingPolicy]"]):
         "budget": ("budget", "BudgetPolicy"),
         "conversation": ("conversation", "ConversationPolicy"),
         "episodic_memory": ("memory", "EpisodicMemoryPolicy"),
+        "head_and_tail": ("head_and_tail", "HeadAndTailPolicy"),
         "sliding_window": ("window", "SlidingWindowPolicy"),
         "token_budget": ("token_budget", "TokenBudgetPolicy"),
         "working_memory": ("memory", "WorkingMemoryPolicy"),

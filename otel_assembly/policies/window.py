@@ -23,7 +23,54 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_assembly.context import Context
+    from otel_assembly.decision import Verdict
     from otel_assembly.history.view import View
+
+
+def keep_newest(view: View, first: int, most: int, stride: int = 1) -> tuple[View, list[Verdict], Overflow | None]:
+    """Keep a view's first events and the newest of the rest, with what no limit by count may take.
+
+    Args:
+        view: The events.
+        first: How many of them stay in front.
+        most: How many of the rest stay.
+        stride: The cut moves in jumps of so many events.
+
+    Returns:
+        What is kept, verdicts on the rest, and, where what had to stay is more than `most`, by how much.
+    """
+    total = len(view)
+    if total - first <= most:
+        return *keep(view, [(0, total)], DecisionReason.OUTSIDE_WINDOW), None
+    history, response = view.history, newest_response(view)
+    request = newest_request(view)
+    awaiting = [position for position in history.pairing.pending_calls(response) if view.holds(position)]
+    held = {*request, *awaiting, *newest_atom(view, response)}
+    cut = _cut(total, first, most, stride, set(map(view.index_of, held)))
+    kept, verdicts = keep_from(
+        view,
+        cut,
+        DecisionReason.OUTSIDE_WINDOW,
+        first=first,
+        held=held,
+        request=request,
+        pending=awaiting,
+    )
+    count = len(kept) - first
+    return kept, verdicts, Overflow(most, count, OverflowCause.NEWEST_ATOM, "items") if count > most else None
+
+
+def _cut(total: int, first: int, most: int, stride: int, pinned: set[int]) -> int:
+    """The index of the window's oldest event; what is pinned in front of it takes places of the window."""
+    held = 0
+    while True:
+        room = max(0, most - held)
+        jumps = -(-(total - first - room) // stride)
+        cut = min(total, first + jumps * stride)
+        before = sum(first <= index < cut for index in pinned)
+        if before <= held:
+            return cut
+        held = before
 
 
 class SlidingWindowPolicy(DecidingPolicy):
@@ -61,46 +108,8 @@ class SlidingWindowPolicy(DecidingPolicy):
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return the window."""
         view = as_view(events)
-        first, total = leading(view), len(view)
-        if total - first <= self.max_events:
-            kept, verdicts = keep(view, [(0, total)], DecisionReason.OUTSIDE_WINDOW)
-            return Outcome(prompts, kept, verdicts)
-        history, response = view.history, newest_response(view)
-        request = newest_request(view)
-        awaiting = [position for position in history.pairing.pending_calls(response) if view.holds(position)]
-        held = {*request, *awaiting, *newest_atom(view, response)}
-        cut = self._cut(total, first, set(map(view.index_of, held)))
-        kept, verdicts = keep_from(
-            view,
-            cut,
-            DecisionReason.OUTSIDE_WINDOW,
-            first=first,
-            held=held,
-            request=request,
-            pending=awaiting,
-        )
-        count = len(kept) - first
-        overflow = Overflow(self.max_events, count, OverflowCause.NEWEST_ATOM, "items")
-        return Outcome(
-            self._with_note(prompts, kept, view),
-            kept,
-            verdicts,
-            overflow=overflow if count > self.max_events else None,
-        )
-
-    def _cut(self, total: int, first: int, pinned: set[int]) -> int:
-        """The index of the window's oldest event; what is pinned in front of it takes places of the window."""
-        held = 0
-        while True:
-            room = max(0, self.max_events - held)
-            jumps = -(-(total - first - room) // self.stride)
-            cut = min(total, first + jumps * self.stride)
-            before = sum(first <= index < cut for index in pinned)
-            if before <= held:
-                return cut
-            held = before
-
-    def _with_note(self, prompts: Sequence[str], kept: View, view: View) -> Sequence[str]:
-        if not self.transparent or len(kept) == len(view):
-            return prompts
-        return [*prompts, f"[{self.name}] Showing last {len(kept)} of {len(view)} events."]
+        first = leading(view)
+        kept, verdicts, overflow = keep_newest(view, first, self.max_events, self.stride)
+        if self.transparent and len(kept) < len(view) > first + self.max_events:
+            prompts = [*prompts, f"[{self.name}] Showing last {len(kept)} of {len(view)} events."]
+        return Outcome(prompts, kept, verdicts, overflow=overflow)

@@ -66,7 +66,7 @@ def assembly_attributes(
         names.INJECTED_TOKENS: totals.injected_tokens,
         names.ALERTS_DELIVERED: totals.alerts_delivered,
         names.HALTS_EMITTED: halts,
-        **overflow_attributes(record.overflow),
+        **overflow_attributes(totals.overflow),
     }
     if record.observed:
         if record.model is not None:  # which may have been unknown when it began
@@ -74,8 +74,11 @@ def assembly_attributes(
         _of_others(attributes, record, record.view_out)
     if record.previous_id is not None:
         attributes[names.PREVIOUS_ID] = record.previous_id
+    if totals.window is not None:
+        attributes[names.MODEL_WINDOW] = totals.window
     if totals.budget is not None:
         attributes[names.BUDGET_TOKENS] = totals.budget
+    if totals.budget is not None or totals.window is not None:
         attributes[names.BUDGET_UTILIZATION] = float(totals.utilization or 0.0)
     if totals.fixed is not None:
         attributes[names.BUDGET_FIXED] = totals.fixed

@@ -39,11 +39,13 @@ APART_NS: Final = 1_000
 OTHER: Final = "_OTHER"
 
 STATUS_CONTEXT_OVERFLOW: Final = "the context does not fit its budget"
+STATUS_WINDOW_OVERFLOW: Final = "the context does not fit the model's window"
 STATUS_ASSEMBLY_HALT: Final = "the conversation was halted"
 STATUS_POLICY_FAILED: Final = "a policy failed"
 STATUS_COMPACTION_FAILED: Final = "a compaction failed"
 STATUS_DESCRIPTIONS: Final = (
     STATUS_CONTEXT_OVERFLOW,
+    STATUS_WINDOW_OVERFLOW,
     STATUS_ASSEMBLY_HALT,
     STATUS_POLICY_FAILED,
     STATUS_COMPACTION_FAILED,
@@ -76,6 +78,7 @@ FRAMEWORK: Final = "assembly.framework"
 GEN_AI_AGENT_NAME: Final = "gen_ai.agent.name"
 GEN_AI_OPERATION_NAME: Final = "gen_ai.operation.name"
 MODEL: Final = "assembly.model"
+MODEL_WINDOW: Final = "assembly.model.window"
 
 # What went in and what came out
 

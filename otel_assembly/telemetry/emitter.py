@@ -20,6 +20,7 @@ from opentelemetry.trace import INVALID_SPAN, NoOpTracer, SpanKind, Status, Stat
 from otel_assembly._internal.forks import new_lock
 from otel_assembly._internal.slices import LISTED
 from otel_assembly._version import __version__
+from otel_assembly.decision import OverflowCause
 from otel_assembly.errors import HaltedError, PolicyFailedError, class_name, error_type, is_failure
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
@@ -316,7 +317,9 @@ def set_status(span: Span, error: BaseException | None, *, overflow: Overflow | 
         span.set_attribute(names.ERROR_TYPE, names.ERROR_CONTEXT_OVERFLOW)
         unit = overflow.unit if overflow.excess != 1 else overflow.unit.removesuffix("s")
         numbers = f"{overflow.excess:,} {unit} over {overflow.budget:,}"
-        span.set_status(Status(StatusCode.ERROR, f"{names.STATUS_CONTEXT_OVERFLOW}: {numbers}"))
+        of_model = overflow.cause is OverflowCause.WINDOW
+        phrase = names.STATUS_WINDOW_OVERFLOW if of_model else names.STATUS_CONTEXT_OVERFLOW
+        span.set_status(Status(StatusCode.ERROR, f"{phrase}: {numbers}"))
     elif error is not None:
         span.set_status(_FAILED if is_failure(error) else _CANCELLED)
 

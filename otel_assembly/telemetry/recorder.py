@@ -25,6 +25,8 @@ from otel_assembly.telemetry.signals import Trail, put_halts
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from opentelemetry.trace import SpanContext
+
     from otel_assembly.conversation import HaltGuard
     from otel_assembly.events import HaltEvent
     from otel_assembly.recorder import Projection
@@ -89,12 +91,18 @@ class OpenTelemetryRecorder(AssemblyRecorder):
                 instruments.add(catalogue.POLICY_ERRORS, 1, attributes)
 
     def begin_run(
-        self, agent_name: str, *, framework: str | None = None, conversation_id: str | None = None
+        self,
+        agent_name: str,
+        *,
+        framework: str | None = None,
+        conversation_id: str | None = None,
+        anew: bool = False,
+        link: SpanContext | None = None,
     ) -> OpenRun | None:
-        """One ask of an agent begins; a span is opened only where none is current. None where nothing is recorded."""
+        """One ask of an agent begins, as `OpenRun.begin` says. None where nothing is recorded."""
         with self.emitter.contained("invoke_agent"):
             if self._records():
-                return OpenRun.begin(self.emitter, Whose(agent_name, framework, conversation_id))
+                return OpenRun.begin(self.emitter, Whose(agent_name, framework, conversation_id), anew=anew, link=link)
         return None
 
     @contextmanager

@@ -37,7 +37,7 @@ from otel_assembly.telemetry.providers import Providers
 from otel_assembly.telemetry.run import RUN
 from otel_assembly.telemetry.settings import TelemetrySettings
 from otel_assembly.telemetry.signals import Trail, mark_overflow, put_alert, put_halts, put_overflow, severity_of
-from otel_assembly.telemetry.stamp import Stamp, is_model_call, is_under
+from otel_assembly.telemetry.stamp import Stamp, is_model_call, is_opened_since
 from otel_assembly.tokens import input_price
 
 if TYPE_CHECKING:
@@ -248,6 +248,8 @@ class OpenRecording:
             except Exception as error:  # noqa: BLE001
                 self._emitter.failed("totals", error)
             else:
+                if totals.overflow is not None and record.overflow is None:  # of the model's window
+                    put_overflow(self._emitter, [self._span], self._context, totals.overflow, ended_ns)
                 for component, emit in (("metrics", self._measure), ("span", self._describe), ("stamp", self._stamp)):
                     try:
                         yield from emit(record, totals, prefix, ended_ns) or ()
@@ -374,7 +376,7 @@ class OpenRecording:
         content = self._emitter.content
         arrays = yield from assembly_arrays(record, content)
         attributes = assembly_attributes(record, totals, prefix, halts, content)
-        set_status(self._span, record.error or record.spared, overflow=record.overflow, halted=bool(halts))
+        set_status(self._span, record.error or record.spared, overflow=totals.overflow, halted=bool(halts))
         yield from self._emitter.putting(self._span, self._context, attributes, arrays, ended_ns)
         self.recorded = True
         for step, timing in zip(record.steps, self._policies, strict=False):
@@ -408,12 +410,13 @@ class OpenRecording:
         if record.error is not None or not record.called:
             return
         stamp = Stamp(record.assembly_id, self._span.get_span_context(), bool(totals.dropped or totals.compacted))
-        caller = self._caller
-        running = trace.get_current_span()  # the call's own may have opened while it was prepared
-        for span in (caller, running):
-            if span.is_recording() and is_model_call(span) and (span is caller or is_under(span, caller)):
+        caller, running = self._caller, trace.get_current_span()
+        # The call's own may have opened while its prompt was prepared, under whatever else has opened since.
+        opened = running if running is not caller and is_opened_since(running, self._span) else None
+        for span in (caller, opened):
+            if span is not None and span.is_recording() and is_model_call(span):
                 stamp.put_on(span)
                 return
         processor = self._emitter.stamping() if caller.get_span_context().is_valid else None
         if processor is not None:
-            processor.await_call(caller, running, stamp)
+            processor.await_call(caller, opened, stamp)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from opentelemetry.context import Context as OtelContext
-    from opentelemetry.trace import Span
+    from opentelemetry.trace import Span, SpanContext
 
     from otel_assembly.recorder import Whose
     from otel_assembly.telemetry.emitter import Emitter
@@ -49,11 +49,18 @@ class OpenRun:
         self._context = context
 
     @classmethod
-    def begin(cls, emitter: Emitter, whose: Whose) -> OpenRun:
-        """Begin an ask; a span is opened only where none is current."""
+    def begin(cls, emitter: Emitter, whose: Whose, *, anew: bool = False, link: SpanContext | None = None) -> OpenRun:
+        """Begin an ask; a span is opened only where none is current.
+
+        Args:
+            emitter: What it is told by.
+            whose: Whose ask it is.
+            anew: Open one also where a span is current, which is then its parent: that of what has caused it.
+            link: What has caused it, where that is no parent of it; for a span that is opened.
+        """
         emitter.metrics.agent(whose.agent_name, whose.framework)
         run = Run(emitter, trace.get_current_span(), whose)
-        if run.span.get_span_context().is_valid:
+        if run.span.get_span_context().is_valid and not anew:
             return cls(run, None)
         attributes = {
             names.GEN_AI_OPERATION_NAME: names.SPAN_INVOKE_AGENT,
@@ -63,16 +70,21 @@ class OpenRun:
         }
         name = f"{names.SPAN_INVOKE_AGENT} {whose.agent_name}"
         run.span = emitter.start_span(name, otel_context.get_current(), None, attributes)
+        if link is not None:
+            run.span.add_link(link)
         return cls(run, trace.set_span_in_context(run.span))
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """What runs in this block belongs to the run.
+        """What runs in this block belongs to the run; where no span is current any more, it goes on with the run's.
 
         It must never be left open across the ``yield`` of a generator: whoever reads that one would run in it.
         """
         run_token = RUN.set(self.run)
-        token = otel_context.attach(self._context) if self._context is not None else None
+        context = self._context
+        if context is None and not trace.get_current_span().get_span_context().is_valid:
+            context = trace.set_span_in_context(self.run.span)
+        token = otel_context.attach(context) if context is not None else None
         try:
             yield
         finally:

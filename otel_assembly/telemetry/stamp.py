@@ -164,10 +164,12 @@ def _leave(span: Any) -> None:
         watch.leave()
 
 
-def is_under(span: Any, parent: Span) -> bool:
-    """Whether a span is a child of another."""
-    of = getattr(span, "parent", None)
-    return of is not None and of.span_id == parent.get_span_context().span_id
+def is_opened_since(span: Any, earlier: Any) -> bool:
+    """Whether a span of the same trace began after another."""
+    began, other = getattr(span, "start_time", None), getattr(earlier, "start_time", None)
+    if began is None or other is None or began <= other:
+        return False
+    return bool(span.get_span_context().trace_id == earlier.get_span_context().trace_id)
 
 
 class StampingProcessor:
@@ -178,8 +180,8 @@ class StampingProcessor:
         self._lock = new_lock()
         self._waiting: OrderedDict[tuple[int, int], Stamp] = OrderedDict()
 
-    def await_call(self, parent: Span, running: Span, stamp: Stamp) -> None:
-        """Stamp the next model call under this parent; or the parent, or what runs in it, if that says it is one."""
+    def await_call(self, parent: Span, opened: Span | None, stamp: Stamp) -> None:
+        """Stamp the next model call under this parent; or it, or what has opened since, if that says it is one."""
         key = _key(parent.get_span_context())
         _MADE.set(key)
         with self._lock:
@@ -193,8 +195,8 @@ class StampingProcessor:
             if len(self._waiting) > _WAITING:
                 self._waiting.popitem(last=False)
         self._watch(parent, key)
-        if is_under(running, parent):
-            self._watch(running, key)
+        if opened is not None:
+            self._watch(opened, key)
 
     def _watch(self, span: Any, key: tuple[int, int]) -> None:
         while hasattr(span, "__wrapped__"):  # by another instrumentation: what takes attributes is inside

@@ -12,9 +12,11 @@ from otel_assembly.tokens.vocabulary import shared_encoding
 
 if TYPE_CHECKING:
     from otel_assembly.tokens.fast import FastTiktokenCounter
-    from otel_assembly.tokens.prices import Cost, InputPrice, input_price
+    from otel_assembly.tokens.prices import Cost, InputPrice, context_window, input_price
 
-__getattr__, __dir__ = face(__name__, homes({"fast": "FastTiktokenCounter", "prices": "Cost InputPrice input_price"}))
+__getattr__, __dir__ = face(
+    __name__, homes({"fast": "FastTiktokenCounter", "prices": "Cost InputPrice context_window input_price"})
+)
 
 __all__ = [
     "CalibratedCounter",
@@ -27,6 +29,7 @@ __all__ = [
     "TiktokenCounter",
     "TokenCounter",
     "TokenMeter",
+    "context_window",
     "counter_for",
     "input_price",
     "shared_encoding",

@@ -104,7 +104,7 @@ class CalibratedCounter:
                 return False
             self._samples.append(sample)
             self._learned = _median(self._samples, self.ratio)
-            if abs(self._learned - self.ratio) > _TOLERANCE * self.ratio:
+            if abs(self._learned - self.ratio) > _TOLERANCE * min(self._learned, self.ratio):
                 # The ratio before the generation: who sees the new generation must never count with the old ratio.
                 self.ratio = self._learned
                 self._settle()

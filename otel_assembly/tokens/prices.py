@@ -1,6 +1,6 @@
-"""What a model's input costs, as the package `genai-prices` knows it; nothing is fetched.
+"""What a model's input costs, and how much of it there may be, as `genai-prices` knows it; nothing is fetched.
 
-What that package brings along is read when the first price is asked for, once in a process.
+What that package brings along is read when the first model is asked for, once in a process.
 """
 
 from __future__ import annotations
@@ -70,26 +70,49 @@ def input_price(model: str) -> InputPrice | None:
     Of ``provider/model`` the provider's price counts. A name behind a provider that is unknown has none: what a server
     of one's own costs, no list says.
     """
+    found = _listed(model)
+    if found is None:
+        return None
+    try:
+        uncached = _rates(found.model_price.input_mtok)
+        cached = _rates(found.model_price.cache_read_mtok) or uncached
+    except Exception as error:  # noqa: BLE001  # a price that cannot be read is a price that is not known
+        _logger.debug("the price of a model could not be read: %s", type(error).__name__)
+        return None
+    return InputPrice(uncached, cached) if uncached else None
+
+
+@lru_cache(_KEPT_MODELS)
+def context_window(model: str) -> int | None:
+    """How many tokens a model takes at most; None where nobody knows, or `genai-prices` is not installed.
+
+    The name is read as `input_price` reads it. Some windows in the list are round numbers, and of some models the reply
+    has to fit in as well: whoever knows better says so, with ``model_window``.
+    """
+    window = getattr(getattr(_listed(model), "model", None), "context_window", None)
+    return window if isinstance(window, int) and window > 0 else None
+
+
+@lru_cache(_KEPT_MODELS)
+def _listed(model: str) -> Any:
+    """What the list says of a model, by the likeliest meaning of its name that it knows; None where it knows none."""
     find = _finder()
     if find is None:
         return None
     for provider, name in _readings(model.strip()):
         try:
-            found = find(name, provider)
-            uncached = _rates(found.input_mtok)
-            cached = _rates(found.cache_read_mtok) or uncached
+            return find(name, provider)
         except LookupError:
             continue
-        except Exception as error:  # noqa: BLE001  # a price that cannot be read is a price that is not known
-            _logger.debug("the price of a model could not be read: %s", type(error).__name__)
+        except Exception as error:  # noqa: BLE001  # what cannot be read is not known
+            _logger.debug("a model could not be looked up: %s", type(error).__name__)
             return None
-        return InputPrice(uncached, cached) if uncached else None
     return None
 
 
 @cache
 def _finder() -> Callable[[str, str | None], Any] | None:
-    """Finds the prices of a provider's model; None without the package that knows them."""
+    """Finds a provider's model in the list; None without the package that brings it."""
     try:
         with _importing:
             from genai_prices import Usage, calc_price
@@ -97,7 +120,7 @@ def _finder() -> Callable[[str, str | None], Any] | None:
         _logger.debug("no prices are known: %s", type(error).__name__)
         return None
     nothing = Usage(input_tokens=0, output_tokens=0)
-    return lambda name, provider: calc_price(nothing, name, provider_id=provider).model_price
+    return lambda name, provider: calc_price(nothing, name, provider_id=provider)
 
 
 def _readings(model: str) -> Iterator[tuple[str | None, str]]:

@@ -79,6 +79,12 @@ def test_variants_stand_side_by_side(otel_assembly, conversations, tmp_path):
     assert "turns that overflow" in text
 
 
+def test_both_ends_of_a_conversation_can_be_replayed(otel_assembly, conversations):
+    ran = otel_assembly("replay", conversations, "--policies", "head_and_tail:head=2:tail=4", "--json")
+    assert ran.status == 0
+    assert ran.json["tokens_out"] < ran.json["tokens_in"]
+
+
 def test_two_variants_of_one_name_are_told_apart(otel_assembly, conversations):
     rows = otel_assembly("replay", conversations, "--budget", 400, "--budget", 400, "--json").json
     assert [row["name"] for row in rows] == ["budget-400", "budget-400#2"]

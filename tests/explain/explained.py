@@ -51,7 +51,12 @@ def _wide(entry):
     if not isinstance(entry, dict):
         return entry
     ((name, settings),) = entry.items()
-    parameter = {"sliding_window": "max_events", "token_budget": "max_tokens", "budget": "window"}[name]
+    parameter = {
+        "sliding_window": "max_events",
+        "head_and_tail": "tail",
+        "token_budget": "max_tokens",
+        "budget": "window",
+    }[name]
     return {name: {**settings, parameter: 100_000}}
 
 

@@ -35,7 +35,13 @@ allocators = st.builds(
     st.integers(20, 260),
     st.sampled_from([0, 10, 40]),
 )
-limits = st.one_of(windows, budgets, allocators)
+ends = st.builds(
+    lambda head, tail, note: {"head_and_tail": {"head": head, "tail": tail, "transparent": note}},
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.booleans(),
+)
+limits = st.one_of(windows, budgets, allocators, ends)
 chains = st.lists(st.one_of(limits, st.just("conversation")), min_size=1, max_size=3)
 
 

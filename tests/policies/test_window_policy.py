@@ -92,6 +92,13 @@ async def test_nothing_is_dropped_and_nothing_noted_within_the_limit():
     assert kept == events
 
 
+async def test_a_window_that_cuts_nothing_notes_nothing_where_an_abandoned_call_is_left_out():
+    events = conversation("ask", "call a", "ask", "say", "ask")
+    prompts, kept = await SlidingWindowPolicy(5, transparent=True).apply(["be brief"], events, Context())
+    assert prompts == ["be brief"]
+    assert kept == [events[0], *events[2:]]
+
+
 async def test_a_transparent_window_says_what_it_shows():
     prompts, _ = await SlidingWindowPolicy(2, transparent=True).apply(
         ["be brief"], conversation("ask", "say", "ask", "say", "ask"), Context()

@@ -24,6 +24,7 @@ from otel_assembly import (
     Context,
     ContextOverflowError,
     ConversationPolicy,
+    HeadAndTailPolicy,
     History,
     SlidingWindowPolicy,
     TokenBudgetPolicy,
@@ -44,6 +45,7 @@ LONG = settings(QUICK, max_examples=10_000, derandomize=False)
 windows = st.integers(1, 12).flatmap(
     lambda most: st.builds(SlidingWindowPolicy, st.just(most), transparent=st.booleans(), stride=st.integers(1, most))
 )
+ends = st.builds(HeadAndTailPolicy, st.integers(1, 6), st.integers(1, 8), transparent=st.booleans())
 overflow_choices = st.sampled_from(["raise", "drop"])
 steps = st.sampled_from([0, 0, 5, 40])
 budgets = st.builds(
@@ -60,7 +62,7 @@ allocators = st.builds(
     step_tokens=steps,
     on_overflow=overflow_choices,
 )
-reducers = st.one_of(st.builds(ConversationPolicy), windows, budgets, allocators)
+reducers = st.one_of(st.builds(ConversationPolicy), windows, ends, budgets, allocators)
 chains = st.lists(reducers, min_size=1, max_size=3)
 
 

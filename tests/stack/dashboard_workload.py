@@ -133,6 +133,7 @@ class Process:
             middleware = [SummarizationMiddleware(model, trigger=("messages", 100))]
             agent = create_agent(model, [], middleware=middleware, name=agent_name)
             await agent.ainvoke({"messages": [("user", "Is my parcel on its way?")]})
+            self.turns += 1
             self.traces += 1
         finally:
             uninstrument("langchain")

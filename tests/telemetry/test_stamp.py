@@ -368,6 +368,31 @@ async def test_a_provider_whose_spans_cannot_be_looked_at_is_let_pass(recorder, 
     assert not recorder.metrics.get("assembly.telemetry.errors")
 
 
+@pytest.mark.parametrize("named", ["at once", "late"])
+async def test_a_call_that_opens_deeper_while_its_prompt_is_prepared_is_stamped(recorder, tracer, named):
+    """As where an agent compresses its history before a step whose span is around the model's."""
+    observed = ObservedAssembler("pretend", recorder=recorder.recorder)
+    with tracer.start_as_current_span("turn"):
+        for _ in range(2):
+            assembly = observed.begin(None, conversation("ask", "answer", "ask"))
+            with assembly.step("trim", kind="reduction") as step:
+                step.out(assembly.events[1:])
+            said = {"gen_ai.operation.name": "chat"} if named == "at once" else {}
+            with tracer.start_as_current_span("step"), tracer.start_as_current_span("deep", attributes=said) as span:
+                assembly.end()
+                if named == "late":
+                    name_late(span, NAMES["OpenLLMetry"])
+    assert stamps(recorder, "deep") == ids(recorder)
+
+
+async def test_a_model_call_that_stands_around_the_whole_agent_is_not_its_prompts(recorder, tracer):
+    observed = ObservedAssembler("pretend", recorder=recorder.recorder)
+    with chat(tracer), tracer.start_as_current_span("turn"):
+        assembly = observed.begin(None, conversation("ask"))
+        assembly.end()
+    assert stamps(recorder) == [None]
+
+
 async def test_a_call_that_opens_while_its_prompt_is_prepared_may_name_itself_later_still(recorder, tracer):
     """As where a framework's middleware opens the span before the last step of the assembly is done."""
     observed = ObservedAssembler("pretend", recorder=recorder.recorder)

@@ -100,11 +100,14 @@ def frameworks():
     trace.set_tracer_provider(provider)
     LangChainInstrumentor().instrument()
     before = is_reading()
+    from langchain_core.language_models import FakeListChatModel
     from langchain_core.messages import HumanMessage, trim_messages
 
     after = is_reading()
     threading.Timer(0.05, GO.set).start()
-    trim_messages([HumanMessage("a"), HumanMessage("b")], max_tokens=1, token_counter=len, strategy="last")
+    talk = [HumanMessage("a"), HumanMessage("b")]
+    kept = trim_messages(talk, max_tokens=1, token_counter=len, strategy="last")
+    FakeListChatModel(responses=["yes"]).invoke(kept)
     return before, after, [span.name for span in memory.get_finished_spans()], *elsewhere()
 
 

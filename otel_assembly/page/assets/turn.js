@@ -40,7 +40,8 @@ function signalLine(signal, turn) {
   if (signal.severity) said.push(signal.severity);
   if (signal.cause) said.push(words(signal.cause));
   if (signal.policy) said.push(`by ${signal.policy}`);
-  if (signal.tokens !== undefined) said.push(`${count(signal.tokens)} tokens over${turn.budget ? ` the budget of ${count(turn.budget)}` : ""}`);
+  const limit = signal.cause === "window" ? turn.window && ` the model's ${count(turn.window)}` : turn.budget && ` the budget of ${count(turn.budget)}`;
+  if (signal.tokens !== undefined) said.push(`${count(signal.tokens)} tokens over${limit || ""}`);
   if (signal.source) said.push(`from ${signal.source}`);
   if (signal.after) said.push("after this turn");
   if (signal.untold) said.push(`${signal.count > 1 ? `${signal.count} of them, ` : ""}counted here; what it says is not in these spans`);
@@ -146,6 +147,7 @@ function headFacts(ledger, turn, place) {
     fact("Events", turn.eventsIn === undefined ? `unknown → ${count(turn.eventsOut)}` : `${count(turn.eventsIn)} → ${count(turn.eventsOut)}`),
     turn.dropped ? fact("Left out", plural(turn.dropped, "item"), el("span", { class: "dim" }, `, ${plural(turn.droppedTokens, "token")}`)) : null,
     turn.compacted ? fact("Compacted", plural(turn.compacted, "item"), el("span", { class: "dim" }, `, ${plural(turn.compactedTokens, "token")}`)) : null,
+    turn.window ? fact("Model's window", `${count(turn.window)} tokens`, turn.unsent ? null : el("span", { class: "dim" }, `, ${percent(turn.out ?? 0, turn.window)} full`)) : null,
     put > 0 ? fact("Put in", plural(put, "token"), el("span", { class: "dim" }, ", by policies")) : null,
     turn.fixed !== undefined ? fact("Fixed", `${count(turn.fixed)} tokens`) : null,
     prefixOf(ledger, turn, place),

@@ -1,0 +1,94 @@
+"""`HeadAndTailPolicy`: a limit by count that keeps how a conversation began, and its newest events."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from otel_assembly.decision import Outcome, Overflow
+from otel_assembly.errors import ConfigurationError
+from otel_assembly.history.edited import Edited
+from otel_assembly.history.tool_pairs import broken_atoms
+from otel_assembly.history.view import complement, runs_of
+from otel_assembly.policies.base import DecidingPolicy, PolicyLimit, as_view, at_least, leading, orphan_verdicts
+from otel_assembly.policies.window import keep_newest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from otel_assembly.context import Context
+    from otel_assembly.history.view import View
+
+
+class HeadAndTailPolicy(DecidingPolicy):
+    """Keeps the first `head` and the last `tail` events (as in AutoGen), whole tool calls, and the newest user request.
+
+    System messages that lead the events are prompts: they stay and do not count. The newest user request and a call
+    that awaits an approval stay, and take a place of the tail. The newest tool call with its results stays even past
+    the limit; the outcome is then overflowed, with no error. Nothing is kept of a tool call at the end of the head
+    whose results are behind it, nor of results whose call is in front of the tail.
+
+    Args:
+        head: The most events to keep from the beginning.
+        tail: The most events to keep from the end.
+        transparent: Append a note to the prompts when something was dropped.
+        note: Makes an event that stands where the first of what is left out between the ends stood, of the number of
+            all that are left out; None for no such event.
+
+    Raises:
+        ConfigurationError: A limit below 1; or a note that is no function.
+    """
+
+    name: str = "head_and_tail"
+    limit: ClassVar[PolicyLimit | None] = PolicyLimit("tail", "events", beside="head")
+    replayable: ClassVar[bool] = True
+
+    def __init__(
+        self, head: int, tail: int, transparent: bool = False, note: Callable[[int], Any] | None = None
+    ) -> None:
+        self.head = at_least(self.name, "head", head)
+        self.tail = at_least(self.name, "tail", tail)
+        self.transparent = bool(transparent)
+        if note is not None and not callable(note):
+            raise ConfigurationError(f"{self.name}: note must be a function of the number left out, got {note!r}")
+        self._note = note
+
+    @property
+    def only_in_code(self) -> str:
+        """``note``, where there is one."""
+        return "note" if self._note is not None else ""
+
+    async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
+        """Return both ends."""
+        view = as_view(events)
+        first = min(len(view), leading(view) + self.head)
+        kept, verdicts, over = keep_newest(view, first, self.tail)
+        if lost := _halves(view, kept):
+            verdicts += orphan_verdicts(kept, lost)
+            kept = kept.pick(complement(len(kept), [(at, at + 1) for at in sorted(map(kept.index_of, lost))])).mended()
+        overflow = over and Overflow(self.head + over.budget, self.head + over.needed, over.cause, over.unit)
+        in_full = len(kept) == len(view) or len(view) <= first + self.tail
+        if self.transparent and not in_full:
+            prompts = [*prompts, f"[{self.name}] Showing {len(kept)} of {len(view)} events, the first and the last."]
+        outcome = Outcome(prompts, kept, verdicts, overflow=overflow)
+        if self._note is None or in_full:
+            return outcome
+        places = map(view.index_of, kept.positions())
+        gap = next((index for index, place in enumerate(places) if index != place), len(kept))
+        return with_event(outcome, kept, gap, self._note(len(view) - len(kept)))
+
+
+def with_event(outcome: Outcome, kept: View, index: int, event: Any) -> Outcome:
+    """An outcome that lets out an event beside what is kept, in front of that at an index."""
+    events, positions = list(kept), list[int | None](kept.positions())
+    events.insert(index, event)
+    positions.insert(index, None)
+    return replace(outcome, events=Edited(kept, events, positions))
+
+
+def _halves(view: View, kept: View) -> set[int]:
+    """The kept positions of atoms that the head ends in: what restates a call may be out, and the call not."""
+    pairing = view.history.pairing
+    cut = [pairing.members(atom) for atom in broken_atoms(pairing, runs_of(kept))]
+    halves = (members for members in cut if any(view.holds(at) and not kept.holds(at) for at in members))
+    return {position for members in halves for position in members if kept.holds(position)}
