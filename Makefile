@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-stack test-upstream test-matrix stack coverage lint format dashboards docs pictures dist bench soak clean
+.PHONY: help demo test test-long test-stack test-upstream test-matrix test-releases stack coverage lint format dashboards docs pictures dist bench soak clean
 
 help:
 	@echo "make demo       an unmodified AG2 agent whose context overflows, with its spans, in your terminal"
@@ -14,7 +14,8 @@ help:
 	@echo "make test-long  what takes longer: properties with 10,000 cases"
 	@echo "make test-stack  the real Collector, Jaeger, Prometheus and Alertmanager, built with Go, no Docker"
 	@echo "make test-upstream  the frameworks' own tests, without us and with us"
-	@echo "make test-matrix    the frameworks' oldest and newest releases, other vendors' instrumentors, and each Python that is here"
+	@echo "make test-matrix    the frameworks' newest releases, other vendors' instrumentors, and each Python that is here"
+	@echo "make test-releases  the frameworks' oldest releases, and those between"
 	@echo "make stack      start those servers and say where they answer"
 	@echo "make coverage   the tests, and what they do not reach"
 	@echo "make lint       ruff, mypy --strict, the direction of imports, generated pages"
@@ -66,6 +67,9 @@ test-upstream: $(VENV)/.dev
 test-matrix: $(VENV)/.dev
 	$(BIN)/python scripts/version_matrix.py
 
+test-releases: $(VENV)/.dev
+	$(BIN)/python scripts/version_matrix.py --earlier
+
 coverage: $(VENV)/.dev
 	$(BIN)/coverage run -m pytest --ignore tests/stack -m "not slow"
 	$(BIN)/coverage report
@@ -104,4 +108,4 @@ soak: $(VENV)/.runtime
 	$(BIN)/python -m benchmarks.soak $(SOAK)
 
 clean:
-	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .hypothesis .coverage dist build
+	rm -rf $(VENV) .bench .environments .mypy_cache .ruff_cache .hypothesis .coverage dist build

@@ -20,7 +20,6 @@ SYSTEM = "You keep the minutes of a long meeting."
 async def main() -> None:
     context = AssembledChatCompletionContext(
         [AlertPolicy(), BudgetPolicy(window=600, output_reserve=200)],
-        prompts=[SYSTEM],  # AutoGen adds it behind our back: the budget has to know of it
         model="gpt-4o",
         agent_name="minutes",
     )

@@ -1,38 +1,176 @@
-"""A pytest plugin for the frameworks' own tests: everything is instrumented, and an SDK records it."""
+"""A pytest plugin for the frameworks' own tests: everything is instrumented, and an SDK records it.
+
+It counts the model calls where the framework's clients themselves begin, behind whatever we hook, and of each test
+whether as many assemblies were told.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import pytest
+import wrapt
+from opentelemetry import trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 import otel_assembly
+from otel_assembly.instrumentation import Following, Instrumentation, bound, within
 
-spans = InMemorySpanExporter()
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    from opentelemetry.sdk.trace import ReadableSpan
+
+#: Of each framework, the classes whose methods are the calls: the module that is waited for, the class, the methods.
+CLIENTS = {
+    "ag2": [("ag2.config.client", "LLMClient", ("__call__",))],
+    "agent_framework": [("agent_framework._clients", "BaseChatClient", ("_inner_get_response",))],
+    "agentscope": [("agentscope.model._base", "ChatModelBase", ("_call_api",))],
+    "autogen": [("autogen_core.models", "ChatCompletionClient", ("create", "create_stream"))],
+    "langchain": [
+        (
+            "langchain_core.language_models.chat_models",
+            "BaseChatModel",
+            ("_generate", "_agenerate", "_stream", "_astream"),
+        )
+    ],
+    "pydantic_ai": [("pydantic_ai.models", "Model", ("request", "request_stream"))],
+}
+
+#: Of each framework, the classes whose clients hand on what they are given: the one behind them is the client.
+HAND_ON = {"pydantic_ai": {"WrapperModel", "FallbackModel"}}
+
+
+def _asks_for_a_job(model: Any, messages: Any, *_: Any, **__: Any) -> str | None:
+    last = messages[-1] if messages else None
+    if getattr(last, "state", "") != "suspended" or model.continuation_delay(last) is None:
+        return None
+    return "a job that runs at the provider is asked whether it is done"
+
+
+#: Of each framework, why a client's call calls no model: from the client and what it is called with.
+NO_CALLS = {"pydantic_ai": _asks_for_a_job}
+
+#: The names of assemblies that no model is called with.
+CARES = {"compaction", "aggregation"}
+
+
+@dataclass
+class Seen:
+    """What one run of a suite came to.
+
+    Attributes:
+        assemblies: Assemblies that were told for a model call.
+        calls: Model calls, those of summarisers left out.
+        summaries: Model calls of summarisers, each an attempt inside of an assembly.
+        untold: Of tests with more calls than assemblies, how many are missing.
+        reasons: Why clients were called without that being a model call, and how often.
+        failures: How often our telemetry failed.
+    """
+
+    assemblies: int = 0
+    calls: int = 0
+    summaries: int = 0
+    failures: int = 0
+    untold: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
+
+
+class Counting(SpanProcessor):
+    """Counts assemblies as they end; of the care of a history, no model is called with what it comes to."""
+
+    def on_end(self, span: ReadableSpan) -> None:
+        cares = (span.attributes or {}).get("assembly.name") in CARES
+        seen.assemblies += span.name == "assemble_context" and not cares
+
+
+seen = Seen()
 metrics = InMemoryMetricReader()
+#: A client that calls another one, or itself by another method, is one call.
+inside: ContextVar[bool] = ContextVar("inside", default=False)
+
+
+class Called:
+    """One call of a client, which is counted as it begins; in a stream, each step of it is inside."""
+
+    def __init__(self) -> None:
+        self._began = False
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """The client runs in this block."""
+        if not self._began:
+            self._began = True
+            summarises = getattr(trace.get_current_span(), "name", "").startswith("compact_block")
+            seen.summaries += summarises
+            seen.calls += not summarises
+        with bound(inside, True):
+            yield
+
+    def end(self, error: BaseException | None = None) -> None:
+        """The call is over."""
+
+
+def counted(original: Callable[..., Any], _owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
+    """A client's method, which is counted as it begins."""
+    framework = os.environ["UPSTREAM_FRAMEWORK"]
+    hand_on, no_call = HAND_ON.get(framework, set()), NO_CALLS.get(framework)
+
+    def called(_: Instrumentation, client: Any, *args: Any, **kwargs: Any) -> Called | None:
+        if inside.get() or hand_on & {one.__name__ for one in type(client).__mro__}:
+            return None
+        reason = no_call(client, *args, **kwargs) if no_call is not None else None
+        if reason is not None:
+            seen.reasons[reason] = seen.reasons.get(reason, 0) + 1
+            return None
+        return Called()
+
+    return within(called)(original, instrumentation)
 
 
 def pytest_configure() -> None:
     """Instrument before any test module is imported."""
+    framework = os.environ["UPSTREAM_FRAMEWORK"]
     tracer_provider = TracerProvider()
-    tracer_provider.add_span_processor(SimpleSpanProcessor(spans))
-    otel_assembly.instrument(
-        os.environ["UPSTREAM_FRAMEWORK"],
-        tracer_provider=tracer_provider,
-        meter_provider=MeterProvider([metrics]),
-    )
+    tracer_provider.add_span_processor(Counting())
+    providers = {"tracer_provider": tracer_provider, "meter_provider": MeterProvider([metrics])}
+    counting = Instrumentation("upstream")
+    for module, name, methods in CLIENTS[framework]:
+
+        def count(made: ModuleType, name: str = name, methods: tuple[str, ...] = methods) -> None:
+            for method in methods:
+                Following(method, counted).tree(getattr(made, name), counting)
+
+        wrapt.register_post_import_hook(count, module)
+    # The clients are counted inside of what we wrap them in.
+    counting.listening = lambda: True  # type: ignore[method-assign]
+    otel_assembly.instrument(framework, **providers)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Compare the calls of a test with its assemblies."""
+    calls, assemblies = seen.calls, seen.assemblies
+    result = yield
+    missing = (seen.calls - calls) - (seen.assemblies - assemblies)
+    if missing > 0:
+        seen.untold[item.nodeid] = missing
+    return result
 
 
 def pytest_unconfigure() -> None:
-    """Say how many assemblies were recorded, and how often our telemetry failed."""
-    assemblies = sum(span.name == "assemble_context" for span in spans.get_finished_spans())
+    """Write down what was seen."""
     data = metrics.get_metrics_data()
-    failures = sum(
+    seen.failures = sum(
         int(point.value)
         for resource in (data.resource_metrics if data is not None else ())
         for scope in resource.scope_metrics
@@ -40,4 +178,4 @@ def pytest_unconfigure() -> None:
         if metric.name == "assembly.telemetry.errors"
         for point in metric.data.data_points
     )
-    Path(os.environ["UPSTREAM_SEEN"]).write_text(f"{assemblies} {failures}\n", encoding="utf-8")
+    Path(os.environ["UPSTREAM_SEEN"]).write_text(json.dumps(asdict(seen)), encoding="utf-8")

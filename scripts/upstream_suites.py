@@ -1,7 +1,8 @@
 """Run the frameworks' own tests without us and with us, and compare their outcomes, test by test.
 
 The tests come from the frameworks' source distributions, or from a checkout that is named. Each suite runs in a virtual
-environment of its own, twice; in the second run a pytest plugin instruments everything, with an SDK that records.
+environment of its own, twice; in the second run a pytest plugin instruments everything, with an SDK that records, and
+counts the model calls: each must have had its assembly.
 
     python scripts/upstream_suites.py                    # all whose source distribution carries tests
     python scripts/upstream_suites.py langchain
@@ -11,8 +12,8 @@ environment of its own, twice; in the second run a pytest plugin instruments eve
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -140,7 +141,15 @@ SUITES = (
                 "agent_structured_output",
                 "compress_context",
                 "compress_tool_result",
+                "hitl_external_execution",
+                "hitl_mixed",
+                "hitl_user_confirmation",
                 "middleware",
+                "middleware_background_acting",
+                "middleware_budget",
+                "middleware_filesystem_memory",
+                "model_base",
+                "model_count_tokens",
                 "tracing",
             )
         ),
@@ -152,9 +161,108 @@ SUITES = (
         "ag2",
         "ag2==1.2.1",
         "ag2",
-        ("test/test_assembly.py", "test/policies"),
+        tuple(
+            f"test/{name}.py"
+            for name in (
+                "agent/test_concurrent_asks",
+                "agent/test_usage",
+                "middleware/builtins/test_history_limiter",
+                "middleware/test_agent_turns",
+                "middleware/test_llm_call",
+                "test_assembly",
+                "test_compact",
+            )
+        ),
         ("ag2[openai]==1.2.1", "pytest", "pytest-asyncio", "dirty-equals"),
         ("-o", "asyncio_mode=auto"),
+        checkout=True,
+    ),
+    Suite(
+        "pydantic-ai",
+        "pydantic-ai-slim==2.33.0",
+        "pydantic_ai",
+        tuple(
+            f"tests/{name}.py"
+            for name in (
+                "test_agent",
+                "test_capabilities",
+                "test_direct",
+                "test_history_processor",
+                "test_run_cancellation",
+                "test_streaming",
+                "test_tools",
+                "test_usage_limits",
+                "models/test_fallback",
+                "models/test_instrumented",
+                "models/test_model_function",
+                "models/test_model_test",
+            )
+        ),
+        (
+            "pydantic-ai-slim[anthropic,logfire,openai]==2.33.0",
+            "blockbuster>=1.5.26,<1.6",
+            "clai==2.33.0",
+            "dirty-equals>=0.9",
+            "httpx>=0.27",
+            "httpx2",
+            "inline-snapshot>=0.32.5",
+            "pydantic-evals==2.33.0",
+            "pytest>=9.0.3",
+            "pytest-mock>=3.14",
+            "pytest-recording>=0.13.2",
+        ),
+        # Each of them compares every attribute of a model call's span, which we stamp.
+        (
+            "--deselect=tests/models/test_fallback.py::test_all_failed_instrumented",
+            "--deselect=tests/models/test_instrumented.py::test_instrumented_model_stream",
+            "--deselect=tests/models/test_instrumented.py::test_instrumented_model_stream_break",
+            "--deselect=tests/models/test_instrumented.py::test_response_cost_error",
+        ),
+        checkout=True,
+    ),
+    Suite(
+        "agent-framework",
+        "agent-framework-core==1.13.0",
+        "agent_framework",
+        (
+            *(
+                f"tests/core/test_{name}.py"
+                for name in (
+                    "agents",
+                    "as_tool_kwargs_propagation",
+                    "clients",
+                    "compaction",
+                    "function_invocation_logic",
+                    "harness_agent",
+                    "harness_background_agents",
+                    "harness_loop",
+                    "harness_memory",
+                    "harness_tool_approval",
+                    "middleware",
+                    "middleware_context_result",
+                    "middleware_with_agent",
+                    "middleware_with_chat",
+                    "observability",
+                    "sessions",
+                    "telemetry",
+                    "types",
+                )
+            ),
+            "tests/workflow",
+        ),
+        (
+            "agent-framework-openai",
+            "agent-framework-orchestrations",
+            "agent-framework-tools",
+            "aiohttp",
+            "graphviz",
+            "mcp>=1.24,<2",
+            "opentelemetry-sdk",
+            "pytest",
+            "pytest-asyncio",
+            "pytest-timeout",
+        ),
+        ("-m", "not integration"),
         checkout=True,
     ),
 )
@@ -165,7 +273,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(suite.name for suite in SUITES))
     parser.add_argument("--checkout", type=Path, help="where a suite's sources are that its release does not carry")
-    parser.add_argument("--work", type=Path, help="keep environments and sources here (default: a temporary folder)")
+    parser.add_argument("--work", type=Path, help="keep sources and reports here (default: a temporary folder)")
     given = parser.parse_args()
     unknown = set(given.suites) - {suite.name for suite in SUITES}
     if unknown:
@@ -174,12 +282,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         work = (given.work or Path(temporary)).absolute()
         work.mkdir(parents=True, exist_ok=True)
-        failed = []
-        for suite in chosen:
-            if not compare(suite, work, given.checkout):
-                failed.append(suite.name)
-            if given.work is None:
-                shutil.rmtree(work / f"venv-{suite.name}")  # each takes half a gigabyte and more
+        failed = [suite.name for suite in chosen if not compare(suite, work, given.checkout)]
     if failed:
         print(f"differing: {', '.join(failed)}")
     return 1 if failed else 0
@@ -187,27 +290,36 @@ def main() -> int:
 
 def compare(suite: Suite, work: Path, checkout: Path | None) -> bool:
     """Run a suite twice, and print what came of it."""
-    python = environment(work / f"venv-{suite.name}", (suite.distribution, *suite.needs), "otlp")
     sources = checkout.absolute() if suite.checkout and checkout is not None else unpacked(suite, work)
-    seen = work / f"{suite.name}-seen.txt"
+    written = work / f"{suite.name}-seen.json"
+    with environment(f"suite {suite.name}", (suite.distribution, *suite.needs), "otlp") as python:
 
-    def once() -> tuple[dict[str, str], dict[str, str]]:
-        without = outcomes(suite, python, sources, work / f"{suite.name}-without.xml", instrumented=False)
-        with_us = outcomes(suite, python, sources, work / f"{suite.name}-with.xml", instrumented=True, seen=seen)
-        return without, with_us
+        def once() -> tuple[dict[str, str], dict[str, str]]:
+            without = outcomes(suite, python, sources, work / f"{suite.name}-without.xml", instrumented=False)
+            report = work / f"{suite.name}-with.xml"
+            return without, outcomes(suite, python, sources, report, instrumented=True, seen=written)
 
-    without, with_us = once()
-    changed = differing(without, with_us)
-    if changed:  # some of them are a matter of timing: what differs because of us differs again
-        changed &= differing(*once())
-    assemblies, failures = (int(word) for word in seen.read_text().split())
+        without, with_us = once()
+        changed = differing(without, with_us)
+        if changed:  # some of them are a matter of timing: what differs because of us differs again
+            changed &= differing(*once())
+    seen = json.loads(written.read_text(encoding="utf-8"))
     counts = ", ".join(f"{number} {outcome}" for outcome, number in sorted(Counter(without.values()).items()))
-    print(f"{suite.distribution}: {counts or 'no tests'}; with us {assemblies} assemblies recorded", flush=True)
+    missing = sum(seen["untold"].values())
+    print(
+        f"{suite.distribution}: {counts or 'no tests'}; with us {seen['calls']} model calls, "
+        f"{seen['calls'] - missing} of them with an assembly, and {seen['summaries']} of summarisers",
+        flush=True,
+    )
     for test in sorted(changed):
         print(f"  {test}: {without.get(test, 'not run')} without us, {with_us.get(test, 'not run')} with us")
-    if failures:
-        print(f"  {failures} failures of our own telemetry")
-    return not changed and not failures and bool(without) and assemblies > 0
+    for test, number in seen["untold"].items():
+        print(f"  {test}: {number} model calls without an assembly")
+    for reason, number in seen["reasons"].items():
+        print(f"  {reason}: {number} times, which is no model call")
+    if seen["failures"]:
+        print(f"  {seen['failures']} failures of our own telemetry")
+    return not changed and not missing and not seen["failures"] and bool(without) and seen["assemblies"] > 0
 
 
 def differing(without: dict[str, str], with_us: dict[str, str]) -> set[str]:

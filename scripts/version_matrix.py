@@ -1,9 +1,10 @@
-"""Run each framework's tests against the oldest and the newest releases that its hook tables speak of.
+"""Run each framework's tests against its newest release, or against the earlier ones that its hook tables speak of.
 
-Beside that, each in an environment of its own: the tests with other vendors' instrumentors, and the whole suite on
-every other Python that this machine has.
+Beside the newest ones, each in an environment of its own: the tests with other vendors' instrumentors, and the whole
+suite on every other Python that this machine has.
 
-python scripts/version_matrix.py              # all
+python scripts/version_matrix.py              # the newest of each, and all of that
+python scripts/version_matrix.py --earlier    # the oldest of each, and what lies between
 python scripts/version_matrix.py langchain
 python scripts/version_matrix.py beside
 python scripts/version_matrix.py python3.12
@@ -16,7 +17,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ TOOLS = ("pytest>=8.3", "pytest-asyncio>=1.0", "pytest-timeout>=2.3", "hypothesi
 
 FRAMEWORKS = ROOT / "tests" / "frameworks"
 
+#: Of each framework from the oldest to the newest.
 RELEASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "ag2": (("ag2[openai]==0.12.2",), ("ag2[openai]==0.14.0",), ("ag2[openai]==1.0.0",), ("ag2[openai]<2",)),
     "autogen": (
@@ -42,13 +43,20 @@ RELEASES: dict[str, tuple[tuple[str, ...], ...]] = {
         ("langchain==1.0.0", "langchain-core==1.0.0", "langgraph==1.0.0", "langgraph-prebuilt==1.0.0"),
         ("langchain<2", "langchain-core<2", "langgraph<2"),
     ),
+    # Each release of the harness is for one release of the framework.
+    "pydantic_ai": (("pydantic-ai-slim==2.0.0",), ("pydantic-ai-slim<3", "pydantic-ai-harness")),
+    "agent_framework": (("agent-framework-core==1.11.0",), ("agent-framework-core<2",)),
 }
 
 #: They are installed for no other tests, for they would instrument every program that is run there.
 INSTRUMENTORS = (
+    "logfire",
+    "loongsuite-instrumentation-agentscope",
+    "openinference-instrumentation-agent-framework",
     "openinference-instrumentation-autogen-agentchat",
     "openinference-instrumentation-langchain",
     "openinference-instrumentation-openai",
+    "openinference-instrumentation-pydantic-ai",
     "opentelemetry-instrumentation-langchain",
     "opentelemetry-instrumentation-openai",
 )
@@ -65,45 +73,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     pythons = {f"python{version}": version for version in PYTHONS}
     known = (*RELEASES, BESIDE, *pythons)
-    parser.add_argument("frameworks", nargs="*", choices=[[], *known], metavar="FRAMEWORK", help=", ".join(known))
-    parser.add_argument("--work", type=Path, help="keep the environments here (default: a temporary folder)")
+    parser.add_argument("names", nargs="*", choices=[[], *known], metavar="NAME", help=", ".join(known))
+    parser.add_argument("--earlier", action="store_true", help="all releases of the frameworks but the newest")
     given = parser.parse_args()
-    names = given.frameworks or [name for name in known if name != THIS_PYTHON]
-    with tempfile.TemporaryDirectory() as temporary:
-        work = (given.work or Path(temporary)).absolute()
-        cells = [(what, kept(run, folder, given.work)) for name in names for what, run, folder in cells_of(name, work)]
-        # Of a cell's tests one runs after the other, so that there are as many cells at once as processors.
-        with ThreadPoolExecutor(os.cpu_count()) as workers:
-            passed = list(workers.map(lambda cell: cell[1](), cells))
-        failed = [what for (what, _), holding in zip(cells, passed, strict=True) if not holding]
-        for name in (one for one in names if one in pythons):
-            run = partial(suite_passes, name, pythons[name], work / name, asked=bool(given.frameworks))
-            failed += [] if kept(run, work / name, given.work)() else [name]
+    names = given.names or [name for name in known if name != THIS_PYTHON]
+    cells = [cell for name in names for cell in cells_of(name, earlier=given.earlier)]
+    # Of a cell's tests one runs after the other, so that there are as many cells at once as processors.
+    with ThreadPoolExecutor(os.cpu_count()) as workers:
+        passed = list(workers.map(lambda cell: cell[1](), cells))
+    failed = [what for (what, _), holding in zip(cells, passed, strict=True) if not holding]
+    if not given.earlier:
+        asked = bool(given.names)
+        failed += [name for name in names if name in pythons and not suite_passes(name, pythons[name], asked=asked)]
     if failed:
         print("does not hold:", "; ".join(failed))
     return 1 if failed else 0
 
 
-def cells_of(name: str, work: Path) -> Iterator[tuple[str, Callable[[], bool], Path]]:
-    """The releases of a framework, or what runs beside other instrumentors: what it is, its tests, and their folder."""
-    if name == BESIDE:
-        yield name, partial(runs_beside, work / name), work / name
-    for number, release in enumerate(RELEASES.get(name, ())):
-        folder = work / f"{name}-{number}"
-        yield " ".join(release), partial(holds, name, release, folder), folder
-
-
-def kept(run: Callable[[], bool], folder: Path, where: Path | None) -> Callable[[], bool]:
-    """What runs in a folder, which then is thrown away unless it is to be kept: each takes half a gigabyte and more."""
-
-    def ran() -> bool:
-        try:
-            return run()
-        finally:
-            if where is None:
-                shutil.rmtree(folder, ignore_errors=True)
-
-    return ran
+def cells_of(name: str, *, earlier: bool) -> Iterator[tuple[str, Callable[[], bool]]]:
+    """The releases of a framework, or what runs beside other instrumentors: what it is, and its tests."""
+    *before, newest = RELEASES.get(name, ((),))
+    if name == BESIDE and not earlier:
+        yield name, runs_beside
+    for release in before if earlier else filter(None, (newest,)):
+        yield " ".join(release), partial(holds, name, release)
 
 
 def interpreter(version: str) -> Path | None:
@@ -118,41 +111,42 @@ def interpreter(version: str) -> Path | None:
     return None
 
 
-def suite_passes(name: str, version: str, folder: Path, *, asked: bool) -> bool:
+def suite_passes(name: str, version: str, *, asked: bool) -> bool:
     """Whether what `make test` runs passes on a Python; one that is not here fails only who asked for it."""
     base = interpreter(version)
     if base is None:
         print(f"{name}: not on this machine", flush=True)
         return not asked
-    python = environment(folder, (), "all,dev", base)
     options = ("--ignore=tests/stack", "-m", "not slow", "-n", "auto", "--dist", "worksteal")
-    return tests_pass(python, ROOT / "tests", name, *options)
+    with environment(name, (), "all,dev", base) as python:
+        return tests_pass(python, ROOT / "tests", name, *options)
 
 
-def holds(framework: str, release: tuple[str, ...], folder: Path) -> bool:
+def holds(framework: str, release: tuple[str, ...]) -> bool:
     """Whether every hook that the release should have takes, and the framework's tests pass on it."""
-    python = environment(folder, (*release, *TOOLS), "otlp,cli")
     variables = clean_environment()
-    doctor = [python, "-m", "otel_assembly.cli", "doctor"]
-    looked = subprocess.run(doctor, env=variables, capture_output=True, text=True, timeout=300, check=False)
-    found = next((line.strip() for line in looked.stdout.splitlines() if f" {framework} " in line), looked.stderr)
-    # The examples are written for the newest releases.
-    passed = tests_pass(
-        python,
-        FRAMEWORKS / framework,
-        f"{' '.join(release)}: {found}",
-        "--ignore-glob=*_examples.py",
-        "--ignore-glob=*_program.py",
-    )
+    with environment(" ".join(release), (*release, *TOOLS), "otlp,cli") as python:
+        doctor = [python, "-m", "otel_assembly.cli", "doctor"]
+        looked = subprocess.run(doctor, env=variables, capture_output=True, text=True, timeout=300, check=False)
+        found = next((line.strip() for line in looked.stdout.splitlines() if f" {framework} " in line), looked.stderr)
+        # The examples are written for the newest releases.
+        passed = tests_pass(
+            python,
+            FRAMEWORKS / framework,
+            f"{' '.join(release)}: {found}",
+            "--ignore-glob=*_examples.py",
+            "--ignore-glob=*_program.py",
+        )
     if looked.returncode and passed:
         print(looked.stdout)
     return not looked.returncode and passed
 
 
-def runs_beside(folder: Path) -> bool:
+def runs_beside() -> bool:
     """Whether programs run as they do alone where other vendors instrument them too, and we tell of them."""
-    python = environment(folder, (*INSTRUMENTORS, *TOOLS, "autogen-ext[openai]>=0.7,<0.8"), "all")
-    return tests_pass(python, FRAMEWORKS / BESIDE, "beside other instrumentors", "--timeout", "300")
+    requirements = (*INSTRUMENTORS, *TOOLS, "autogen-ext[openai]>=0.7,<0.8")
+    with environment(BESIDE, requirements, "all") as python:
+        return tests_pass(python, FRAMEWORKS / BESIDE, "beside other instrumentors", "--timeout", "300")
 
 
 def clean_environment() -> dict[str, str]:

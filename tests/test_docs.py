@@ -237,6 +237,16 @@ def test_the_readme_s_programs_run(tmp_path):
         assert "tokens" in done.stdout
 
 
+def test_the_instrumentor_that_the_docs_write_tells_what_they_show(tmp_path):
+    page = ROOT / "docs" / "instrumentation" / "writing-one.md"
+    programs = _blocks(page, "python")
+    names = [re.match(r"# (\w+\.py)\n", program)[1] for program in programs]
+    for name, program in zip(names, programs, strict=True):
+        (tmp_path / name).write_text(program, encoding="utf-8")
+    done = _run(f"python {names[-1]}", tmp_path, Path(sys.executable).parent, PYTHONPATH=str(ROOT))
+    assert (done.stdout, done.stderr) == (_blocks(page, "text")[0], "")
+
+
 def test_links_between_pages_lead_somewhere():
     for page in [*PAGES, *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module, metadata
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -54,14 +54,15 @@ class Hook:
         module: The module that is waited for.
         target: ``function``, or ``Class.method``; an inherited method is absent.
         wrap: Makes the replacement, from the original function and the `Instrumentation` that it serves. While that is
-            not open, the replacement must do what the original does and nothing else.
+            not open, the replacement must do what the original does and nothing else. A `Following` makes one also in
+            each class that derives from the target's.
         gives: What is seen by it, in a phrase for people.
         versions: The versions of the framework, as a specifier, that have it; all supported ones if empty.
     """
 
     module: str
     target: str
-    wrap: Wrap
+    wrap: Wrap | Following
     gives: str
     versions: str = ""
 
@@ -95,9 +96,20 @@ class Wraps:
         return wrap
 
 
-def in_module(module: str, *rows: tuple[str, Wrap, str] | tuple[str, Wrap, str, str], versions: str = "") -> list[Hook]:
-    """The hooks of one module: of each its target, what it is wrapped in, what is seen by it, and its own versions."""
-    return [Hook(module, *row) if len(row) == 4 else Hook(module, *row, versions) for row in rows]
+def in_module(
+    module: str,
+    *rows: tuple[str, Wrap | Following, str] | tuple[str, Wrap | Following, str, str],
+    versions: str = "",
+) -> list[Hook]:
+    """The hooks of one module.
+
+    Args:
+        module: Its whole name.
+        rows: Of each hook its target, or several separated by spaces, what that is wrapped in, what is seen by it, and
+            its own versions.
+        versions: The versions of all others.
+    """
+    return [Hook(module, target, *row[1:3], *(row[3:] or (versions,))) for row in rows for target in row[0].split()]
 
 
 def installed(requirements: Iterable[str]) -> tuple[str, str] | None:
@@ -156,6 +168,38 @@ def around_awaited(observe: Callable[..., Observation]) -> Wrap:
     return wrap
 
 
+def around_either(observe: Callable[..., Observation]) -> Wrap:
+    """The hook of a function that may be awaited or not; what it returns is awaited where it can be."""
+
+    def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+        if inspect.iscoroutinefunction(original):
+            return around_awaited(observe)(original, instrumentation)
+
+        @functools.wraps(original)
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            if not instrumentation.listening():
+                return original(*args, **kwargs)
+            observation = _Observed(observe, instrumentation, args, kwargs)
+            with observation as returned:
+                result = original(*args, **kwargs)
+                if not inspect.iscoroutine(result):
+                    return returned(result)
+            return _awaited(observation, result)
+
+        return observed
+
+    return wrap
+
+
+async def _awaited(observation: _Observed, work: Any) -> Any:
+    try:
+        result = await work
+    except BaseException as error:
+        observation.__exit__(type(error), error, error.__traceback__)
+        raise
+    return observation.returned(result)
+
+
 def instead(work: Callable[..., Any]) -> Wrap:
     """The hook of a function in whose place `work` runs, called with the instrumentation, the original, the arguments.
 
@@ -192,9 +236,9 @@ class _Observed:
     def __enter__(self) -> Callable[[Any], Any]:
         with self._instrumentation.contained():
             next(self._observation, None)
-        return self._returned
+        return self.returned
 
-    def _returned(self, result: Any) -> Any:
+    def returned(self, result: Any) -> Any:
         with self._instrumentation.contained(), suppress(StopIteration):
             self._observation.send(result)
         return result
@@ -235,7 +279,7 @@ class Following:
         self._lock = new_lock()
         self._seen: weakref.WeakSet[type] = weakref.WeakSet()
         self._instrumentation: weakref.ref[Instrumentation] | None = None
-        self._watched: list[tuple[type, Any]] = []
+        self._watched: list[tuple[Any, Any, Any]] = []
 
     def tree(self, base: type, instrumentation: Instrumentation) -> None:
         """Wrap it in a class and in all its subclasses, those included that are yet to be defined."""
@@ -260,66 +304,32 @@ class Following:
                     self._take(owner, instrumentation)
 
     def _take(self, owner: type, instrumentation: Instrumentation) -> None:
-        # A method that is yet to be defined is left alone.
-        if getattr(vars(owner).get(self.method), "__isabstractmethod__", False):
-            return
         if not instrumentation.patches.holds(owner, self.method):
             instrumentation.patches.wrap(owner, self.method, lambda made: self.wrap(made, owner, instrumentation))
 
     def watch(self, base: Any, instrumentation: Instrumentation) -> None:
-        """Look at each subclass as it is defined."""
-        if "__init_subclass__" in vars(base):
+        """Look at each subclass as it is defined; what the class itself does then, it does first."""
+        there = vars(base).get("__init_subclass__")
+        if any(held is base for held, _, _ in self._watched):
             return
 
         def look(cls: type, /, **arguments: Any) -> None:
             following: Any = super(base, cls)
-            following.__init_subclass__(**arguments)
+            (following.__init_subclass__ if there is None else there.__get__(None, cls))(**arguments)
             if instrumentation.open:
                 self.follow(cls, instrumentation)
 
         hook: Any = classmethod(look)
         base.__init_subclass__ = hook
-        self._watched.append((base, hook))
+        self._watched.append((base, hook, there))
 
     def leave(self) -> None:
         """Take away what was put there to see new subclasses."""
         while self._watched:
-            base, hook = self._watched.pop()
-            if vars(base).get("__init_subclass__") is hook:
+            base, hook, there = self._watched.pop()
+            if vars(base).get("__init_subclass__") is not hook:
+                continue
+            if there is None:
                 del base.__init_subclass__
-
-
-class ByIdentity(Generic[T]):
-    """What is known of objects, whatever they are equal to, for as long as they live.
-
-    Of an object that cannot be weakly referred to nothing is remembered.
-    """
-
-    __slots__ = ("_held",)
-
-    def __init__(self) -> None:
-        self._held: dict[int, tuple[weakref.ref[Any], T]] = {}
-
-    def get(self, of: Any) -> T | None:
-        """What is known of an object; None where that is nothing."""
-        held = self._held.get(id(of))
-        return held[1] if held is not None and held[0]() is of else None
-
-    def put(self, of: Any, known: T) -> T:
-        """Remember this of an object; it is returned."""
-        key, all_held = id(of), self._held
-        with suppress(TypeError):
-            all_held[key] = weakref.ref(of, lambda gone: _forget(all_held, key, gone)), known
-        return known
-
-    def pop(self, of: Any) -> T | None:
-        """What is known of an object, which is forgotten."""
-        known = self.get(of)
-        self._held.pop(id(of), None)
-        return known
-
-
-def _forget(held: dict[int, tuple[weakref.ref[Any], Any]], key: int, gone: weakref.ref[Any]) -> None:
-    known = held.get(key)
-    if known is not None and known[0] is gone:
-        del held[key]
+            else:
+                base.__init_subclass__ = there

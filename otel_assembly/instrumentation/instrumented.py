@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextvars import ContextVar, Token
 
+    from opentelemetry.trace import SpanContext
+
     from otel_assembly import observe
     from otel_assembly.observe.conversations import ObservedAssembler, contained
     from otel_assembly.recorder import Recorder
@@ -88,6 +90,7 @@ class Instrumentation:
         open: False once the framework is not instrumented any more: wrappers that something still holds are then inert.
         framework: The framework's name.
         patches: What was replaced.
+        ends: Called before it goes: they tell what waits.
     """
 
     def __init__(self, framework: str, recorder: Recorder | None = None) -> None:
@@ -95,6 +98,7 @@ class Instrumentation:
         self.framework = framework
         self._recorder = recorder
         self.patches = Patches()
+        self.ends: set[Callable[[], None]] = set()
 
     @worked_out_once
     def observed(self) -> ObservedAssembler:
@@ -121,15 +125,30 @@ class Instrumentation:
         """Wrap a method of a class that is met as the framework runs, as a hook wraps one."""
         self.patches.take(met, name, lambda made: wrap(made, self))
 
-    def begin_run(self, agent_name: str, *, conversation_id: str | None = None) -> OpenRun | None:
+    def begin_run(
+        self,
+        agent_name: str,
+        *,
+        conversation_id: str | None = None,
+        anew: bool = False,
+        link: SpanContext | None = None,
+    ) -> OpenRun | None:
         """One run of an agent: an ``invoke_agent`` span where no span is current; None where no provider is configured.
 
         ``with run.current():`` around what runs in it, and never across a ``yield``; then ``run.end(error)``.
+
+        Args:
+            agent_name: The agent's name.
+            conversation_id: The conversation's real id, if it has one.
+            anew: Open a span also where one is current, as a child of that: it is that of what has caused this run.
+            link: The span of what has caused it, where that is in another trace.
         """
         recorder, run = self.recorder, None
         if isinstance(recorder, telemetry.OpenTelemetryRecorder):
             with self.contained():
-                run = recorder.begin_run(agent_name, framework=self.framework, conversation_id=conversation_id)
+                run = recorder.begin_run(
+                    agent_name, framework=self.framework, conversation_id=conversation_id, anew=anew, link=link
+                )
         return run
 
 

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from wrapt import register_post_import_hook
 
 from otel_assembly._internal.faces import Later
-from otel_assembly.instrumentation.hooks import HookState, find, installed
+from otel_assembly.instrumentation.hooks import Following, HookState, find, installed
 from otel_assembly.instrumentation.instrumented import Instrumentation
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
     #: The distributions that it instruments, any one of them, in the form of ``requirements.txt``.
     requires: ClassVar[tuple[str, ...]]
     hooks: ClassVar[tuple[Hook, ...]]
+    #: Packages of it that are distributions of their own, by whose versions their hooks go.
+    apart: ClassVar[frozenset[str]] = frozenset()
     #: By the framework's module: the module of ours that says how its types are read, imported after it.
     rows: ClassVar[Mapping[str, str]] = {}
     #: By the framework's module: what else is done once it is imported.
@@ -94,9 +96,14 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
     def _uninstrument(self, **kwargs: Any) -> None:
         instrumentation = self._instrumentation
         if instrumentation is not None:
+            for end in instrumentation.ends:
+                end()
             instrumentation.open = False
             instrumentation.patches.restore()
             instrumentation.observed.forget()
+        for hook in reversed(self.hooks):
+            if isinstance(hook.wrap, Following):
+                hook.wrap.leave()
         self._instrumentation = None
         self._states = {}
 
@@ -120,18 +127,23 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
             return
         with instrumentation.contained():
             instrumentation.observed.expect()
-        version = self.version
+        package = module.__name__.partition(".")[0]
+        here = installed((package,) if package in self.apart else self.requires)
+        version = here[1] if here is not None else None
         for hook in self.hooks:
             if hook.module == module.__name__:
                 with instrumentation.contained():
                     self._states[hook.name] = self._take(hook, module, instrumentation, version)
 
     def _take(self, hook: Hook, module: ModuleType, instrumentation: Instrumentation, version: str | None) -> HookState:
-        place = find(module, hook.target)
-        if place is not None and instrumentation.patches.holds(*place):
+        place, wrap = find(module, hook.target), hook.wrap
+        if place is not None and isinstance(wrap, Following):
+            wrap.tree(place[0], instrumentation)
             return HookState.TAKEN
-        if place is not None and instrumentation.patches.wrap(*place, lambda made: hook.wrap(made, instrumentation)):
-            return HookState.TAKEN
+        if place is not None and not isinstance(wrap, Following):
+            patches = instrumentation.patches
+            if patches.holds(*place) or patches.wrap(*place, lambda made: wrap(made, instrumentation)):
+                return HookState.TAKEN
         if not hook.expected(version):
             return HookState.NOT_EXPECTED
         logger.warning(

@@ -14,6 +14,7 @@ from otel_assembly.assembler import Assembler
 from otel_assembly.context import Context
 from otel_assembly.conversation import is_alert
 from otel_assembly.errors import ConfigurationError, HaltedError
+from otel_assembly.history import History
 from otel_assembly.policies import AlertPolicy
 from otel_assembly.runtime import Stream, attach
 from otel_assembly.runtime.observers import checked_observers
@@ -139,10 +140,11 @@ class AlertStream(PluginStream):
                 self._alerts.append((None, event))
         await super().send(event)
 
-    def among(self, events: Sequence[Any]) -> list[Any]:
+    def among(self, events: Sequence[Any]) -> Sequence[Any]:
         """The events, and among them the alerts: each where the conversation ended when it was first asked for."""
-        found = list(events)
+        found = events
         if self._alerts:
+            found = list(events)
             with self._lock:
                 placed = [(len(found) if place is None else place, alert) for place, alert in self._alerts]
                 self._alerts = deque(placed, maxlen=ALERTS)
@@ -194,7 +196,7 @@ class PluginConversation:
         Args:
             turn: What the framework hands a turn; a function of the user's is called with it.
             prompts: The system prompts.
-            events: The framework's messages. Alerts stand among them where a policy delivers those.
+            events: The framework's messages, or their `History`. Alerts stand among them where a policy delivers those.
             dependencies: What the framework itself has; what the user has given for the same type is taken instead.
             variables: Likewise.
 
@@ -211,7 +213,8 @@ class PluginConversation:
         context.variables = {**context.variables, **(variables or {}), **values}
         if self.delivers and isinstance(self.stream, AlertStream):
             events = self.stream.among(events)
-        assembly = await plugin.assembler.assemble(prompts, list(events), context)
+        held = events if isinstance(events, History) else list(events)
+        assembly = await plugin.assembler.assemble(prompts, held, context)
         if assembly.halt is not None:
             halted = HaltedError(assembly.halt.reason, assembly.halt.source)
             halted.assembly = assembly

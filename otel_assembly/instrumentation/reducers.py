@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 FRAMEWORK: Final = "framework"
 
 
-def same_objects(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether two lists hold the very same objects."""
-    return len(one) == len(other) and all(map(is_, one, other))
-
-
 def orphaned(stays: Sequence[Any], events: Sequence[Any]) -> list[Verdict]:
     """Why what a reducer's own rule keeps did not come out: calls and results that had lost their other half."""
     if len(events) >= len(stays) and all(map(is_, reversed(stays), reversed(events))):

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Generator, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol
 
 from otel_assembly.instrumentation.instrumented import ending
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
+
+    from otel_assembly.instrumentation.hooks import Wrap
+    from otel_assembly.instrumentation.instrumented import Instrumentation
 
 
 class Run(Protocol):
@@ -36,6 +43,132 @@ def followed(run: Run, answers: Any) -> Any:
         return awaited(run, answers)
     run.end()
     return answers
+
+
+def within(run_of: Callable[..., Run | None], carries: Callable[[Run, Any], bool] | None = None) -> Wrap:
+    """The hook of a function that is a run: a coroutine function, a generator, an ``asynccontextmanager``, or neither.
+
+    A run that has an attribute ``streams`` is told whether the answers come step by step, and one that has a method
+    ``returned`` is given an answer that comes all at once.
+
+    Args:
+        run_of: Makes the run, from the `Instrumentation` and the function's arguments; None where there is none.
+        carries: Has an answer of the framework's own make, such as its stream, carry the run on and end it; False for
+            any other answer.
+    """
+
+    def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+        def begun(args: Any, kwargs: Any) -> Run | None:
+            run = None
+            if instrumentation.listening():
+                with instrumentation.contained():
+                    run = run_of(instrumentation, *args, **kwargs)
+            return run
+
+        @wraps(original)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            run = begun(args, kwargs)
+            if run is None:
+                return await original(*args, **kwargs)
+            with ending(run.end), run.current():
+                return _returned(run, await original(*args, **kwargs), instrumentation)
+
+        @wraps(original)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            run = begun(args, kwargs)
+            if run is None:
+                return original(*args, **kwargs)
+            if steps:
+                return _streaming(run, original(*args, **kwargs))
+            try:
+                with run.current():
+                    answer = original(*args, **kwargs)
+            except BaseException as error:
+                run.end(error)
+                raise
+            if inspect.iscoroutine(answer):
+                return _awaiting(run, answer, instrumentation)
+            if inspect.isasyncgen(answer) or inspect.isgenerator(answer):
+                return _streaming(run, answer)
+            if isinstance(answer, _MANAGER | Entered):
+                return Entered(run, answer)
+            if carries is not None and _carried(run, answer, carries, instrumentation):
+                return answer
+            _returned(run, answer, instrumentation)
+            run.end()
+            return answer
+
+        steps = inspect.isasyncgenfunction(original) or inspect.isgeneratorfunction(original)
+        return awaited if inspect.iscoroutinefunction(original) else called
+
+    return wrap
+
+
+def _carried(run: Run, answer: Any, carries: Callable[[Run, Any], bool], instrumentation: Instrumentation) -> bool:
+    if hasattr(run, "streams"):
+        run.streams = True
+    with instrumentation.contained():
+        return carries(run, answer)
+    return False
+
+
+async def _awaiting(run: Run, work: Awaitable[Any], instrumentation: Instrumentation) -> Any:
+    with ending(run.end), run.current():
+        return _returned(run, await work, instrumentation)
+
+
+def _returned(run: Run, answer: Any, instrumentation: Instrumentation) -> Any:
+    if hasattr(run, "returned"):
+        with instrumentation.contained():
+            run.returned(answer)
+    return answer
+
+
+def _streaming(run: Run, answers: Any) -> Any:
+    if hasattr(run, "streams"):
+        run.streams = True
+    return followed(run, answers)
+
+
+@asynccontextmanager
+async def _manager() -> AsyncGenerator[None, None]:
+    yield
+
+
+#: What a function returns that is an ``asynccontextmanager``; other things that can be entered are left as they are.
+_MANAGER: Any = type(_manager())
+
+
+class Entered(AbstractAsyncContextManager[Any]):
+    """What is entered and left inside a run, which begins and ends with that; nothing is attached in between."""
+
+    def __init__(self, run: Run, manager: AbstractAsyncContextManager[Any]) -> None:
+        self._run = run
+        self._manager = manager
+        if hasattr(run, "streams"):
+            run.streams = True
+
+    async def __aenter__(self) -> Any:
+        try:
+            with self._run.current():
+                return await self._manager.__aenter__()
+        except BaseException as error:
+            self._run.end(error)
+            raise
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> Any:
+        raised = error
+        try:
+            with self._run.current():
+                handled = await self._manager.__aexit__(kind, error, trace)
+        except BaseException as another:
+            raised = another
+            raise
+        else:
+            raised = None if handled else error
+            return handled
+        finally:
+            self._run.end(raised)
 
 
 async def awaited(run: Run, work: Awaitable[Any]) -> Any:

@@ -9,14 +9,22 @@ from otel_assembly.messages.chat import ChatSummary
 from otel_assembly.messages.describe import ROLES, spelled
 from otel_assembly.messages.draft import MEDIA_TOKENS, Draft
 from otel_assembly.messages.parts import read_content, read_parts
-from otel_assembly.messages.replacements import result_texts, shortened, summary_like
+from otel_assembly.messages.replacements import (
+    register_results,
+    result_texts,
+    shortened,
+    summary_like,
+    summary_text,
+)
 from otel_assembly.messages.responses import ITEMS
 from otel_assembly.messages.shortening import content_texts, parts_texts, parts_with_texts, with_texts
 
 if TYPE_CHECKING:
     from otel_assembly.messages.pair_check import broken_pairs
+    from otel_assembly.messages.rows import asks, is_silent, read_part, says, shows
 
-__getattr__, __dir__ = face(__name__, homes({"pair_check": "broken_pairs"}))
+_HOMES = {"pair_check": "broken_pairs", "rows": "asks is_silent read_part says shows"}
+__getattr__, __dir__ = face(__name__, homes(_HOMES))
 
 __all__ = [
     "ITEMS",
@@ -24,15 +32,22 @@ __all__ = [
     "ROLES",
     "ChatSummary",
     "Draft",
+    "asks",
     "broken_pairs",
     "content_texts",
+    "is_silent",
     "parts_texts",
     "parts_with_texts",
     "read_content",
+    "read_part",
     "read_parts",
+    "register_results",
     "result_texts",
+    "says",
     "shortened",
+    "shows",
     "spelled",
     "summary_like",
+    "summary_text",
     "with_texts",
 ]

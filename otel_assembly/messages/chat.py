@@ -22,7 +22,7 @@ from otel_assembly.messages.describe import (
 from otel_assembly.messages.draft import Draft
 from otel_assembly.messages.keyed_parts import GEMINI
 from otel_assembly.messages.parts import read_content, read_parts
-from otel_assembly.messages.replacements import summary_like
+from otel_assembly.messages.replacements import summary_like, summary_text
 from otel_assembly.messages.responses import ITEMS, read_item
 
 if TYPE_CHECKING:
@@ -97,4 +97,4 @@ def _(message: ChatSummary) -> EventFacts:
 
 @summary_like.register(dict)
 def _(message: dict[str, Any], text: str, events: Sequence[Any]) -> dict[str, Any]:
-    return ChatSummary(role="system", content=f"[Earlier messages, summarised: details may be missing]\n{text}")
+    return ChatSummary(role="system", content=summary_text(text))

@@ -44,7 +44,17 @@ def read_from(event_type: type, *attributes: str) -> None:
         event_type: The type; its subclasses are read from the same attributes, unless they have a row of their own.
         attributes: Every attribute that the row reads, and the framework's id.
     """
-    _contents_of.register(event_type, attrgetter(*attributes))
+    read_as(event_type, attrgetter(*attributes))
+
+
+def read_as(event_type: type, content: Callable[[Any], Any]) -> None:
+    """Say it by a function that gives what the row reads, where that is less than what the attributes hold.
+
+    Args:
+        event_type: The type, and its subclasses, as for `read_from`.
+        content: Gives the same for two events of which the row says the same, and for no others.
+    """
+    _contents_of.register(event_type, content)
 
 
 _contents_of.register(dict, _whole)

@@ -9,7 +9,7 @@ from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 
 @singledispatch
@@ -45,3 +45,37 @@ def shortened(event: Any, texts: Sequence[str]) -> Any:
         None where no row covers the type.
     """
     return None
+
+
+def summary_text(text: str) -> str:
+    """What a summary says to a model where its framework has no words of its own for that."""
+    return f"[Earlier messages, summarised: details may be missing]\n{text}"
+
+
+def register_results(
+    event_type: type,
+    parts: Callable[[Any], Iterable[Any]],
+    text: Callable[[Any], str],
+    saying: Callable[[Any, str], Any],
+    made_of: Callable[[Any, list[Any]], Any],
+) -> None:
+    """Register how the tools' results in an event are shortened, whose parts say each its own.
+
+    Args:
+        event_type: The event's type.
+        parts: Its parts, some of which are results.
+        text: What a part says that can be shortened; nothing of any other part.
+        saying: The same part with another text.
+        made_of: The event with other parts.
+    """
+
+    def _texts(event: Any) -> Sequence[str]:
+        return [said for part in parts(event) if (said := text(part))]
+
+    def _shortened(event: Any, texts: Sequence[str]) -> Any:
+        given = iter(texts)
+        made = [(part, next(given) if text(part) else "") for part in parts(event)]
+        return made_of(event, [saying(part, said) if said and said != text(part) else part for part, said in made])
+
+    result_texts.register(event_type, _texts)
+    shortened.register(event_type, _shortened)

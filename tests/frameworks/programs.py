@@ -14,6 +14,8 @@ AGENTS = {
     "autogen": "autogen_agent.py",
     "agentscope": "agentscope_agent.py",
     "langchain": "langchain_agent.py",
+    "pydantic_ai": "pydantic_ai_agent.py",
+    "agent_framework": "agent_framework_agent.py",
 }
 
 

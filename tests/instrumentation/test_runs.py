@@ -130,3 +130,13 @@ def test_a_plain_generator_is_followed_the_same_way(instrumentation, assembly_te
         next(steps)
     assert ended.value.value == "the end"
     assert [span.status for span in assembly_telemetry.spans] == ["UNSET"]
+
+
+def test_a_run_in_anothers_span_goes_on_in_its_trace_once_that_is_over(instrumentation, assembly_telemetry):
+    tracer = assembly_telemetry.tracer_provider.get_tracer("theirs")
+    with tracer.start_as_current_span("theirs") as span:
+        run = instrumentation.begin_run("clerk")
+    with run.current(), tracer.start_as_current_span("later") as later:
+        assert later.get_span_context().trace_id == span.get_span_context().trace_id
+    with tracer.start_as_current_span("beside") as beside, run.current():
+        assert current() == beside.get_span_context().span_id

@@ -1,176 +1,105 @@
 """Compaction and aggregation: what AG2 does with a history after a turn, and what its summariser's calls took.
 
 Compaction is an assembly of its own, of one step, in the ledger of the prompts: what it takes out, no later prompt has.
-Aggregation takes nothing out; it reads a history and writes memory, in a ledger of its own.
+Aggregation takes nothing out; it reads a history and writes memory, in a ledger of its own. No model is called with
+either; their name says what they are.
 """
 
 from __future__ import annotations
 
 import sys
-import time
-from contextlib import nullcontext
-from contextvars import ContextVar
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
-from otel_assembly.instrumentation.ag2.conversation import agent_name_of, begin
-from otel_assembly.instrumentation.ag2.runs import AGENT_RUN, agent_run_of
+from otel_assembly.instrumentation.ag2.conversation import asker_of, in_run_of, model_of, turn_of
+from otel_assembly.instrumentation.ag2.messages import package_of
+from otel_assembly.instrumentation.clients import client
 from otel_assembly.instrumentation.hooks import around_awaited
-from otel_assembly.instrumentation.instrumented import argument, bound
-from otel_assembly.instrumentation.reducers import no_summary, same_objects
-from otel_assembly.observe.assembly import current_step
+from otel_assembly.instrumentation.known_reducers import KnownReducer
+from otel_assembly.instrumentation.model_call import ModelCall, Sent
+from otel_assembly.instrumentation.reducers import no_summary
+from otel_assembly.instrumentation.reductions import Reducer, reducing
+from otel_assembly.instrumentation.upkeep import keeps_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from otel_assembly.instrumentation.hooks import Observation, Wrap
+    from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.observe.assembly import ObservedAssembly, ObservedStep
-
-COMPACTION: Final = "compaction"
-AGGREGATION: Final = "aggregation"
-#: The stage of the prompts' own ledger.
-_PROMPTS: Final = ""
-
-_RUNNING: Final[ContextVar[_StrategyRun | None]] = ContextVar("otel_assembly_ag2_upkeep", default=None)
-#: What AG2 puts back of what a strategy took out (its records of tokens), in the releases that do.
-_PUT_BACK: Final[ContextVar[Callable[..., Any] | None]] = ContextVar("otel_assembly_ag2_put_back", default=None)
 
 
-class _StrategyRun:
-    """One run of a strategy; nothing is opened for one that finds nothing to do."""
-
-    def __init__(self, instrumentation: Instrumentation, policy: str, events: Sequence[Any], context: Any) -> None:
-        self._instrumentation = instrumentation
-        self._policy = policy
-        self._given = list(events)
-        self._context = context
-        self._started_ns = time.time_ns()
-        self._assembly: ObservedAssembly | None = None
-        self.step: ObservedStep | None = None
-        #: What a summariser was to stand for that gave no summary.
-        self.lost: Sequence[Any] = ()
-
-    def open(self, strategy: Any) -> ObservedStep | None:
-        """Open the step: the strategy has found something to do."""
-        with self._instrumentation.contained():
-            if self._assembly is None:
-                compacts = self._policy == COMPACTION
-                agent_run = AGENT_RUN.get()
-                self._assembly = begin(
-                    self._instrumentation,
-                    self._context,
-                    self._given,
-                    stage=_PROMPTS if compacts else self._policy,
-                    prompts=self._context.prompt if compacts else (),
-                    tools=agent_run.tools[1] if compacts and agent_run and agent_run.tools else (),
-                    name=self._policy,
-                    started_ns=self._started_ns,
-                )
-                if self._assembly is not None:
-                    target = getattr(strategy, "_target", None)
-                    self.step = self._assembly.step(
-                        self._policy,
-                        kind="reduction" if compacts else None,
-                        config={} if target is None else {"target": target},
-                        started_ns=self._started_ns,
-                    )
-                    self.step.__enter__()
-        return self.step
-
-    def tokens(self, events: Sequence[Any]) -> int:
-        """Tokens of the first so many events of the history."""
-        if self._assembly is None or not self._assembly.recording.measured:
-            return 0
-        record = self._assembly.record
-        view = record.ledger_input.view.pick([(0, len(events))])
-        return record.items_tokens(view)
-
-    def end(self, strategy: Any, events: Any) -> None:
-        """End the step: the strategy has returned, with these events if it compacted."""
-        with self._instrumentation.contained():
-            put_back = _PUT_BACK.get()
-            if events is not None and put_back is not None:
-                events = put_back(before=self._given, compacted=list(events), spent_during=[])
-            if events is not None and not same_objects(events, self._given):
-                self.open(strategy)
-            if self._assembly is None or self.step is None:
-                self._instrumentation.observed.declined(self._policy, agent_name_of(self._context))
-                return
-            if events is not None:
-                tail = type(strategy).__name__ == "TailWindowCompact"
-                self.step.out(
-                    events,
-                    reason=DecisionReason.OUTSIDE_WINDOW if tail else DecisionReason.POLICY,
-                    verdicts=[Verdict(self.lost, DecisionOutcome.DROPPED, DecisionReason.POLICY_ERROR)],
-                )
-            self.step.__exit__(None, None, None)
-            self._assembly.end()
-
-    def fail(self, strategy: Any, error: BaseException) -> None:
-        """End the step: the strategy raised or was cancelled, and AG2 goes on with the history as it was."""
-        with self._instrumentation.contained():
-            self.open(strategy)
-            if self._assembly is not None and self.step is not None:
-                self.step.__exit__(type(error), error, error.__traceback__)
-                self._assembly.end(error, stays=True)
+def _history(_: Any, /, events: Sequence[Any], context: Any, store: Any = None) -> Sequence[Any]:
+    return events
 
 
-def _strategy(policy: str) -> Wrap:
-    @around_awaited
-    def kept_up(instrumentation: Instrumentation, strategy: Any, /, *args: Any, **kwargs: Any) -> Observation:
-        # A strategy that calls another, or a policy that calls one, reports what comes of all of it.
-        if _RUNNING.get() is not None or current_step() is not None:
-            return
-        context = argument(args, kwargs, 1, "context")
-        agent_run = agent_run_of(context)
-        with agent_run.current() if agent_run is not None else nullcontext():
-            strategy_run = _StrategyRun(instrumentation, policy, argument(args, kwargs, 0, "events"), context)
-            if policy == AGGREGATION:
-                strategy_run.open(strategy)
-            try:
-                with bound(_RUNNING, strategy_run):
-                    result = yield
-            except BaseException as error:
-                strategy_run.fail(strategy, error)
-                raise
-            strategy_run.end(strategy, result if policy == COMPACTION else None)
+@contextmanager
+def _call_of(
+    name: str, instrumentation: Instrumentation, _: Any, /, events: Sequence[Any], context: Any, store: Any = None
+) -> Iterator[ModelCall]:
+    compacts, turn = name == "compaction", turn_of(context)
+    with in_run_of(context):
+        yield ModelCall(
+            instrumentation,
+            asker_of(context, "" if compacts else name),
+            messages=events,
+            prompts=list(context.prompt) if compacts else (),
+            tools=turn.tools[1] if compacts and turn is not None else (),
+            model=model_of(context),
+            name=name,
+        )
 
-    return kept_up
 
+def _settings(strategy: Any, /, *_: Any, **__: Any) -> dict[str, Any]:
+    return KnownReducer(settings={"target": "_target"}).config(strategy)
+
+
+def _compacted(
+    compacted: Iterable[Any], _: Any, /, events: Sequence[Any], context: Any, store: Any = None
+) -> list[Any]:
+    """What the history is now: AG2 puts back its records of tokens, in the releases that write them."""
+    of_agents = sys.modules.get(f"{package_of(context.stream.history)}.agent")
+    put_back = getattr(of_agents, "_with_usage_events", None) if turn_of(context) is not None else None
+    compacted = list(compacted)
+    return compacted if put_back is None else list(put_back(before=events, compacted=compacted, spent_during=[]))
+
+
+def _why(before: Sequence[Any], after: Sequence[Any], strategy: Any, /, *_: Any, **__: Any) -> dict[str, Any]:
+    """Why events left: they are lost, where what was made for them is no summary."""
+    if type(strategy).__name__ == "TailWindowCompact":
+        return {"reason": DecisionReason.OUTSIDE_WINDOW}
+    held, stays = set(map(id, before)), set(map(id, after))
+    gone = [event for event in before if id(event) not in stays]
+    made = [event for event in after if id(event) not in held and hasattr(event, "summary")]
+    if made and all(no_summary(event.summary, gone) for event in made):
+        return {"verdicts": [Verdict(gone, DecisionOutcome.DROPPED, DecisionReason.POLICY_ERROR)]}
+    return {}
+
+
+_COMPACTS: Final = Reducer(_history, _compacted, "compaction", config=_settings, said=_why)
+_AGGREGATES: Final = Reducer(_history, policy="aggregation", kind=None, config=_settings, always=True)
 
 #: Around a strategy's ``compact``, and its ``aggregate``.
-compact, aggregate = _strategy(COMPACTION), _strategy(AGGREGATION)
+compact = keeps_up(_COMPACTS, partial(_call_of, "compaction"))
+aggregate = keeps_up(_AGGREGATES, partial(_call_of, "aggregation"))
+
+
+def _read(strategy: Any, /, *args: Any, **kwargs: Any) -> Sent | None:
+    """What a strategy of AG2's own has summarised: the last list among the arguments."""
+    if reducing() is None:
+        return None
+    events = next(given for given in reversed((*args, *kwargs.values())) if isinstance(given, list))
+    return Sent(events, model=type(strategy).__name__)
+
+
+#: Around the summariser's call of a strategy of AG2's own.
+summarize = client(_read, str)
 
 
 @around_awaited
-def summarize(instrumentation: Instrumentation, strategy: Any, /, *args: Any, **kwargs: Any) -> Observation:
-    """Around the summariser's call of a strategy of AG2's own; the events are the last list among the arguments."""
-    strategy_run = _RUNNING.get()
-    step = strategy_run.open(strategy) if strategy_run is not None else None
-    if strategy_run is None or step is None:
-        return
-    events = next(given for given in reversed((*args, *kwargs.values())) if isinstance(given, list))
-    with step.compacting(type(strategy).__name__, tokens_in=strategy_run.tokens(events)) as made:
-        text = yield
-        with instrumentation.contained():
-            made.tokens_out = step.count(text)
-            made.outcome = no_summary(text, events)
-            strategy_run.lost = events if made.outcome is not None else ()
-
-
-def _strategies_of(method: str, wrap: Wrap) -> Wrap:
-    """Around the middleware that runs strategies: those of users are known when they are met."""
-
-    @around_awaited
-    def on_turn(instrumentation: Instrumentation, middleware: Any, /, *args: Any, **kwargs: Any) -> Observation:
-        with instrumentation.contained():
-            instrumentation.take(type(middleware._strategy), method, wrap)  # noqa: SLF001  # nothing else names it
-        put_back = getattr(sys.modules.get(type(middleware).__module__), "_with_usage_events", None)
-        with bound(_PUT_BACK, put_back if method == "compact" else None):
-            yield
-
-    return on_turn
-
-
-compaction_turn, aggregation_turn = _strategies_of("compact", compact), _strategies_of("aggregate", aggregate)
+def on_turn(instrumentation: Instrumentation, middleware: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    """Around the middlewares that run strategies: those of users are known when they are met."""
+    for method, wrap in (("compact", compact), ("aggregate", aggregate)):
+        instrumentation.take(type(middleware._strategy), method, wrap)  # noqa: SLF001  # nothing else names it
+    yield

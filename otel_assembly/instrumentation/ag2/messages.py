@@ -11,16 +11,19 @@ from copy import copy
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.messages import MEDIA_TOKENS, Draft, spelled
+from otel_assembly.errors import ConfigurationError
+from otel_assembly.messages import Draft, register_results, spelled, summary_like
 from otel_assembly.messages.content_snapshot import read_from
-from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, describe
-from otel_assembly.messages.replacements import result_texts, shortened, summary_like
+from otel_assembly.messages.describe import EventFacts, EventKind, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 #: Written before a summary by AG2 itself, whichever provider it is sent to.
 _SUMMARY: Final = "[Summary of earlier conversation]\n"
+
+#: The packages that AG2's agents live in.
+PACKAGES: Final = frozenset({"ag2", "autogen.beta"})
 
 #: Parts that are pictures, clips and files.
 _FILES: Final = frozenset({"BinaryInput", "UrlInput", "FileIdInput"})
@@ -38,152 +41,92 @@ def register(package: str) -> None:
     summary_type = importlib.import_module(f"{package}.compact").CompactionSummary
     replayed = getattr(events, "ProviderReplay", ())
 
-    describe.register(events.BaseEvent, _other)
-    describe.register(events.ModelRequest, _request)
-    describe.register(events.ModelResponse, _response)
-    describe.register(events.ModelMessage, _message)
-    describe.register(events.ToolCallEvent, _call)
-    describe.register(events.ToolCallsEvent, _calls)
-    describe.register(events.ToolResultEvent, _result)
-    describe.register(events.ToolResultsEvent, _results)
-    describe.register(events.ObserverAlert, _alert)
-    describe.register(summary_type, _summary)
-    for event_type, attributes in {
-        events.BaseEvent: ("__class__",),
-        events.ModelRequest: ("parts",),
-        events.ModelResponse: ("message", "tool_calls", "files", "usage", "provider"),
-        events.ModelMessage: ("content",),
-        events.ToolCallEvent: ("id", "name", "arguments"),
-        events.ToolCallsEvent: ("calls",),
-        events.ToolResultEvent: ("parent_id", "result"),
-        events.ToolResultsEvent: ("results",),
-        summary_type: ("summary",),
-    }.items():
-        read_from(event_type, *attributes)
-
     def _reasoning(event: Any) -> EventFacts:
         """What a provider wants back is sent; reasoning that was only shown is not."""
         return EventFacts(EventKind.OTHER, str(event.content or "") if isinstance(event, replayed) else "")
 
-    if hasattr(events, "ModelReasoning"):
-        describe.register(events.ModelReasoning, _reasoning)
-        read_from(events.ModelReasoning, "content")
-
-    def _summary_like(event: Any, text: str, stands_for: Sequence[Any]) -> Any:
-        return summary_type(summary=text, event_count=len(stands_for))
-
-    def _texts(event: Any) -> Sequence[str]:
-        said = (_said(one.result.parts) for one in _results_of(event))
-        return [text for text in said if text]
-
-    def _shortened(event: Any, texts: Sequence[str]) -> Any:
-        given = iter(texts)
-        made = [_saying(one, next(given)) if _said(one.result.parts) else one for one in _results_of(event)]
-        if not hasattr(event, "results"):
-            return made[0]
-        whole = copy(event)
-        whole.results = made
-        return whole
-
     def _saying(event: Any, text: str) -> Any:
-        if text == _said(event.result.parts):
-            return event
-        files = [part for part in event.result.parts if _text_of(part) is None]
+        result = event.result
+        files = [part for part in result.parts if _text_of(part) is None]
         # AG2 sends the parts of an error too; the exception beside them is its own business.
         short = copy(event)
-        short.result = events.ToolResult(
-            text, parts=files, final=event.result.final, metadata=dict(event.result.metadata)
-        )
+        short.result = events.ToolResult(text, parts=files, final=result.final, metadata=dict(result.metadata))
         return short
 
-    summary_like.register(events.BaseEvent, _summary_like)
-    for kind in (events.ToolResultEvent, events.ToolResultsEvent):
-        result_texts.register(kind, _texts)
-        shortened.register(kind, _shortened)
+    for event_type, row, attributes in (
+        (events.BaseEvent, lambda _: EventFacts(EventKind.OTHER), ("__class__",)),
+        (events.ModelRequest, lambda event: _read(event.parts).facts(EventKind.REQUEST, {}), ("parts",)),
+        (events.ModelResponse, _response, ("message", "tool_calls", "files", "usage", "provider")),
+        (events.ModelMessage, lambda event: EventFacts(EventKind.RESPONSE, str(event.content or "")), ("content",)),
+        (events.ToolCallEvent, _calls, ("id", "name", "arguments")),
+        (events.ToolCallsEvent, _calls, ("calls",)),
+        (events.ToolResultEvent, _answered, ("parent_id", "result")),
+        (events.ToolResultsEvent, _answered, ("results",)),
+        (events.ObserverAlert, lambda _: EventFacts(EventKind.ALERT), ()),
+        (summary_type, lambda event: EventFacts(EventKind.SUMMARY, f"{_SUMMARY}{event.summary}"), ("summary",)),
+        (getattr(events, "ModelReasoning", None), _reasoning, ("content",)),
+    ):
+        if event_type is not None:
+            describe.register(event_type, row)
+            if attributes:
+                read_from(event_type, *attributes)
+    summary_like.register(
+        events.BaseEvent, lambda _, text, stands_for: summary_type(summary=text, event_count=len(stands_for))
+    )
+    register_results(events.ToolResultEvent, lambda event: (event,), _said, _saying, lambda _, made: made[0])
+    register_results(events.ToolResultsEvent, lambda event: event.results, _said, _saying, _batch_of)
 
 
-def _results_of(event: Any) -> Sequence[Any]:
-    """The results of a batch, or the one that an event is."""
-    results: Sequence[Any] = getattr(event, "results", None) or (event,)
-    return results
+def package_of(history: Any) -> str:
+    """``ag2`` or ``autogen.beta``, of an AG2 stream's history.
+
+    Raises:
+        ConfigurationError: It is none.
+    """
+    for base in type(history).__mro__:
+        package = base.__module__.rpartition(".")[0]
+        if package in PACKAGES:
+            return package
+    raise ConfigurationError(f"{type(history).__qualname__} is not the history of an AG2 stream")
 
 
-def _said(parts: Iterable[Any]) -> str:
-    return "\n".join(text for part in parts if (text := _text_of(part)))
+def _said(event: Any) -> str:
+    return "\n".join(text for part in event.result.parts if (text := _text_of(part)))
 
 
-def _other(event: Any) -> EventFacts:
-    return EventFacts(EventKind.OTHER)
-
-
-def _alert(event: Any) -> EventFacts:
-    return EventFacts(EventKind.ALERT)
-
-
-def _request(event: Any) -> EventFacts:
-    return _read(event.parts).facts(EventKind.REQUEST, {})
+def _batch_of(event: Any, results: list[Any]) -> Any:
+    batch = copy(event)
+    batch.results = results
+    return batch
 
 
 def _response(event: Any) -> EventFacts:
-    calls = event.tool_calls.calls
-    message = event.message
-    return EventFacts(
-        EventKind.RESPONSE,
-        str(message.content or "") if message is not None else "",
-        fields=_spelled(calls),
-        opens=[call.id for call in calls],
-        media_tokens=MEDIA_TOKENS * len(event.files),
-        billed_tokens=_billed(event),
-        output_tokens=int(event.usage.completion_tokens or 0) or None,
-        calls=_called(calls),
-    )
-
-
-def _message(event: Any) -> EventFacts:
-    return EventFacts(EventKind.RESPONSE, str(event.content or ""))
-
-
-def _call(event: Any) -> EventFacts:
-    return EventFacts(
-        EventKind.TOOL_CALL, fields=_spelled([event]), opens=(event.id,), restates=True, calls=_called([event])
-    )
+    draft = _asking(event.tool_calls.calls, getattr(event.message, "content", None))
+    for _ in event.files:
+        draft.file()
+    answered = int(event.usage.completion_tokens or 0) or None
+    return draft.facts(EventKind.RESPONSE, {}, billed_tokens=_billed(event), output_tokens=answered)
 
 
 def _calls(event: Any) -> EventFacts:
-    return EventFacts(
-        EventKind.TOOL_CALL,
-        fields=_spelled(event.calls),
-        opens=[call.id for call in event.calls],
-        restates=True,
-        calls=_called(event.calls),
-    )
+    return _asking(getattr(event, "calls", (event,))).facts(EventKind.TOOL_CALL, {}, restates=True)
 
 
-def _result(event: Any) -> EventFacts:
-    return _answering([event])
+def _asking(calls: Iterable[Any], said: Any = None) -> Draft:
+    draft = Draft()
+    draft.text(said)
+    for call in calls:
+        draft.call(call.id, str(call.name), str(call.arguments or ""))
+    return draft
 
 
-def _results(event: Any) -> EventFacts:
-    facts = _answering(event.results)
-    return facts._replace(text="", fields=[text for text in (facts.text, *facts.fields) if text])
-
-
-def _answering(results: Sequence[Any]) -> EventFacts:
+def _answered(event: Any) -> EventFacts:
+    batch = hasattr(event, "results")
+    results = event.results if batch else (event,)
     draft = _read(part for result in results for part in result.result.parts)
     draft.closes += [result.parent_id for result in results if result.parent_id]
-    return draft.facts(EventKind.TOOL_RESULT, {}, restates=True)
-
-
-def _summary(event: Any) -> EventFacts:
-    return EventFacts(EventKind.SUMMARY, f"{_SUMMARY}{event.summary}")
-
-
-def _spelled(calls: Iterable[Any]) -> list[str]:
-    return [text for call in calls for text in (str(call.name), str(call.arguments or ""))]
-
-
-def _called(calls: Iterable[Any]) -> list[ToolCallFacts]:
-    return [ToolCallFacts(call.id, str(call.name), str(call.arguments or "")) for call in calls]
+    facts = draft.facts(EventKind.TOOL_RESULT, {}, restates=True)
+    return facts._replace(text="", fields=[text for text in (facts.text, *facts.fields) if text]) if batch else facts
 
 
 def _read(parts: Iterable[Any]) -> Draft:
@@ -204,22 +147,18 @@ def _text_of(part: Any) -> str | None:
     content = getattr(part, "content", None)
     if isinstance(content, str):
         return content
-    return _written(part.data) if type(part).__name__ == "DataInput" else None
-
-
-def _written(data: Any) -> str:
+    if type(part).__name__ != "DataInput":
+        return None
     try:
-        return spelled(data)
+        return spelled(part.data)
     except (TypeError, ValueError):
-        return str(data)
+        return str(part.data)
 
 
 def _billed(event: Any) -> int | None:
     """The input tokens that were billed; Anthropic and Bedrock count what came from their cache apart."""
     usage = event.usage
     billed = getattr(usage, "prompt_tokens", None)
-    if not billed:
-        return None
-    if str(event.provider or "").startswith(("anthropic", "bedrock")):
+    if billed and str(event.provider or "").startswith(("anthropic", "bedrock")):
         billed += (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
-    return int(billed)
+    return int(billed) if billed else None

@@ -5,15 +5,21 @@ from __future__ import annotations
 import importlib
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from otel_assembly.conversation import alert_facts, conversation_of_id, is_alert
-from otel_assembly.errors import ConfigurationError, HaltedError
+from otel_assembly.errors import HaltedError
 from otel_assembly.events import HaltEvent
-from otel_assembly.instrumentation.ag2.conversation import agent_of, already_reported, model_of, tool_of
-from otel_assembly.instrumentation.ag2.messages import register
-from otel_assembly.instrumentation.ag2.runs import agent_run_of, name_of
+from otel_assembly.instrumentation.ag2.conversation import (
+    agent_of,
+    already_reported,
+    asker_of,
+    model_of,
+    tool_of,
+    turn_of,
+)
+from otel_assembly.instrumentation.ag2.messages import package_of, register
 from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, PluginStream
 from otel_assembly.knowledge import KnowledgeStore
 from otel_assembly.runtime.stream import MAX_NESTED_SENDS
@@ -25,9 +31,6 @@ if TYPE_CHECKING:
     from otel_assembly.context import Context
     from otel_assembly.policies.base import AssemblyPolicy
     from otel_assembly.runtime import Observer
-
-#: The packages that AG2's agents live in.
-_PACKAGES: Final = frozenset({"ag2", "autogen.beta"})
 
 
 class AssembledPolicy(Plugin[PluginConversation]):
@@ -98,10 +101,9 @@ class AssembledPolicy(Plugin[PluginConversation]):
         """
         conversation = self._of(context.stream)
         ours = conversation.context
-        agent = agent_of(context)
-        ours.agent_name = self._agent_name or (None if agent is None else name_of(agent))
-        ours.model = model_of(context, agent)
-        ours.tools = self._tools if self._tools is not None else await _tools(agent, context)
+        ours.agent_name = self._agent_name or asker_of(context).agent_name
+        ours.model = model_of(context)
+        ours.tools = self._tools if self._tools is not None else await _tools(context)
         sent = conversation.sink.halts
         events = await conversation.shown(events)
         if not conversation.delivers:
@@ -122,7 +124,7 @@ class AssembledPolicy(Plugin[PluginConversation]):
         history = stream.history
         held = self._of_histories.get(history)
         if held is None:
-            register(_package(history))
+            register(package_of(history))
             in_memory = type(history.storage).__name__ == "MemoryStorage"
             held = _Conversation(self, stream, None if in_memory else str(stream.id))
             self._of_histories[history] = held
@@ -161,7 +163,7 @@ class _Sink(PluginStream):
         if conversation_id is not None:
             self.history.conversation = conversation_of_id(conversation_id)
         self._of_ag2 = weakref.ref(stream)
-        self._package = _package(stream.history)
+        self._package = package_of(stream.history)
         self.halts = 0
         #: AG2's alerts that were put on its stream.
         self.alerts: list[Any] = []
@@ -200,27 +202,18 @@ def _same(one: Any, other: Any) -> bool:
 def _dependencies(context: Any) -> dict[Any, Any]:
     """What AG2's context has for policies; its knowledge store is one that ours read."""
     found = dict(context.dependencies)
-    knowledge = sys.modules.get(f"{_package(context.stream.history)}.knowledge")
+    knowledge = sys.modules.get(f"{package_of(context.stream.history)}.knowledge")
     store = found.get(getattr(knowledge, "KnowledgeStore", None))
     return found if store is None else {**found, KnowledgeStore: store}
 
 
-def _package(history: Any) -> str:
-    """``ag2`` or ``autogen.beta``."""
-    for base in type(history).__mro__:
-        package = base.__module__.rpartition(".")[0]
-        if package in _PACKAGES:
-            return package
-    raise ConfigurationError(f"{type(history).__qualname__} is not the history of an AG2 stream")
-
-
-async def _tools(agent: Any, context: Any) -> tuple[dict[str, Any], ...]:
+async def _tools(context: Any) -> tuple[dict[str, Any], ...]:
     """The functions that the model is offered, as far as they can be known."""
-    agent_run = agent_run_of(context)
-    if agent_run is not None and agent_run.tools is not None:
-        return agent_run.tools[1]
+    turn = turn_of(context)
+    if turn is not None and turn.tools[0] is not None:
+        return turn.tools[1]
     found: list[dict[str, Any]] = []
-    for tool in getattr(agent, "tools", ()):
+    for tool in getattr(agent_of(context), "tools", ()):
         found += [made for schema in await tool.schemas(context) if (made := tool_of(schema)) is not None]
     return tuple(found)
 

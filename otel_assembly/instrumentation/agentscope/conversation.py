@@ -1,260 +1,317 @@
-"""What is remembered of each AgentScope agent, and the assembly of its next model call while that is prepared."""
+"""AgentScope's replies, each one run, and the calls that they make of models: who asks, and what is sent.
+
+AgentScope makes the prompt anew several times in each round, mostly to measure it: the one that counts is the one that
+the model is called with. A call is told where it reaches the model's client (``_call_api``), which every attempt does.
+"""
 
 from __future__ import annotations
 
+import inspect
 import time
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from contextvars import ContextVar
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.instrumentation.hooks import ByIdentity
+from otel_assembly.instrumentation.agentscope.messages import Parts, block_parts, is_summary
+from otel_assembly.instrumentation.bound_runs import BoundRun
+from otel_assembly.instrumentation.clients import client
+from otel_assembly.instrumentation.conversation import Asker, ByIdentity
+from otel_assembly.instrumentation.hooks import around_awaited
+from otel_assembly.instrumentation.instrumented import argument, bound
+from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
 from otel_assembly.instrumentation.reducers import FRAMEWORK
-from otel_assembly.observe.conversations import reported_whole
+from otel_assembly.instrumentation.reductions import Reduction, reducing
+from otel_assembly.instrumentation.runs import within
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from otel_assembly.instrumentation.agentscope.messages import Part, Parts
+    from otel_assembly.instrumentation.agentscope.messages import Part
+    from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.observe.assembly import ObservedAssembly
 
 
-#: Contexts whose parts are remembered; beyond it the least recently used are read anew when they come back.
-SESSIONS: Final = 100
+#: What tells our own plug-in.
+OURS: Final = "otel_assembly_plugin"
+
+#: The agent that replies here; outside of any reply, no model call is prepared.
+REPLYING: Final[ContextVar[Any]] = ContextVar("otel_assembly_agentscope_replying", default=None)
 
 
-class PromptChange(NamedTuple):
-    """What one middleware made of a prompt, and how long it took."""
+def asker_of(agent: Any) -> Asker:
+    """A session may have several agents, each with a context of its own: the ledger is that of an agent in a session.
 
-    middleware: str
-    prompt_in: str
-    prompt_out: str | None  # None: it raised
-    took_ns: int
-
-
-class Change(NamedTuple):
-    """What one reducer made of a context, once it is done or has failed."""
-
-    policy: str
-    before: Sequence[Part]
-    after: Sequence[Part]
-    started_ns: int
-    kind: str | None = None
-    config: Mapping[str, Any] | None = None
-    prompts: Sequence[str] | None = None
-    error: BaseException | None = None
-    #: Whether what came in stays as it was where it failed.
-    stays: bool = True
+    An agent that is made anew goes on with the context of its session.
+    """
+    session = agent.state.session_id
+    return Asker(session, agent.name, agent.name, session)
 
 
-class Remembered:
-    """One agent: its context in parts, and what was reported of it."""
-
-    __slots__ = (
-        "assembly",
-        "changes",
-        "compressions",
-        "done_ns",
-        "failures",
-        "images",
-        "prompt",
-        "replies",
-        "reported",
-        "tools",
-    )
-
-    def __init__(self) -> None:
-        #: The system prompt as it was last made.
-        self.prompt = ""
-        #: The schemas of the tools that it last offered.
-        self.tools: Sequence[Mapping[str, Any]] = ()
-        #: What middlewares made of the prompt then.
-        self.changes: tuple[PromptChange, ...] = ()
-        #: The reply in which what they make of it was last reported, and what that was.
-        self.reported: tuple[str, tuple[Any, ...]] | None = None
-        #: How often AgentScope compressed its context.
-        self.compressions = 0
-        #: How often that failed.
-        self.failures = 0
-        self.images = Images()
-        #: The assembly of the model call that is prepared, and when its last step was done.
-        self.assembly: ObservedAssembly | None = None
-        self.done_ns = 0
-        #: Replies that run: outside of any, no model call is prepared.
-        self.replies = 0
-
-    def events(self, agent: Any) -> list[Part]:
-        """What follows the system prompt: the summary of what was compressed, and the context."""
-        return _parts_of(agent.state.session_id, agent.name).of(agent.state.context, agent.state.summary)
+def named(middlewares: Sequence[Any], hook: str) -> str:
+    """Who did it, where only one of them can have."""
+    return FRAMEWORK if not middlewares else type(middlewares[0]).__name__ if len(middlewares) == 1 else hook
 
 
-@lru_cache(maxsize=2 * SESSIONS)
-def _parts_of(session: str, agent: str, what: str = "context") -> Parts:
-    """The parts of an agent's context: an agent that is made anew goes on with the context of its session."""
-    from otel_assembly.instrumentation.agentscope.messages import Parts, block_parts
-
+@lru_cache(maxsize=200)  # beyond it, the least recently used are read anew when they come back
+def _parts_of(session: str | None, agent: str) -> Parts:
     return Parts(block_parts)
 
 
-def parts_sent(agent: Any, messages: Sequence[Any], summary: Any) -> list[Part]:
-    """The parts of what an agent's model is to be sent, or of a context that it had."""
-    return _parts_of(agent.state.session_id, agent.name, "sent").of(messages, summary)
+def events_of(agent: Any) -> list[Part]:
+    """What follows the system prompt: the summary of what was compressed, and the context."""
+    return _parts_of(agent.state.session_id, agent.name).of(agent.state.context, agent.state.summary)
 
 
-_AGENTS: Final[ByIdentity[Remembered]] = ByIdentity()
+class AskedModel(ModelCall):
+    """A call of a model: an agent's, which is prepared step by step, or one that somebody else makes meanwhile.
 
-
-def remembered(agent: Any) -> Remembered:
-    """What is remembered of an agent; it goes when the agent goes."""
-    known = _AGENTS.get(agent)
-    if known is None:
-        known = _AGENTS.put(agent, Remembered())
-    return known
-
-
-def prepare(
-    instrumentation: Instrumentation,
-    agent: Any,
-    events: Sequence[Part],
-    *,
-    prompt: str | None = None,
-    started_ns: int,
-) -> ObservedAssembly | None:
-    """The assembly that something that takes in this context is a step of; None where no provider is configured.
-
-    It is that of the model call that comes next. Where there is more in the context than the last step let out, no
-    model was called with that, and another assembly begins.
-
-    A session may have several agents, each with a context of its own, so the ledger is that of an agent in a session.
-
-    Args:
-        instrumentation: Where it is reported.
-        agent: Whose context it is.
-        events: The context in parts.
-        prompt: The system prompt, where it is not the one that was last made.
-        started_ns: When the step began.
+    Attributes:
+        prompt: The system prompt as it was last made.
+        changes: What middlewares made of it then: by whom, what it was, what became of it, and in how many nanoseconds.
+        estimate: What AgentScope estimated the prompt to take when it last looked; 0 while it does so.
+        compressing: What a middleware does that compresses the context.
     """
-    session, known = agent.state.session_id, remembered(agent)
-    assembly = known.assembly
-    if assembly is not None and assembly.recording.measured and ids_of(assembly.events) != ids_of(events):
-        not_called(agent)
-        assembly = None
-    if assembly is None:
-        prompt = prompt if prompt is not None else _prompt(agent)
-        assembly = known.assembly = instrumentation.observed.begin(
-            f"{session}/{agent.name}",
-            events,
-            prompts=(prompt,) if prompt else (),
-            tools=known.tools,
-            agent_name=agent.name,
-            model=agent.model.model,
-            conversation_id=session,
-            started_ns=started_ns,
-        )
-    return assembly
+
+    prompt = ""
+    changes: Sequence[tuple[str, str, str, int]] = ()
+    estimate: int | None = None
+    compressing: Reduction | None = None
+    _asked: Sequence[Any] = ()
+    _offered: Any = None
+    _summary: Any = ""
+    _policy = FRAMEWORK
+
+    def asked(self, messages: Sequence[Any], tools: Any, summary: Any = "", middlewares: Sequence[Any] = ()) -> None:
+        """It is asked with these, which middlewares may change on the way to the model."""
+        self._asked, self._offered, self._summary = list(messages), tools, summary
+        self._policy = named([one for one in middlewares if not getattr(one, OURS, False)], "on_model_call")
+
+    def sends(self, messages: Sequence[Any], tools: Any) -> bool:
+        """Whether a model that is called with these is this call's, and none that a middleware asks something else."""
+        known = {message.id for message in self._asked}
+        return (tools is not None and tools is self._offered) or any(message.id in known for message in messages)
+
+    def read(self, messages: Sequence[Any]) -> tuple[list[Part], list[str]]:
+        """The parts of what is sent, and the system prompts in front of them.
+
+        The first message that an agent asks with is its prompt; a system message behind it belongs to the context. The
+        summary, which is made anew each time, is the part that it is elsewhere.
+        """
+        own = {message.id for message in self._asked[1:]} if self.asker.conversation is not None else ()
+        of_context = (at for at, message in enumerate(messages) if message.role != "system" or message.id in own)
+        start = next(of_context, len(messages))
+        prompts = [text for message in messages[:start] if (text := message.get_text_content())]
+        rest, summary = messages[start:], self._summary
+        summed = bool(summary and rest and is_summary(rest[0], summary))
+        parts = _parts_of(self.asker.conversation, self.asker.name)
+        return parts.of(rest[1:] if summed else rest, summary if summed else "", forgets=False), prompts
+
+    def given(self, model: Any, messages: Sequence[Any], tools: Any) -> Sent:
+        """What a model's client is given for it."""
+        self.tools = tools if isinstance(tools, list) else ()
+        return Sent(*self.read(messages), self.tools, *_known(model))
+
+    def prompted(self, events: Sequence[Part]) -> None:
+        """Its system prompt is made: tell what middlewares made of it, where that is not what was told last."""
+        first = self.changes[0][1] if self.changes else self.prompt
+        self.arrives(events, prompts=_prompts(first) if self.prompts is None else None)
+        if list(self._prompts_out or ()) != _prompts(self.prompt):
+            for name, _, made, took_ns in self.changes:
+                began, prompts = time.time_ns() - took_ns, _prompts(made)
+                self.reduced(name, self.out, self.out, kind="injection", started_ns=began, prompts=prompts)
+
+    def passed(self, messages: Sequence[Any]) -> None:
+        """Behind all middlewares, these are what a model is called with; copies that say the same are no change."""
+        if self._policy != FRAMEWORK:
+            parts, prompts = self.read(messages)
+            changed = prompts != list(self._prompts_out or ())
+            self.middleware(self._policy, self.out).done(parts, prompts=prompts if changed else None)
+
+    def middleware(self, policy: str, before: Sequence[Any]) -> Reduction:
+        """What a middleware, or several, do to its messages."""
+        return Reduction(self.instrumentation, policy, before, kind=None, call=self)
+
+    def stopped(self, error: BaseException, policy: str | None = None) -> None:
+        """A middleware raised before a model was called: nothing is sent."""
+        self.middleware(policy or self._policy, self.out).failed(error)
+        self.end(error)
+
+    def over_ns(self, *, called: bool) -> int | None:
+        """With its last step: a middleware may have opened the model call's span since."""
+        return self.done_ns or None
 
 
-def _prompt(agent: Any) -> str:
-    """The system prompt as it is before what middlewares make of it, where that is yet to be reported in this reply."""
-    known = remembered(agent)
-    made = [change for change in known.changes if change.prompt_in != change.prompt_out]
-    if made and known.replies and (known.reported is None or known.reported[0] != agent.state.reply_id):
-        return made[0].prompt_in
-    return known.prompt or str(agent._system_prompt)  # noqa: SLF001  # what the first prompt will begin with
+def _known(model: Any) -> tuple[str | None, int | None]:
+    """The name of a model, and its window."""
+    return getattr(model, "model", None), getattr(model, "context_size", None)
 
 
-def step_done(agent: Any, error: BaseException | None = None, *, stays: bool = False) -> None:
-    """Note that a step is done: others may follow before the model is called, unless it failed or none will be."""
-    known = remembered(agent)
-    known.done_ns = time.time_ns()
-    if error is not None:
-        assembly, known.assembly = known.assembly, None
-        if assembly is not None:
-            assembly.end(error, stays=stays)
-    elif not known.replies:
-        not_called(agent)
+def _prompts(prompt: str) -> list[str]:
+    return [prompt] if prompt else []
 
 
-def report(instrumentation: Instrumentation, agent: Any, change: Change) -> None:
-    """Report a change as a step of the model call that is prepared."""
-    assembly = prepare(instrumentation, agent, change.before, started_ns=change.started_ns)
-    if assembly is None:
+_PREPARED: Final[ByIdentity[AskedModel]] = ByIdentity()
+
+
+def prepared(instrumentation: Instrumentation, agent: Any) -> AskedModel:
+    """The model call that an agent makes next, in the session that it has now; it goes when the agent goes."""
+    call, asker = _PREPARED.get(agent), asker_of(agent)
+    if call is None or call.asker != asker:
+        model, window = _known(agent.model)
+        call = _PREPARED.put(agent, AskedModel(instrumentation, asker, model=model, window=window))
+    return call
+
+
+def not_called(agent: Any, error: BaseException | None = None, *, stays: bool = False) -> None:
+    """No model is called with what was prepared: what was done for it is told all the same."""
+    call = _PREPARED.pop(agent)
+    if call is not None:
+        call.end(error, stays=stays)
+
+
+def _reply(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) -> BoundRun:
+    """It stands inside all middlewares: where one of them traces, its span is current.
+
+    What was prepared in it for a model that is not called ends with it.
+    """
+    ends, session = partial(not_called, agent), agent.state.session_id
+    return BoundRun(instrumentation, agent.name, {REPLYING: agent}, conversation_id=session, ends=ends)
+
+
+#: The hook of ``Agent._reply_impl``.
+reply: Final = within(_reply)
+
+#: The call whose system prompt is made here.
+_PROMPTED: Final[ContextVar[AskedModel | None]] = ContextVar("otel_assembly_agentscope_prompted", default=None)
+
+
+@around_awaited
+def get_system_prompt(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    """Around ``Agent._get_system_prompt``."""
+    call = prepared(instrumentation, agent)
+    call.changes = ()
+    for middleware in agent._system_prompt_middlewares:  # noqa: SLF001  # nothing else names them
+        instrumentation.take(type(middleware), "on_system_prompt", _transformer)
+    with bound(_PROMPTED, call):
+        call.prompt = yield
+
+
+@around_awaited
+def _transformer(instrumentation: Instrumentation, middleware: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    call, name, began_ns = _PROMPTED.get(), type(middleware).__name__, time.perf_counter_ns()
+    if call is None:
         return
-    started_ns = max(change.started_ns, remembered(agent).done_ns)
-    with assembly.step(change.policy, kind=change.kind, config=change.config, started_ns=started_ns) as step:
-        known = {part.facts.id: part for part in change.before}
-        after = as_known(assembly, [known.get(part.facts.id, part) for part in change.after])
-        step.out(after, prompts=change.prompts)
-    step.failed(change.error)
-    step_done(agent, change.error, stays=change.stays)
+    agent, prompt = argument(args, kwargs, 0, "agent"), argument(args, kwargs, 1, "current_prompt", "")
+    try:
+        with bound(_PROMPTED, None):  # what it inherits is its own doing
+            made = yield
+    except BaseException as error:
+        call.prompt = prompt
+        call.prompted(events_of(agent))
+        call.stopped(error, name)
+        not_called(agent)
+        raise
+    if made != prompt:
+        call.changes = (*call.changes, (name, prompt, made, time.perf_counter_ns() - began_ns))
 
 
-def arrives(agent: Any, events: Sequence[Part]) -> None:
-    """Report what changed between the last step's output and these parts, with which the model is called."""
-    known = remembered(agent)
-    assembly = known.assembly
-    if assembly is not None and assembly.recording.measured and ids_of(assembly.events) != ids_of(events):
-        with reported_whole(assembly), assembly.step(FRAMEWORK) as step:
-            step.out(as_known(assembly, events))
+@around_awaited
+def prepare_model_input(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    """Around ``Agent._prepare_model_input``, which knows the tools."""
+    observe_model(instrumentation, agent.model)
+    result = yield
+    prepared(instrumentation, agent).tools = result.get("tools") or ()
 
 
-def as_known(assembly: ObservedAssembly, events: Sequence[Part]) -> list[Part]:
-    """These parts, and those of them that an assembly holds as it holds them."""
-    known = {part.facts.id: part for part in assembly.events}
-    return [known.get(part.facts.id, part) for part in events]
+@around_awaited
+def call_model(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    """Around ``Agent._call_model``: each attempt, of whichever model, is a call of the same messages."""
+    observe_model(instrumentation, agent.model_config.fallback_model)
+    call, middlewares = prepared(instrumentation, agent), agent._model_call_middlewares  # noqa: SLF001  # as above
+    messages, tools = _given(args, kwargs)
+    call.asked(messages, tools, agent.state.summary, middlewares)
+    call.prompted(events_of(agent))
+    try:
+        with call.current():
+            yield
+    except BaseException as error:
+        if middlewares and not call.ended and not any(getattr(one, OURS, False) for one in middlewares):
+            call.stopped(error)
+        raise
+    finally:
+        not_called(agent)  # where a middleware has answered itself
 
 
-def model_called(agent: Any) -> None:
-    """End the assembly of the model call, which is made now, as of when its last step was done.
+#: The call whose model is asked here: a model's own method may call the one that it has in the place of.
+_ASKED: Final[ContextVar[ModelCall | None]] = ContextVar("otel_assembly_agentscope_asked", default=None)
 
-    A middleware may have opened the call's span before this one was sure to be the call.
+
+@around_awaited
+def _asked(instrumentation: Instrumentation, model: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    """Around a model's ``__call__`` and ``generate_structured_output``, behind all middlewares: an attempt.
+
+    A model that is asked something else than an agent's call is a call of its own.
     """
-    known = remembered(agent)
-    assembly, known.assembly = known.assembly, None
-    if assembly is not None:
-        assembly.end(over_ns=known.done_ns)
+    if reducing() is not None:
+        return
+    messages, tools = _given(args, kwargs)
+    call, agent = CALL.get(), REPLYING.get()
+    if not isinstance(call, AskedModel) or not call.sends(messages, tools):
+        call = AskedModel(instrumentation, Asker() if agent is None else asker_of(agent)._replace(conversation=None))
+        call.asked(messages, tools)
+    elif _ASKED.get() is call:
+        return
+    with bound(_ASKED, call), call.current(), call.onwards():
+        call.passed(messages)
+        sent = call.sent
+        yield
+        if call.sent == sent:  # its class has a way of its own to its client
+            call.receives(call.given(model, messages, tools))
 
 
-def not_called(agent: Any) -> None:
-    """End an assembly with which no model is called: it was over when its last step was done."""
-    known = remembered(agent)
-    assembly, known.assembly = known.assembly, None
-    if assembly is not None:
-        assembly.end(called=False, over_ns=known.done_ns)
+def _given(args: Sequence[Any], kwargs: Mapping[str, Any], at: int = 0) -> tuple[Sequence[Any], Any]:
+    """The messages, which are the argument at this place, and the tools behind them."""
+    return argument(args, kwargs, at, "messages", ()), argument(args, kwargs, at + 1, "tools")
 
 
-def ids_of(parts: Sequence[Part]) -> list[str | None]:
-    """What tells parts apart: a part that reads as it did has the id that it had."""
-    return [part.facts.id for part in parts]
+def _sent(at: int, model: Any, /, *args: Any, **kwargs: Any) -> Sent | None:
+    """What a model is given, by an agent or by a reducer, where it is its client that is called, or it has none."""
+    (messages, tools), call = _given(args, kwargs, at), CALL.get()
+    if reducing() is not None:
+        return Sent(Parts(block_parts).of(messages), model=type(model).__name__)
+    its_client = at or not hasattr(model, "_call_api")
+    return call.given(model, messages, tools) if its_client and isinstance(call, AskedModel) else None
 
 
-class Images:
-    """How many images a context holds, counted as it grows: a check in every round must not read all of it."""
-
-    __slots__ = ("_context", "_held", "_read")
-
-    def __init__(self) -> None:
-        self._context: list[Any] | None = None
-        self._read = 0
-        self._held = 0
-
-    def count(self, context: list[Any]) -> int:
-        """The images in a context; its last message is read again, for it may have grown."""
-        if context is not self._context or len(context) < self._read:
-            self._context, self._read, self._held = context, 0, 0
-        last = max(len(context) - 1, 0)
-        for message in context[self._read : last]:
-            self._held += sum(map(_images, message.content))
-        self._read = last
-        return self._held + sum(_images(block) for message in context[last:] for block in message.content)
-
-    def forget(self) -> None:
-        """Images were replaced: count anew."""
-        self._context = None
+def _text_of(answer: Any) -> str | None:
+    said = getattr(answer, "content", None)
+    if said is None or getattr(answer, "finished_reason", None) == "interrupted":
+        return None if answer is not None else ""
+    if isinstance(said, dict):
+        return "\n".join(map(str, said.values()))
+    return "\n".join(block.text for block in said if block.type == "text")
 
 
-def _images(block: Any) -> int:
-    kind = block.type
-    if kind == "data":
-        return int(block.source.media_type.startswith("image/"))
-    held = block.output if kind == "tool_result" else block.hint if kind == "hint" else ()
-    return sum(map(_images, held)) if isinstance(held, list) else 0
+#: The hook of ``_call_api`` of a model: its client, which every attempt reaches.
+called: Final = client(partial(_sent, 1))
+
+
+def asked(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """The hook of ``__call__`` and ``generate_structured_output`` of a model, of AgentScope's or of a class alike."""
+    return _asked(client(partial(_sent, 0), _text_of)(original, instrumentation), instrumentation)
+
+
+@around_awaited
+def estimate(instrumentation: Instrumentation, model: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    """Around ``count_tokens`` of a model: the first count of a check is that of the whole prompt."""
+    call = CALL.get()
+    if isinstance(call, AskedModel) and call.estimate is None:
+        call.estimate = 0
+        call.estimate = yield
+
+
+def observe_model(instrumentation: Instrumentation, model: Any) -> None:
+    """A model's class need not derive from AgentScope's: its methods are wrapped when it is met."""
+    for name, wrap in (("count_tokens", estimate), ("generate_structured_output", asked), ("__call__", asked)):
+        if inspect.iscoroutinefunction(getattr(type(model), name, None)):
+            instrumentation.take(type(model), name, wrap)

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from otel_assembly.instrumentation.hooks import Hook, Wraps, in_module
+from otel_assembly.instrumentation.hooks import Following, Hook, Wraps, in_module
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from otel_assembly.instrumentation.agentscope import middleware, reducers, runs
+    from otel_assembly.instrumentation.agentscope import conversation, reducers
+    from otel_assembly.instrumentation.hooks import Wrap
 else:
-    middleware, reducers, runs = (Wraps(f"{__package__}.{module}") for module in ("middleware", "reducers", "runs"))
+    conversation, reducers = (Wraps(f"{__package__}.{module}") for module in ("conversation", "reducers"))
+
+
+def _of_models(method: str, wrap: Wrap, gives: str) -> tuple[str, Following, str]:
+    """A method that every model's class may have of its own."""
+    following = Following(method, lambda made, _, instrumentation: wrap(made, instrumentation))
+    return f"ChatModelBase.{method}", following, gives
 
 
 class AgentScopeInstrumentor(AssemblyInstrumentor):
@@ -24,41 +31,22 @@ class AgentScopeInstrumentor(AssemblyInstrumentor):
     hooks: ClassVar[tuple[Hook, ...]] = (
         *in_module(
             "agentscope.agent._agent",
-            ("Agent._reply_impl", runs.reply, "one span a reply, where there would be none"),
-            (
-                "Agent._compress_context_impl",
-                reducers.compress_context,
-                "contexts that are compressed, and checks that find nothing to do",
-            ),
-            (
-                "Agent._split_context_for_compression",
-                reducers.split_context,
-                "that a context is about to be compressed",
-            ),
-            ("Agent._prepare_model_input", middleware.prepare_model_input, "the tools that a prompt is measured with"),
+            ("Agent._reply_impl", conversation.reply, "one span a reply, where there would be none"),
+            ("Agent.compress_context", reducers.compress_context, "contexts that middlewares compress on their own"),
+            ("Agent._compress_context_impl", reducers.compress, "contexts that are compressed, or need not be"),
+            ("Agent._split_context_for_compression", reducers.split_context, "that a context is too long"),
             ("Agent._limit_context_images", reducers.limit_images, "images that are replaced by a hint", ">= 2.0.7"),
             ("Agent._split_tool_result_for_compression", reducers.split_tool_result, "tool results that are cut"),
             ("Agent._save_to_context", reducers.save_to_context, "tool results that are cut"),
-            ("Agent._get_system_prompt", middleware.get_system_prompt, "system prompts, and who changes them"),
-            (
-                "Agent._call_model",
-                middleware.call_model,
-                "which system prompt is sent, and messages that middlewares change on the way to the model",
-            ),
-            (
-                "Agent.compress_context",
-                middleware.around_compression,
-                "contexts that middlewares compress in a way of their own",
-            ),
+            ("Agent._get_system_prompt", conversation.get_system_prompt, "system prompts, and who changes them"),
+            ("Agent._prepare_model_input", conversation.prepare_model_input, "the tools of a prompt"),
+            ("Agent._call_model", conversation.call_model, "whose a model call is, and who changes it on the way"),
         ),
         *in_module(
             "agentscope.model._base",
-            ("ChatModelBase.generate_structured_output", reducers.summarise, "the summariser's model call"),
-            (
-                "ChatModelBase.count_tokens",
-                reducers.estimate,
-                "what AgentScope takes a prompt for that it cannot compress",
-            ),
-            ("ChatModelBase.__call__", middleware.model, "messages that middlewares change on the way there"),
+            _of_models("_call_api", conversation.called, "what a model's client is given"),
+            _of_models("__call__", conversation.asked, "which calls are an agent's, and what became of them"),
+            _of_models("generate_structured_output", conversation.asked, "summarisers' calls, and others alike"),
+            _of_models("count_tokens", conversation.estimate, "what AgentScope takes a prompt for"),
         ),
     )

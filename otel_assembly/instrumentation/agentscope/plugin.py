@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from agentscope.event import ModelCallEndEvent
@@ -12,14 +15,28 @@ from agentscope.tool import ToolResponse
 
 from otel_assembly.errors import AssemblyError, HaltedError
 from otel_assembly.events import ToolCallEvent, Usage, UsageEvent
-from otel_assembly.instrumentation.agentscope.messages import Part, Parts, as_summary, messages_of, sent_parts
+from otel_assembly.instrumentation.agentscope.conversation import AskedModel
+from otel_assembly.instrumentation.agentscope.messages import (
+    Part,
+    Parts,
+    block_parts,
+    is_summary,
+    part_of,
+    result_of,
+    with_blocks,
+    with_result,
+)
+from otel_assembly.instrumentation.model_call import CALL
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
+from otel_assembly.instrumentation.splicing import same_objects
+from otel_assembly.messages import register_results, summary_like
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 
     from otel_assembly.assembly import Assembly
     from otel_assembly.context import Context
+    from otel_assembly.instrumentation.agentscope.messages import Place
 
 
 class AssemblyMiddleware(Plugin["_Conversation"], MiddlewareBase):
@@ -108,7 +125,7 @@ class _Conversation(PluginConversation):
 
     def __init__(self, plugin: Plugin[Any], session_id: str) -> None:
         super().__init__(plugin, "agentscope", session_id)
-        self._parts = Parts(sent_parts)
+        self._parts = Parts(_sent_parts)
         #: The messages of the last model call, and what it was sent: an attempt that follows is sent the same, or fails
         #: alike.
         self._last: tuple[Any, list[Msg] | AssemblyError] | None = None
@@ -132,20 +149,57 @@ class _Conversation(PluginConversation):
         given = call["messages"]
         leading = [message for message in given[:1] if message.role == "system"]
         events: list[Any] = list(self._parts.of(given[len(leading) :]))
-        if events and agent.state.summary and _says(events[0], agent.state.summary):
-            events[0] = as_summary(events[0])
+        if events and agent.state.summary and is_summary(given[len(leading)], agent.state.summary):
+            events[0] = _as_summary(events[0])
         context = self.context
         context.agent_name, context.model = agent.name, call["current_model"].model
         context.tools = tuple(call.get("tools") or ())
         prompts = [text for message in leading if (text := message.get_text_content())]
         assembly = await self.assemble(agent, prompts, events)
-        return [*_system(leading, prompts, assembly), *messages_of(e for e in assembly.events if isinstance(e, Part))]
+        sent = [*_system(leading, prompts, assembly), *_messages_of(e for e in assembly.events if isinstance(e, Part))]
+        asked = CALL.get()
+        if isinstance(asked, AskedModel):
+            with asked.instrumentation.contained():
+                asked.by_plugin(asked.read(sent)[0])
+        return sent
 
 
-def _says(part: Part, summary: Any) -> bool:
-    """Whether a message is the summary that AgentScope puts in front of the context."""
-    texts = (summary,) if isinstance(summary, str) else tuple(b.text for b in summary if isinstance(b, TextBlock))
-    return part.facts.texts == texts
+def _sent_parts(messages: Iterable[Msg]) -> list[Place]:
+    """Messages as a provider is sent them: what the model said at once, with its calls, is one; each result is one."""
+    found: list[Place] = []
+    for message, number, blocks, begins in block_parts(messages):
+        if number and not (begins and message.role == "assistant"):
+            _, first, earlier, _ = found.pop()
+            found.append((message, first, (*earlier, *blocks), True))
+        else:
+            found.append((message, number, blocks, True))
+    return found
+
+
+def _as_summary(part: Part) -> Part:
+    """A message that says what an agent's state holds as the summary of what was compressed."""
+    return replace(part_of(None, part.blocks), message=part.message)
+
+
+def _messages_of(parts: Iterable[Part]) -> list[Any]:
+    """The messages that parts stand for: the very objects where all blocks are there, copies of them where some are."""
+    found: list[Any] = []
+    for _, group in groupby(parts, lambda part: id(part.message)):
+        own = list(group)
+        message: Any = own[0].message
+        blocks = [block for part in own for block in part.blocks]
+        whole = same_objects(blocks, message.content)
+        found.append(message if whole else with_blocks(message, blocks))
+    return found
+
+
+@summary_like.register(Part)
+def _(event: Part, text: str, events: Sequence[Any]) -> Part:
+    message = summary_like(event.message, text, events)
+    return part_of(message, message.content)
+
+
+register_results(Part, attrgetter("blocks"), result_of, with_result, lambda part, blocks: part_of(part.message, blocks))
 
 
 def _system(leading: list[Msg], prompts: list[str], assembly: Assembly) -> list[Msg]:

@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
-from otel_assembly._internal.faces import face
+from otel_assembly._internal.faces import face, homes
 from otel_assembly.instrumentation.autogen.hooks import AutoGenInstrumentor
 
 #: The plug-in imports AutoGen, which the instrumentor must not.
-__getattr__, __dir__ = face(__name__, {"AssembledChatCompletionContext": "plugin", "AssembledContextConfig": "plugin"})
+__getattr__, __dir__ = face(
+    __name__,
+    homes(
+        {
+            "plugin": "AssembledChatCompletionContext AssembledContextConfig",
+            "contexts": (
+                "BufferedChatCompletionContext BufferedChatCompletionContextConfig HeadAndTailChatCompletionContext "
+                "HeadAndTailChatCompletionContextConfig TokenLimitedChatCompletionContext "
+                "TokenLimitedChatCompletionContextConfig UnboundedChatCompletionContext "
+                "UnboundedChatCompletionContextConfig"
+            ),
+        }
+    ),
+)
 
-__all__ = ["AssembledChatCompletionContext", "AutoGenInstrumentor"]
+__all__ = [
+    "AssembledChatCompletionContext",
+    "AutoGenInstrumentor",
+    "BufferedChatCompletionContext",
+    "BufferedChatCompletionContextConfig",
+    "HeadAndTailChatCompletionContext",
+    "HeadAndTailChatCompletionContextConfig",
+    "TokenLimitedChatCompletionContext",
+    "TokenLimitedChatCompletionContextConfig",
+    "UnboundedChatCompletionContext",
+    "UnboundedChatCompletionContextConfig",
+]

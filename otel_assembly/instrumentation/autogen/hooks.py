@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from otel_assembly.instrumentation.hooks import Following, Hook, Wraps
+from otel_assembly.instrumentation.hooks import Following, Hook, Wraps, in_module
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import ModuleType
 
     from otel_assembly.instrumentation.autogen import reducers, runs
     from otel_assembly.instrumentation.instrumented import Instrumentation
 else:
     reducers, runs = (Wraps(f"{__package__}.{module}") for module in ("reducers", "runs"))
 
-
-_CONTEXTS: Final = "autogen_core.model_context"
-_MEMORY: Final = "autogen_core.memory"
-_ASSISTANT: Final = "autogen_agentchat.agents._assistant_agent"
-_EXECUTOR: Final = "autogen_agentchat.agents._code_executor_agent"
-_SELECTOR: Final = "autogen_agentchat.teams._group_chat._selector_group_chat"
-_TEAM: Final = "autogen_agentchat.teams._group_chat._base_group_chat"
+_MODELS: Final = "autogen_core.models"
+_AGENTS: Final = "autogen_agentchat.agents"
+_TEAMS: Final = "autogen_agentchat.teams._group_chat"
 
 _contexts: Final = Following("get_messages", reducers.observed_context)
 _memories: Final = Following("update_context", reducers.observed_memory)
+_create, _stream = (Following(method, runs.called) for method in ("create", "create_stream"))
+#: What an agent holds, by its attribute, need derive from nothing.
+_meets = {"_model_context": (_contexts,), "_memory": (_memories,), "_model_client": (_create, _stream)}
+_messages, _messages_stream = (
+    Following(method, partial(runs.agent_run, _meets)) for method in ("on_messages", "on_messages_stream")
+)
 
 
 def _constructed(original: Callable[..., None], instrumentation: Instrumentation) -> Callable[..., None]:
@@ -42,71 +42,55 @@ def _constructed(original: Callable[..., None], instrumentation: Instrumentation
     return __init__
 
 
-def _context_classes(module: ModuleType, instrumentation: Instrumentation) -> None:
-    _contexts.tree(module.ChatCompletionContext, instrumentation)
-
-
-def _memory_classes(module: ModuleType, instrumentation: Instrumentation) -> None:
-    _memories.tree(module.Memory, instrumentation)
-
-
-def _followed(module: str, owner: str, following: Following, gives: str) -> Hook:
-    """Hooks the method of one class; another wrapper in its place need not know the class."""
-
-    def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-        return following.wrap(original, getattr(sys.modules[module], owner), instrumentation)
-
-    return Hook(module, f"{owner}.{following.method}", wrap, gives)
-
-
-def _runs(module: str, agent: str) -> tuple[Hook, ...]:
-    return (
-        Hook(module, f"{agent}.on_messages", runs.awaited_run, "a run that has no span of AutoGen's"),
-        Hook(module, f"{agent}.on_messages_stream", runs.streamed_run, "a run that has no span of AutoGen's"),
-    )
-
-
-def _agent(module: str, agent: str, reflection: str) -> tuple[Hook, ...]:
-    tools = agent == "AssistantAgent"
-    adds = "the agent's name, its system messages and tools in what is counted; contexts of no base class"
-    return (
-        Hook(module, f"{agent}._call_llm", partial(runs.model_call, _contexts, tools), adds),
-        Hook(module, f"{agent}.{reflection}", partial(runs.model_call, _contexts, False), adds),
-        Hook(module, f"{agent}._get_compatible_context", runs.images_removed, "images that are removed for a model"),
-        *_runs(module, agent),
-    )
+_asks: Final = (
+    runs.model_call,
+    "what its context leaves out of what its model is sent, where that is not seen by the messages",
+)
+_sees: Final = ("remove_images", runs.images_removed, "images removed for a model")
+_runs: Final = "a run that has no span of AutoGen's; the agent's name"
 
 
 class AutoGenInstrumentor(AssemblyInstrumentor):
-    """Instruments the context assembly of AutoGen's agents: model contexts, memories, images, runs."""
+    """Instruments AutoGen's model clients, and what prepares their calls: model contexts, memories, agents, teams."""
 
     framework = "autogen"
     requires = ("autogen-core >= 0.7, < 0.8",)
     hooks: ClassVar[tuple[Hook, ...]] = (
-        Hook(_CONTEXTS, "ChatCompletionContext.__init__", _constructed, "model contexts of classes that were not seen"),
-        *(
-            _followed(_CONTEXTS, f"{name}ChatCompletionContext", _contexts, f"what {name} leaves out")
-            for name in ("Unbounded", "Buffered", "HeadAndTail", "TokenLimited")
+        *in_module(
+            "autogen_core.model_context",
+            ("ChatCompletionContext.__init__", _constructed, "model contexts of classes that were not seen"),
+            ("ChatCompletionContext.get_messages", _contexts, "what contexts leave out"),
         ),
-        _followed(_MEMORY, "ListMemory", _memories, "what a memory puts into a context"),
-        *_agent(_ASSISTANT, "AssistantAgent", "_reflect_on_tool_use_flow"),
-        *_agent(_EXECUTOR, "CodeExecutorAgent", "_reflect_on_code_block_results_flow"),
-        *_runs("autogen_agentchat.agents._society_of_mind_agent", "SocietyOfMindAgent"),
+        Hook("autogen_core.memory", "Memory.update_context", _memories, "what a memory puts into a context"),
+        *in_module(
+            _MODELS,
+            ("ChatCompletionClient.create", _create, "calls of a model: each is an assembly"),
+            ("ChatCompletionClient.create_stream", _stream, "the same, whose answer is a stream"),
+        ),
+        *in_module(
+            f"{_AGENTS}._base_chat_agent",
+            ("BaseChatAgent.on_messages", _messages, _runs),
+            ("BaseChatAgent.on_messages_stream", _messages_stream, _runs),
+        ),
+        *in_module(
+            f"{_AGENTS}._assistant_agent",
+            ("AssistantAgent._call_llm", *_asks),
+            ("AssistantAgent._reflect_on_tool_use_flow", *_asks),
+            _sees,
+        ),
+        *in_module(
+            f"{_AGENTS}._code_executor_agent",
+            ("CodeExecutorAgent._call_llm", *_asks),
+            ("CodeExecutorAgent._reflect_on_code_block_results_flow", *_asks),
+            _sees,
+        ),
+        *in_module(f"{_TEAMS}._magentic_one._magentic_one_orchestrator", _sees),
         Hook(
-            _SELECTOR,
+            f"{_TEAMS}._selector_group_chat",
             "SelectorGroupChatManager._select_speaker",
             runs.speaker_selection,
-            "the selector's name and model",
+            "what the selector's context leaves out",
         ),
-        Hook(_TEAM, "BaseGroupChat.run_stream", runs.streamed_run, "the run of a team as one trace"),
+        Hook(f"{_TEAMS}._base_group_chat", "BaseGroupChat.run_stream", runs.team_run, "the run of a team as one trace"),
     )
-    rows: ClassVar[Mapping[str, str]] = {"autogen_core.models": "otel_assembly.instrumentation.autogen.messages"}
-    on_import: ClassVar[Mapping[str, Callable[[ModuleType, Instrumentation], None]]] = {
-        _CONTEXTS: _context_classes,
-        _MEMORY: _memory_classes,
-    }
-
-    def _uninstrument(self, **kwargs: Any) -> None:
-        super()._uninstrument(**kwargs)
-        _contexts.leave()
-        _memories.leave()
+    rows: ClassVar[Mapping[str, str]] = {_MODELS: "otel_assembly.instrumentation.autogen.messages"}

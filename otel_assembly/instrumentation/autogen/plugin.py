@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -19,8 +20,9 @@ from pydantic import BaseModel, Field
 from otel_assembly.assembler import Assembler
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.instrumentation.autogen import messages as _rows  # noqa: F401  # the engine reads by them
-from otel_assembly.instrumentation.autogen.conversation import current_call
+from otel_assembly.instrumentation.autogen.conversation import model_of, schema_of
 from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation
+from otel_assembly.model_context.memory import asked_by_memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +31,14 @@ if TYPE_CHECKING:
     from otel_assembly.policies.base import AssemblyPolicy
     from otel_assembly.runtime import Observer
 
+#: What asks a context and then calls a model with it, by what it has beside the answer: all but the name is sent.
+_ASKS: Final = {
+    "_call_llm": ("agent_name", "system_messages", "model_client", "workbench", "handoff_tools"),
+    "_reflect_on_tool_use_flow": ("agent_name", "system_messages", "model_client"),
+    "_reflect_on_code_block_results_flow": ("agent_name", "system_messages", "model_client"),
+}
+#: So many functions may stand between an agent and its context, such as those of instrumentations.
+_BETWEEN: Final = 16
 _SENT: Final = (SystemMessage, UserMessage, AssistantMessage, FunctionExecutionResultMessage)
 
 
@@ -57,10 +67,10 @@ class AssembledChatCompletionContext(
         initial_messages: What the conversation begins with.
         name: Tells assemblers apart, as `Assembler` takes it.
         model: The model whose tokenizer counts, as `Assembler` takes it.
-        prompts: The system messages of the agent. AutoGen adds them after the context was asked, so that a budget knows
-            of them only from here; they are counted, and not returned.
-        tools: The schemas of the tools that the agent offers; counted likewise.
-        agent_name: The agent's name, for telemetry.
+        prompts: The system messages that are sent in front of what this object gives; they are counted, and not
+            returned. Where an agent of AgentChat asks, its own are taken instead.
+        tools: The schemas of the tools that are offered; counted, and taken from such an agent, likewise.
+        agent_name: The agent's name, for telemetry; else that of such an agent.
         dependencies: What policies ask for by type, such as ``{KnowledgeStore: store}`` for the memory policies: a
             mapping, or a function of this object that returns one, called before each assembly. AutoGen's memories
             (`Memory`) are an agent's, which puts what they hold into the context itself.
@@ -94,10 +104,12 @@ class AssembledChatCompletionContext(
             self, policies, name=name, model=model, dependencies=dependencies, variables=variables, observers=observers
         )
         self._prompts = [prompts] if isinstance(prompts, str) else list(prompts)
+        self._tools = tuple(tools)
         self._talk = PluginConversation(self, "autogen", None)
         self._talk.delivers = True  # its policies see every alert, whoever delivers them
         context = self._talk.context
-        context.agent_name, context.tools = agent_name, tuple(tools)
+        context.agent_name, context.tools = agent_name, self._tools
+        self._agent_name = agent_name
 
     def context_of(self, conversation: Any = None) -> Context:
         """The context of the conversation, which is this object's one: ``await ….send(ObserverAlert(…))`` warns the
@@ -118,22 +130,44 @@ class AssembledChatCompletionContext(
             self._talk.context.guard.check()
 
     async def get_messages(self) -> list[LLMMessage]:
-        """What the model gets to see.
+        """What the model gets to see; a memory that asks in its ``update_context`` is given the conversation.
 
         Raises:
             HaltedError: The conversation was halted; nothing is to be called for it any more.
             ContextOverflowError: What may not be dropped does not fit a policy's budget.
             PolicyFailedError: A policy raised.
         """
-        call = current_call()
-        if call is not None and call.context is self:
-            self._talk.context.model = call.model
-        assembly = await self._talk.assemble(self, self._prompts, self._messages)
-        given = Counter(self._prompts)
+        if asked_by_memory(self):
+            return await self._for_memory()
+        context, prompts = self._talk.context, self._prompts
+        agents = _prepared_by_agent(self)
+        if agents is not None:
+            prompts = [message.content for message in agents["system_messages"]]
+            context.agent_name = self._agent_name or agents.get("agent_name")
+            context.model = model_of(agents["model_client"])
+            offered = [tool for bench in agents.get("workbench", ()) for tool in await bench.list_tools()]
+            context.tools = tuple(schema_of(tool) for tool in (*offered, *agents.get("handoff_tools", ())))
+        try:
+            assembly = await self._talk.assemble(self, prompts, self._held())
+        finally:
+            context.tools, context.agent_name = self._tools, self._agent_name
+        given = Counter(prompts)
         given.subtract(assembly.prompts)
         added = [prompt for prompt in assembly.prompts if _taken(given, prompt)]
-        sent = [event for event in assembly.events if isinstance(event, _SENT)]
-        return [*(SystemMessage(content=prompt) for prompt in added), *sent]
+        sent = [event for event in assembly.events if type(event) in _SENT or isinstance(event, _SENT)]
+        return self._given([*(SystemMessage(content=prompt) for prompt in added), *sent])
+
+    def _held(self) -> Sequence[LLMMessage]:
+        """What is held, for an assembly."""
+        return self._messages
+
+    def _given(self, sent: list[LLMMessage]) -> list[LLMMessage]:
+        """What who asks is given of what an assembly sends."""
+        return sent
+
+    async def _for_memory(self) -> list[LLMMessage]:
+        """What a memory is given, which is sent to no model: no assembly is told of it, and no alert delivered."""
+        return list(self._messages)
 
     def _to_config(self) -> AssembledContextConfig:
         what = "observers" if self._observers else "dependencies" if self._dependencies else ""
@@ -144,8 +178,8 @@ class AssembledChatCompletionContext(
             assembler=self.assembler.to_config(),
             initial_messages=self._initial_messages,
             prompts=self._prompts,
-            tools=[dict(tool) for tool in self._talk.context.tools],
-            agent_name=self._talk.context.agent_name,
+            tools=[dict(tool) for tool in self._tools],
+            agent_name=self._agent_name,
             variables=dict(self._variables or {}),
         )
 
@@ -159,6 +193,24 @@ class AssembledChatCompletionContext(
             agent_name=config.agent_name,
             variables=config.variables,
         )
+
+
+def _prepared_by_agent(context: Any) -> Mapping[str, Any] | None:
+    """What an agent of AgentChat will send beside what its context answers; None where no such agent asks.
+
+    AutoGen tells a context nothing of the call that it is asked for. What awaits the answer is looked at, instrumented
+    or not, so that both have the same budget.
+    """
+    frame = sys._getframe(1)  # noqa: SLF001  # the interpreter's
+    for _ in range(_BETWEEN):
+        names = _ASKS.get(frame.f_code.co_name)
+        if names is not None and str(frame.f_globals.get("__name__")).startswith("autogen_agentchat."):
+            held = frame.f_locals
+            return {name: held[name] for name in names if name in held} if held["model_context"] is context else None
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return None
 
 
 def _taken(given: Counter[str], prompt: str) -> bool:

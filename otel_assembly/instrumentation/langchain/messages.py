@@ -25,10 +25,10 @@ from otel_assembly.messages import (
 )
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.describe import EventFacts, EventKind, describe
-from otel_assembly.messages.replacements import result_texts, shortened, summary_like
+from otel_assembly.messages.replacements import result_texts, shortened, summary_like, summary_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 #: What LangChain's own summaries are marked with, in ``additional_kwargs``.
 SUMMARY_SOURCE: Final = {"lc_source": "summarization"}
@@ -44,6 +44,7 @@ _KINDS: Final = {
 _CHUNK: Final = "MessageChunk"
 #: Calls of the form that came before tool calls have no id.
 _LEGACY_CALL_ID: Final = "function_call"
+_CALL_LISTS: Final = ("tool_calls", "invalid_tool_calls")
 #: Content blocks that may repeat a tool call which the message holds in ``tool_calls``.
 _CALLS: Final = frozenset({"tool_use", "tool_call", "function_call", "custom_tool_call", "invalid_tool_call"})
 #: Content blocks of a call that was streamed; what came of it stands in ``tool_calls``.
@@ -52,7 +53,8 @@ _PIECES: Final = frozenset({"tool_call_chunk", "server_tool_call_chunk", "input_
 
 @describe.register(BaseMessage)
 def _(message: BaseMessage) -> EventFacts:
-    calls, extra = list(_each_call(message)), message.additional_kwargs
+    calls = [call for name in _CALL_LISTS for call in getattr(message, name, None) or ()]
+    extra = message.additional_kwargs
     usage: Mapping[str, Any] = getattr(message, "usage_metadata", None) or {}
     billed, made = usage.get("input_tokens") or None, usage.get("output_tokens") or None
     name = "" if isinstance(message, ToolMessage) else message.name or ""
@@ -66,14 +68,18 @@ def _(message: BaseMessage) -> EventFacts:
     draft.text(extra.get("refusal"))
     if kind is EventKind.REQUEST and draft.results and not draft.said:
         kind = EventKind.TOOL_RESULT  # Anthropic's results, in blocks
-    _spell_calls(draft, calls, extra.get("function_call"))
+    for call in calls:  # behind the texts; one that is invalid may have no id
+        draft.call(call.get("id"), call.get("name"), call.get("args"))
+    legacy = extra.get("function_call")
+    if isinstance(legacy, dict) and not draft.opens:
+        draft.call(_LEGACY_CALL_ID, legacy.get("name"), legacy.get("arguments"))
     facts = draft.facts(kind, {"id": own}, name, billed_tokens=billed, output_tokens=made)
-    return facts._replace(fields=(*facts.fields,), closes=(*facts.closes, *closes))
+    return facts._replace(fields=tuple(facts.fields), closes=(*facts.closes, *closes))
 
 
 _READ: Final = ("id", "content", "name", "additional_kwargs")
 read_from(BaseMessage, *_READ)
-read_from(AIMessage, *_READ, "tool_calls", "invalid_tool_calls", "usage_metadata")
+read_from(AIMessage, *_READ, *_CALL_LISTS, "usage_metadata")
 read_from(ToolMessage, *_READ, "tool_call_id")
 read_from(ChatMessage, *_READ, "role")
 
@@ -86,10 +92,7 @@ def _(_: RemoveMessage) -> EventFacts:
 @summary_like.register(BaseMessage)
 def _(_: BaseMessage, text: str, events: Sequence[Any]) -> HumanMessage:
     """A user's message, as LangChain's own summaries are: several providers take system messages only in front."""
-    return HumanMessage(
-        content=f"[Earlier messages, summarised: details may be missing]\n{text}",
-        additional_kwargs=dict(SUMMARY_SOURCE),
-    )
+    return HumanMessage(summary_text(text), additional_kwargs=dict(SUMMARY_SOURCE))
 
 
 @result_texts.register(BaseMessage)
@@ -128,19 +131,6 @@ def _unrepeated(content: Sequence[Any], calls: Sequence[Mapping[str, Any]]) -> l
 def _repeats(block: Mapping[str, Any], held: Sequence[Any]) -> bool:
     kind, call = block.get("type"), block.get("call_id") or block.get("id")
     return kind in _PIECES or (kind in _CALLS and (not call or call in held))
-
-
-def _spell_calls(draft: Draft, calls: Sequence[Mapping[str, Any]], legacy: Any) -> None:
-    """Put the calls behind the texts; one that is invalid may have no id."""
-    for call in calls:
-        draft.call(call.get("id"), call.get("name"), call.get("args"))
-    if isinstance(legacy, dict) and not draft.opens:
-        draft.call(_LEGACY_CALL_ID, legacy.get("name"), legacy.get("arguments"))
-
-
-def _each_call(message: BaseMessage) -> Iterator[Mapping[str, Any]]:
-    yield from getattr(message, "tool_calls", None) or ()
-    yield from getattr(message, "invalid_tool_calls", None) or ()
 
 
 def _closes(message: BaseMessage) -> tuple[str, ...]:

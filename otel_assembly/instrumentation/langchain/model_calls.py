@@ -1,11 +1,15 @@
-"""What a chat model is called with, as far as it is said: the name of the model, and the schemas of its tools."""
+"""The calls of a chat model: what its client is given, and the name and the window of the model that it calls."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.instrumentation.hooks import ByIdentity
+from otel_assembly.instrumentation import clients
+from otel_assembly.instrumentation.conversation import ByIdentity
+from otel_assembly.instrumentation.instrumented import argument
+from otel_assembly.instrumentation.langchain.runs import tell
+from otel_assembly.instrumentation.model_call import Sent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,17 +31,14 @@ def model_of(model: Any, settings: Mapping[str, Any] | None = None) -> str | Non
     """
     for _ in range(_AROUND):
         held = getattr(model, "__dict__", {})
-        said = _said(settings) or _said(held.get("_default_config"))
+        for said in (settings, held.get("_default_config")):
+            if said and isinstance(name := said.get("model"), str):
+                return name
         inner = held.get("bound", held.get("runnable"))
-        if said is not None or inner is None:
-            return said or next((name for key in _NAMES if isinstance(name := getattr(model, key, None), str)), None)
+        if inner is None:
+            return next((name for key in _NAMES if isinstance(name := getattr(model, key, None), str)), None)
         model, settings = inner, held.get("kwargs")
     return None
-
-
-def _said(settings: Mapping[str, Any] | None) -> str | None:
-    name = settings.get("model") if settings else None
-    return name if isinstance(name, str) else None
 
 
 _KNOWN: Final[ByIdentity[Mapping[str, Any]]] = ByIdentity()
@@ -45,19 +46,50 @@ _KNOWN: Final[ByIdentity[Mapping[str, Any]]] = ByIdentity()
 
 def schemas_of(tools: Iterable[Any]) -> tuple[Mapping[str, Any], ...]:
     """The schemas of tools; each is worked out once. One that has none takes no tokens."""
-    found = (tool if isinstance(tool, dict) else _schema(tool) for tool in tools)
-    return tuple(schema for schema in found if schema is not None)
+    found = (tool if isinstance(tool, dict) else _KNOWN.worked_out(tool, _schema) for tool in tools)
+    return tuple(schema for schema in found if schema)
 
 
-def _schema(tool: Any) -> Mapping[str, Any] | None:
-    known = _KNOWN.get(tool)
-    if known is not None:
-        return known
+def _schema(tool: Any) -> Mapping[str, Any]:
     from langchain_core.utils.function_calling import convert_to_openai_tool  # who has tools has imported it
 
     try:
-        schema: Mapping[str, Any] = convert_to_openai_tool(tool)
+        return convert_to_openai_tool(tool)
     except Exception as error:  # noqa: BLE001  # a tool that LangChain itself cannot describe is the model's to refuse
         logger.debug("a tool has no schema: %s", type(error).__name__)
-        return None
-    return _KNOWN.put(tool, schema)
+        return {}
+
+
+def _read(model: Any, /, *args: Any, **settings: Any) -> Sent:
+    """What a model is given."""
+    profile = getattr(model, "profile", None)
+    window = profile.get("max_input_tokens") if isinstance(profile, dict) else None
+    window = window if isinstance(window, int) else None
+    messages, tools = argument(args, settings, 0, "messages"), schemas_of(settings.get("tools") or ())
+    return Sent(messages, None, tools, model_of(model, settings), window)
+
+
+def _only(model: Any, /, *args: Any, **settings: Any) -> Sent | None:
+    """What one prompt of a model is given; of several at once each is looked at by itself."""
+    prompts = argument(args, settings, 0, "messages")
+    return _read(model, prompts[0], **settings) if len(prompts) == 1 else None
+
+
+def _streamed(model: Any, /, *args: Any, **settings: Any) -> Sent:
+    """What is given to one that answers step by step, in any form that LangChain takes."""
+    from langchain_core.messages import convert_to_messages  # where a model is called, it has been imported
+
+    given = argument(args, settings, 0, "input")
+    return _read(model, convert_to_messages([given] if isinstance(given, str) else given), **settings)
+
+
+def _text(answer: Any) -> str:
+    """The text of what a model has answered, whoever was asked."""
+    first: Any = next(iter(getattr(answer, "generations", ())), None)
+    return str(getattr(first[0] if isinstance(first, list) else first, "text", ""))
+
+
+#: Around the ways in which a chat model is called: prompts all at once, each of several, and step by step.
+generate = clients.client(_only, _text, told=tell)
+each = clients.client(_read, _text, told=tell)
+stream = clients.client(_streamed, told=tell)

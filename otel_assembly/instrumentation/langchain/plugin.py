@@ -17,9 +17,9 @@ from langgraph.store.base import BaseStore
 import otel_assembly.instrumentation.langchain.messages  # noqa: F401  # how the messages are read
 from otel_assembly.errors import HaltedError
 from otel_assembly.instrumentation.instrumented import bound
-from otel_assembly.instrumentation.langchain.conversation import current_config, thread_of
 from otel_assembly.instrumentation.langchain.knowledge import BLOCKING, GraphKnowledgeStore
 from otel_assembly.instrumentation.langchain.model_calls import model_of, schemas_of
+from otel_assembly.instrumentation.langchain.runs import behind_plugin, current_config, thread_of
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
 from otel_assembly.knowledge import KnowledgeStore
 
@@ -94,7 +94,8 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
         changed = _finished(self._assembled(conversation, request))
         if isinstance(changed, AIMessage):
             return changed
-        response = handler(changed)
+        with behind_plugin(request.messages, changed.messages):
+            response = handler(changed)
         if self._observers:
             _finished(conversation.show(_answered(response)))
         return response
@@ -105,7 +106,8 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
         changed = await self._assembled(conversation, request)
         if isinstance(changed, AIMessage):
             return changed
-        response = await handler(changed)
+        with behind_plugin(request.messages, changed.messages):
+            response = await handler(changed)
         await conversation.show(_answered(response))
         return response
 

@@ -1,27 +1,29 @@
-"""Runs of graphs: a run's span, and what it keeps for the model calls that are prepared in it.
+"""Runs of graphs, where in one something runs, and which call of a model that works for.
 
-A run of an agent that was made by LangChain's factories has its span from the start. Any other graph gets one when
-something in it reduces a context, and none otherwise; where a span is current already, none is added.
+LangGraph runs its nodes in contexts of their own: a call is known by its messages (see `prepared_calls`), and a node
+hands one on by returning what was let out. A run of an agent that was made by LangChain's factories has its span from
+the start. Any other graph gets one when a model is called in it, or something reduces a context, and none otherwise.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+import sys
+from contextlib import contextmanager
 from contextvars import ContextVar
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry import trace
-
-from otel_assembly._internal.forks import new_lock
-from otel_assembly.instrumentation.instrumented import bound
+from otel_assembly.instrumentation.conversation import Asker, Openings
+from otel_assembly.instrumentation.instrumented import argument, bound
+from otel_assembly.instrumentation.late_runs import LateRun
+from otel_assembly.instrumentation.prepared_calls import Place, PreparedCalls, PreparedOutside
+from otel_assembly.instrumentation.runs import within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from otel_assembly.instrumentation.conversation import LedgerKey
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.telemetry.run import OpenRun
+    from otel_assembly.instrumentation.model_call import ModelCall, Sent
 
 _UNNAMED: Final = "LangGraph"
 #: The functions that call the model in the graphs of LangChain's factories.
@@ -30,108 +32,130 @@ _MODEL_NODES: Final = frozenset({"create_agent.<locals>.model_node", "create_rea
 _IN_MEMORY: Final = frozenset({"InMemorySaver", "MemorySaver"})
 
 
-class GraphRun:
-    """One run of a graph, from its first step to its last."""
+def current_config() -> Any:
+    """The configuration of the runnable that is running here."""
+    module: Any = sys.modules.get("langchain_core.runnables.config")
+    return module.var_child_runnable_config.get() if module is not None else None
 
-    def __init__(self, instrumentation: Instrumentation, graph: Any, thread_id: str | None, superstep: int) -> None:
-        self.instrumentation = instrumentation
-        self.name: str = graph.name or _UNNAMED
-        self.thread_id = thread_id
+
+def _setting(config: Any, name: str) -> str | None:
+    settings: Mapping[str, Any] = (config or {}).get("configurable") or {}
+    value = settings.get(name)
+    return None if value is None else str(value)
+
+
+def thread_of(config: Any) -> str | None:
+    """The thread that a configuration names."""
+    return _setting(config, "thread_id")
+
+
+def _step_of(config: Any) -> int:
+    """The number of the step of its graph that a configuration was made for; 0 outside of any."""
+    return int(((config or {}).get("metadata") or {}).get("langgraph_step") or 0)
+
+
+class GraphRun(LateRun):
+    """One run of a graph.
+
+    Attributes:
+        scope: Tells apart threads that have the same id.
+        model_node: The node that calls the model, in an agent of LangChain's factories.
+        calls: The calls of a model that are prepared in it.
+    """
+
+    def __init__(self, instrumentation: Instrumentation, graph: Any, config: Any) -> None:
+        self.model_node, outer = _model_node(graph), GRAPH_RUN.get()
+        super().__init__(
+            instrumentation,
+            graph.name or _UNNAMED,
+            thread_of(config) or thread_of(graph.config) or thread_of(current_config()),
+            parent=outer,
+            at_once=self.model_node is not None,
+        )
         saver = getattr(graph, "checkpointer", None)
-        #: Tells apart threads that have the same id.
         self.scope = f"{self.name}/{id(saver):x}" if type(saver).__name__ in _IN_MEMORY else self.name
-        #: The message that its state opens with, where it has no thread.
-        self.opening: Any = None
-        #: The ledgers of the conversation that this run is a part of, by who asks, where it has no thread.
-        self.ledgers: dict[str, LedgerKey] | None = None
-        #: The model calls that reducers prepare here, and whether the run is over.
-        self.model_calls: list[Any] = []
-        self.lock = new_lock()
-        self.ended = False
-        #: The step of the graph around this one in which it runs.
-        self.superstep = superstep
-        #: The run of the graph around this one.
-        self.parent: GraphRun | None = None
-        #: The node that calls the model, in an agent of LangChain's factories.
-        self.model_node = _model_node(graph)
-        self._started = False
-        self._opened: OpenRun | None = None
-
-    def _start(self) -> None:
-        """The first step is taken: an agent's run has its span from here, and others if one is current anyhow."""
-        self._started = True
-        with self.instrumentation.contained():
-            self.parent = GRAPH_RUN.get()
-            if self.parent is not None:
-                self.lock = self.parent.lock
-            if self.model_node is not None or _in_a_span():
-                self._open()
-
-    def prepares_model_call(self) -> bool:
-        """Whether a model call is being prepared, here or in a run around this one."""
-        return bool(self.model_calls) or (self.parent is not None and self.parent.prepares_model_call())
-
-    @contextmanager
-    def reported(self) -> Iterator[None]:
-        """Something in it is reported: what opens in this block stands under its span."""
-        self._open()
-        with self.joined():
-            yield
-
-    def _open(self) -> None:
-        """Open the run, and its span where none is current."""
-        if self._opened is None:
-            with self._around():
-                self._opened = self.instrumentation.begin_run(self.name, conversation_id=self.thread_id)
-
-    def _around(self) -> AbstractContextManager[None]:
-        return self.parent.reported() if self.parent is not None else nullcontext()
-
-    @contextmanager
-    def joined(self) -> Iterator[None]:
-        """What runs in this block belongs to the run, unless a span is current that a node opened in it."""
-        if self._opened is None or _in_a_span():
-            yield
-        else:
-            with self._around(), self._opened.current():
-                yield
+        around = outer.calls if outer is not None else None
+        self.calls: PreparedCalls = PreparedCalls(around, _step_of(config) or _step_of(current_config()))
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """One step of the graph."""
-        if not self._started:
-            self._start()
-        with bound(GRAPH_RUN, self):
-            if self._opened is None:
-                yield
-            else:
-                with self._around(), self._opened.current():
-                    yield
+        """One step of it."""
+        with bound(GRAPH_RUN, self), super().current():
+            yield
 
     def end(self, error: BaseException | None = None) -> None:
-        """The run came to its end, and so does what waited in it for a model call that never came."""
-        self.ended = True
-        for model_call in [*self.model_calls]:
-            with self.instrumentation.contained():
-                model_call.end()
-        if self._opened is not None:
-            self._opened.end(error)
+        """It came to its end, and so does what waited in it for a model call that never came."""
+        self.calls.end()
+        super().end(error)
 
 
 GRAPH_RUN: Final[ContextVar[GraphRun | None]] = ContextVar("otel_assembly_graph_run", default=None)
 
 
-def _in_a_span() -> bool:
-    return trace.get_current_span().get_span_context().is_valid
-
-
 def _model_node(graph: Any) -> str | None:
-    return next(
-        (
-            name
-            for name in ("model", "agent", "model_request")
-            if (node := graph.nodes.get(name)) is not None
-            and getattr(getattr(getattr(node, "bound", None), "func", None), "__qualname__", "") in _MODEL_NODES
-        ),
-        None,
-    )
+    for name in ("model", "agent", "model_request"):
+        called = getattr(getattr(graph.nodes.get(name), "bound", None), "func", None)
+        if getattr(called, "__qualname__", "") in _MODEL_NODES:
+            return name
+    return None
+
+
+def _run(instrumentation: Instrumentation, graph: Any, /, *args: Any, **kwargs: Any) -> GraphRun:
+    return GraphRun(instrumentation, graph, argument(args, kwargs, 1, "config"))
+
+
+#: Around ``Pregel.stream`` and ``astream``, which ``invoke`` and ``ainvoke`` read too.
+run = within(_run)
+
+#: Calls that are prepared outside of any graph, and conversations without a thread.
+OUTSIDE, _OPENED = PreparedOutside(), Openings(attrgetter("type"))
+#: Where in a graph something runs.
+PLACE: Final[ContextVar[Place | None]] = ContextVar("otel_assembly_langchain_place", default=None)
+
+
+def here(config: Any = None) -> Place:
+    """Where a configuration says that something runs; by default the one that is in force here.
+
+    Who asks a model is a node, at its place in nested graphs.
+    """
+    config = config if _setting(config, "checkpoint_ns") else current_config()
+    run, task, known = GRAPH_RUN.get(), _setting(config, "checkpoint_ns") or "", PLACE.get()
+    run = None if run is None or run.ended else run
+    if known is not None and known.run is run and known.key == task:
+        return known
+    *around, node = [part.split(":", 1)[0] for part in task.split("|")]
+    thread = thread_of(config)
+    if run is None:
+        return Place(OUTSIDE, task, _step_of(config), None, Asker(thread, "", None, thread), "", _OPENED)
+    asker = Asker(thread, "/".join([f"{run.scope}\0", *around, ""]), run.name, thread)
+    return Place(run.calls, task, _step_of(config), run, asker, node, _OPENED)
+
+
+def prepared(
+    instrumentation: Instrumentation, messages: Sequence[Any], since_ns: int, node: str | None = None
+) -> tuple[ModelCall, Sequence[Any] | None]:
+    """The call that a reducer works for which runs here, as `Place.prepares`."""
+    return here().prepares(instrumentation, messages, since_ns, node)
+
+
+def tell(instrumentation: Instrumentation, sent: Sent) -> ModelCall:
+    """A model is sent these messages: it is the end of the call that was prepared for them, or of one nothing was."""
+    messages = list(sent.messages)
+    front = next((at for at, message in enumerate(messages) if message.type != "system"), len(messages))
+    call = here().sends(instrumentation, messages, front)
+    known = set(map(id, call.out))
+    while front and id(messages[front - 1]) in known:
+        front -= 1
+    call.receives(sent._replace(messages=messages[front:], prompts=[str(one.text) for one in messages[:front]]))
+    return call
+
+
+@contextmanager
+def behind_plugin(came: Sequence[Any], out: Sequence[Any]) -> Iterator[None]:
+    """A plug-in of ours has made an assembly of its own: in this block the model is called with what that let out."""
+    place = here()
+    if place.run is not None and place.run.instrumentation.listening():
+        with place.run.instrumentation.contained():
+            place = place.behind_plugin(place.run.instrumentation, came, out)
+    with bound(PLACE, place):
+        yield

@@ -126,7 +126,7 @@ async def test_a_middleware_in_between_that_answers_itself_or_raises_ends_it(tel
     assert model.ended == []
 
 
-async def test_a_model_that_is_tried_again_is_sent_the_same(telemetry):
+async def test_a_model_that_is_tried_again_has_an_assembly_for_each_call_with_the_same_steps(telemetry):
     class Fails(Seen):
         async def _recording(self, messages, context, **rest):
             if not self.ended:
@@ -142,9 +142,11 @@ async def test_a_model_that_is_tried_again_is_sent_the_same(telemetry):
     await talk(stream, 3)
     await agent.ask("first", stream=stream)
     await agent.ask("second", stream=stream)
-    assert chains(telemetry) == [["conversation", "history_limiter"]] * 2
-    assert turns(telemetry) == [[0, 1]]
-    assert model.ended == [1, 1, 2]
+    assert chains(telemetry) == [["conversation", "history_limiter"]] * 3
+    assert turns(telemetry) == [[0, 1, 2]]
+    assert model.ended == [1, 2, 3]
+    failed, tried_again, _ = telemetry.spans_named("assemble_context")
+    assert failed.kept == tried_again.kept
 
 
 async def test_compaction_is_a_turn_in_the_ledger_of_the_prompts(telemetry):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+from ag2_channels import consulting, delegation_through_channels, discussion, workflow
 from ag2_package import Model, ag2, part, policies, said
+from ag2_received import Log
 
 network = part("network")
 knowledge = part("knowledge")
@@ -78,3 +81,43 @@ async def test_a_view_of_the_users_is_seen(telemetry):
     await heard(helping("yes"), "one", view=Nothing())
     span = telemetry.span("project_view nothing")
     assert (span.attributes["assembly.events.out"], span.attributes["assembly.tokens.out"]) == (0, 0)
+
+
+async def test_turns_that_an_agents_run_has_caused_are_in_its_trace(telemetry):
+    await delegation_through_channels(Log(telemetry))
+    assert len({span.trace_id for span in telemetry.spans}) == 1
+    first, second, third = (telemetry.span(f"invoke_agent {name}") for name in ("first", "second", "third"))
+    assert (first.parent, second.parent, third.parent) == (None, first, first)
+    names = [span.attributes["gen_ai.agent.name"] for span in telemetry.spans_named("assemble_context")]
+    assert names == ["first", "second", "first", "third", "first"]
+
+
+@pytest.mark.parametrize("program", [consulting, discussion, workflow])
+async def test_turns_of_a_channel_are_in_the_trace_in_which_it_was_spoken_first(program, telemetry):
+    with telemetry.tracer().start_as_current_span("meeting"):
+        await program(Log(telemetry))
+    assert len({span.trace_id for span in telemetry.spans}) == 1
+    runs = [span for span in telemetry.spans if span.name.startswith("invoke_agent")]
+    assert {span.parent.name for span in runs} == {"meeting"}
+
+
+async def test_where_no_span_was_open_a_turn_is_linked_to_the_run_that_has_caused_it(telemetry):
+    await discussion(Log(telemetry))
+    runs = sorted(
+        (span for span in telemetry.spans if span.name.startswith("invoke_agent")), key=lambda span: span.start_ns
+    )
+    assert [span.name for span in runs] == [f"invoke_agent {name}" for name in ("left", "right")] * 2
+    assert len({span.trace_id for span in runs}) == 4
+    left, _, again, _ = runs
+    assert [[link.span_id for link in span.links] for span in runs] == [[], [left.span_id], [], [again.span_id]]
+    assert [span.trace_id for span in telemetry.spans_named("assemble_context")] == [span.trace_id for span in runs]
+
+
+async def test_ag2s_own_spans_of_turns_are_in_the_trace_of_their_cause(telemetry):
+    tracing = part("middleware.builtin.telemetry").TelemetryMiddleware(
+        tracer_provider=telemetry.tracer_provider, agent_name="helper", model_name="gpt-4o"
+    )
+    with telemetry.tracer().start_as_current_span("meeting"):
+        await heard(ag2.Agent("helper", config=Model("yes"), middleware=[tracing]), "one")
+    assert len({span.trace_id for span in telemetry.spans}) == 1
+    assert [span.scope == "otel_assembly" for span in telemetry.spans_named("invoke_agent helper")] == [False]

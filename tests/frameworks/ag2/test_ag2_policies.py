@@ -422,3 +422,15 @@ async def test_a_cancelled_policy_ends_its_spans(telemetry):
         await task
     assert telemetry.tree().splitlines() == ["invoke_agent a", "  assemble_context", "    apply_policy waiting"]
     assert telemetry.span("apply_policy waiting").status == "ERROR"
+
+
+async def test_a_policy_of_ag2s_that_another_derives_from_may_replace_what_it_keeps(telemetry):
+    class Shouts(policies.SlidingWindowPolicy):
+        async def apply(self, prompts, events, context):
+            prompts, events = await super().apply(prompts, events, context)
+            return prompts, [ask(said([event])[0].upper()) for event in events]
+
+    model = Model("yes")
+    await ag2.Agent("support", config=model, assembly=[Shouts(3)]).ask("first")
+    assert said(model.sent[0]) == ["FIRST"]
+    assert set(telemetry.span("apply_policy sliding_window").dropped_reasons.values()) <= {"outside_window"}

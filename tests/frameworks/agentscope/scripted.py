@@ -60,10 +60,10 @@ class ScriptedModel(ChatModelBase):
         if line.startswith("call:"):
             self.calls += 1
             block = ToolCallBlock(id=f"call-{self.calls}", name=line.removeprefix("call:"), input="{}")
-        return self._stream(block) if self.stream else ChatResponse(content=[block], is_last=True, usage=_usage())
+        return self._stream(block) if self.stream else ChatResponse(content=[block], is_last=True, usage=usage())
 
     async def _stream(self, block):
-        yield ChatResponse(content=[block], is_last=False, usage=_usage())
+        yield ChatResponse(content=[block], is_last=False, usage=usage())
 
     def _next_summary(self):
         return {**SUMMARY, "current_state": f"{self.summaries} summaries so far."}
@@ -76,7 +76,7 @@ class ScriptedModel(ChatModelBase):
         if isinstance(answer, Exception):
             raise answer
         block = ToolCallBlock(id="summary", name="generate_structured_output", input=json.dumps(answer))
-        response = ChatResponse(content=[block], is_last=True, usage=_usage())
+        response = ChatResponse(content=[block], is_last=True, usage=usage())
         if not self.stream:
             return response
 
@@ -86,7 +86,7 @@ class ScriptedModel(ChatModelBase):
         return chunks()
 
 
-def _usage():
+def usage():
     return ChatUsage(input_tokens=10, output_tokens=2, time=0.0)
 
 

@@ -87,6 +87,8 @@ def sound(telemetry):
         assert ledger.problems == []
     for span in telemetry.spans_named(ASSEMBLY):
         steps = [step for step in span.children if step.name.startswith("apply")]
+        if not steps:
+            continue
         assert span.start_ns <= steps[0].start_ns
         assert steps[-1].end_ns <= span.end_ns
         assert steps[0].attributes["assembly.events.in"] == span.attributes["assembly.events.in"]
@@ -140,7 +142,7 @@ async def test_a_model_that_a_middleware_asks_itself_is_not_the_call(telemetry):
     someone = long(agent(ScriptedModel(), middlewares=[Asks(other), Newest()]))
     await talk(someone, "and now?")
     assert len(other.asked) == 1
-    assert chains(telemetry) == [["compress_context", "on_model_call"]]
+    assert chains(telemetry) == [[], ["compress_context", "on_model_call"]]
     sound(telemetry)
 
 
@@ -157,7 +159,7 @@ async def test_a_compression_that_is_asked_for_outside_of_any_reply_waits_for_no
     await someone.compress_context()
     assert chains(telemetry) == [["compress_context"]]
     await talk(someone, "and now?")
-    assert chains(telemetry) == [["compress_context"]]
+    assert chains(telemetry) == [["compress_context"], []]
 
 
 async def test_agents_at_once_prepare_each_its_own_call(telemetry):

@@ -61,10 +61,10 @@ async def test_a_compression_is_one_assembly_with_the_summarisers_call_under_it(
     assert failures(telemetry) == 0
 
 
-async def test_a_check_that_finds_nothing_to_do_is_counted_and_has_no_span(telemetry):
+async def test_a_check_that_finds_nothing_to_do_is_counted_and_is_no_step(telemetry):
     await talk(agent(ScriptedModel()), "hello", "hello again")
 
-    assert [span.name for span in telemetry.spans] == ["invoke_agent Friday", "invoke_agent Friday"]
+    assert telemetry.tree().splitlines() == ["invoke_agent Friday", "  assemble_context"] * 2
     assert telemetry.metric("assembly.policy.declined", policy_name="compress_context") == 2
 
 
@@ -72,11 +72,11 @@ async def test_the_next_compression_takes_the_summary_in_and_nothing_is_told_twi
     someone = agent(ScriptedModel(), reserve_ratio=0.2)
     await talk(someone, *(f"question {number} {words(400)}" for number in range(20)))
 
-    first, second = telemetry.spans_named("assemble_context")[:2]
-    assert second.attributes["assembly.turn"] == 1
-    made = telemetry.spans_named("apply_policy compress_context")[0].injected
+    steps = telemetry.spans_named("apply_policy compress_context")
+    first, second = (step.parent for step in steps[:2])
+    made = steps[0].injected
     assert len(made) == 1
-    assert made[0] in telemetry.spans_named("apply_policy compress_context")[1].compacted
+    assert made[0] in steps[1].compacted
     assert not set(first.arrived) & set(second.arrived)
     assert made[0] in second.offered
 
@@ -90,11 +90,12 @@ async def test_the_cut_inside_a_message_keeps_each_call_with_its_result(telemetr
     someone = agent(ScriptedModel(lines), tools=[tool(look_up)], reserve_ratio=0.4, context_buffer_ratio=0)
     await talk(someone, "How much is it?")
 
-    span = telemetry.spans_named("assemble_context")[0]
+    span = telemetry.spans_named("apply_policy compress_context")[0].parent
     kept = span.kept
-    kinds = {item: one.kind for item, one in span.arrived.items()}
+    arrived = {item: one for each in telemetry.spans_named("assemble_context") for item, one in each.arrived.items()}
+    kinds = {item: one.kind for item, one in arrived.items()}
     assert "tool_result" in {kinds[item] for item in kept}
-    calls = {one.atom for item, one in span.arrived.items() if item in kept and one.kind == "tool_result"}
+    calls = {one.atom for item, one in arrived.items() if item in kept and one.kind == "tool_result"}
     assert calls <= set(kept)
     assert "assembly.pairs.broken" not in span.attributes or span.attributes["assembly.pairs.broken"] == 0
 
@@ -224,7 +225,7 @@ async def test_nothing_is_current_while_the_reader_of_a_stream_has_control(telem
     model = ScriptedModel(stream=True)
     async for _ in agent(model).reply_stream(UserMsg("user", "hello")):
         assert not trace.get_current_span().get_span_context().is_valid
-    assert [span.name for span in telemetry.spans] == ["invoke_agent Friday"]
+    assert telemetry.tree().splitlines() == ["invoke_agent Friday", "  assemble_context"]
 
 
 async def test_a_stream_that_is_left_early_ends_its_span(telemetry):
@@ -307,8 +308,9 @@ async def test_an_agent_compresses_by_its_own_tool_and_the_unfinished_call_stays
     someone.state.context = [UserMsg("user", words(600)) for _ in range(4)]
     await talk(someone, "tidy up")
 
-    span = telemetry.span("assemble_context")
-    kinds = {item: one.kind for item, one in span.arrived.items()}
+    span = telemetry.span("apply_policy compress_context").parent
+    spans = telemetry.spans_named("assemble_context")
+    kinds = {item: one.kind for each in spans for item, one in each.arrived.items()}
     assert "tool_call" in {kinds[item] for item in span.kept}
     assert span.status == "UNSET"
 
@@ -331,13 +333,13 @@ async def test_long_tool_results_are_told_as_they_stand_in_the_context(telemetry
     assert held["assembly.policy.config"] == '{"tool_result_limit":50}'
 
 
-async def test_short_tool_results_are_no_assembly(telemetry):
+async def test_short_tool_results_are_no_step(telemetry):
     def look_up() -> ToolChunk:
         """Look something up."""
         return ToolChunk(content=[TextBlock(text="7")])
 
     await talk(agent(ScriptedModel(["call:look_up", "Done."]), tools=[tool(look_up)]), "How much is it?")
-    assert [span.name for span in telemetry.spans] == ["invoke_agent Friday"]
+    assert telemetry.tree().splitlines() == ["invoke_agent Friday", *["  assemble_context"] * 2]
 
 
 def test_a_message_is_read_with_its_calls_and_its_answers():

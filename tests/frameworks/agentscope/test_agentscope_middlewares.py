@@ -58,10 +58,10 @@ async def test_of_several_that_could_have_done_it_none_is_named(telemetry):
 
 async def test_middlewares_that_pass_the_messages_on_are_no_policies(telemetry):
     await talk(agent(ScriptedModel(), middlewares=[Watching()]), "one", "two")
-    assert [span.name for span in telemetry.spans] == ["invoke_agent Friday"] * 2
+    assert telemetry.tree().splitlines() == ["invoke_agent Friday", "  assemble_context"] * 2
 
 
-async def test_an_attempt_that_is_repeated_is_told_once(telemetry):
+async def test_each_attempt_has_an_assembly_with_the_same_steps(telemetry):
     class Flaky(ScriptedModel):
         tries = 0
 
@@ -75,6 +75,9 @@ async def test_an_attempt_that_is_repeated_is_told_once(telemetry):
     someone.state.context = [UserMsg("user", "one"), UserMsg("user", "two")]
     someone.model_config.max_retries = 5
     await talk(someone, "three")
+    steps = telemetry.spans_named("apply_policy KeepTwo")
+    assert [step.dropped_reasons for step in steps] == [{"0": "policy"}] * 3
+    assert telemetry.metric("assembly.items.dropped", policy_name="KeepTwo", decision_reason="policy") == 1
 
 
 async def test_a_context_that_a_middleware_compresses_is_told_by_its_name(telemetry):

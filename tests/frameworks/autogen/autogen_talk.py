@@ -56,6 +56,13 @@ async def filled(context, *messages):
     return context
 
 
+async def asked(context):
+    """What a model is called with of a context."""
+    messages = await context.get_messages()
+    await model("yes").create(messages)
+    return messages
+
+
 def said(messages):
     """What each message says, in short."""
     return [message.content if isinstance(message.content, str) else type(message).__name__ for message in messages]

@@ -11,8 +11,9 @@ from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.messages import MultiModalMessage, TextMessage
 from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
 from autogen_core import CancellationToken, Image
-from autogen_core.memory import ListMemory, MemoryContent, UpdateContextResult
+from autogen_core.memory import ListMemory, MemoryContent, MemoryQueryResult, UpdateContextResult
 from autogen_core.model_context import BufferedChatCompletionContext, HeadAndTailChatCompletionContext
+from autogen_core.models import SystemMessage
 from autogen_talk import asks_for, model, said
 from PIL import Image as Picture
 
@@ -251,7 +252,7 @@ async def test_other_agents_of_autogen(told):
     coder = CodeExecutorAgent("coder", _NoCode(), model_client=model("no code needed"))
     await coder.on_messages([TextMessage(content="think", source="user")], CancellationToken())
     agents = [span.attributes["gen_ai.agent.name"] for span in told.spans_named("assemble_context")]
-    assert agents == ["society", "ann", "coder"]
+    assert agents == ["ann", "society", "coder"]
 
 
 class _NoCode:
@@ -344,3 +345,34 @@ async def test_what_an_agent_sends_is_the_same_without_us(told):
     alone = await sent()
     instrument("autogen")
     assert watched == alone
+
+
+class _Likes:
+    """A memory that derives from nothing."""
+
+    async def update_context(self, model_context):
+        await model_context.add_message(SystemMessage(content="likes tea"))
+        return UpdateContextResult(memories=MemoryQueryResult(results=[]))
+
+
+class _Answers:
+    """A client that derives from nothing."""
+
+    def __init__(self, *answers):
+        self._answers = model(*answers)
+
+    def __getattr__(self, name):
+        return getattr(self._answers, name)
+
+    async def create(self, *args, **kwargs):
+        return (await self._answers.create(*args, **kwargs)).model_copy(update={"thought": None})
+
+
+async def test_what_an_agent_holds_need_derive_from_nothing(told):
+    ann = agent("ann", *"abc")
+    ann._memory = [_Likes()]
+    team = RoundRobinGroupChat([ann], termination_condition=MaxMessageTermination(2))
+    await SocietyOfMindAgent("society", team, _Answers("so be it")).run(task="think")
+    spans = told.spans_named("assemble_context")
+    assert [span.attributes["gen_ai.agent.name"] for span in spans] == ["ann", "society"]
+    assert [span.name for span in spans[0].children] == ["apply_policy _Likes", "apply_policy unbounded"]

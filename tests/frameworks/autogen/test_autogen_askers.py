@@ -60,13 +60,13 @@ async def test_a_selector_and_an_agent_that_share_a_context_have_each_their_own(
     assert found[manager] == [0, 1]
 
 
-async def test_a_program_that_reads_the_context_itself_is_another_reader(told):
+async def test_a_program_that_reads_the_context_itself_makes_no_assembly(told):
     shared = BufferedChatCompletionContext(buffer_size=2)
     clerk = agent("clerk", "one", "two", model_context=shared)
     await clerk.run(task="first")
     assert said(await shared.get_messages()) == ["first", "one"]
     await clerk.run(task="second")
-    assert turns(told) == [("None", [0]), ("clerk", [0, 1])]
+    assert turns(told) == [("clerk", [0, 1])]
 
 
 async def test_memories_and_a_buffer_are_steps_of_one_assembly(told):

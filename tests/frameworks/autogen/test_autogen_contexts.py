@@ -15,7 +15,7 @@ from autogen_core.model_context import (
     UnboundedChatCompletionContext,
 )
 from autogen_core.models import UserMessage
-from autogen_talk import calls, filled, model, reply, results, said, user
+from autogen_talk import asked, calls, filled, model, reply, results, said, user
 
 from otel_assembly.instrumentation import instrument, uninstrument
 
@@ -24,7 +24,7 @@ TALK = [user("opening request"), reply("a"), user("b"), calls("1"), results("1")
 
 async def test_a_buffer_names_what_it_left_out(told):
     context = await filled(BufferedChatCompletionContext(2), *TALK)
-    assert said(await context.get_messages()) == ["c"]
+    assert said(await asked(context)) == ["c"]
     step = told.span("apply_policy buffered")
     outside = dict.fromkeys(map(str, range(4)), "outside_window")
     assert step.dropped_reasons == {**outside, "4": "orphaned_tool_result"}
@@ -41,7 +41,7 @@ async def test_a_buffer_names_what_it_left_out(told):
 async def test_head_and_tail_says_less_than_it_drops(told):
     talk = [user("opening request"), calls("0"), results("0"), reply("a"), calls("1"), results("1"), reply("b")]
     context = await filled(HeadAndTailChatCompletionContext(2, 2), *talk)
-    assert said(await context.get_messages()) == ["opening request", "Skipped 3 messages.", "b"]
+    assert said(await asked(context)) == ["opening request", "Skipped 3 messages.", "b"]
     step = told.span("apply_policy head_and_tail")
     assert step.attributes["assembly.dropped.reported"] == 3
     assert step.attributes["assembly.dropped.count"] == 5
@@ -57,16 +57,24 @@ async def test_head_and_tail_says_less_than_it_drops(told):
 
 async def test_head_and_tail_with_nothing_to_skip(told):
     context = await filled(HeadAndTailChatCompletionContext(4, 4), *TALK)
-    assert await context.get_messages() == TALK
+    assert await asked(context) == TALK
     step = told.span("apply_policy head_and_tail")
     assert step.attributes["assembly.dropped.count"] == 0
     assert "assembly.dropped.reported" not in step.attributes
 
 
+async def test_head_and_tail_with_a_note_for_each_message_that_it_drops(told):
+    context = await filled(HeadAndTailChatCompletionContext(1, 1), user("a"), reply("b"), user("c"))
+    assert said(await asked(context)) == ["a", "Skipped 1 messages.", "c"]
+    step = told.span("apply_policy head_and_tail")
+    assert step.attributes["assembly.dropped.reported"] == 1
+    assert (step.dropped_reasons, step.compacted) == ({"1": "outside_window"}, [])
+
+
 async def test_a_token_limit_takes_from_the_middle_and_parts_pairs(told):
     context = TokenLimitedChatCompletionContext(model(), token_limit=3)
     await filled(context, user("one"), reply("two"), reply("three four five"), calls("1"), results("1"), user("six"))
-    assert said(await context.get_messages()) == ["one", "two", "FunctionExecutionResultMessage", "six"]
+    assert said(await asked(context)) == ["one", "two", "FunctionExecutionResultMessage", "six"]
     step = told.span("apply_policy token_limited")
     assert step.dropped_reasons == dict.fromkeys(("2", "3"), "over_budget")
     assert step.attributes["assembly.pairs.broken"] == 1
@@ -76,7 +84,7 @@ async def test_a_token_limit_takes_from_the_middle_and_parts_pairs(told):
 
 async def test_a_parted_pair_is_flagged(told):
     context = await filled(BufferedChatCompletionContext(3), calls("1", "2"), results("1"), results("2"), reply("x"))
-    assert said(await context.get_messages()) == ["FunctionExecutionResultMessage", "x"]
+    assert said(await asked(context)) == ["FunctionExecutionResultMessage", "x"]
     step = told.span("apply_policy buffered")
     assert step.attributes["assembly.pairs.broken"] == 1
     assert step.dropped_reasons == {"0": "outside_window", "1": "orphaned_tool_result"}
@@ -85,7 +93,7 @@ async def test_a_parted_pair_is_flagged(told):
 async def test_an_empty_result_is_an_overflow(told):
     context = TokenLimitedChatCompletionContext(model(), token_limit=2)
     await filled(context, user("far more than fits in here"), reply("and that as well, it is long"))
-    assert await context.get_messages() == []
+    assert await asked(context) == []
     assembly = told.span("assemble_context")
     assert assembly.attributes["assembly.overflowed"] is True
     assert assembly.attributes["assembly.overflow.cause"] == "newest_atom"
@@ -103,14 +111,14 @@ async def test_a_limit_that_only_the_client_knows(told):
             return 3 - self.count_tokens(messages, tools=tools)
 
     context = await filled(TokenLimitedChatCompletionContext(Small([])), user("one two three four five"))
-    assert await context.get_messages() == []
+    assert await asked(context) == []
     assert told.span("assemble_context").attributes["assembly.budget.tokens"] == 3
     assert told.span("apply_policy token_limited").attributes["assembly.overflow.cause"] == "newest_atom"
 
 
 async def test_unbounded_leaves_nothing_out(told):
     context = await filled(UnboundedChatCompletionContext(), *TALK)
-    assert await context.get_messages() is context._messages
+    assert await asked(context) is context._messages
     assert told.span("apply_policy unbounded").attributes["assembly.dropped.count"] == 0
     assert told.span("assemble_context").kept == ["0", "1", "2", "3", "4", "5"]
 
@@ -120,7 +128,7 @@ async def test_each_turn_tells_all_that_is_out_and_counts_what_is_new(told):
     exits = []
     for number in range(6):
         await context.add_message(user(f"message {number}"))
-        await context.get_messages()
+        await asked(context)
         exits.append(told.span("apply_policy buffered").dropped_reasons)
     assert exits == [dict.fromkeys(map(str, range(out)), "outside_window") for out in (0, 0, 1, 2, 3, 4)]
     new = [span.attributes["assembly.dropped.new"] for span in told.spans_named("apply_policy buffered")]
@@ -133,7 +141,7 @@ async def test_each_turn_tells_all_that_is_out_and_counts_what_is_new(told):
 async def test_two_contexts_are_two_conversations(told):
     for _ in range(2):
         context = await filled(BufferedChatCompletionContext(2), *TALK)
-        await context.get_messages()
+        await asked(context)
     ledgers = [span.attributes["assembly.ledger.id"] for span in told.spans_named("assemble_context")]
     assert len(set(ledgers)) == 2
 
@@ -141,11 +149,11 @@ async def test_two_contexts_are_two_conversations(told):
 async def test_a_cleared_and_a_loaded_context_go_on(told):
     context = await filled(BufferedChatCompletionContext(3), *TALK)
     state = await context.save_state()
-    await context.get_messages()
+    await asked(context)
     await context.clear()
-    assert await context.get_messages() == []
+    assert await asked(context) == []
     await context.load_state(state)
-    assert said(await context.get_messages()) == ["AssistantMessage", "FunctionExecutionResultMessage", "c"]
+    assert said(await asked(context)) == ["AssistantMessage", "FunctionExecutionResultMessage", "c"]
     counts = [span.attributes["assembly.events.in"] for span in told.spans_named("assemble_context")]
     assert counts == [6, 0, 6]
 
@@ -157,12 +165,12 @@ class Reasoning(BufferedChatCompletionContext):
         return [message for message in await super().get_messages() if message.content != "a"]
 
 
-async def test_a_subclass_is_one_policy_with_its_bases_reasons(told):
+async def test_a_subclass_is_a_step_behind_its_base(told):
     context = await filled(Reasoning(5), *TALK)
-    assert said(await context.get_messages()) == ["b", "AssistantMessage", "FunctionExecutionResultMessage", "c"]
+    assert said(await asked(context)) == ["b", "AssistantMessage", "FunctionExecutionResultMessage", "c"]
     steps = [span for span in told.spans if span.name.startswith("apply_policy")]
-    assert [step.name for step in steps] == ["apply_policy Reasoning"]
-    assert steps[0].dropped_reasons == {"0": "outside_window", "1": "policy"}
+    assert [step.name for step in steps] == ["apply_policy buffered", "apply_policy Reasoning"]
+    assert [step.dropped_reasons for step in steps] == [{"0": "outside_window"}, {"1": "policy"}]
     assert steps[0].attributes["assembly.policy.config"] == '{"buffer_size":5}'
     assert len(told.spans_named("assemble_context")) == 1
 
@@ -171,7 +179,7 @@ async def test_a_subclass_that_adds_nothing_is_its_base(told):
     class Named(BufferedChatCompletionContext):
         pass
 
-    await (await filled(Named(2), *TALK)).get_messages()
+    await asked(await filled(Named(2), *TALK))
     assert [span.name for span in told.spans] == ["apply_policy buffered", "assemble_context"]
 
 
@@ -181,7 +189,7 @@ async def test_copies_are_their_originals(told):
             return [message.model_copy() for message in self._messages[-2:]]
 
     context = await filled(Copying(), *TALK[:4])
-    await context.get_messages()
+    await asked(context)
     assembly = told.span("assemble_context")
     assert assembly.attributes["assembly.dropped.count"] == 2
     assert assembly.kept == ["2", "3"]
@@ -201,7 +209,7 @@ async def test_a_store_of_its_own_gives_no_false_number(told):
             return self.store[-2:]
 
     for context in (OwnStore(), OwnStore([user("begin")])):
-        await (await filled(context, *TALK)).get_messages()
+        await asked(await filled(context, *TALK))
         assembly = told.span("assemble_context")
         assert assembly.attributes["assembly.diff"] == "unknown"
         assert assembly.attributes["assembly.events.out"] == 2
@@ -224,7 +232,7 @@ class Around(ChatCompletionContext):
 
 
 async def test_a_context_around_another_one(told):
-    await (await filled(Around(BufferedChatCompletionContext(2)), *TALK)).get_messages()
+    await asked(await filled(Around(BufferedChatCompletionContext(2)), *TALK))
     assert [span.name for span in told.spans] == ["apply_policy buffered", "assemble_context"]
     assembly = told.span("assemble_context")
     assert (assembly.attributes["assembly.events.in"], assembly.attributes["assembly.dropped.count"]) == (6, 5)
@@ -233,15 +241,16 @@ async def test_a_context_around_another_one(told):
 
 async def test_a_context_around_another_one_with_rules_of_its_own(told):
     inner = HeadAndTailChatCompletionContext(1, 2)
-    await (await filled(Around(inner, lambda messages: messages[:-1]), *TALK)).get_messages()
+    await asked(await filled(Around(inner, lambda messages: messages[:-1]), *TALK))
     head_and_tail, around = (span for span in told.spans if span.name.startswith("apply_policy"))
     assert head_and_tail.attributes["assembly.dropped.reported"] == 3
     assert head_and_tail.attributes["assembly.dropped.count"] == 4
     assert (around.name, around.dropped_reasons) == ("apply_policy Around", {"5": "policy"})
     told.clear()
-    await (await filled(Around(Reasoning(5)), *TALK)).get_messages()
-    assert told.span("apply_policy Reasoning").dropped_reasons == {"0": "outside_window", "1": "policy"}
-    assert len(told.spans) == 2
+    await asked(await filled(Around(Reasoning(5)), *TALK))
+    assert told.span("apply_policy buffered").dropped_reasons == {"0": "outside_window"}
+    assert told.span("apply_policy Reasoning").dropped_reasons == {"1": "policy"}
+    assert len(told.spans) == 3
 
 
 async def test_a_class_that_looks_at_what_is_added(told):
@@ -257,10 +266,11 @@ async def test_a_class_that_looks_at_what_is_added(told):
         async def get_messages(self):
             return [*self.extra, *(await super().get_messages())[-1:]]
 
-    await (await filled(Logging(), *TALK)).get_messages()
+    await asked(await filled(Logging(), *TALK))
     assert told.span("assemble_context").attributes["assembly.dropped.count"] == 5
-    await (await filled(Logging([user("found elsewhere")]), *TALK)).get_messages()
-    assert told.span("assemble_context").attributes["assembly.diff"] == "unknown"
+    await asked(await filled(Logging([user("found elsewhere")]), *TALK))
+    held = told.span("apply_policy Logging").attributes
+    assert (held["assembly.dropped.count"] + held["assembly.compacted.count"], held["assembly.events.out"]) == (5, 2)
 
 
 async def test_classes_of_later_and_of_any_make(told):
@@ -292,8 +302,8 @@ async def test_classes_of_later_and_of_any_make(told):
 
     for context, policy in ((Silent(), "Silent"), (Quieter(), "Quieter"), (Mixed([user("a"), user("b")]), "Last")):
         told.clear()
-        await context.get_messages()
-        assert [span.name for span in told.spans] == [f"apply_policy {policy}", "assemble_context"]
+        await asked(context)
+        assert [span.name for span in told.spans][-2:] == [f"apply_policy {policy}", "assemble_context"]
     assert told.span("apply_policy Last").dropped_reasons == {"0": "policy"}
 
 
@@ -304,7 +314,7 @@ async def test_an_error_of_the_context_is_its_own(told):
 
     context = await filled(Broken(2), user("secret words"))
     with pytest.raises(LookupError, match="secret words") as raised:
-        await context.get_messages()
+        await asked(context)
     assert raised.value.__cause__ is None
     step, assembly = told.span("apply_policy Broken"), told.span("assemble_context")
     assert step.status == assembly.status == "ERROR"
@@ -322,11 +332,11 @@ async def test_a_failure_of_ours_is_not_the_agents(assembly_telemetry, caplog):
 
     instrument("autogen")
     try:
-        await UnboundedChatCompletionContext().get_messages()
+        await asked(UnboundedChatCompletionContext())
         assembly_telemetry.clear()
         for _ in range(2):
-            context = await filled(TokenLimitedChatCompletionContext(Unreadable([]), token_limit=100), *TALK)
-            assert await context.get_messages() == TALK
+            context = await filled(UnboundedChatCompletionContext(), *TALK)
+            assert (await Unreadable(["yes"]).create(await context.get_messages())).content == "yes"
     finally:
         uninstrument("autogen")
     assert assembly_telemetry.spans == []
@@ -370,9 +380,9 @@ async def test_the_same_objects_come_back(kind, size, told):
             ),
         }[kind]()
 
-    watched = await made().get_messages()
+    watched = await asked(made())
     uninstrument("autogen")
-    alone = await made().get_messages()
+    alone = await asked(made())
     instrument("autogen")
     assert watched == alone
     assert [id(one) for one in watched if one in TALK] == [id(one) for one in alone if one in TALK]
@@ -394,22 +404,22 @@ async def test_uninstrumenting_puts_the_same_functions_back(assembly_telemetry):
         async def get_messages(self):
             return self._messages
 
-    await built.get_messages()
-    await During().get_messages()
+    await asked(built)
+    await asked(During())
     assert len(assembly_telemetry.spans_named("assemble_context")) == 2
     uninstrument("autogen")
     assembly_telemetry.clear()
     assert [vars(one)["get_messages"] for one in classes] == originals
     assert dict(vars(ChatCompletionContext)) == base
-    assert said(await built.get_messages()) == ["c"]
+    assert said(await asked(built)) == ["c"]
     assert said(await held(built)) == ["c"]
-    await During().get_messages()
+    await asked(During())
     assert assembly_telemetry.spans == []
 
 
 async def test_a_conversation_is_not_kept_alive(told):
     context = await filled(BufferedChatCompletionContext(2), *TALK)
-    await context.get_messages()
+    await asked(context)
     gone = weakref.ref(context)
     del context
     gc.collect()

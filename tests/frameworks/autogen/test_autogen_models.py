@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from autogen_agentchat.agents import AssistantAgent
 from autogen_core.model_context import BufferedChatCompletionContext
+from autogen_core.models import CreateResult, RequestUsage, UserMessage
 from autogen_ext.models.cache import ChatCompletionCache
+from autogen_ext.models.openai import OpenAIChatCompletionClient
 from autogen_talk import model
 
 from otel_assembly import SlidingWindowPolicy
@@ -58,3 +60,45 @@ async def test_the_clients_model_counts(told, client, expected, context):
     assert spans
     for span in spans:
         assert counted(span) == expected
+
+
+class Offline(OpenAIChatCompletionClient):
+    """A provider's client that is never sent anything."""
+
+    component_provider_override = None
+
+    async def create(self, messages, **_):
+        return CreateResult(finish_reason="stop", content="fine", usage=RequestUsage(1, 1), cached=False)
+
+
+def offline(name):
+    return Offline(model=name, api_key="none", model_info=model().model_info)
+
+
+@pytest.mark.parametrize(
+    ("client", "window"),
+    [
+        (lambda: offline("Llama-3.3-8B-Instruct"), 128_000),
+        (lambda: offline("gpt-4.1"), 1_047_576),
+        (lambda: ChatCompletionCache(offline("gpt-4.1")), 1_047_576),
+        (lambda: offline("my-own"), None),
+    ],
+    ids=["by its name", "by its family's", "cached", "one that its client does not know"],
+)
+async def test_the_models_window_is_the_one_that_its_client_knows(told, client, window):
+    await client().create([UserMessage(content="What now?", source="user")])
+    assert told.span("assemble_context").attributes.get("assembly.model.window") == window
+
+
+async def test_a_prompt_over_the_models_window_is_an_overflow(told):
+    await AssistantAgent("desk", offline("gpt-3.5-turbo-0613")).run(task="What now? " * 2_000)
+    span = told.span("assemble_context")
+    assert span.attributes["assembly.overflow.cause"] == "window"
+    assert span.attributes["assembly.budget.utilization"] > 1
+
+
+async def test_a_model_that_is_named_for_one_call_is_the_one_that_counts(told):
+    asked = [UserMessage(content="What now?", source="user")]
+    await offline("gpt-4o").create(asked, extra_create_args={"model": "gpt-4.1"})
+    span = told.span("assemble_context")
+    assert (span.attributes["assembly.model"], span.attributes["assembly.model.window"]) == ("gpt-4.1", 1_047_576)

@@ -10,7 +10,7 @@ from autogen_agentchat.agents import AssistantAgent
 from autogen_core import Image
 from autogen_core.model_context import BufferedChatCompletionContext, UnboundedChatCompletionContext
 from autogen_core.models import AssistantMessage, FunctionExecutionResultMessage, UserMessage
-from autogen_talk import calls, filled, model, reply, results, said, user
+from autogen_talk import asked, calls, filled, model, reply, results, said, user
 from counting import Reads, Work, counted_texts
 from PIL import Image as Picture
 
@@ -44,7 +44,7 @@ async def persisted(context):
 async def turn(context, text):
     await persisted(context)
     await context.add_message(user(text))
-    messages = await context.get_messages()
+    messages = await asked(context)
     await context.add_message(reply("sure"))
     return messages
 
@@ -85,11 +85,11 @@ async def test_what_is_said_again_and_again_is_counted_as_often_as_it_is_said(ki
 @pytest.mark.parametrize("kind", CONTEXTS)
 async def test_a_message_that_was_changed_in_the_state_is_read_and_counted_anew(kind, told):
     context = await filled(CONTEXTS[kind](), *exchanges(2))
-    await context.get_messages()
+    await asked(context)
     state = json.loads(json.dumps(await context.save_state()))
     state["messages"][7]["content"] = "word " * 50
     await context.load_state(state)
-    assert said(await context.get_messages())[-1] == "word " * 50
+    assert said(await asked(context))[-1] == "word " * 50
     one, two = told.spans_named(ASSEMBLY)
     assert two.attributes["assembly.tokens.out"] - one.attributes["assembly.tokens.out"] > 40
 
@@ -97,10 +97,10 @@ async def test_a_message_that_was_changed_in_the_state_is_read_and_counted_anew(
 @pytest.mark.parametrize("kind", CONTEXTS)
 async def test_a_result_that_was_cut_in_place_and_saved_is_read_and_counted_anew(kind, told):
     context = await filled(CONTEXTS[kind](), *exchanges(2))
-    await context.get_messages()
+    await asked(context)
     context._messages[6].content[0].content = "word " * 50
     await persisted(context)
-    await context.get_messages()
+    await asked(context)
     one, two = told.spans_named(ASSEMBLY)
     assert two.attributes["assembly.tokens.out"] - one.attributes["assembly.tokens.out"] > 40
 

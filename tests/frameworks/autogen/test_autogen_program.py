@@ -56,6 +56,19 @@ def test_the_plug_in_s_example_halts_before_the_model_is_called():
     assert said[-1].startswith("halted before the model was called")
 
 
+def test_a_team_s_example_holds_its_limit_and_parts_no_pair():
+    said = run(str(ROOT / "examples" / "autogen_contexts.py")).splitlines()
+    clerk = [line for line in said if line.startswith("clerk")]
+    assert len(clerk) == 8
+    for line in clerk:
+        kinds = line.split(": ")[-1].split()
+        assert int(line.split(":")[1].split()[0]) <= 40
+        assert kinds[0] == "System"
+        assert kinds[1] != "FunctionExecutionResult"
+    assert len(clerk[-1].split()) < 20  # something left
+    assert said[-1].endswith("System User User Assistant User")  # how it began, how many were skipped, the newest
+
+
 def test_every_hook_takes():
     import autogen_agentchat.agents
     import autogen_agentchat.teams  # noqa: F401  # what the hooks wait for

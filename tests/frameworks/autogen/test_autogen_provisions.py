@@ -51,7 +51,12 @@ async def test_memory_policies_read_the_store_that_the_plugin_is_given(told):
     assert "Ada wants a window seat." in sent(client)[0]
     assert "She was in Rome." in sent(client)[0]
     span = told.span("assemble_context")
-    assert span.attributes["assembly.prompt.sources"] == ["working_memory", "episodic_memory", "episodic_memory"]
+    assert span.attributes["assembly.prompt.sources"] == [
+        "caller",  # the agent's own system message
+        "working_memory",
+        "episodic_memory",
+        "episodic_memory",
+    ]
 
 
 async def test_what_is_given_may_be_found_for_each_turn(told):

@@ -33,14 +33,19 @@ def told(span):
     }
 
 
+def provide(processor):
+    provider = TracerProvider()
+    provider.add_span_processor(processor)
+    trace.set_tracer_provider(provider)
+
+
 def main(first, others, program, spans):
     exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
     theirs = [
         getattr(importlib.import_module(one.partition(":")[0]), one.partition(":")[2])() for one in others.split(",")
     ]
+    provides = next((one.provide for one in theirs if hasattr(one, "provide")), provide)
+    provides(SimpleSpanProcessor(exporter))
 
     def they_come():
         for one in theirs:

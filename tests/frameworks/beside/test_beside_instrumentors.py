@@ -20,14 +20,24 @@ OURS = "otel_assembly"
 OPENINFERENCE = "openinference.instrumentation"
 OPENLLMETRY = "opentelemetry.instrumentation"
 
-#: From inside: whose instrumentor is beside ours, and on what program.
+#: From inside: whose instrumentor is beside ours, on what program, and whose spans the model calls are.
 BESIDE = {
-    "openinference autogen": ("openai", f"{OPENINFERENCE}.autogen_agentchat:AutogenAgentChatInstrumentor"),
-    "openinference openai": ("openai", f"{OPENINFERENCE}.openai:OpenAIInstrumentor"),
-    "openllmetry openai": ("openai", f"{OPENLLMETRY}.openai:OpenAIInstrumentor"),
-    "openinference langchain": ("langchain", f"{OPENINFERENCE}.langchain:LangChainInstrumentor"),
-    "openllmetry langchain": ("langchain", f"{OPENLLMETRY}.langchain:LangchainInstrumentor"),
+    "openinference autogen": ("openai", f"{OPENINFERENCE}.autogen_agentchat:AutogenAgentChatInstrumentor", ""),
+    "openinference openai": ("openai", f"{OPENINFERENCE}.openai:OpenAIInstrumentor", ""),
+    "openllmetry openai": ("openai", f"{OPENLLMETRY}.openai:OpenAIInstrumentor", ""),
+    "openinference langchain": ("langchain", f"{OPENINFERENCE}.langchain:LangChainInstrumentor", ""),
+    "openllmetry langchain": ("langchain", f"{OPENLLMETRY}.langchain:LangchainInstrumentor", ""),
+    "loongsuite agentscope": (
+        "agentscope",
+        f"{OPENLLMETRY}.agentscope:AgentScopeInstrumentor",
+        "opentelemetry.util.genai",
+    ),
+    "openinference pydantic_ai": ("pydantic_ai", "theirs:OpenInferencePydanticAI", "pydantic-ai"),
+    "logfire pydantic_ai": ("pydantic_ai", "theirs:Logfire", "pydantic-ai"),
+    "openinference agent_framework": ("agent_framework", "theirs:OpenInferenceAgentFramework", "agent_framework"),
 }
+#: Programs of which the others tell each model call.
+EACH_CALL = {"openai", "agentscope", "pydantic_ai", "agent_framework"}
 
 
 def is_model_call(attributes):
@@ -50,7 +60,7 @@ def prints(run_program, alone, name):
 @pytest.mark.parametrize("first", ["ours", "theirs"])
 @pytest.mark.parametrize("name", BESIDE)
 def test_from_inside_it_runs_as_alone_and_each_model_call_knows_its_assembly(run_program, alone, tmp_path, name, first):
-    program, other = BESIDE[name]
+    program, other, scope = BESIDE[name]
     told = tmp_path / "spans.jsonl"
     done = run_program(
         "python", HERE / "instrumented_twice.py", first, other, PROGRAMS[program], told, PYTHONPATH=str(ROOT)
@@ -61,7 +71,7 @@ def test_from_inside_it_runs_as_alone_and_each_model_call_knows_its_assembly(run
     assemblies = {span["id"]: span["attributes"]["assembly.id"] for span in spans if span["name"] == "assemble_context"}
     assert assemblies
     calls = [span for span in spans if is_model_call(span["attributes"])]
-    assert {span["scope"].startswith(other.partition(":")[0]) for span in calls} == {True}
+    assert {span["scope"].startswith(scope or other.partition(":")[0]) for span in calls} == {True}
     stamped = [span for span in calls if "assembly.id" in span["attributes"]]
     assert stamped
     assert [assemblies[link] for span in stamped for link in span["links"]] == [
@@ -71,8 +81,9 @@ def test_from_inside_it_runs_as_alone_and_each_model_call_knows_its_assembly(run
         *assemblies,
         *(span["id"] for span in stamped),
     }
-    if program == "openai":  # every call has its own
+    if program in EACH_CALL:
         assert len(stamped) == len(calls) == len(assemblies)
+    if program == "openai":
         compacted = [span["attributes"].get("gen_ai.conversation.compacted") for span in stamped]
         assert compacted == [None, "True", "True"]
 

@@ -10,6 +10,7 @@ from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import PrivateAttr
 
 REQUEST = "Refund booking 4711, and nothing else."
@@ -25,7 +26,7 @@ class Scripted(GenericFakeChatModel):
         return self._sent
 
     def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
-        return self
+        return self.bind(tools=[convert_to_openai_tool(one) for one in tools], **kwargs)
 
     def _generate(self, messages: list[Any], *args: Any, **kwargs: Any) -> Any:
         self._sent.append(list(messages))

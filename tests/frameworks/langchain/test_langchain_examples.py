@@ -35,9 +35,9 @@ def test_the_agent_that_imports_nothing_of_ours_is_explained(tmp_path):
         OTEL_ASSEMBLY_SPAN_FILE=str(spans),
     )
     assert told.rstrip().endswith("What would you like me to do with them?")
-    explained = run("otel-assembly", "explain", "--traces", str(spans), "--turn", "0", "--item", "0")
+    explained = run("otel-assembly", "explain", "--traces", str(spans), "--turn", "20", "--item", "0")
     assert explained.startswith("Item 0 (request, ")
-    assert "is not in the prompt of turn 0." in explained
+    assert "is not in the prompt of turn 20." in explained
     assert "summarization (policy 0), over_budget" in explained
 
 

@@ -10,6 +10,7 @@ from langchain_core.messages import AIMessage, HumanMessage, trim_messages
 from langgraph.graph import START, MessagesState, StateGraph
 
 from otel_assembly import SlidingWindowPolicy
+from otel_assembly.instrumentation import uninstrument
 from otel_assembly.instrumentation.langchain import AssemblyMiddleware
 
 TALK = [HumanMessage("one two three", id="a"), AIMessage("four", id="b"), HumanMessage("five", id="c")]
@@ -82,11 +83,13 @@ def test_who_trims_with_a_models_own_counter_trims_for_that_model(telemetry):
 
     model = Counting(messages=iter(()))
     trim_messages(list(TALK), max_tokens=1, token_counter=model, strategy="last")
+    uninstrument("langchain")
     assert counted(telemetry.span("assemble_context")) == ["gpt-4", "exact", "cl100k_base"]
 
 
 def test_who_trims_by_another_count_trims_for_nobody_that_is_known(telemetry):
     trim_messages(list(TALK), max_tokens=1, token_counter=len, strategy="last")
+    uninstrument("langchain")
     assert counted(telemetry.span("assemble_context")) == [None, "estimated", "o200k_base"]
 
 

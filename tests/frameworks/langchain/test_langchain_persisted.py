@@ -145,9 +145,9 @@ def test_two_messages_that_say_the_same_are_two_items(telemetry):
         ask(graph, "ok")
     spans = telemetry.spans_named(ASSEMBLY)
     assert len(spans) >= 3
-    compacted = [item for span in spans for item in span.children[0].compacted]
+    compacted = [item for span in spans for step in span.children for item in step.compacted]
     assert len(compacted) == len(set(compacted))
-    assert all(not set(span.kept) & set(compacted[:5]) for span in spans)
+    assert all(not set(span.kept) & set(compacted[:5]) for span in spans if span.children)
     (ledger,) = read_ledgers(telemetry.spans).values()
     last = ledger.turns[-1].number
     kept, told = spans[-1].kept, Explainer(ledger, last)

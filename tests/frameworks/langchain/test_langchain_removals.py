@@ -59,11 +59,13 @@ def test_what_a_hook_removes_before_the_call_is_out_on_that_turn_and_offered_on_
 
     turns = list(Thread(forgets).turns(telemetry))
     assert [(offered, kept) for offered, kept, *_ in turns] == [
+        (list("0"), list("0")),
+        (list("012"), list("012")),
         (list("01234"), list("234")),
         (list("23456"), list("456")),
         (list("45678"), list("678")),
     ]
-    assert [list(out) for *_, out, _ in turns] == [["0", "1"], ["2", "3"], ["4", "5"]]
+    assert [list(out) for *_, out, _ in turns] == [[], [], ["0", "1"], ["2", "3"], ["4", "5"]]
     assert {told for *_, out, _ in turns for told in out.values()} == {("dropped", "policy", "forgets", 0)}
 
 

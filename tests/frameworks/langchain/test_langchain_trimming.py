@@ -17,6 +17,22 @@ EARLY_RUNNABLE = imported_early(max_tokens=3, token_counter=len, strategy="last"
 ASSEMBLY, STEP = "assemble_context", "apply_policy trim_messages"
 
 
+class NoMoreCalls:
+    """What no model was called with is told, outside of any graph, as LangChain is instrumented no more."""
+
+    def __init__(self, telemetry):
+        self._telemetry = telemetry
+
+    def __getattr__(self, name):
+        uninstrument("langchain")
+        return getattr(self._telemetry, name)
+
+
+@pytest.fixture
+def telemetry(telemetry):
+    return NoMoreCalls(telemetry)
+
+
 def words(messages):
     return sum(len(str(message.content).split()) for message in messages)
 
@@ -62,6 +78,14 @@ def test_whatever_it_is_given(telemetry, form):
     imported_early(given, max_tokens=2, token_counter=len)
     assert telemetry.span(ASSEMBLY).kept == ["4", "5"]
     assert telemetry.span(STEP).dropped_reasons == dict.fromkeys(map(str, range(4)), "outside_window")
+
+
+def test_a_counter_of_messages_is_told_as_a_limit_of_messages_whatever_it_is_called(telemetry):
+    imported_early(chat(4), max_tokens=3, token_counter=lambda messages: len(messages))
+    step = telemetry.span(STEP)
+    assert set(step.dropped_reasons.values()) == {"outside_window"}
+    assert '"max_messages":3' in step.attributes["assembly.policy.config"]
+    assert "assembly.budget.tokens" not in telemetry.span(ASSEMBLY).attributes
 
 
 def test_the_first_messages_may_be_kept_instead(telemetry):

@@ -1,0 +1,16 @@
+"""Microsoft's agent-framework 1.x: its instrumentor, its plug-in, and how its messages are read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from otel_assembly._internal.faces import face
+from otel_assembly.instrumentation.agent_framework.hooks import AgentFrameworkInstrumentor
+
+if TYPE_CHECKING:
+    from otel_assembly.instrumentation.agent_framework.plugin import AssemblyMiddleware
+
+#: The plug-in imports agent-framework, which the instrumentor must not.
+__getattr__, __dir__ = face(__name__, {"AssemblyMiddleware": "plugin"})
+
+__all__ = ["AgentFrameworkInstrumentor", "AssemblyMiddleware"]

@@ -1,0 +1,162 @@
+"""How agent-framework's messages are read, and how others stand for them; imported once agent-framework is."""
+
+from __future__ import annotations
+
+import re
+from copy import copy
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
+
+from agent_framework import Content, Message
+
+from otel_assembly.messages import Draft, register_results, spelled, summary_like, summary_text
+from otel_assembly.messages.content_snapshot import read_as
+from otel_assembly.messages.describe import EventFacts, EventKind, describe
+from otel_assembly.messages.rows import asks, is_silent, says, shows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from otel_assembly.messages.rows import Row
+
+#: What our own summaries are known by; nothing of a message's additional properties is sent.
+_OUR_SUMMARY: Final = "_otel_assembly_summary"
+#: An id that a compaction has given to a message by its place, and that another message has in another list.
+_PLACE: Final = re.compile(r"msg_\d+")
+#: A message that does nothing but answer or ask for an approval is for the framework, and not for the model.
+_APPROVALS: Final = frozenset({"function_approval_response", "oauth_consent_request"})
+_ROLES: Final = {
+    "system": EventKind.SYSTEM,
+    "developer": EventKind.SYSTEM,
+    "user": EventKind.REQUEST,
+    "tool": EventKind.TOOL_RESULT,
+}
+#: What is read of the contents that are most frequent; others are compared as a whole, which takes longer.
+_SAID: Final = {
+    "text": attrgetter("type", "text"),
+    "function_call": attrgetter("type", "call_id", "name", "arguments"),
+    "function_result": attrgetter("type", "call_id", "result"),
+}
+
+
+def _said(message: Message) -> tuple[Any, ...]:
+    """What a message's row reads of it, by which its copies are known; what a compaction notes on it is not read."""
+    contents = [_SAID[one.type](one) if one.type in _SAID and not _shown(one) else one for one in message.contents]
+    return message.role, message.author_name, _given_id(message), is_summary(message), contents
+
+
+def _shown(content: Content) -> Sequence[Content]:
+    """What a tool has given beside the text that is its result."""
+    return [item for item in content.items or () if item.type != "text"]
+
+
+def _given_id(message: Message) -> str | None:
+    own = message.message_id
+    return own if own is not None and _PLACE.fullmatch(own) is None else None
+
+
+read_as(Message, _said)
+
+
+@describe.register
+def _(message: Message) -> EventFacts:
+    draft, contents = Draft(), message.contents
+    _read(draft, contents)
+    kind = _ROLES.get(message.role, EventKind.RESPONSE)
+    if is_summary(message):
+        kind = EventKind.SUMMARY
+    elif contents and all(content.type in _APPROVALS for content in contents):
+        kind = EventKind.OTHER
+    elif draft.closes and not draft.said:
+        kind = EventKind.TOOL_RESULT
+    name = message.author_name or "" if message.role != "tool" else ""
+    return draft.facts(kind, {"id": _given_id(message)}, name)
+
+
+def is_summary(message: Message) -> bool:
+    """Whether a message stands for others that a compaction has left out."""
+    known = message.additional_properties
+    group = known.get("_group")  # where a compaction of the framework's writes what it says of a message
+    return _OUR_SUMMARY in known or (isinstance(group, dict) and bool(group.get("_summary_of_message_ids")))
+
+
+def _read(draft: Draft, *given: Any) -> None:
+    """Contents, and whatever a tool of the provider's was given, or gave."""
+    for value in given:
+        if isinstance(value, Content):
+            row = _ROWS.get(value.type)
+            if row is not None:
+                row(draft, value)
+            else:
+                draft.other(value.type, value.to_dict())
+        elif isinstance(value, list | tuple):
+            _read(draft, *value)
+        elif value is not None:
+            draft.text(value if isinstance(value, str) else spelled(value))
+
+
+def _result(draft: Draft, content: Any) -> None:
+    said = draft.said
+    _read(draft, content.result, _shown(content), getattr(content, "screenshot", None))  # which older releases have not
+    draft.said = said
+    draft.result(content.call_id)
+
+
+def _asks_for_approval(draft: Draft, content: Any) -> None:
+    call = content.function_call
+    if call.call_id in draft.opens:
+        draft.awaiting.append(call.call_id)
+    else:
+        draft.call(call.call_id, call.name, call.arguments, awaiting=True)
+
+
+def _provider_call(draft: Draft, content: Any) -> None:
+    """A tool that the provider runs itself: nobody owes it a result."""
+    draft.spell(content.tool_name or content.type.removesuffix("_tool_call"), content.arguments)
+    _read(draft, content.inputs, content.commands)
+
+
+def _provider_result(draft: Draft, content: Any) -> None:
+    _read(draft, content.outputs, content.output, content.items or content.result)
+
+
+_PROVIDERS: Final = ("code_interpreter", "image_generation", "mcp_server", "search", "shell")
+_ROWS: Final[dict[str, Row]] = {
+    "text": says("text"),
+    "text_reasoning": says("text", sealed="protected_data"),
+    "error": says("message"),
+    "shell_command_output": says("stdout", "stderr"),
+    **dict.fromkeys(("data", "uri", "hosted_file"), shows),
+    **dict.fromkeys(("usage", "hosted_vector_store", *_APPROVALS), is_silent),
+    "function_call": asks("call_id", "name", "arguments"),
+    "function_approval_request": _asks_for_approval,
+    "computer_tool_call": lambda draft, content: draft.call(content.call_id, "computer", content.actions),
+    **dict.fromkeys(("function_result", "computer_tool_result"), _result),
+    **{f"{name}_tool_call": _provider_call for name in _PROVIDERS},
+    **{f"{name}_tool_result": _provider_result for name in _PROVIDERS},
+}
+
+
+@summary_like.register(Message)
+def _(event: Message, text: str, events: Sequence[Any]) -> Message:
+    return Message("user", [summary_text(text)], additional_properties={_OUR_SUMMARY: True})
+
+
+def _text(content: Content) -> str:
+    return content.result if content.type == "function_result" and isinstance(content.result, str) else ""
+
+
+def _saying(content: Content, text: str) -> Content:
+    """The same result with another text; what else it holds, it goes on to hold."""
+    made = copy(content)
+    made.result, made.items = text, [Content.from_text(text), *_shown(content)]
+    return made
+
+
+def _made_of(message: Message, contents: list[Any]) -> Message:
+    made = copy(message)
+    made.contents = contents
+    return made
+
+
+register_results(Message, attrgetter("contents"), _text, _saying, _made_of)

@@ -1,0 +1,134 @@
+"""Where agent-framework reduces: its strategies of compaction, its provider of them, and stores that leave out."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
+from otel_assembly.instrumentation.agent_framework.calls import asker_of
+from otel_assembly.instrumentation.reductions import Reducer, reducer, reducing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from otel_assembly.instrumentation.hooks import Wrap
+
+    Why = tuple[DecisionOutcome, DecisionReason]
+
+#: Where the words of a class's name begin.
+_WORDS: Final = re.compile("(?<=[a-z])(?=[A-Z])")
+_OUTSIDE: Final = DecisionOutcome.DROPPED, DecisionReason.OUTSIDE_WINDOW
+_OVER: Final = DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET
+_COMPACTED: Final = DecisionOutcome.COMPACTED, DecisionReason.COMPACTED
+#: By what a strategy notes on a message that it leaves out.
+_REASONS: Final[Mapping[str, Why]] = {
+    "sliding_window": _OUTSIDE,
+    "truncation": _OVER,
+    "tool_call_compaction": _OUTSIDE,
+    "token_budget_fallback": _OVER,
+    "token_budget_fallback_strict": _OVER,
+    "tool_result_compaction": _COMPACTED,
+    "summarized": _COMPACTED,
+}
+
+
+def _is_known(strategy: Any) -> bool:
+    return type(strategy).__module__.partition(".")[0] == "agent_framework"
+
+
+def _name(strategy: Any) -> str:
+    own = str(getattr(strategy, "__name__", type(strategy).__name__))
+    if not _is_known(strategy):
+        return own
+    return _WORDS.sub("_", own.removesuffix("Strategy").removesuffix("Compaction")).lower()
+
+
+def _config(strategy: Any) -> Mapping[str, Any]:
+    """The settings of a strategy of the framework's."""
+    known = vars(strategy) if _is_known(strategy) else {}
+    return {name: value for name, value in known.items() if isinstance(value, int | float) and name[0] != "_"}
+
+
+def _said(before: Sequence[Any], after: Sequence[Any], strategy: Any = None) -> Mapping[str, Any]:
+    """Why each message left, as the strategy noted on it; and the limit in tokens, where it has one."""
+    kept, gone = set(map(id, after)), defaultdict[Any, list[Any]](list)
+    for message in before:
+        if id(message) not in kept:
+            gone[_why(message.additional_properties)].append(message)
+    return {
+        "verdicts": [Verdict(left, *why) for why, left in gone.items() if why is not None],
+        "budget": _limit(strategy),
+    }
+
+
+def _why(noted: Mapping[str, Any]) -> Why | None:
+    """A truncation goes by messages where nothing has counted their tokens."""
+    why = str(noted.get("_exclude_reason"))
+    counted = isinstance((noted.get("_group") or {}).get("token_count"), int)
+    return _OUTSIDE if why == "truncation" and not counted else _REASONS.get(why)
+
+
+def _limit(strategy: Any) -> int | None:
+    """The limit of a strategy, where that is in tokens."""
+    found = getattr(strategy, "token_budget", None) or getattr(strategy, "input_budget_tokens", None)
+    if found is None and getattr(strategy, "tokenizer", None) is not None:
+        found = getattr(strategy, "max_n", None)
+    return found if type(found) is int else None
+
+
+def _compaction(strategy: Callable[..., Any], before: Callable[..., Sequence[Any] | None], **reads: Any) -> Wrap:
+    """The hook of what applies a strategy, which is found among its arguments."""
+
+    def messages(*args: Any, **kwargs: Any) -> Sequence[Any] | None:
+        if strategy(*args, **kwargs) is None or reducing() is not None:  # for a reducer's own call
+            return None
+        return before(*args, **kwargs)
+
+    return reducer(
+        Reducer(
+            messages,
+            policy=lambda *args, **kwargs: _name(strategy(*args, **kwargs)),
+            config=lambda *args, **kwargs: _config(strategy(*args, **kwargs)),
+            said=lambda given, out, *args, **kwargs: _said(given, out, strategy(*args, **kwargs)),
+            **reads,
+        )
+    )
+
+
+def _stored(provider: Any, /, *, session: Any = None, **_: Any) -> Sequence[Any] | None:
+    state = session.state.get(provider.history_source_id) if session is not None else None
+    found = state.get("messages") if isinstance(state, dict) else None
+    return found if isinstance(found, list) else None
+
+
+def _in_state(provider: Any, *_: Any, state: Any = None, **__: Any) -> Sequence[Any] | None:
+    return list(state.get("messages", ())) if provider.skip_excluded and isinstance(state, dict) else None
+
+
+#: A client compacts what it is about to send; what earlier rounds have left out is in the list still.
+compaction: Final[Wrap] = _compaction(
+    lambda *_, compaction_strategy=None, **__: compaction_strategy,
+    lambda _, messages, **__: messages,
+    after=lambda result, *_, **__: result,
+)
+#: A provider compacts what the providers in front of it have loaded, once for a run.
+before_run: Final[Wrap] = _compaction(
+    lambda provider, **_: provider.before_strategy, lambda _, context, **__: context.get_messages()
+)
+#: A provider compacts what is stored, when a run is over: what that changes there, the next one finds.
+after_run: Final[Wrap] = _compaction(
+    lambda provider, **_: provider.after_strategy,
+    _stored,
+    asker=lambda _, agent=None, session=None, **__: asker_of(agent, session),
+)
+#: A store leaves out what a compaction of what is stored has noted to be left out.
+skips_excluded: Final[Wrap] = reducer(
+    Reducer(
+        _in_state,
+        lambda result, *_, **__: result,
+        policy="skip_excluded",
+        said=lambda given, out, *_, **__: _said(given, out),
+    )
+)

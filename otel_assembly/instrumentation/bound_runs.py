@@ -1,0 +1,58 @@
+"""Runs in which context variables say whose they are, and which have a span of ours where there would be none."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.instrumentation.instrumented import bound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from contextvars import ContextVar
+
+    from otel_assembly.instrumentation.instrumented import Instrumentation
+
+
+class BoundRun:
+    """One run of an agent: a `Run` for `within`.
+
+    Args:
+        instrumentation: Where it is reported.
+        name: The agent's name; None for a part of a run, which gets no span.
+        variables: What context variables are in it.
+        conversation_id: The conversation's real id, if it has one.
+        ends: Called when it ends, before its span does.
+    """
+
+    def __init__(
+        self,
+        instrumentation: Instrumentation,
+        name: str | None,
+        variables: Mapping[ContextVar[Any], Any],
+        *,
+        conversation_id: str | None = None,
+        ends: Callable[[], None] | None = None,
+    ) -> None:
+        self._instrumentation = instrumentation
+        self._variables = variables
+        self._ends = ends
+        self._opened = instrumentation.begin_run(name, conversation_id=conversation_id) if name is not None else None
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """What runs in this block belongs to the run."""
+        with ExitStack() as stack:
+            for variable, value in self._variables.items():
+                stack.enter_context(bound(variable, value))
+            if self._opened is not None:
+                stack.enter_context(self._opened.current())
+            yield
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the run."""
+        if self._ends is not None:
+            with self._instrumentation.contained():
+                self._ends()
+        if self._opened is not None:
+            self._opened.end(error)

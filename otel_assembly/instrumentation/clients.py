@@ -1,0 +1,159 @@
+"""The one hook for the place where a model's client is called: there the messages of a call are final."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.instrumentation.instrumented import bound
+from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
+from otel_assembly.instrumentation.reducers import no_summary
+from otel_assembly.instrumentation.reductions import REDUCTION, reducing
+from otel_assembly.instrumentation.runs import within
+from otel_assembly.messages.describe import describe
+from otel_assembly.telemetry.stamp import CalledModel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from otel_assembly.budget.attempt import Attempt
+    from otel_assembly.instrumentation.hooks import Wrap
+    from otel_assembly.instrumentation.instrumented import Instrumentation
+
+#: Stands for a call that nothing prepared.
+_UNPREPARED: Final = object()
+#: The call that is told, whose client is called here: a client that calls another one for it is one call. One that has
+#: an agent of its own answer makes that agent's calls, too.
+_CALLED: Final[ContextVar[object]] = ContextVar("otel_assembly_client_called", default=None)
+
+
+class ClientCall:
+    """One call of a model's client: what it is given is told before it runs, or as it runs, where it summarises.
+
+    Args:
+        instrumentation: Where it is reported.
+        read: What the client is given; None where it is not to be told of.
+        text_of: The text of an answer, for a summariser's; None of it where that is not known yet.
+        told: Tells what the client is given, and returns the call that this is.
+    """
+
+    def __init__(
+        self,
+        instrumentation: Instrumentation,
+        read: Callable[[], Sent | None],
+        text_of: Callable[[Any], str | None] | None = None,
+        told: Callable[[Instrumentation, Sent], ModelCall] | None = None,
+    ) -> None:
+        self._instrumentation = instrumentation
+        self._read = read
+        self._text_of = text_of
+        self._tell = told or tell
+        self._calling: Callable[[], AbstractContextManager[Any]] = nullcontext
+        #: Whether it answers step by step: what is opened for it is then not held open in between.
+        self.streams = False
+        self._began = False
+        self._told = False
+        self._called = CalledModel(prepared=False)
+        self._sent: Sent | None = None
+        self._attempt: Attempt | None = None
+        self._compacts: AbstractContextManager[Attempt | None] | None = None
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """The client runs in this block, the first of which is the call; never left open across a ``yield``."""
+        if not self._began:
+            self._began = True
+            with self._instrumentation.contained():
+                self._begin()
+        if not self._told:
+            yield
+            return
+        with bound(_CALLED, _prepared()), self._calling(), self._called.current():
+            yield
+
+    def _begin(self) -> None:
+        if called():
+            return
+        self._sent = sent = self._read()
+        if sent is None:
+            return
+        self._told, reduction = True, reducing()
+        if reduction is None:
+            self._calling = self._tell(self._instrumentation, sent).calling
+            self._called = CalledModel()
+            return
+        reduction.read = sent.messages
+        self._compacts = reduction.compacting(sent.model or "model", lambda count: _tokens(count, sent))
+        if not self.streams:
+            self._attempt = self._compacts.__enter__()
+
+    def returned(self, answer: Any) -> None:
+        """The client has answered, all at once."""
+        attempt, sent, reduction = self._attempt, self._sent, REDUCTION.get()
+        if attempt is None or sent is None or reduction is None or self._text_of is None:
+            return
+        with self._instrumentation.contained():
+            text = self._text_of(answer)
+            if text is not None:
+                reduction.answered(attempt, text)
+                attempt.outcome = no_summary(text, sent.messages)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """The client's call is over."""
+        compacts, self._compacts = self._compacts, None
+        if compacts is not None:
+            with self._instrumentation.contained():
+                if self.streams:
+                    compacts.__enter__()
+                try:
+                    compacts.__exit__(type(error) if error is not None else None, error, None)
+                except BaseException as raised:
+                    if raised is not error:
+                        raise
+
+
+def called() -> bool:
+    """Whether a client is called here whose call is told: what it calls in its turn is no call of its own."""
+    return _CALLED.get() is _prepared()
+
+
+def _prepared() -> object:
+    return CALL.get() or _UNPREPARED
+
+
+def _tokens(count: Callable[[str], int], sent: Sent) -> int:
+    texts = (text for message in sent.messages for text in describe(message).texts)
+    return sum(count(text) for text in (*(sent.prompts or ()), *texts))
+
+
+def tell(instrumentation: Instrumentation, sent: Sent) -> ModelCall:
+    """A client receives this: it is the end of the call that is prepared here, or of one that nothing prepared."""
+    call = CALL.get() or sent.call or ModelCall(instrumentation, sent.asker)
+    call.receives(sent)
+    return call
+
+
+def client(
+    reads: Callable[..., Sent | None],
+    text_of: Callable[[Any], str | None] | None = None,
+    carries: Callable[[Any, Any], bool] | None = None,
+    told: Callable[[Instrumentation, Sent], ModelCall] | None = None,
+) -> Wrap:
+    """The hook of a function that calls a model: a coroutine function, a generator, or neither.
+
+    A client that another one calls, such as a cache, is told of once, with what the outer one was given, unless the
+    outer one is left out.
+
+    Args:
+        reads: What the client is given, from its arguments; None where that is left out.
+        text_of: The text of what it returns, for a summariser's; None of it where that is not known yet.
+        carries: As for `within`.
+        told: In the place of `tell`, where no context variable says which call is prepared.
+    """
+
+    def call_of(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> ClientCall:
+        return ClientCall(instrumentation, lambda: reads(*args, **kwargs), text_of, told)
+
+    return within(call_of, carries)

@@ -1,0 +1,481 @@
+"""The model call that is being prepared, in whatever framework: who asks, what its messages were, what reduced them.
+
+A model call is one assembly. It begins with the first thing that is done to its messages, and ends as the model's
+client receives them: so what came in is what the framework held, each reduction on the way is a step, and what came out
+is what was sent. What no hook explains is a last step, `framework`. Which model call something works for is known by a
+context variable while it is prepared; what reduces outside of any waits for the next call of its conversation and
+asker.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from copy import copy
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from otel_assembly.instrumentation.conversation import Asker
+from otel_assembly.instrumentation.instrumented import bound, ending
+from otel_assembly.instrumentation.reducers import FRAMEWORK
+from otel_assembly.instrumentation.splicing import found, same, spliced, widened
+from otel_assembly.instrumentation.waiting import WAITING
+from otel_assembly.observe.conversations import contained
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from typing import Self
+
+    from otel_assembly.decision import Verdict
+    from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.late_runs import LateRun
+    from otel_assembly.instrumentation.waiting import Waiting
+    from otel_assembly.observe.assembly import ObservedAssembly, ObservedStep
+
+#: What is said of a step once, however often a model is sent what it let out.
+_ONCE: Final = frozenset({"alerts", "halts"})
+#: What of a call changes as its messages are prepared, beside the steps.
+_STATE: Final = ("messages", "out", "prompts", "_prompts_out", "_whole", "_stage")
+
+
+class Sent(NamedTuple):
+    """What a model's client is given.
+
+    Attributes:
+        messages: The messages behind the system prompts, in the framework's own types.
+        prompts: The system prompts in front of them; None where they are those that the call was prepared with.
+        tools: The schemas of the tools that are offered, where they are known.
+        model: The model's name.
+        window: The model's limit in tokens, where the framework knows it.
+        asker: Who asks, where no call is being prepared that says so.
+        call: The call that these messages were prepared for, where the client is not called inside of it.
+    """
+
+    messages: Sequence[Any]
+    prompts: Sequence[str] | None = None
+    tools: Sequence[Mapping[str, Any]] = ()
+    model: str | None = None
+    window: int | None = None
+    asker: Asker = Asker()
+    call: ModelCall | None = None
+
+
+@dataclass(slots=True)
+class _Told:
+    """What was said of a step: a model that is sent the same again has the same steps."""
+
+    policy: str
+    kind: str | None
+    config: Mapping[str, Any]
+    step: ObservedStep
+    events: list[Any]
+    prompts: Sequence[str] | None
+    said: Mapping[str, Any]
+
+
+class ModelCall:
+    """The assembly of one model call, from the first thing that is done to its messages until the client has them.
+
+    Attributes:
+        asker: Who asks.
+        messages: What the framework held; None until something of it was seen.
+        out: What the last step let out.
+        prompts: The system prompts before any step changed them; None until they are known.
+        tools: The schemas of the tools.
+        model: The model's name.
+        window: The model's limit in tokens.
+        name: What tells it from the framework's other assemblies, such as the care of a history.
+        sent: How often a client has received it.
+        unknown: Whether nobody can know what the framework held; what comes out is then taken for what came in.
+        run: The run that it is a part of, where that may get its span only with what is told in it.
+        problem: What its last reducer raised, for whose caller that need not have been the end.
+    """
+
+    def __init__(
+        self,
+        instrumentation: Instrumentation,
+        asker: Asker = Asker(),  # noqa: B008  # a tuple
+        *,
+        messages: Sequence[Any] | None = None,
+        prompts: Sequence[str] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+        model: str | None = None,
+        window: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.instrumentation = instrumentation
+        self.asker = asker
+        self.messages: list[Any] | None = None
+        self.out: list[Any] = []
+        self.prompts = prompts
+        self.tools = tools
+        self.model = model
+        self.window = window
+        self.name = name
+        self.sent = 0
+        self.unknown = False
+        self.run: LateRun | None = None
+        self.problem: BaseException | None = None
+        self._prompts_out: Sequence[str] | None = prompts
+        #: Whether the first messages were all that the framework held, and not perhaps a part of it.
+        self._whole = False
+        self._stage = 0
+        self._prepared: ObservedAssembly | None = None
+        self._told: list[_Told] = []
+        self._ended = False
+        if messages is not None:
+            self.came(messages)
+
+    def came(self, messages: Sequence[Any], *, prompts: Sequence[str] | None = None) -> None:
+        """The framework holds these: all that comes in to the call."""
+        self._again()
+        if self.messages is None:
+            self._sees(messages)
+        else:
+            self.arrives(messages)
+        self._whole = True
+        if self.prompts is None:
+            self.prompts = self._prompts_out = prompts
+
+    def knows(
+        self, *, tools: Sequence[Mapping[str, Any]] = (), model: str | None = None, window: int | None = None
+    ) -> None:
+        """What the model is called with beside messages, as far as it was not known."""
+        self.tools = self.tools or tools
+        self.model = self.model or model
+        self.window = self.window or window
+
+    def open(self, started_ns: int | None = None) -> None:
+        """Open its assembly's span here, if that is not open yet."""
+        self._again()
+        self._assembly(started_ns)
+
+    def count(self, text: str) -> int:
+        """Tokens of a text, while a step goes on; 0 where nothing is recorded."""
+        return self._prepared.count(text) if self._prepared is not None else 0
+
+    def step(
+        self,
+        policy: str,
+        before: Sequence[Any],
+        *,
+        kind: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        started_ns: int | None = None,
+    ) -> ObservedStep | None:
+        """A reducer of these messages begins, or began; steps follow one another. None where nothing is recorded.
+
+        It is a context manager around what the reducer does, and `reduced` says what came out of it.
+        """
+        self._again()
+        self._sees(before)
+        return self._step(policy, kind, config, started_ns)
+
+    def reduced(
+        self,
+        policy: str,
+        before: Sequence[Any],
+        after: Sequence[Any],
+        *,
+        step: ObservedStep | None = None,
+        since: Sequence[Any] | None = None,
+        kind: str | None = "reduction",
+        config: Mapping[str, Any] | None = None,
+        started_ns: int | None = None,
+        prompts: Sequence[str] | None = None,
+        **said: Any,
+    ) -> bool:
+        """A reducer made these messages of those, wherever they stand among the call's.
+
+        Args:
+            policy: Its name, of low cardinality.
+            before: What it took in.
+            after: What it let out.
+            step: Its step, where that is open.
+            since: What the call's messages were when it began, where others have reduced them meanwhile.
+            kind: ``reduction`` or ``injection``.
+            config: Its settings.
+            started_ns: When it began, where no step is open.
+            prompts: The system prompts, where it changed them.
+            said: What else `ObservedStep.out` is told.
+
+        Returns:
+            Whether it was told; not where the messages are none of this call's.
+        """
+        self._again()
+        self._sees(before)
+        whole = self.out if since is None else since
+        places = found(whole, before)
+        if places is None:
+            places = [place for one in before for place in found(whole, [one]) or ()]
+            if not places:
+                return False
+            if step is None:
+                self.arrives(before)
+                whole, places = self.out, list(range(len(before)))
+        if step is None:
+            step = self._step(policy, kind, config, started_ns)
+        if step is None:
+            return False
+        if len(places) == len(before):
+            said = _said_of(said, dict(zip(map(id, before), map(whole.__getitem__, places), strict=True)))
+        self._tell(_Told(policy, kind, config or {}, step, spliced(whole, places, after), prompts, said))
+        return True
+
+    def another(self, state: int | None = None) -> Self:
+        """A call of its own that begins as this one stands now, or stood: with what came in, and what was done to it.
+
+        An agent that reduces its history once for all calls of a run begins each of them so.
+
+        Args:
+            state: Which of `states` it begins with; by default the last.
+        """
+        made = copy(self)
+        made._begins_with(list(map(replace, self._told[:state])))  # noqa: SLF001  # of this class
+        return made
+
+    def arrives(self, messages: Sequence[Any], *, prompts: Sequence[str] | None = None) -> None:
+        """These are sent, or reduced, next: report what changed since the last step let something out."""
+        self._sees(messages)
+        if not self._whole and not same(self.out, messages):
+            self._widen(messages)
+        changed = prompts is not None and self.prompts is not None and list(prompts) != list(self._prompts_out or ())
+        if prompts is not None and self.prompts is None:
+            self.prompts = self._prompts_out = prompts
+        if changed or not same(self.out, messages):
+            step = self._step(FRAMEWORK)
+            if step is not None:
+                verdicts = self.why(self.out, messages)
+                said = {"verdicts": verdicts} if verdicts else {}
+                self._tell(_Told(FRAMEWORK, None, {}, step, list(messages), prompts if changed else None, said))
+
+    @contextmanager
+    def onwards(self) -> Iterator[None]:
+        """What is done to the messages in this block holds until its end, where the assembly ends too, if it has not.
+
+        So it is with a middleware that stands around the next one, down to the client: one in front of it may call it
+        again, and then it does its work once more.
+        """
+        self._again()
+        held, told = {name: getattr(self, name) for name in _STATE}, [*self._told]
+        try:
+            with ending(self.end):
+                yield
+        finally:
+            self._told = told
+            for name, value in held.items():
+                setattr(self, name, value)
+
+    def by_plugin(self, messages: Sequence[Any], *, prompts: Sequence[str] | None = None) -> None:
+        """A plug-in of ours has made an assembly of its own, and these are what it let out.
+
+        What was done before it is told as a call that no model is called with; only what is done behind it is told
+        from here on.
+        """
+        self.end()
+        self._prepared, self._ended, self._stage = None, False, self._stage + 1
+        self.messages, self.out, self._whole = list(messages), list(messages), True
+        self._told, self._prompts_out, self.prompts, self.sent = [], prompts, prompts, 0
+
+    def receives(self, given: Sent) -> None:
+        """The model's client is called with these: tell what became of the messages, and end the assembly."""
+        self._again()
+        self.model, self.tools = given.model or self.model, given.tools or self.tools
+        self.window = given.window or self.window
+        if self._stage and not self.sent and not self._told and self._is_out(given):
+            self.sent += 1
+            return  # it is told by the plug-in that made it
+        assembly = self._assembly()
+        if assembly is None:
+            return
+        with contained(assembly.fail):
+            self.arrives(given.messages, prompts=given.prompts)
+        self._end(called=True)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was told; what is done for it from now on is done for another call."""
+        return self._ended
+
+    @property
+    def states(self) -> list[Sequence[Any]]:
+        """What its messages were: as they came in, and after each step."""
+        return [self.messages or (), *(told.events for told in self._told)]
+
+    def end(self, error: BaseException | None = None, *, stays: bool = False) -> None:
+        """No model is called with it any more; what was done for it is told, where something was.
+
+        Args:
+            error: What went wrong.
+            stays: Whether what the last step let out stays whatever went wrong, as `ObservedAssembly.end` takes it.
+        """
+        if self._prepared is not None and not self._ended:
+            self._end(error, stays=stays)
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """What runs in this block prepares this call, or makes it; never left open across a ``yield``."""
+        with bound(CALL, self):
+            yield
+
+    def fail(self, problem: Exception) -> None:
+        """Report nothing of it: what is known of it is broken."""
+        if self._prepared is not None:
+            self._prepared.fail(problem)
+
+    def why(self, before: Sequence[Any], after: Sequence[Any]) -> Sequence[Verdict]:
+        """Why messages left that no hook saw leave; by default it is for the step itself to tell."""
+        return ()
+
+    def calling(self) -> AbstractContextManager[Any]:
+        """Where the client runs that has received it: in its run, else where it is called."""
+        return self.run.joined() if self.run is not None else nullcontext()
+
+    def over_ns(self, *, called: bool) -> int | None:
+        """When the assembly was over: as the model is called, else with its last step."""
+        return None if called else self.done_ns or None
+
+    @property
+    def done_ns(self) -> int:
+        """When the last step was done."""
+        return self._prepared.done_ns if self._prepared is not None else 0
+
+    @property
+    def trail(self) -> object:
+        """What is remembered of its last assembly, for a halt that comes after it; None where there is none."""
+        return self._prepared.recording.trail if self._prepared is not None else None
+
+    def _is_out(self, given: Sent) -> bool:
+        if (
+            given.prompts is not None
+            and self._prompts_out is not None
+            and list(given.prompts) != list(self._prompts_out)
+        ):
+            return False
+        return same(self.out, given.messages)
+
+    def _assembly(self, started_ns: int | None = None) -> ObservedAssembly | None:
+        if self._prepared is None:
+            with self.run.reported() if self.run is not None else nullcontext():
+                self._prepared = self.instrumentation.observed.prepare(
+                    name=self.name,
+                    agent_name=self.asker.agent_name,
+                    model=self.model,
+                    conversation_id=self.asker.conversation_id,
+                    started_ns=started_ns,
+                )
+        return self._prepared
+
+    def _sees(self, messages: Sequence[Any]) -> None:
+        """Something of what the framework holds is seen: the first time, what has waited for it comes before it."""
+        if self.messages is not None:
+            return
+        came: list[Any] = list(messages)
+        waited: list[tuple[Waiting, list[Any]]] = []
+        for one in reversed(WAITING.take(self.asker)):
+            after, places = came, found(came, one.after)
+            if places:
+                came = spliced(after, places, one.before)
+                waited.append((one, after))
+        self.messages = self.out = came
+        for one, after in reversed(waited):
+            step = self._step(one.policy, one.kind, one.config)
+            if step is not None:
+                with step:
+                    for attempt in one.attempts:
+                        attempt.told(self.count, step)
+                self._tell(_Told(one.policy, one.kind, one.config, step, after, None, one.said))
+        self.out = list(messages)
+
+    def _step(
+        self,
+        policy: str,
+        kind: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        started_ns: int | None = None,
+    ) -> ObservedStep | None:
+        assembly = self._assembly(started_ns)
+        if assembly is None:
+            return None
+        began = max(started_ns or 0, assembly.done_ns) or None
+        return assembly.step(policy, kind=kind, config=config, started_ns=began)
+
+    def _tell(self, told: _Told) -> None:
+        """The step is done: it ends, unless whoever opened it has ended it."""
+        self.out = told.events
+        self._told.append(told)
+        if told.prompts is not None:
+            self._prompts_out = told.prompts
+        if self._prepared is not None:
+            with contained(self._prepared.fail):
+                if not told.step.entered:
+                    with told.step:
+                        pass
+                told.step.out(told.events, prompts=told.prompts, **told.said)
+
+    def _widen(self, messages: Sequence[Any]) -> None:
+        """Take what stands around the messages that were reduced, and between them, for held by the framework too."""
+        places = found(messages, self.out) if self.out else None
+        if places is None or any(one >= other for one, other in pairwise(places)):
+            return
+        gaps = [list(messages[start + 1 : end]) for start, end in pairwise((-1, *places, len(messages)))]
+        reduced = self.out
+        self.messages = widened(self.messages or (), reduced, gaps)
+        self.out = widened(reduced, reduced, gaps)
+        for told in self._told:
+            told.events = told.step.events = widened(told.events, reduced, gaps)
+
+    def _again(self) -> None:
+        """A call that was made is made once more: its messages came in, and its steps let out, what they did before."""
+        if not self._ended:
+            return
+        earlier, self._told = self._told, []
+        self._prepared, self._ended = None, False
+        self.out, self._prompts_out = list(self.messages or ()), self.prompts
+        for told in earlier:
+            step = self._step(told.policy, told.kind, told.config)
+            if step is not None:
+                said = {name: value for name, value in told.said.items() if name not in _ONCE}
+                self._tell(replace(told, step=step, said=said))
+
+    def _begins_with(self, told: list[_Told]) -> None:
+        self.messages = None if self.messages is None else list(self.messages)
+        self._told, self._prepared, self._ended, self.sent = told, None, True, 0
+        self.out = list(self.states[-1])
+
+    def _end(self, error: BaseException | None = None, *, called: bool = False, stays: bool = False) -> None:
+        assembly, self._ended = self._prepared, True
+        if assembly is None:
+            return
+        self.sent += called
+        self.instrumentation.observed.open(
+            assembly,
+            self.asker.ledger(self._stage),
+            self.messages or (),
+            prompts=self.prompts or (),
+            tools=self.tools,
+            model=self.model,
+            window=self.window,
+            name=self.name,
+            unknown_input=self.unknown,
+        )
+        assembly.end(error, stays=stays, called=called, over_ns=self.over_ns(called=called))
+
+
+def _said_of(said: Mapping[str, Any], known: Mapping[int, Any]) -> dict[str, Any]:
+    """What is said of copies, said of the messages themselves, by the identity of the copies."""
+    verdicts = [
+        replace(verdict, events=[known.get(id(event), event) for event in verdict.events])
+        for verdict in said.get("verdicts", ())
+    ]
+    return {**said, **({"verdicts": verdicts} if verdicts else {})}
+
+
+CALL: Final[ContextVar[ModelCall | None]] = ContextVar("otel_assembly_model_call", default=None)
+
+
+def current_model_call() -> ModelCall | None:
+    """The model call that is being prepared here."""
+    return CALL.get()

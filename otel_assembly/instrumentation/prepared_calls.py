@@ -1,0 +1,333 @@
+"""Model calls that are known by their messages, where no context variable says which one is being prepared.
+
+A framework that runs each step in a context of its own hands nothing on but messages: a reducer goes on with what one
+before it let out, and the call is made when a model is sent what the last of them let out. What is prepared in a place,
+such as one execution of a node, is that place's until it is handed on to the steps that come after it. Whoever goes on
+with what a call has let out earlier, or with one that was made, begins a call of its own with what was done by then.
+"""
+
+from __future__ import annotations
+
+import atexit
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly._internal.forks import in_child, new_lock
+from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
+from otel_assembly.instrumentation.conversation import Asker
+from otel_assembly.instrumentation.model_call import ModelCall
+from otel_assembly.instrumentation.splicing import alike, marks, same, same_objects
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Self
+
+    from otel_assembly.instrumentation.conversation import Openings
+    from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.late_runs import LateRun
+
+#: Calls that wait for their model, at most: those that were handed on in a run, and those outside of any.
+_HANDED_ON: Final = 64
+_OUTSIDE: Final = 16
+
+
+class PreparedCall(ModelCall):
+    """One that is known by its messages.
+
+    Attributes:
+        place: What prepares it; None once that has handed it on.
+        step_at: The step of its run at which it was handed on.
+        let_out: What its last reducer let out, which may be a part of its messages.
+        taken: Whether a model is being called with it.
+    """
+
+    def __init__(self, instrumentation: Instrumentation, asker: Asker = Asker()) -> None:  # noqa: B008  # a tuple
+        super().__init__(instrumentation, asker)
+        self.place: str | None = None
+        self.step_at: int | None = None
+        self.let_out: Sequence[Any] = ()
+        self.taken = False
+
+    def reduced(self, policy: str, before: Sequence[Any], after: Sequence[Any], **said: Any) -> bool:
+        """As `ModelCall`."""
+        told, self.let_out, self.problem = super().reduced(policy, before, after, **said), list(after), None
+        return told
+
+    def end(self, error: BaseException | None = None, *, stays: bool = False) -> None:
+        """As `ModelCall`; what its last reducer raised is why no model is called with it."""
+        super().end(error or self.problem, stays=stays)
+
+    def why(self, before: Sequence[Any], after: Sequence[Any]) -> Sequence[Verdict]:
+        """Why messages left that have ids, where whatever is new is a copy of one that was there."""
+        known, there = marks(before), marks(after)
+        objects = set(map(id, before))
+        copies = [message for message in after if id(message) not in objects]
+        if not copies or not all(marks([message]) & known for message in copies):
+            return ()  # of the same objects, the reason alone says it
+        gone = [message for message in before if not marks([message]) & there]
+        return [Verdict(gone, DecisionOutcome.DROPPED, DecisionReason.POLICY)] if gone else ()
+
+    def state_of(self, messages: Sequence[Any], *, exactly: bool) -> int | None:
+        """When last its messages were these, or the very objects."""
+        equal, states = same_objects if exactly else same, self.states
+        if states[1:] and equal(self.let_out, messages):
+            return len(states) - 1
+        return next((at for at in range(len(states) - 1, -1, -1) if equal(states[at], messages)), None)
+
+
+class PreparedCalls:
+    """The calls that are being prepared in one run.
+
+    Args:
+        around: Those of the run around this one.
+        step: The step of that run in which this one runs.
+
+    Attributes:
+        conversation: What stands for the run's conversation, where that has no id.
+    """
+
+    #: Whether messages are known by the very objects alone.
+    exactly = False
+
+    def __init__(self, around: PreparedCalls | None = None, step: int = 0) -> None:
+        self.around = around
+        self.step = step
+        self.conversation: object = None
+        self._calls: list[PreparedCall] = []
+        self.lock = new_lock()
+
+    def keep(self, call: PreparedCall, place: str) -> None:
+        """A reducer works for this call in this place, whose it is from here on."""
+        with self.lock:
+            call.place = place
+            if call not in self._calls:
+                self._calls.append(call)
+
+    def hand_on(self, call: PreparedCall, step: int) -> None:
+        """What the call has let out is handed on at this step of the run: a later one calls the model with it."""
+        with self.lock:
+            call.place, call.step_at = None, step
+            over = [one for one in self._calls if one.step_at is not None][:-_HANDED_ON]
+        self._end(over)
+
+    def of(self, place: str) -> list[PreparedCall]:
+        """The calls of a place."""
+        return [call for call in self._calls if call.place == place]
+
+    def leave(self, place: str) -> None:
+        """No model is called with what a place has left; of what came to it from others, they may make calls yet."""
+        calls = self.of(place)
+        for call in calls:
+            call.place = None
+        self._end([call for call in calls if call.step_at is None])
+        _end(calls)
+
+    def end(self) -> None:
+        """No model is called with any of them."""
+        self._end([*self._calls])
+
+    def forget(self) -> None:
+        """Let go of all, which in a forked child are its parent's."""
+        self._calls.clear()
+
+    def _end(self, calls: Sequence[PreparedCall]) -> None:
+        _end(calls)
+        with self.lock:
+            self._calls[:] = [one for one in self._calls if one not in calls]
+
+    def open_to(self, place: str, step: int) -> Iterator[tuple[PreparedCall, bool]]:
+        """Calls of this place, and those that an earlier step handed on, in a run around this one too; newest first."""
+        for call in reversed(self.of(place)):
+            yield call, True
+        run: PreparedCalls | None = self
+        while run is not None:
+            for call in reversed([*run._calls]):  # noqa: SLF001  # of this class
+                if call.step_at is not None and call.step_at < step:
+                    yield call, run is self and call.step_at + 1 == step
+            step, run = run.step, run.around
+
+
+class PreparedOutside(PreparedCalls):
+    """The calls that are being prepared outside of any run.
+
+    Of a conversation that is reduced anew, no model is called any more with what was let out before.
+    """
+
+    exactly = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._used = False
+        in_child(self.forget)
+
+    def keep(self, call: PreparedCall, place: str) -> None:
+        """As `PreparedCalls`; there is a limit to what may wait."""
+        others = [one for one in self._calls if one is not call]
+        own = [one for one in others if one.asker.conversation is call.asker.conversation]
+        self._end(own + others[: 1 - _OUTSIDE])
+        if not self._used:  # what is to record it ends at exit too, and the last to ask is the first to end
+            self._used = True
+            atexit.register(self.end)
+        call.instrumentation.ends.add(self.end)
+        super().keep(call, place)
+
+
+def _end(calls: Sequence[PreparedCall]) -> None:
+    for call in calls:
+        with call.instrumentation.contained():
+            call.end()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something prepares or makes a call.
+
+    Attributes:
+        calls: The calls that are prepared in its run, or outside of any.
+        key: What tells it from any other place in that, such as one execution of a node.
+        step: The step of the run that it is in.
+        run: The run; None outside of any.
+        asker: Who asks a model there, but for the name of the node; its conversation is None where it has no id.
+        node: The node's name.
+        openings: Conversations that have no id.
+        messages: What the framework holds there, where that is known.
+        apart: Who asks a model there, where that is not the node, such as a middleware.
+    """
+
+    calls: PreparedCalls
+    key: str
+    step: int
+    run: LateRun | None
+    asker: Asker
+    node: str
+    openings: Openings
+    messages: Sequence[Any] = ()
+    apart: str | None = None
+
+    def asked(self, messages: Sequence[Any], node: str | None = None) -> Asker:
+        """Who asks a model there that holds these messages: the node that runs there, or another one."""
+        asker, calls = self.asker._replace(name=f"{self.asker.name}{node or self.node}"), self.calls
+        if asker.conversation is not None:
+            return asker
+        conversation = self.openings.of(messages, calls.conversation)
+        if not calls.exactly:
+            calls.conversation = calls.conversation or conversation
+        return asker._replace(conversation=conversation)
+
+    def holds(self, messages: Sequence[Any]) -> bool:
+        """Whether these are made of what the framework holds there."""
+        return bool(self.messages) and _share(self.messages, messages)
+
+    def prepares(
+        self, instrumentation: Instrumentation, messages: Sequence[Any], since_ns: int, node: str | None = None
+    ) -> tuple[PreparedCall, Sequence[Any] | None]:
+        """The call that a reducer of these messages works for, and what its messages were when that began.
+
+        Args:
+            instrumentation: Where it is reported.
+            messages: What the reducer takes in.
+            since_ns: When it began, of one in which others may have run: what they did meanwhile is its work.
+            node: The node that asks a model, where that is not the one that runs there.
+        """
+        found = self._goes_on(messages, since_ns=since_ns)
+        call, since = found or (PreparedCall(instrumentation), None)
+        if found is None and self.holds(messages):
+            call.came(self.messages)
+            since = call.out
+        call.run, call.asker = self.run, self.asked(call.messages or messages, node)
+        self.calls.keep(call, self.key)
+        return call, since
+
+    def sends(self, instrumentation: Instrumentation, messages: Sequence[Any], prompts: int) -> PreparedCall:
+        """The call that is made with these messages.
+
+        If nothing was done for any call, the framework held them, or all that they are made of; a prompt that is made
+        of nothing that it holds is a conversation of its own.
+
+        Args:
+            instrumentation: Where it is reported.
+            messages: What a model is sent.
+            prompts: How many of them, in front, may be system prompts that no reducer has seen.
+        """
+        rest = messages[prompts:]
+        found = self._goes_on(rest, sent=True) or (self._goes_on(messages, sent=True) if prompts else None)
+        call = found[0] if found is not None else PreparedCall(instrumentation)
+        whole = found is not None or (self.apart is None and self.holds(rest))
+        if found is None:
+            call.came(self.messages if whole else rest)
+        call.run, call.asker = self.run, self.asked(call.messages or (), self.apart)
+        if self.messages and not whole:
+            call.asker = call.asker._replace(conversation=None)
+        elif self.asker.conversation is None:  # it goes on with what is sent
+            self.openings.of(messages, call.asker.conversation)
+        return call
+
+    def behind_plugin(self, instrumentation: Instrumentation, came: Sequence[Any], out: Sequence[Any]) -> Self:
+        """The place behind a plug-in of ours that has made an assembly of its own, with what came out."""
+        before = self._holding(came, sent=True)
+        if before is not None:
+            before[0].end()
+        call = PreparedCall(instrumentation, self.asked(came))
+        call.by_plugin(out)
+        call.let_out, call.run = out, self.run
+        self.calls.keep(call, self.key)
+        return replace(self, messages=out, apart=None)
+
+    def left(self, handed_on: Sequence[Sequence[Any]]) -> None:
+        """What ran there is over, and has handed on these messages."""
+        for call in self.calls.of(self.key):
+            if not call.ended and any(same(one, call.out) or same(one, call.let_out) for one in handed_on):
+                self.calls.hand_on(call, self.step)
+        self.calls.leave(self.key)
+
+    def failed(self) -> None:
+        """What ran there raised; it may be tried again, and goes on with what was done by then."""
+        _end(self.calls.of(self.key))
+
+    def _holding(self, messages: Sequence[Any], *, sent: bool) -> tuple[PreparedCall, int] | None:
+        """The call whose messages these are, and at which of its states; else the newest that has let out some of them.
+
+        What is sent by somebody else than the place itself is made of nothing that is prepared there.
+        """
+        nearest: tuple[PreparedCall, int] | None = None
+        for call, is_next in self.calls.open_to(self.key, self.step):
+            state = call.state_of(messages, exactly=self.calls.exactly)
+            if state is not None:
+                return call, state
+            may = is_next and call.let_out and not (sent and self.apart)
+            if may and nearest is None and self._takes(call, messages, sent=sent):
+                nearest = call, len(call.states) - 1
+        return nearest
+
+    def _goes_on(
+        self, messages: Sequence[Any], *, sent: bool = False, since_ns: int | None = None
+    ) -> tuple[PreparedCall, Sequence[Any]] | None:
+        """The call that goes on with these messages, and what they were.
+
+        Of a reducer that began at `since_ns`, what others did meanwhile is its work.
+        """
+        with self.calls.lock:
+            held = self._holding(messages, sent=sent)
+            if held is None:
+                return None
+            call, state = held
+            inside = since_ns is not None and call.done_ns >= since_ns
+            if call.ended or call.taken or (state < len(call.states) - 1 and not inside):
+                call = call.another(state)
+            call.taken = sent
+            return call, call.states[state]
+
+    def _takes(self, call: PreparedCall, messages: Sequence[Any], *, sent: bool) -> bool:
+        """Whether these are made of what a call let out; a reducer that takes in what was dropped begins anew."""
+        if sent:
+            return _share(call.let_out, messages, exactly=self.calls.exactly)
+        known, among = set(map(id, call.let_out)), set(map(id, messages))
+        return among <= known or (known <= among and (among - known).isdisjoint(map(id, call.messages or ())))
+
+
+def _share(one: Sequence[Any], other: Sequence[Any], *, exactly: bool = False) -> bool:
+    """Whether messages are made of others: some are the very objects, or the last of those stands near their end."""
+    known = set(map(id, one))
+    return any(map(known.__contains__, map(id, other))) or (
+        not exactly and any(alike(one[-1], message) for message in other[-2:])
+    )

@@ -1,0 +1,290 @@
+"""The one hook for whatever reduces messages: sync, async or in place, inside of a model call or outside of any."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry import context as otel_context
+
+from otel_assembly.budget.attempt import Attempt
+from otel_assembly.instrumentation.hooks import around_either
+from otel_assembly.instrumentation.instrumented import bound
+from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
+from otel_assembly.instrumentation.splicing import same
+from otel_assembly.instrumentation.waiting import WAITING, EarlierAttempt, Waiting
+from otel_assembly.observe.assembly import settling
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from otel_assembly.decision import Verdict
+    from otel_assembly.instrumentation.conversation import Asker
+    from otel_assembly.instrumentation.hooks import Observation, Wrap
+    from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.observe.assembly import ObservedStep
+
+
+@dataclass(frozen=True, slots=True)
+class Reducer:
+    """How one of a framework's reducers is read.
+
+    Each function takes the arguments that the reducer is called with.
+
+    Attributes:
+        before: The messages that it takes in; a `Sent` of them where it may change the system prompts too.
+        after: Those that it lets out, from its result and then its arguments; None for one that changes them in place:
+            `before` then says it.
+        policy: Its name, of low cardinality.
+        kind: ``reduction`` or ``injection``; None where that is not known.
+        config: Its settings; numbers, bools and enums of them are reported.
+        said: What `ObservedStep.out` is told beside the messages, such as verdicts and a budget, from what came in,
+            what came out, and the arguments.
+        always: Whether it is told of also where it changed nothing; otherwise that is a count, and no span.
+        asker: Who will ask a model with what it lets out, where it runs outside of any model call.
+    """
+
+    before: Callable[..., Sequence[Any] | Sent | None]
+    after: Callable[..., Sequence[Any] | Sent | None] | None = None
+    policy: Callable[..., str] | str = ""
+    kind: Callable[..., str | None] | str | None = "reduction"
+    config: Callable[..., Mapping[str, Any]] | None = None
+    said: Callable[..., Mapping[str, Any]] | None = None
+    always: bool = False
+    asker: Callable[..., Asker | None] | None = None
+
+
+class Reduction:
+    """What one reducer does to messages, while it runs.
+
+    Args:
+        instrumentation: Where it is reported.
+        policy: Its name, of low cardinality.
+        before: What it takes in.
+        kind: ``reduction`` or ``injection``.
+        config: Its settings.
+        call: The model call that it works for, if it is not the one that is bound.
+        finds: Finds that call by what the reducer takes in, and by when it began, with what the call's messages were
+            then; it is asked for as soon as there is something to tell.
+        agent_name: Whose reducer it is, where it works for no model call.
+
+    Attributes:
+        before: What it took in.
+        config: Its settings.
+        call: The model call that it works for; None where none is prepared.
+        step: Its step, once something in it had to stand under that.
+        verdicts: Why messages left, as far as that is known before it is done.
+        summarising: Whether it makes a summary, whose span is open: the model that is called for it is a part of that.
+        over: Whether it is done, or has failed: what it has started may still run.
+        read: What the last summariser that it asked was given to read.
+        attempt: The last attempt to compact; None where no summariser was asked.
+    """
+
+    __slots__ = (
+        "_agent_name",
+        "_context",
+        "_earlier",
+        "_finds",
+        "_instrumentation",
+        "_kind",
+        "_policy",
+        "_since",
+        "_started_ns",
+        "attempt",
+        "before",
+        "call",
+        "config",
+        "over",
+        "read",
+        "step",
+        "summarising",
+        "verdicts",
+    )
+
+    def __init__(
+        self,
+        instrumentation: Instrumentation,
+        policy: str,
+        before: Sequence[Any],
+        *,
+        kind: str | None = "reduction",
+        config: Mapping[str, Any] | None = None,
+        call: ModelCall | None = None,
+        finds: Callable[[Sequence[Any], int], tuple[ModelCall, Sequence[Any] | None]] | None = None,
+        agent_name: str | None = None,
+    ) -> None:
+        self._instrumentation = instrumentation
+        self._policy = policy
+        self.before = list(before)
+        self._kind = kind
+        self.config = config or {}
+        self._finds = finds
+        self._agent_name = agent_name
+        self.call = CALL.get() if call is None and finds is None else call
+        self._since: Sequence[Any] | None
+        self._since = self.call.out if self.call is not None and self.call.messages is not None else None
+        self._started_ns = time.time_ns()
+        self._context = otel_context.get_current()
+        self.step: ObservedStep | None = None
+        self.verdicts: list[Verdict] = []
+        self.summarising = False
+        self.over = False
+        self.read: Sequence[Any] = ()
+        self.attempt: Attempt | None = None
+        self._earlier: list[EarlierAttempt] = []
+
+    def works_for(self) -> ModelCall | None:
+        """The call that it works for."""
+        if self.call is None and self._finds is not None:
+            self.call, self._since = self._finds(self.before, self._started_ns)
+        return self.call
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The reducer runs in this block; a model that is called in it is its own, such as a summariser's."""
+        with bound(REDUCTION, self):
+            yield
+
+    def open(self) -> ObservedStep | None:
+        """Its step, as of when and where it began; None where nothing is recorded, or it works for no model call."""
+        call = self.works_for()
+        if self.step is None and call is not None:
+            token = otel_context.attach(self._context)  # a summariser may have spans of its own around what it does
+            try:
+                call.open(self._started_ns)
+            finally:
+                otel_context.detach(token)
+            step = call.step(
+                self._policy, self.before, kind=self._kind, config=self.config, started_ns=self._started_ns
+            )
+            if step is not None:
+                self.step = step.__enter__()
+        return self.step
+
+    @contextmanager
+    def compacting(self, model: str, tokens_in: Callable[[Callable[[str], int]], int]) -> Iterator[Attempt | None]:
+        """A model is called in this block to compact something: a ``compact_block`` under this reducer's step."""
+        step = self.open()
+        if self.call is None and not self.summarising:
+            attempt = self.attempt = Attempt(model, len(self._earlier) + 1, 0, 0)
+            self._earlier.append(EarlierAttempt(attempt, tokens_in))
+            with settling(attempt):
+                yield attempt
+            return
+        if step is None or self.call is None or self.summarising:
+            yield None
+            return
+        with step.compacting(model, tokens_in=tokens_in(self.call.count)) as attempt:
+            self.attempt = attempt
+            yield attempt
+
+    def answered(self, attempt: Attempt, text: str) -> None:
+        """A summariser has said this."""
+        if self.step is not None:
+            attempt.tokens_out = self.step.count(text)
+        elif self._earlier:
+            self._earlier[-1].text = text
+
+    def done(self, after: Sequence[Any], *, always: bool = False, asker: Asker | None = None, **said: Any) -> None:
+        """It let these out: tell of it, now or with the next model call of who asks."""
+        self.over = True
+        if self.verdicts:
+            said["verdicts"] = self.verdicts
+        any_said = any(value is not None for value in said.values())
+        changed = always or self.step is not None or said.get("prompts") is not None or not same(self.before, after)
+        if changed and self.works_for() is not None and self._was_told(after) and not any_said:
+            return
+        if self.step is not None:
+            self.step.__exit__(None, None, None)
+        if changed and self.call is not None:
+            self.call.reduced(
+                self._policy,
+                self.before,
+                after,
+                step=self.step,
+                since=self._since,
+                kind=self._kind,
+                config=self.config,
+                started_ns=self._started_ns,
+                **said,
+            )
+        elif asker is not None and (changed or self._earlier):
+            waiting = Waiting(self._policy, self.before, list(after), self._kind, self.config, said, self._earlier)
+            WAITING.put(asker, waiting)
+        elif not changed and self._kind == "reduction":
+            agent_name = self.call.asker.agent_name if self.call is not None else self._agent_name
+            self._instrumentation.observed.declined(self._policy, agent_name)
+
+    def _was_told(self, after: Sequence[Any]) -> bool:
+        """Whether what ran inside of it has told all that was done."""
+        call = self.call
+        return self.step is None and call is not None and call.out is not self._since and same(call.out, after)
+
+    def failed(self, error: BaseException) -> None:
+        """It raised, or was cancelled: that is told, and what becomes of the call shows in what comes next."""
+        step, self.over = self.open(), True
+        if self.call is not None:
+            self.call.problem = error
+        if step is not None:
+            step.__exit__(type(error), error, error.__traceback__)
+
+    def ended(self, error: BaseException, asker: Asker) -> None:
+        """It raised, and who would have asked a model next does not: outside of any call, that one ends with this."""
+        unmade = ModelCall(self._instrumentation, asker) if self.call is None else None
+        self.call = self.call or unmade
+        self.failed(error)
+        if unmade is not None:
+            unmade.end(error)
+
+
+#: The reducer that runs here.
+REDUCTION: Final[ContextVar[Reduction | None]] = ContextVar("otel_assembly_reduction", default=None)
+
+
+def reducing() -> Reduction | None:
+    """The reducer that runs here; None also where it is over, and what it has started still runs."""
+    reduction = REDUCTION.get()
+    return reduction if reduction is not None and not reduction.over else None
+
+
+def reducer(reads: Reducer) -> Wrap:
+    """The hook of a function that reduces messages, awaited or not."""
+    return around_either(reduces(reads))
+
+
+def reduces(reads: Reducer) -> Callable[..., Observation]:
+    """What observes a function that reduces messages."""
+
+    def observe(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
+        def said_of(setting: Any) -> Any:
+            return setting(*args, **kwargs) if callable(setting) else setting
+
+        prompts, before = _read(reads.before(*args, **kwargs))
+        if before is None:
+            return
+        policy, kind, config = map(said_of, (reads.policy, reads.kind, reads.config))
+        reduction = Reduction(instrumentation, policy, before, kind=kind, config=config)
+        try:
+            with reduction.running():
+                result = yield
+        except BaseException as error:
+            reduction.failed(error)
+            raise
+        after: Any = reads.before(*args, **kwargs) if reads.after is None else reads.after(result, *args, **kwargs)
+        prompts_after, after = _read(after)
+        if after is not None:
+            said = dict(reads.said(reduction.before, after, *args, **kwargs)) if reads.said is not None else {}
+            if prompts_after != prompts:
+                said["prompts"] = prompts_after
+            asker = said_of(reads.asker) if reduction.call is None else None
+            reduction.done(after, always=reads.always, asker=asker, **said)
+
+    return observe
+
+
+def _read(messages: Sequence[Any] | Sent | None) -> tuple[Sequence[str] | None, Sequence[Any] | None]:
+    """The system prompts, where they are told, and the messages."""
+    return (messages.prompts, messages.messages) if isinstance(messages, Sent) else (None, messages)

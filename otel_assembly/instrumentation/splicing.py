@@ -1,0 +1,83 @@
+"""Where one list of messages stands in another: by identity, then by equality in order, for stores return copies."""
+
+from __future__ import annotations
+
+from operator import is_
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.errors import DescribeError
+from otel_assembly.messages.content_snapshot import comparison_key, contents, equal, have_different_ids
+from otel_assembly.messages.describe import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def same_objects(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether two lists hold the very same objects."""
+    return len(one) == len(other) and all(map(is_, one, other))
+
+
+def marks(messages: Sequence[Any]) -> set[Any]:
+    """What messages are known by: that they are the very objects, and their ids where the framework gives them any."""
+    return {*map(id, messages), *(own for message in messages if (own := getattr(message, "id", None)))}
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two messages are the same one, or a copy of it that says the same, by what its framework's row reads."""
+    return one is other or (type(one) is type(other) and equal(contents([one])[0], contents([other])[0]))
+
+
+def same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether two lists hold the same messages, as far as a model can tell."""
+    return same_objects(one, other) or (len(one) == len(other) and all(map(_read_alike, one, other)))
+
+
+def _read_alike(one: Any, other: Any) -> bool:
+    if alike(one, other):
+        return True
+    if type(one) is not type(other):
+        return False
+    try:
+        facts, others = describe(one), describe(other)
+    except DescribeError:
+        return False
+    return not have_different_ids(facts, others) and comparison_key(facts) == comparison_key(others)
+
+
+def found(whole: Sequence[Any], part: Sequence[Any]) -> list[int] | None:
+    """The places in a list at which the messages of another stand; None where one of them stands nowhere."""
+    at = {id(message): place for place, message in enumerate(whole)}
+    places = [at.get(id(message)) for message in part]
+    known = [place for place in places if place is not None]
+    if len(known) == len(places):
+        return known
+    copies: list[int] = []
+    start = 0
+    for message in part:
+        place = next((place for place in range(start, len(whole)) if alike(whole[place], message)), None)
+        if place is None:
+            return None
+        copies.append(place)
+        start = place + 1
+    return copies
+
+
+def spliced(whole: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:
+    """A list with others in the place of the messages at these places; at its end where there are none."""
+    gone = set(places)
+    first = min(gone, default=len(whole))
+    return [*whole[:first], *others, *(one for place, one in enumerate(whole) if place > first and place not in gone)]
+
+
+def widened(events: Sequence[Any], reduced: Sequence[Any], gaps: Sequence[list[Any]]) -> list[Any]:
+    """Events with what stands in the gaps of those that were let out: around all, or in front of the next one here."""
+    here = set(map(id, events))
+    front: dict[int, list[Any]] = {}
+    between: list[Any] = []
+    for one, gap in zip(reduced[1:], gaps[1:], strict=False):
+        between = [*between, *gap]
+        if id(one) in here:
+            front[id(one)], between = between, []
+    inside = (one for event in events for one in (*front.get(id(event), ()), event))
+    return [*gaps[0], *inside, *between, *gaps[-1]]

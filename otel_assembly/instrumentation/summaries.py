@@ -1,0 +1,89 @@
+"""Summaries that a framework's reducer has a model make: what each stands for, and what the model never saw of that."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
+from otel_assembly.instrumentation.instrumented import bound
+from otel_assembly.instrumentation.reducers import no_summary
+from otel_assembly.instrumentation.splicing import marks
+from otel_assembly.messages.describe import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Self
+
+    from otel_assembly.budget.attempt import Attempt
+    from otel_assembly.instrumentation.reductions import Reduction
+
+
+class Summary:
+    """One summary, from what it is to stand for to what comes out; it is entered around the making of it.
+
+    Args:
+        reduction: The reducer, whose step is open.
+        given: What the summary is to stand for.
+
+    Attributes:
+        needed: What would have had to fit for the model to see anything, where nothing did.
+        limit: What it had to fit in.
+    """
+
+    def __init__(self, reduction: Reduction, given: Sequence[Any]) -> None:
+        self.needed: int | None = None
+        self.limit = 0
+        self._reduction = reduction
+        self._given = given
+        self._seen: Sequence[Any] | None = None
+        self._attempt: Attempt | None = None
+        self._open = ExitStack()
+        self._bound = bound(SUMMARY, self)
+
+    def __enter__(self) -> Self:
+        self._bound.__enter__()
+        self._reduction.summarising = True
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._bound.__exit__()
+        self._reduction.summarising = False
+        self._open.__exit__(*raised)
+
+    def begin(self, model: str, seen: Sequence[Any]) -> None:
+        """The model is called next, with these messages, or not at all if there are none."""
+        self._seen, step, call = list(seen), self._reduction.step, self._reduction.call
+        if seen and self._attempt is None and step is not None and call is not None:
+            tokens_in = sum(call.count(text) for message in seen for text in describe(message).texts)
+            self._attempt = self._open.enter_context(step.compacting(model, tokens_in=tokens_in))
+
+    def made(self, text: str) -> None:
+        """This has come out as the summary."""
+        step, seen = self._reduction.step, self._seen
+        if step is None or seen is None:
+            return
+        if self._attempt is None:  # nothing was left to summarise: what was there is gone
+            if self.needed is not None:
+                step.overflow(budget=self.limit, needed=self.needed, cause=OverflowCause.FRAMEWORK)
+            self._left(self._given, DecisionReason.OVER_BUDGET)
+            return
+        self._attempt.tokens_out = step.count(text)
+        self._attempt.outcome = no_summary(text, seen)
+        if self._attempt.outcome is not None:
+            self._left(self._given, DecisionReason.POLICY_ERROR)
+            return
+        known = marks(seen)
+        self._left([one for one in self._given if not marks([one]) & known], DecisionReason.OVER_BUDGET)
+        self._left([one for one in self._given if marks([one]) & known], DecisionReason.COMPACTED)
+
+    def _left(self, messages: Sequence[Any], reason: DecisionReason) -> None:
+        compacted = reason is DecisionReason.COMPACTED
+        outcome = DecisionOutcome.COMPACTED if compacted else DecisionOutcome.DROPPED
+        if messages:
+            self._reduction.verdicts.append(Verdict(messages, outcome, reason))
+
+
+#: The summary that is being made here.
+SUMMARY: Final[ContextVar[Summary | None]] = ContextVar("otel_assembly_summary", default=None)

@@ -1,0 +1,91 @@
+"""What reducers do outside of any model call: it waits for the next call of its conversation and asker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from otel_assembly._internal.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from otel_assembly.budget.attempt import Attempt
+    from otel_assembly.instrumentation.conversation import Asker
+    from otel_assembly.observe.assembly import ObservedStep
+
+#: Conversations with reductions that wait for a model call; beyond it the least recently used ones' are forgotten.
+_WAITING: Final = 1_000
+#: Reductions of one conversation that wait; beyond it the oldest are forgotten.
+_WAIT_AT_ONCE: Final = 16
+
+
+@dataclass(slots=True)
+class EarlierAttempt:
+    """What a summariser did for a reducer outside of any model call.
+
+    Attributes:
+        attempt: How it ended.
+        tokens_in: Tokens of what it was given, as the call that it is told with counts them.
+        text: What it said.
+    """
+
+    attempt: Attempt
+    tokens_in: Callable[[Callable[[str], int]], int]
+    text: str | None = None
+
+    def told(self, count: Callable[[str], int], step: ObservedStep) -> None:
+        """Tell of it under the reducer's step."""
+        with step.compacting(self.attempt.compactor, tokens_in=self.tokens_in(count)) as told:
+            told.outcome, told.error_type = self.attempt.outcome, self.attempt.error_type
+            told.tokens_out = None if self.text is None else count(self.text)
+
+
+class Waiting(NamedTuple):
+    """What a reducer did outside of any model call.
+
+    Attributes:
+        policy: Its name.
+        before: What it took in.
+        after: What it let out.
+        kind: ``reduction`` or ``injection``.
+        config: Its settings.
+        said: What else `ObservedStep.out` is told.
+        attempts: What summarisers did for it.
+    """
+
+    policy: str
+    before: Sequence[Any]
+    after: Sequence[Any]
+    kind: str | None = "reduction"
+    config: Mapping[str, Any] = {}  # never written to
+    said: Mapping[str, Any] = {}
+    attempts: Sequence[EarlierAttempt] = ()
+
+
+class Waits:
+    """The reductions that wait, by conversation and asker."""
+
+    def __init__(self) -> None:
+        self._of: Registry[Any, list[Waiting]] = Registry(_WAITING, anew_in_child=True)
+
+    def put(self, asker: Asker, waiting: Waiting) -> None:
+        """The next model call of this asker in this conversation has this step first."""
+        key = asker.ledger()
+        if key is not None:
+            held = self._of.of(key, list)
+            held.append(waiting)
+            del held[:-_WAIT_AT_ONCE]
+
+    def take(self, asker: Asker) -> list[Waiting]:
+        """What waits for a model call, the oldest first; it waits no more."""
+        key = asker.ledger()
+        held = self._of.get(key) if key is not None else None
+        if not held:
+            return []
+        taken = [*held]
+        held.clear()
+        return taken
+
+
+WAITING: Final = Waits()

@@ -1,0 +1,34 @@
+"""agent-framework, really installed; what is told stays in memory and keeps to the contract."""
+
+from __future__ import annotations
+
+import pytest
+
+from otel_assembly.instrumentation import instrument, uninstrument
+from otel_assembly.testing import RecordedTelemetry
+
+
+@pytest.fixture
+def told():
+    """agent-framework is instrumented; what is told of it is kept, and held against the contract at the end."""
+    telemetry = RecordedTelemetry()
+    with telemetry.as_default():
+        instrument("agent_framework")
+        try:
+            yield telemetry
+        finally:
+            uninstrument("agent_framework")
+    assert telemetry.violations() == []
+    assert failures(telemetry) == 0
+    telemetry.shutdown()
+
+
+def failures(telemetry):
+    return sum(point.value for point in telemetry.metrics.get("assembly.telemetry.errors", ()))
+
+
+@pytest.fixture
+def own_spans(told, monkeypatch):
+    """The framework's own spans go where ours go."""
+    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", told.tracer_provider)
+    return told

@@ -1,0 +1,54 @@
+"""Whatever a program does: every call of its model has an assembly that says what the client received."""
+
+from __future__ import annotations
+
+import pytest
+from agent_programs import PROGRAMS, Stage, without_any_layer
+from scripted_clients import assert_told
+
+from otel_assembly.instrumentation import instrument, uninstrument
+from otel_assembly.testing import RecordedTelemetry
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*is experimental"),
+    pytest.mark.filterwarnings("ignore:WorkflowBuilder built without:DeprecationWarning"),  # of 1.11
+]
+
+every_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+
+
+@every_program
+async def test_every_call_has_its_assembly(told, program):
+    stage = Stage()
+    await program(stage)
+    assemblies = assert_told(told, stage.received)
+    assert len({span.trace_id for span in assemblies}) == stage.runs
+
+
+@every_program
+async def test_every_call_has_its_assembly_beside_the_frameworks_own_spans(own_spans, program):
+    stage = Stage()
+    await program(stage)
+    assemblies = assert_told(own_spans, stage.received)
+    assert len({span.trace_id for span in assemblies}) == stage.runs
+    stamps = [span.attributes.get("assembly.id") for span in own_spans.spans if span.name.startswith("chat ")]
+    assert stamps.count(None) == len(stage.summaries)
+    assert bool(stamps) == (program is not without_any_layer)
+    assert set(stamps) - {None} <= {assembly.attributes["assembly.id"] for assembly in assemblies}
+
+
+@every_program
+async def test_a_program_says_and_sends_the_same_with_and_without_us(program):
+    alone = Stage()
+    answers = await program(alone)
+    telemetry = RecordedTelemetry()
+    with telemetry.as_default():
+        instrument("agent_framework")
+        try:
+            observed = Stage()
+            assert await program(observed) == answers
+        finally:
+            uninstrument("agent_framework")
+    assert [one.said for one in observed.received] == [one.said for one in alone.received]
+    assert [one.said for one in observed.summaries] == [one.said for one in alone.summaries]
+    telemetry.shutdown()

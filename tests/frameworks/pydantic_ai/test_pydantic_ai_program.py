@@ -1,0 +1,160 @@
+"""What is wrapped, and what is given back; what is imported when; the examples."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_ai import Agent
+from pydantic_ai.capabilities import AbstractCapability, ProcessHistory, combined
+from pydantic_ai.models import Model
+from pydantic_ai.models.test import TestModel
+from pydantic_ai_models import ScriptedModel, Stage, history
+
+from otel_assembly.cli import main
+from otel_assembly.instrumentation import HookState, PydanticAIInstrumentor, instrument, uninstrument
+from otel_assembly.testing import RecordedTelemetry
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(*command: Any, **environment: Any) -> str:
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        env={**os.environ, **{name: str(value) for name, value in environment.items()}},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_hook_takes():
+    instrument("pydantic_ai")
+    try:
+        assert set(PydanticAIInstrumentor().states.values()) == {HookState.TAKEN}
+    finally:
+        uninstrument("pydantic_ai")
+
+
+async def test_all_that_was_wrapped_is_given_back(assembly_telemetry):
+    class Own(AbstractCapability[Any]):
+        async def before_model_request(self, ctx: Any, request_context: Any) -> Any:
+            return request_context
+
+    owners = [Model, ScriptedModel, TestModel, combined.CombinedCapability, ProcessHistory, Own, AbstractCapability]
+    before = [dict(vars(owner)) for owner in owners]
+    with assembly_telemetry.as_default():
+        instrument("pydantic_ai")
+        try:
+
+            class Later(ScriptedModel):
+                async def request(self, *arguments: Any) -> Any:
+                    return await super().request(*arguments)
+
+            agent = Agent(Later(Stage(), "Done."), capabilities=[Own(), ProcessHistory(lambda messages: messages)])
+            await agent.run("Go")
+            assert [dict(vars(owner)) for owner in owners] != before
+        finally:
+            uninstrument("pydantic_ai")
+    assert [dict(vars(owner)) for owner in owners] == before
+    assert len(assembly_telemetry.spans_named("assemble_context")) == 1
+    await agent.run("Go again")
+    assert len(assembly_telemetry.spans_named("assemble_context")) == 1
+
+
+async def test_agents_that_were_built_before_are_seen(assembly_telemetry):
+    stage = Stage()
+    agent = Agent(ScriptedModel(stage, "Done."), capabilities=[ProcessHistory(lambda messages: messages[-1:])])
+    with assembly_telemetry.as_default():
+        instrument("pydantic_ai")
+        try:
+            await agent.run("Go", message_history=history(2))
+        finally:
+            uninstrument("pydantic_ai")
+    assert assembly_telemetry.span("assemble_context").attributes["assembly.dropped.count"] == 4
+
+
+def test_a_sync_run_is_seen_as_well(assembly_telemetry):
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)  # the one that is taken; nobody else closes it
+    with assembly_telemetry.as_default(), closing(loop):
+        instrument("pydantic_ai")
+        try:
+            assert Agent(TestModel(), name="sync").run_sync("Go").output
+        finally:
+            uninstrument("pydantic_ai")
+            asyncio.set_event_loop(None)
+    told = assembly_telemetry.span("assemble_context")
+    assert told.attributes["assembly.model"] == "test"
+    assert told.parent.name == "invoke_agent sync"
+
+
+@pytest.mark.parametrize("breaks", ["behind_prompts", "instructions_of", "schemas_of"])
+async def test_what_fails_of_ours_is_not_felt(monkeypatch, breaks):
+    import otel_assembly.instrumentation.pydantic_ai.calls as calls
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(calls, breaks, broken)
+    telemetry = RecordedTelemetry()
+    with telemetry.as_default():
+        instrument("pydantic_ai")
+        try:
+            agent = Agent(ScriptedModel(Stage(), "Done."), capabilities=[ProcessHistory(lambda messages: messages)])
+            assert (await agent.run("Go")).output == "Done."
+            async with agent.run_stream("Go") as result:
+                assert await result.get_output() == "Done."
+        finally:
+            uninstrument("pydantic_ai")
+    assert telemetry.metric("assembly.telemetry.errors") > 0
+    telemetry.shutdown()
+
+
+def test_nothing_of_pydantic_ai_is_imported_for_it():
+    program = (
+        "import sys, otel_assembly.instrumentation as i; i.instrument('pydantic_ai');"
+        "from otel_assembly.instrumentation.pydantic_ai import PydanticAIInstrumentor;"
+        "print([name for name in sys.modules if name.split('.')[0].startswith('pydantic_ai')])"
+    )
+    assert run("-c", program).strip() == "[]"
+
+
+def test_the_lost_request_is_explained_from_the_traces_of_an_unmodified_agent(tmp_path, capsys):
+    spans = tmp_path / "spans.jsonl"
+    example = ROOT / "examples" / "pydantic_ai_agent.py"
+    program = (
+        "import runpy, sys, otel_assembly; from opentelemetry.instrumentation.auto_instrumentation import initialize;"
+        f"initialize(); otel_assembly.instrument('pydantic_ai'); runpy.run_path({str(example)!r}, run_name='__main__')"
+    )
+    said = run(
+        "-c",
+        program,
+        OTEL_TRACES_EXPORTER="otel_assembly_file",
+        OTEL_ASSEMBLY_SPAN_FILE=spans,
+        OTEL_METRICS_EXPORTER="none",
+        OTEL_LOGS_EXPORTER="none",
+    )
+    assert said == run(example)
+    assert said.splitlines()[1] == "guide: Take the lift behind the desk."
+    assert said.splitlines()[3] == "guide: Take the stairs on the left."
+    assert main(["explain", "--traces", str(spans), "--item", "0", "--turn", "3"]) == 0
+    lost = " ".join(capsys.readouterr().out.split())
+    assert "Item 0 (request" in lost
+    assert "is not in the prompt of turn 3" in lost
+    assert "keep_recent" in lost
+
+
+def test_the_plug_in_s_example_keeps_the_request():
+    said = run(ROOT / "examples" / "pydantic_ai_budget_policy.py").splitlines()
+    assert all(line.endswith("True") for line in said[:-1])
+    assert said[-1].startswith("All ten.")

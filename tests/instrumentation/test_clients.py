@@ -1,0 +1,170 @@
+"""The hook of a model's client takes whatever calls a model, and tells what that is given."""
+
+from __future__ import annotations
+
+import abc
+
+import pytest
+
+from otel_assembly.instrumentation import (
+    Asker,
+    Following,
+    Instrumentation,
+    ModelCall,
+    Reduction,
+    Sent,
+    client,
+    within,
+)
+
+HELLO = [{"role": "user", "content": "hello"}]
+TALK = [{"role": "user", "content": word} for word in ("one", "two", "three", "four")]
+
+
+@pytest.fixture
+def instrumentation(assembly_telemetry):
+    with assembly_telemetry.as_default():
+        yield Instrumentation("pretend")
+
+
+def sent(messages):
+    return Sent(messages, model="gpt-4o")
+
+
+def told(telemetry):
+    return [one.attributes["assembly.events.out"] for one in telemetry.spans_named("assemble_context")]
+
+
+async def answering(messages):
+    return "fine"
+
+
+def lazily(messages):
+    return answering(messages)
+
+
+async def words(messages):
+    for word in ("so", "it", "is"):
+        yield word
+
+
+def pieces(messages):
+    yield from ("so", "it", "is")
+
+
+def lazy_words(messages):
+    return words(messages)
+
+
+class Reply:
+    """A framework's own stream."""
+
+    def __init__(self):
+        self.ends = []
+
+    def read(self):
+        for end in self.ends:
+            end()
+        return "fine"
+
+
+async def read_all(answer):
+    if hasattr(answer, "__aiter__"):
+        return [word async for word in answer]
+    return await answer if hasattr(answer, "__await__") else list(answer)
+
+
+@pytest.mark.parametrize("original", [answering, lazily, words, pieces, lazy_words])
+async def test_however_it_answers_it_is_one_call(original, instrumentation, assembly_telemetry):
+    expected = await read_all(original(HELLO))
+    assert await read_all(client(sent)(original, instrumentation)(HELLO)) == expected
+    assert told(assembly_telemetry) == [1]
+
+
+def test_a_stream_of_the_frameworks_own_carries_its_call_to_its_end(instrumentation, assembly_telemetry):
+    def carries(run, answer):
+        answer.ends.append(run.end)
+        return True
+
+    reply = client(sent, carries=carries)(lambda messages: Reply(), instrumentation)(HELLO)
+    assert reply.read() == "fine"
+    assert told(assembly_telemetry) == [1]
+
+
+def test_one_that_only_hands_on_is_looked_through(instrumentation, assembly_telemetry):
+    inner = client(sent)(lambda messages: "fine", instrumentation)
+    outer = client(lambda messages: None)(lambda messages: inner(messages[-1:]), instrumentation)
+    assert outer(TALK) == "fine"
+    assert told(assembly_telemetry) == [1]
+
+
+async def test_a_summariser_that_streams_is_an_attempt_of_the_step(instrumentation, assembly_telemetry):
+    call = ModelCall(instrumentation, Asker("talk"), messages=TALK)
+    reduction = Reduction(instrumentation, "summary", TALK, call=call)
+    with reduction.running():
+        assert await read_all(client(sent)(words, instrumentation)(TALK[:3])) == ["so", "it", "is"]
+    reduction.done([{"role": "user", "content": "All."}, TALK[3]])
+    call.receives(sent(call.out))
+    assert told(assembly_telemetry) == [2]
+    assert assembly_telemetry.span("compact_block summary").parent.name == "apply_policy summary"
+
+
+def test_what_a_reducer_takes_in_that_the_call_did_not_hold_came_by_the_framework(instrumentation, assembly_telemetry):
+    call = ModelCall(instrumentation, Asker("talk"), messages=TALK)
+    assert not call.reduced("elsewhere", HELLO, [])
+    assert call.reduced("window", [*HELLO, *TALK[2:]], TALK[3:])
+    call.receives(sent(TALK[3:]))
+    (assembly,) = assembly_telemetry.spans_named("assemble_context")
+    assert [one.attributes["assembly.policy.name"] for one in assembly.children] == ["framework", "window"]
+    assert assembly.attributes["assembly.events.in"] == 4
+
+
+def test_prompts_that_change_behind_a_plugin_are_told(instrumentation, assembly_telemetry):
+    call = ModelCall(instrumentation, Asker("talk"))
+    call.by_plugin(HELLO, prompts=["You help."])
+    call.receives(Sent(HELLO, ["You help, briefly."]))
+    assert told(assembly_telemetry) == [1]
+
+
+def test_where_nobody_listens_a_function_is_what_it_was():
+    def run_of(*_):
+        raise AssertionError("nobody listens")
+
+    silent = Instrumentation("pretend")
+    silent.open = False
+    assert within(run_of)(len, silent)("four") == 4
+
+
+def test_a_method_is_followed_past_classes_that_leave_it_to_others(instrumentation, assembly_telemetry):
+    class Base(abc.ABC):
+        seen = ()
+
+        def __init_subclass__(cls, **kwargs):
+            super().__init_subclass__(**kwargs)
+            Base.seen = (*Base.seen, cls.__name__)
+
+        @abc.abstractmethod
+        def call(self, messages): ...
+
+    own, abstract = vars(Base)["__init_subclass__"], Base.call
+    hook = client(lambda _, messages: sent(messages))
+    following = Following("call", lambda original, _, ours: hook(original, ours))
+    following.tree(Base, instrumentation)
+
+    class Mine(Base):
+        def call(self, messages):
+            return "fine"
+
+    class Quiet(Mine):
+        pass
+
+    assert Quiet().call(HELLO) == "fine"
+    assert told(assembly_telemetry) == [1]
+    assert Base.seen == ("Mine", "Quiet")
+    with pytest.raises(TypeError, match="abstract"):
+        Base()
+    following.leave()
+    instrumentation.patches.restore()
+    assert vars(Base)["__init_subclass__"] is own
+    assert Base.call is abstract
+    assert not hasattr(Mine.call, "__wrapped__")
