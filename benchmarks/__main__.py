@@ -22,6 +22,7 @@ REPORTS = {
     "memory": "benchmarks.memory",
     "prefix": "benchmarks.prefix",
     "desk": "benchmarks.desk",
+    "contexts": "benchmarks.contexts",
     #: Needs Go, and two minutes in which nothing else runs.
     "stack": "benchmarks.stack_load",
 }

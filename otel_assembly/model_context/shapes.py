@@ -1,0 +1,313 @@
+"""The table of contexts: what each is made of, whichever base it stands on.
+
+Each of AutoGen's contexts exists twice, on its own and on AutoGen's base class. What the two have in common stands
+here: its settings, what reduces its messages, and what counts them. A base brings the messages' types and `_start`.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from pydantic import BaseModel
+
+from otel_assembly.assembler import Assembler
+from otel_assembly.errors import ConfigurationError, PolicyFailedError
+from otel_assembly.history import History
+from otel_assembly.messages.describe import describe
+from otel_assembly.model_context.client_counter import ClientAssembler, ClientBudgetPolicy, ClientCounter
+from otel_assembly.model_context.reducers import (
+    BufferedAsAutoGen,
+    HeadAndTailAsAutoGen,
+    TokenLimitedAsAutoGen,
+    Unbounded,
+    UnboundedAsAutoGen,
+)
+from otel_assembly.policies import HeadAndTailPolicy, SlidingWindowPolicy, TokenBudgetPolicy
+from otel_assembly.tokens import TokenMeter, counter_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from otel_assembly.model_context.client_counter import CountingClient
+    from otel_assembly.model_context.message_types import MessageTypes
+    from otel_assembly.policies.base import DecidingPolicy
+    from otel_assembly.recorder import Recorder
+
+
+class Shape:
+    """What every context has, whichever base it stands on.
+
+    Attributes:
+        types: The types of its messages.
+        component_config_schema: The class of its configuration.
+        compat: Whether it does what AutoGen does, with its bugs.
+    """
+
+    types: ClassVar[MessageTypes]
+    component_config_schema: Any
+    compat: bool
+    _messages: list[Any]
+    _initial_messages: list[Any] | None
+    _log: History
+    #: Whether somebody has the list of the messages, and may have changed it.
+    _gave_itself: bool = False
+
+    def _start(self, initial_messages: Sequence[Any] | None) -> None:
+        """The base's construction, when the settings stand."""
+        raise NotImplementedError
+
+    def _reducer(self) -> DecidingPolicy:
+        """What reduces its messages."""
+        raise NotImplementedError
+
+    def _settings(self) -> dict[str, Any]:
+        """Its settings, by the names of its configuration."""
+        return {}
+
+    def _assembler(self, recorder: Recorder | None = None) -> Assembler:
+        return Assembler([self._reducer()], recorder=recorder)
+
+    def _history(self) -> History:
+        """What is held, as a history: read on where it only grew."""
+        log, held = self._log, self._messages
+        known = len(log)
+        edited = known > len(held) or (known and log.events[known - 1] is not held[known - 1])
+        if not edited and self._gave_itself:
+            edited = any(one is not other for one, other in zip(log.events, held, strict=False))
+        if edited:
+            log = self._log = History(held)
+        elif known < len(held):
+            log.extend(held[known:])
+        return log
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """What fails in this block is raised as AutoGen raises it, where that is asked for: a client's own error."""
+        try:
+            yield
+        except PolicyFailedError as error:
+            if self.compat and error.__cause__ is not None:
+                raise error.__cause__ from None
+            raise
+
+    def _given(self, events: Sequence[Any]) -> list[Any]:
+        """What a caller is given of what an assembly kept."""
+        if self.compat and self._gives_all():
+            self._gave_itself = True
+            return self._messages
+        return list(events)
+
+    def _gives_all(self) -> bool:
+        """Whether AutoGen gives the very list in which it holds the messages."""
+        return False
+
+    def _to_config(self) -> Any:
+        return self.component_config_schema(
+            initial_messages=self._initial_messages, compat=self.compat, **self._settings()
+        )
+
+    @classmethod
+    def _from_config(cls, config: Any) -> Self:
+        return cls(**{name: getattr(config, name) for name in type(config).model_fields})
+
+
+class UnboundedShape(Shape):
+    """All messages.
+
+    Args:
+        initial_messages: What the conversation begins with.
+        compat: Do what AutoGen does, with its bugs.
+    """
+
+    def __init__(self, initial_messages: Sequence[Any] | None = None, *, compat: bool = False) -> None:
+        self.compat = compat
+        self._start(initial_messages)
+
+    def _reducer(self) -> DecidingPolicy:
+        return UnboundedAsAutoGen(self.types) if self.compat else Unbounded()
+
+    def _gives_all(self) -> bool:
+        return True
+
+
+class BufferedFields(BaseModel):
+    """The settings of a `BufferedChatCompletionContext`."""
+
+    buffer_size: int
+
+
+class BufferedShape(Shape):
+    """The last `buffer_size` messages.
+
+    Args:
+        buffer_size: The most messages to keep.
+        initial_messages: What the conversation begins with.
+        compat: Do what AutoGen does, with its bugs.
+
+    Raises:
+        ConfigurationError: A size below 1.
+    """
+
+    def __init__(
+        self, buffer_size: int, initial_messages: Sequence[Any] | None = None, *, compat: bool = False
+    ) -> None:
+        self.compat = compat
+        self._buffer_size = _positive("buffer_size", buffer_size)
+        self._start(initial_messages)
+
+    def _reducer(self) -> DecidingPolicy:
+        size = self._buffer_size
+        return BufferedAsAutoGen(size, self.types) if self.compat else SlidingWindowPolicy(size)
+
+    def _settings(self) -> dict[str, Any]:
+        return {"buffer_size": self._buffer_size}
+
+
+class HeadAndTailFields(BaseModel):
+    """The settings of a `HeadAndTailChatCompletionContext`."""
+
+    head_size: int
+    tail_size: int
+
+
+class HeadAndTailShape(Shape):
+    """The first `head_size` and the last `tail_size` messages, and between them how many were skipped.
+
+    Args:
+        head_size: The most messages to keep from the beginning.
+        tail_size: The most messages to keep from the end.
+        initial_messages: What the conversation begins with.
+        compat: Do what AutoGen does, with its bugs.
+
+    Raises:
+        ConfigurationError: A size below 1.
+    """
+
+    def __init__(
+        self,
+        head_size: int,
+        tail_size: int,
+        initial_messages: Sequence[Any] | None = None,
+        *,
+        compat: bool = False,
+    ) -> None:
+        self.compat = compat
+        self._head_size = _positive("head_size", head_size)
+        self._tail_size = _positive("tail_size", tail_size)
+        self._start(initial_messages)
+
+    def _reducer(self) -> DecidingPolicy:
+        head, tail, types = self._head_size, self._tail_size, self.types
+        return (
+            HeadAndTailAsAutoGen(head, tail, types) if self.compat else HeadAndTailPolicy(head, tail, note=types.note)
+        )
+
+    def _gives_all(self) -> bool:
+        return len(self._messages) <= self._head_size + self._tail_size
+
+    def _settings(self) -> dict[str, Any]:
+        return {"head_size": self._head_size, "tail_size": self._tail_size}
+
+
+class TokenLimitedFields(BaseModel):
+    """The settings of a `TokenLimitedChatCompletionContext`, but its client."""
+
+    model: str | None = None
+    token_limit: int | None = None
+    tool_schema: list[dict[str, Any]] | None = None
+
+
+class TokenLimitedShape(Shape):
+    """The newest messages that take at most `token_limit` tokens, with the newest request among them.
+
+    Args:
+        model_client: What counts: any object with ``count_tokens(messages, *, tools)``.
+        model: The model whose tokenizer counts, where no client does.
+        token_limit: The most tokens; None for as many as the client's ``remaining_tokens`` says.
+        tool_schema: The schemas of the tools that are offered; they count.
+        initial_messages: What the conversation begins with.
+        compat: Do what AutoGen does, with its bugs.
+
+    Raises:
+        ConfigurationError: A limit below 1, or none where no client says it; or a client that counts nothing.
+    """
+
+    def __init__(
+        self,
+        model_client: CountingClient | None = None,
+        *,
+        model: str | None = None,
+        token_limit: int | None = None,
+        tool_schema: Sequence[Mapping[str, Any]] | None = None,
+        initial_messages: Sequence[Any] | None = None,
+        compat: bool = False,
+    ) -> None:
+        self.compat = compat
+        self._token_limit = None if token_limit is None else _positive("token_limit", token_limit)
+        if model_client is not None and not callable(getattr(model_client, "count_tokens", None)):
+            raise ConfigurationError(
+                f"model_client is a {type(model_client).__name__}, which has no count_tokens(messages, tools=…); give "
+                "a client that counts, or model= and token_limit="
+            )
+        if model_client is None and token_limit is None:
+            raise ConfigurationError("neither token_limit nor a model_client says how many tokens; give one of them")
+        if token_limit is None and not callable(getattr(model_client, "remaining_tokens", None)):
+            raise ConfigurationError(
+                f"model_client is a {type(model_client).__name__}, which has no remaining_tokens(messages, tools=…) to "
+                "say how many tokens there are; give token_limit"
+            )
+        self._model_client = model_client
+        self._model = model
+        self._tool_schema = [dict(schema) for schema in tool_schema or ()]
+        self._counter = None if model_client is None else ClientCounter(model_client)
+        self._start(initial_messages)
+
+    def _reducer(self) -> DecidingPolicy:
+        counter, limit = self._counter, self._token_limit
+        if self.compat:
+            counter = counter or ClientCounter(_ModelClient(self._model))
+            return TokenLimitedAsAutoGen(counter, limit, self._tool_schema, self.types)
+        if limit is not None:
+            return TokenBudgetPolicy(limit)
+        if counter is None:
+            raise AssertionError("a context without a limit has a client")
+        return ClientBudgetPolicy(counter)
+
+    def _assembler(self, recorder: Recorder | None = None) -> Assembler:
+        if self._counter is not None:
+            return ClientAssembler([self._reducer()], self._counter, recorder=recorder)
+        return Assembler([self._reducer()], model=self._model, recorder=recorder)
+
+    def _settings(self) -> dict[str, Any]:
+        settings = {"token_limit": self._token_limit, "tool_schema": self._tool_schema, "model": self._model}
+        client = self._model_client
+        if client is None:
+            return settings
+        dump = getattr(client, "dump_component", None)
+        if dump is None:
+            raise ConfigurationError(
+                f"model_client is a {type(client).__name__}, which has no dump_component(), so that no configuration "
+                "stands for it; name model= and token_limit= instead"
+            )
+        dumped = dump()
+        return {**settings, "model_client": dumped.model_dump() if isinstance(dumped, BaseModel) else dumped}
+
+
+class _ModelClient:
+    """Counts by a model's tokenizer, where AutoGen's way is asked for and no client is there."""
+
+    def __init__(self, model: str | None) -> None:
+        self._meter = TokenMeter(counter_for(model))
+
+    def count_tokens(self, messages: Sequence[Any], *, tools: Sequence[Any] = ()) -> int:
+        meter = self._meter
+        return meter.priming + meter.tools(tools) + sum(meter.event(describe(message)) for message in messages)
+
+
+def _positive(setting: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigurationError(f"{setting} must be a whole number, got {value!r}")
+    if value <= 0:
+        raise ConfigurationError(f"{setting} must be greater than 0, got {value}")
+    return value
