@@ -1,0 +1,116 @@
+"""The instrumentor of `pretend_agents`, and what every call of a model has to have."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from recount import prompt_tokens
+
+from otel_assembly.instrumentation import (
+    Asker,
+    AssemblyInstrumentor,
+    Following,
+    Hook,
+    ModelCall,
+    Reducer,
+    Reduction,
+    Sent,
+    around,
+    client,
+    current_model_call,
+    reducer,
+    within,
+)
+
+
+def split(messages):
+    """The system prompts, and what follows them."""
+    start = next((at for at, one in enumerate(messages) if one["role"] != "system"), len(messages))
+    return [one["content"] for one in messages[:start]], messages[start:]
+
+
+def sent(_, messages):
+    prompts, rest = split(messages)
+    return Sent(rest, prompts=prompts or None, model="gpt-4o")
+
+
+def call_of(instrumentation, agent, *_):
+    return ModelCall(instrumentation, Asker(agent, "clerk", "clerk"))
+
+
+def taken_in(_, messages):
+    return messages
+
+
+def plugged(_, plugin, messages):
+    current_model_call().by_plugin((yield))
+
+
+_window = {"policy": "window", "config": lambda window, _: {"size": window.size}}
+
+
+@around
+def limits(instrumentation, _, messages):
+    with current_model_call().onwards():
+        _, rest = split(messages)
+        Reduction(instrumentation, "limits", rest).done(rest[-2:], always=True)
+        yield
+
+
+def called(original, _, instrumentation):
+    return client(sent, str)(original, instrumentation)
+
+
+class PretendInstrumentor(AssemblyInstrumentor):
+    framework = "pretend"
+    requires = ("pydantic >= 2",)
+    hooks: ClassVar[tuple[Hook, ...]] = tuple(
+        Hook("pretend_agents", target, wrap, "something")
+        for target, wrap in (
+            ("Client.call", Following("call", called)),
+            ("Client.acall", client(sent, str)),
+            ("Client.astream", client(sent)),
+            ("Client.entered", client(sent)),
+            ("Cache.call", client(sent, str)),
+            ("Limits.call", limits),
+            ("Window.reduce", reducer(Reducer(taken_in, lambda result, *_: result, **_window))),
+            ("Window.areduce", reducer(Reducer(taken_in, lambda result, *_: result, **_window))),
+            (
+                "Window.shrink",
+                reducer(Reducer(taken_in, asker=lambda _, history: OWNERS.get(id(history)), **_window)),
+            ),
+            ("Around.reduce", reducer(Reducer(taken_in, lambda result, *_: result, policy="around"))),
+            ("Summary.reduce", reducer(Reducer(taken_in, lambda result, *_: result, policy="summary"))),
+            ("Plugin.reduce", around(plugged)),
+            ("Agent.turn", within(call_of)),
+            ("Agent.aturn", within(call_of)),
+            ("Agent.enter", within(call_of)),
+            ("Agent.stream", within(call_of)),
+        )
+    )
+
+
+OWNERS = {}
+
+
+def assemblies(telemetry):
+    return telemetry.spans_named("assemble_context")
+
+
+def every_call(telemetry, client):
+    """Each call that the client received has its assembly, which says what was received."""
+    told = assemblies(telemetry)
+    assert [one.attributes["assembly.events.out"] for one in told] == [
+        sum(message["role"] != "system" for message in received) for received in client.received
+    ]
+    assert [one.attributes["assembly.tokens.out"] for one in told] == [
+        prompt_tokens(*split(received)) for received in client.received
+    ]
+    assert telemetry.violations() == []
+    return told
+
+
+def steps(assembly):
+    return [
+        one.attributes["assembly.policy.name"] for one in assembly.children if "assembly.policy.name" in one.attributes
+    ]

@@ -1,0 +1,87 @@
+"""What reduces is a step of the call that it is made for."""
+
+from __future__ import annotations
+
+from pretend_instrumentor import OWNERS, assemblies, every_call, sent, split, steps
+from recount import prompt_tokens
+
+from otel_assembly.instrumentation import Asker, Instrumentation, ModelCall, Reducer, Sent, reducer
+
+
+def test_reductions_are_the_steps_of_the_call_that_they_are_made_for(agents, assembly_telemetry):
+    asked = agents.Client()
+    agent = agents.Agent(asked, [agents.Window()])
+    for turn in range(4):
+        agent.ask(f"question {turn}")
+    told = every_call(assembly_telemetry, asked)
+    assert [one.attributes["assembly.events.in"] for one in told] == [1, 3, 5, 7]
+    assert [one.attributes["assembly.dropped.count"] for one in told] == [0, 0, 2, 4]
+    assert [steps(one) for one in told] == [[], [], ["window"], ["window"]]
+    assert len({one.attributes["assembly.ledger.id"] for one in told}) == 1
+
+
+async def test_async_reducers_that_return_copies(agents, assembly_telemetry):
+    asked = agents.Client()
+    agent = agents.Agent(asked, [agents.Window()])
+    for turn in range(5):
+        await agent.aturn(f"question {turn}")
+    told = every_call(assembly_telemetry, asked)
+    assert [one.attributes["assembly.dropped.count"] for one in told] == [0, 0, 0, 1, 2]
+    assert all(one.attributes["assembly.compacted.count"] == 0 for one in told)
+
+
+def test_what_ran_inside_of_a_reducer_and_told_all_is_not_told_again(agents, assembly_telemetry):
+    asked = agents.Client()
+    agent = agents.Agent(asked, [agents.Around(agents.Window())])
+    for turn in range(3):
+        agent.ask(f"question {turn}")
+    told = every_call(assembly_telemetry, asked)
+    assert [steps(one) for one in told] == [[], [], ["window"]]
+
+
+def test_what_reduces_outside_of_a_call_is_told_with_the_next_one(agents, assembly_telemetry):
+    asked = agents.Client()
+    agent = agents.Agent(asked, tidies=True)
+    OWNERS[id(agent.history)] = Asker(agent, "clerk", "clerk")
+    for turn in range(3):
+        agent.ask(f"question {turn}")
+    told = every_call(assembly_telemetry, asked)
+    assert [steps(one) for one in told] == [[], [], ["window"]]
+    assert told[2].attributes["assembly.events.in"] == 5
+    assert told[2].attributes["assembly.dropped.count"] == 1
+
+
+def test_a_reducer_may_change_the_system_prompts_and_says_itself_what_it_does(agents, assembly_telemetry):
+    def told(prompts, messages):
+        return [{"role": "system", "content": text} for text in prompts] + messages
+
+    def read(messages):
+        prompts, rest = split(messages)
+        return Sent(rest, prompts)
+
+    def add(prompts, messages):
+        return told([*prompts, "Be brief."], split(messages)[1])
+
+    call = ModelCall(Instrumentation("pretend"), Asker("history"))
+    hello = [{"role": "user", "content": "hello"}]
+    call.came(hello, prompts=["You help."])
+    hook = reducer(
+        Reducer(lambda _, given: read(given), lambda out, *_: read(out), "brief", kind=lambda *_: "injection")
+    )
+    with call.current():
+        made = hook(add, call.instrumentation)(["You help."], told(["You help."], hello))
+    call.receives(sent(None, made))
+    (assembly,) = assemblies(assembly_telemetry)
+    assert [one.attributes["assembly.policy.kind"] for one in assembly.children] == ["injection"]
+    assert assembly.attributes["assembly.tokens.in"] == prompt_tokens(["You help."], hello)
+    assert assembly.attributes["assembly.tokens.out"] == prompt_tokens(["You help.", "Be brief."], hello)
+
+
+def test_around_a_plugin_of_ours_each_assembly_has_a_span_of_its_own(agents, assembly_telemetry, caplog):
+    asked = agents.Client()
+    agent = agents.Agent(asked, [agents.Window(), agents.Plugin()])
+    for turn in range(3):
+        agent.ask(f"question {turn}")
+    told = assemblies(assembly_telemetry)
+    assert [steps(one) for one in told] == [["window"]]
+    assert not caplog.records

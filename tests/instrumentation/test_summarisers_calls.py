@@ -1,0 +1,86 @@
+"""A summariser's own call of a model is an attempt of the step that asked for it, not a call beside it."""
+
+from __future__ import annotations
+
+import pytest
+from pretend_instrumentor import assemblies, every_call, steps
+
+from otel_assembly.instrumentation import Asker, Instrumentation, ModelCall, Reducer, Reduction, Sent, client, reducer
+
+
+def test_a_summarisers_own_call_is_an_attempt_inside_the_assembly_that_asked_for_it(agents, assembly_telemetry):
+    asked, summariser = agents.Client(), agents.Client(["All that was said."])
+    agent = agents.Agent(asked, [agents.Summary(summariser)])
+    agent.ask("one")
+    agent.ask("two")
+    told = every_call(assembly_telemetry, asked)
+    assert steps(told[1]) == ["summary"]
+    (block,) = [one for step in told[1].children for one in step.children]
+    assert block.name.startswith("compact_block")
+    assert told[1].attributes["assembly.compacted.count"] == 1
+
+
+def test_a_step_lasts_as_long_as_the_summariser_that_it_calls(agents, assembly_telemetry):
+    agent = agents.Agent(agents.Client(), [agents.Summary(agents.Client(["All that was said."]))])
+    agent.history = [{"role": "user", "content": str(number)} for number in range(4)]
+    agent.ask("and?")
+    block = assembly_telemetry.span("compact_block summary")
+    assert block.attributes["assembly.tokens.in"] > 0
+    assert block.parent.start_ns <= block.start_ns <= block.end_ns <= block.parent.end_ns
+
+
+def test_a_summarisers_spans_are_not_around_the_assembly_that_asked_for_it(agents, assembly_telemetry):
+    tracer = assembly_telemetry.tracer()
+
+    class Traced(agents.Client):
+        def call(self, messages):
+            with tracer.start_as_current_span("summarise"):
+                return super().call(messages)
+
+    asked, summariser = agents.Client(), Traced(["All that was said."])
+    agent = agents.Agent(asked, [agents.Summary(summariser)])
+    with tracer.start_as_current_span("turn"):
+        agent.ask("one")
+    assert {one.parent.name for one in assemblies(assembly_telemetry)} == {"turn"}
+
+
+def test_a_reducer_knows_what_its_summariser_has_read_and_what_came_of_it(assembly_telemetry):
+    asked, telling = [{"role": "user", "content": "Order 4711."}], Instrumentation("pretend")
+    summarise = client(lambda messages: Sent(messages), str)(lambda messages: "All that was said.", telling)
+    reduction = Reduction(telling, "summary", asked, call=ModelCall(telling))
+    assert (reduction.read, reduction.attempt) == ((), None)
+    with reduction.running():
+        summarise(asked)
+    assert reduction.read is asked
+    assert reduction.attempt.outcome == "compacted"
+    reduction.done([])
+
+
+@pytest.mark.parametrize("answer", ["All that was said.", ValueError("no")])
+def test_what_a_summariser_did_outside_of_any_call_is_an_attempt_inside_the_next_one(answer, assembly_telemetry):
+    asked, asker, telling = [{"role": "user", "content": "Order 4711."}], Asker("history"), Instrumentation("pretend")
+
+    def summary(messages):
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    summarise = client(lambda messages: Sent(messages), str)(summary, telling)
+
+    def shorter(messages):
+        try:
+            return [{"role": "user", "content": summarise(messages)}]
+        except ValueError:
+            return messages
+
+    after = reducer(Reducer(lambda given: given, lambda out, _: out, "shorter", asker=lambda _: asker))
+    kept = after(shorter, telling)(asked)
+    assert assembly_telemetry.spans == []
+    ModelCall(telling, asker).receives(Sent(kept))
+    (assembly,) = assemblies(assembly_telemetry)
+    ((attempt,),) = (step.children for step in assembly.children)
+    failed = isinstance(answer, Exception)
+    assert attempt.attributes["assembly.compaction.outcome"] == ("raised" if failed else "compacted")
+    assert attempt.attributes["assembly.tokens.in"] > 0
+    assert (attempt.attributes.get("assembly.tokens.out", 0) > 0) is not failed
+    assert attempt.attributes.get("error.type") == ("ValueError" if failed else None)
