@@ -4,6 +4,7 @@ VENV ?= .venv
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo $$p && break; done)
 BIN := $(VENV)/bin
+FROM_REGISTRY := docs/semantic-conventions.md otel_assembly/telemetry/instruments.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long test-stack test-upstream test-matrix test-releases stack coverage lint format dashboards docs pictures dist bench soak clean
@@ -20,7 +21,7 @@ help:
 	@echo "make coverage   the tests, and what they do not reach"
 	@echo "make lint       ruff, mypy --strict, the direction of imports, generated pages"
 	@echo "make dashboards  write the dashboards anew"
-	@echo "make docs       write the generated pages anew"
+	@echo "make docs       write anew what is generated from the registry: a page, and the table of instruments"
 	@echo "make pictures   draw the README's pictures anew, with Chromium"
 	@echo "make dist       the sdist and the wheel"
 	@echo "make bench      speed and memory, as ratios, beside peers: a table and a plot"
@@ -79,7 +80,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m otel_assembly.telemetry.document --check docs/semantic-conventions.md
+	$(BIN)/python -m otel_assembly.telemetry.document --check $(FROM_REGISTRY)
 	$(BIN)/python -m dashboards --check
 
 format: $(VENV)/.dev
@@ -90,7 +91,7 @@ dashboards: $(VENV)/.dev
 	$(BIN)/python -m dashboards
 
 docs: $(VENV)/.dev
-	$(BIN)/python -m otel_assembly.telemetry.document docs/semantic-conventions.md
+	$(BIN)/python -m otel_assembly.telemetry.document $(FROM_REGISTRY)
 
 pictures: $(VENV)/.dev
 	$(BIN)/python scripts/pictures.py

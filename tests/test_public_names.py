@@ -203,6 +203,7 @@ BEHIND = {
     "otel_assembly.telemetry.conventions_registry": "the registry, which documents and tests are made of",
     "otel_assembly.telemetry.document": "a program: python -m otel_assembly.telemetry.document",
     "otel_assembly.telemetry.emitter": "an array of a span is made small for a test",
+    "otel_assembly.telemetry.instruments": "what is generated from the registry is compared with it",
     "otel_assembly.telemetry.recording": "what works attributes out is replaced by what counts how often",
     "otel_assembly.testing.plugin": "the entry point by which pytest finds it",
     "otel_assembly.tokens.long_runs": "a private limit is lowered for a test",

@@ -1,8 +1,8 @@
 """Reads the registry of the telemetry contract: data, in OpenTelemetry's language for definitions (``registry/``).
 
 What a definition says beside that language stands in its annotation ``otel_assembly``; each file of the registry says
-which there are. A file is read when something of it is first asked for: a process that exports reads that of the
-metrics, once, and no other.
+which there are. A file is read when something of it is first asked for. A process that only exports reads none: what
+it needs of the metrics is in ``instruments``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Writes the page of the telemetry contract from the registry.
+"""Writes from the registry what is made of it: the page of the telemetry contract, and the table of our instruments.
 
-``python -m otel_assembly.telemetry.document [--check] FILE``: writes FILE, or, with ``--check``, says whether it is
-still what the registry says. The words around the tables are in ``document.md`` beside this module.
+``python -m otel_assembly.telemetry.document [--check] FILE...``: writes each FILE, or, with ``--check``, says whether
+it is still what the registry says. A ``.py`` is the table; all else is the page, whose words around its tables
+are in ``document.md`` beside this module.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import re
 import sys
 from pathlib import Path
+from pprint import pformat
 from typing import TYPE_CHECKING, Final
 
 from otel_assembly.telemetry import conventions
@@ -23,6 +25,23 @@ if TYPE_CHECKING:
 
 _TEMPLATE: Final = Path(__file__).with_name("document.md")
 _PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
+_INSTRUMENTS: Final = '''\
+"""Our instruments, as the registry defines them: code, so that no process opens a file at its first metric.
+
+Generated from the registry by ``python -m otel_assembly.telemetry.document otel_assembly/telemetry/instruments.py``:
+change ``registry/metrics.yaml``.
+"""
+# ruff: noqa: ISC004
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Name, instrument, unit, what it says, and the boundaries that a histogram advises the SDK to use.
+# fmt: off
+INSTRUMENTS: Final[tuple[tuple[str, str, str, str, tuple[float, ...]], ...]] = \\
+{}
+'''
 
 
 def render() -> str:
@@ -50,6 +69,12 @@ def render() -> str:
         "content": _list(dict.fromkeys(use.name for use in uses if use.level is registry.Level.OPT_IN)),
     }
     return _PLACEHOLDER.sub(lambda match: parts[match[1]], _TEMPLATE.read_text(encoding="utf-8"))
+
+
+def render_instruments() -> str:
+    """The module that has the table of our instruments."""
+    rows = tuple((one.name, one.instrument, one.unit, one.brief, one.buckets) for one in registry.metrics())
+    return _INSTRUMENTS.format(pformat(rows, width=118, compact=True))
 
 
 def _span(span: SpanType) -> str:
@@ -181,22 +206,23 @@ def _number(value: float) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write or check the page; returns the exit status."""
+    """Write or check what is made of the registry; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m otel_assembly.telemetry.document",
-        description="Write the page of the telemetry contract from the registry.",
+        description="Write from the registry the page of the telemetry contract, or (a .py) the table of instruments.",
     )
-    parser.add_argument("file", type=Path, metavar="FILE")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if FILE is not up to date")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a FILE is not up to date")
     options = parser.parse_args(arguments)
-    page = render()
-    if not options.check:
-        options.file.write_text(page, encoding="utf-8")
-        return 0
-    if options.file.is_file() and options.file.read_text(encoding="utf-8") == page:
-        return 0
-    sys.stderr.write(f"{options.file} is not what the registry says; write it anew: {parser.prog} {options.file}\n")
-    return 1
+    stale = 0
+    for file in options.files:
+        said = render_instruments() if file.suffix == ".py" else render()
+        if not options.check:
+            file.write_text(said, encoding="utf-8")
+        elif not file.is_file() or file.read_text(encoding="utf-8") != said:
+            sys.stderr.write(f"{file} is not what the registry says; write it anew: {parser.prog} {file}\n")
+            stale = 1
+    return stale
 
 
 if __name__ == "__main__":

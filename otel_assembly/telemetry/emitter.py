@@ -24,7 +24,7 @@ from otel_assembly.decision import OverflowCause
 from otel_assembly.errors import HaltedError, PolicyFailedError, class_name, error_type, is_failure
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
-from otel_assembly.telemetry import conventions_registry as registry
+from otel_assembly.telemetry.instruments import INSTRUMENTS
 from otel_assembly.telemetry.stamp import StampingProcessor
 
 if TYPE_CHECKING:
@@ -360,20 +360,12 @@ class Metrics:
         self._failed = failed
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
-        known: tuple[registry.Metric, ...] = ()
-        try:
-            known = registry.metrics()
-        except Exception as error:  # noqa: BLE001  # a program may be packed without files that are no code
-            failed("metrics", error)
-        for metric in known:
-            if metric.instrument == "counter":
-                self._counters[metric.name] = meter.create_counter(metric.name, metric.unit, metric.brief)
+        for name, instrument, unit, brief, boundaries in INSTRUMENTS:
+            if instrument == "counter":
+                self._counters[name] = meter.create_counter(name, unit, brief)
             else:
-                self._histograms[metric.name] = meter.create_histogram(
-                    metric.name,
-                    metric.unit,
-                    metric.brief,
-                    explicit_bucket_boundaries_advisory=list(metric.buckets),
+                self._histograms[name] = meter.create_histogram(
+                    name, unit, brief, explicit_bucket_boundaries_advisory=boundaries
                 )
         self._agents: set[tuple[str | None, str | None]] = set()
         self.policy_name = Bounded()

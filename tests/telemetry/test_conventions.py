@@ -41,6 +41,7 @@ from otel_assembly.telemetry import conventions as c
 from otel_assembly.telemetry import conventions_registry as registry
 from otel_assembly.telemetry.conventions_environment import ENVIRONMENT
 from otel_assembly.telemetry.conventions_registry import Level
+from otel_assembly.telemetry.instruments import INSTRUMENTS
 from otel_assembly.tokens import Cost, CountMethod
 
 ATTRIBUTES, SPANS, EVENTS, METRICS = registry.attributes(), registry.spans(), registry.events(), registry.metrics()
@@ -478,6 +479,19 @@ def test_a_page_that_was_written_is_up_to_date(tmp_path):
     page = tmp_path / "page.md"
     assert document.main([str(page)]) == 0
     assert document.main(["--check", str(page)]) == 0
+
+
+def test_the_table_of_instruments_is_what_the_registry_says(tmp_path, capsys):
+    said = [(one.name, one.instrument, one.unit, one.brief, one.buckets) for one in registry.metrics()]
+    assert list(INSTRUMENTS) == said
+    page, table = tmp_path / "page.md", tmp_path / "table.py"
+    assert document.main([str(page), str(table)]) == 0
+    written = {}
+    exec(table.read_text(encoding="utf-8"), written)
+    assert written["INSTRUMENTS"] == INSTRUMENTS
+    table.write_text("", encoding="utf-8")
+    assert document.main(["--check", str(page), str(table)]) == 1
+    assert str(table) in capsys.readouterr().err
 
 
 def test_the_page_names_everything():

@@ -1,0 +1,75 @@
+"""Our instruments, as the registry defines them: code, so that no process opens a file at its first metric.
+
+Generated from the registry by ``python -m otel_assembly.telemetry.document otel_assembly/telemetry/instruments.py``:
+change ``registry/metrics.yaml``.
+"""
+# ruff: noqa: ISC004
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Name, instrument, unit, what it says, and the boundaries that a histogram advises the SDK to use.
+# fmt: off
+INSTRUMENTS: Final[tuple[tuple[str, str, str, str, tuple[float, ...]], ...]] = \
+(('assembly.duration', 'histogram', 's', 'How long one assembly took.',
+  (1e-05, 2.5e-05, 5e-05, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+   5.0, 10.0, 30.0)),
+ ('assembly.policy.duration', 'histogram', 's', 'How long one policy took.',
+  (1e-05, 2.5e-05, 5e-05, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+   5.0, 10.0, 30.0)),
+ ('assembly.input.tokens', 'histogram', '{token}', 'Tokens that one assembly was given.',
+  (10.0, 32.0, 100.0, 119.0, 142.0, 170.0, 203.0, 242.0, 289.0, 345.0, 412.0, 492.0, 588.0, 702.0, 838.0, 1000.0,
+   1190.0, 1420.0, 1700.0, 2030.0, 2420.0, 2890.0, 3450.0, 4120.0, 4920.0, 5880.0, 7020.0, 8380.0, 10000.0, 11900.0,
+   14200.0, 17000.0, 20300.0, 24200.0, 28900.0, 34500.0, 41200.0, 49200.0, 58800.0, 70200.0, 83800.0, 100000.0,
+   119000.0, 142000.0, 170000.0, 203000.0, 242000.0, 289000.0, 345000.0, 412000.0, 492000.0, 588000.0, 702000.0,
+   838000.0, 1000000.0, 4000000.0, 16000000.0)),
+ ('assembly.output.tokens', 'histogram', '{token}', 'Tokens of the prompt that one assembly made.',
+  (10.0, 32.0, 100.0, 119.0, 142.0, 170.0, 203.0, 242.0, 289.0, 345.0, 412.0, 492.0, 588.0, 702.0, 838.0, 1000.0,
+   1190.0, 1420.0, 1700.0, 2030.0, 2420.0, 2890.0, 3450.0, 4120.0, 4920.0, 5880.0, 7020.0, 8380.0, 10000.0, 11900.0,
+   14200.0, 17000.0, 20300.0, 24200.0, 28900.0, 34500.0, 41200.0, 49200.0, 58800.0, 70200.0, 83800.0, 100000.0,
+   119000.0, 142000.0, 170000.0, 203000.0, 242000.0, 289000.0, 345000.0, 412000.0, 492000.0, 588000.0, 702000.0,
+   838000.0, 1000000.0, 4000000.0, 16000000.0)),
+ ('assembly.budget.utilization', 'histogram', '1',
+  "Tokens of the prompt ÷ tokens of its budget, or of the model's window where that is known and tighter.",
+  (0.01, 0.0119, 0.0142, 0.017, 0.0203, 0.0242, 0.0289, 0.0345, 0.0412, 0.0492, 0.0588, 0.0702, 0.0838, 0.1, 0.119,
+   0.142, 0.17, 0.203, 0.242, 0.289, 0.345, 0.412, 0.492, 0.588, 0.702, 0.8, 0.9, 0.95, 0.99, 1.0, 1.19, 1.42, 1.7,
+   2.0)),
+ ('assembly.budget.fixed_utilization', 'histogram', '1',
+  'Tokens that may not be dropped ÷ tokens of the budget. The one worth an alert: a reducer fills any budget.',
+  (0.01, 0.0119, 0.0142, 0.017, 0.0203, 0.0242, 0.0289, 0.0345, 0.0412, 0.0492, 0.0588, 0.0702, 0.0838, 0.1, 0.119,
+   0.142, 0.17, 0.203, 0.242, 0.289, 0.345, 0.412, 0.492, 0.588, 0.702, 0.8, 0.9, 0.95, 0.99, 1.0, 1.19, 1.42, 1.7,
+   2.0)),
+ ('assembly.items.dropped', 'counter', '{item}',
+  'Items that a policy took out of the prompt: once, when they leave it, not on each turn that they are gone.', ()),
+ ('assembly.tokens.dropped', 'counter', '{token}', 'Their tokens.', ()),
+ ('assembly.budget.overflows', 'counter', '{overflow}',
+  "Assemblies whose limit, or whose model's window, could not hold, raised or not. Starts at 0 when an agent is "
+  'first seen.',
+  ()),
+ ('assembly.halts', 'counter', '{halt}', 'Conversations that were halted. Starts at 0 when an agent is first seen.',
+  ()),
+ ('assembly.alerts.delivered', 'counter', '{alert}', 'Observer alerts that were shown to a model.', ()),
+ ('assembly.policy.declined', 'counter', '{check}',
+  'Checks by which a reducer of a framework found that there was nothing to do; no span is opened for one.', ()),
+ ('assembly.policy.errors', 'counter', '{error}',
+  'Policies that raised, or broke their contract; and sources of a `ContextAssembler` that failed. One that was '
+  'cancelled did not.',
+  ()),
+ ('assembly.telemetry.errors', 'counter', '{error}',
+  "Failures of this library's telemetry; the assembly itself went on.", ()),
+ ('assembly.prefix.reuse', 'histogram', '1',
+  'Bytes of the stable prefix ÷ bytes of the previous prompt; first turns excluded.',
+  (0.0, 0.1, 0.119, 0.142, 0.17, 0.203, 0.242, 0.289, 0.345, 0.412, 0.492, 0.588, 0.702, 0.8, 0.9, 0.95, 0.99, 1.0)),
+ ('assembly.prefix.breaks', 'counter', '{break}', 'Prompts that did not begin with the whole of the previous one.',
+  ()),
+ ('assembly.tokens.calibration', 'histogram', '1', 'Input tokens as counted ÷ as billed by the provider.',
+  (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0, 1.01, 1.02, 1.05, 1.1, 1.25, 1.5, 2.0)),
+ ('assembly.cost', 'counter', '{USD}',
+  'What the prompts that assemblies made cost as input, estimated and not billed. Only where the input price of the '
+  'model is known (extra `prices`).',
+  ()),
+ ('assembly.cost.avoided', 'counter', '{USD}',
+  'What the items that left prompts would have cost as uncached input, estimated: once, when they leave, not on each '
+  'turn that they are gone. Only where the input price of the model is known (extra `prices`).',
+  ()))
