@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from otel_assembly import Assembler, AssemblyError, Context, History
@@ -17,13 +18,17 @@ PROMPTS = ("be kind and brief",)
 
 @dataclass
 class Played:
-    """A conversation whose turns were assembled one after the other."""
+    """A conversation whose turns were assembled one after the other.
+
+    What a chain sends on a turn when it is played again is remembered, for many items ask for the same.
+    """
 
     chain: list
     events: list
     cuts: list
     spans: list
     prompts: tuple = PROMPTS
+    _sent: dict = field(default_factory=dict)
 
     @property
     def ledger(self):
@@ -40,11 +45,17 @@ class Played:
         for number, one in enumerate(raises):
             off = less if number == len(raises) - 1 else 0
             chain[one.index] = {one.policy: {**chain[one.index][one.policy], one.parameter: one.to - off}}
-        return sent(chain, self.events[: self.cuts[turn]], self.prompts)
+        return self._sends(chain, turn)
 
     def without_limits(self, turn):
         """What a fresh assembler sends where everything fits every limit."""
-        return sent(list(map(_wide, self.chain)), self.events[: self.cuts[turn]], self.prompts)
+        return self._sends(list(map(_wide, self.chain)), turn)
+
+    def _sends(self, chain, turn):
+        played = json.dumps(chain), turn
+        if played not in self._sent:
+            self._sent[played] = sent(chain, self.events[: self.cuts[turn]], self.prompts)
+        return self._sent[played]
 
 
 def _wide(entry):

@@ -14,7 +14,8 @@ from otel_assembly import describe
 from otel_assembly.explain import Explainer, explain
 from otel_assembly.testing import conversation
 
-MODEST = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+QUICK = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+LONG = settings(QUICK, max_examples=240)
 
 windows = st.builds(
     lambda n, stride, note: {"sliding_window": {"max_events": n, "stride": min(stride, n), "transparent": note}},
@@ -73,6 +74,10 @@ def tidy_messages(draw):
     return messages
 
 
+tidy = in_turns(tidy_messages())
+few_limits = st.lists(limits, min_size=1, max_size=2)
+
+
 def explained(played):
     """Every absent item of every turn, with what is said of it."""
     ledger = played.ledger
@@ -87,9 +92,7 @@ def check(played, turn, item, answer):
     assert item in played.again(turn, answer.raises)
 
 
-@MODEST
-@given(chain=chains, events_and_cuts=wild)
-def test_the_extra_that_is_named_keeps_the_item_and_one_less_does_not(chain, events_and_cuts):
+def the_extra_keeps_it_and_one_less_does_not(chain, events_and_cuts):
     played = play(chain, *events_and_cuts)
     for turn, item, answer in explained(played):
         assert answer.outcome == "dropped"
@@ -100,24 +103,59 @@ def test_the_extra_that_is_named_keeps_the_item_and_one_less_does_not(chain, eve
             assert item not in played.without_limits(turn)
 
 
-@MODEST
-@given(chain=st.lists(limits, min_size=1, max_size=2), events_and_cuts=in_turns(tidy_messages()))
-def test_of_a_well_behaved_conversation_nothing_is_unknown(chain, events_and_cuts):
+def nothing_is_unknown(chain, events_and_cuts):
     played = play(["conversation", *chain], *events_and_cuts)
     for turn, item, answer in explained(played):
         assert not answer.unknown, answer
         check(played, turn, item, answer)
 
 
-@MODEST
-@given(limit=limits, messages=tidy_messages())
-def test_no_smaller_extra_keeps_it_either(limit, messages):
+def no_smaller_extra_keeps_it(limit, messages):
     played = play(["conversation", limit], messages)
     for turn, item, answer in explained(played):
         (change,) = answer.raises
         if change.extra <= 60:
             for less in range(1, change.extra + 1):
                 assert item not in played.again(turn, answer.raises, less=less)
+
+
+@QUICK
+@given(chain=chains, events_and_cuts=wild)
+def test_the_extra_that_is_named_keeps_the_item_and_one_less_does_not(chain, events_and_cuts):
+    the_extra_keeps_it_and_one_less_does_not(chain, events_and_cuts)
+
+
+@QUICK
+@given(chain=few_limits, events_and_cuts=tidy)
+def test_of_a_well_behaved_conversation_nothing_is_unknown(chain, events_and_cuts):
+    nothing_is_unknown(chain, events_and_cuts)
+
+
+@QUICK
+@given(limit=limits, messages=tidy_messages())
+def test_no_smaller_extra_keeps_it_either(limit, messages):
+    no_smaller_extra_keeps_it(limit, messages)
+
+
+@pytest.mark.slow
+@LONG
+@given(chain=chains, events_and_cuts=wild)
+def test_the_extra_that_is_named_keeps_the_item_in_many_more_conversations(chain, events_and_cuts):
+    the_extra_keeps_it_and_one_less_does_not(chain, events_and_cuts)
+
+
+@pytest.mark.slow
+@LONG
+@given(chain=few_limits, events_and_cuts=tidy)
+def test_nothing_is_unknown_of_many_more_well_behaved_conversations(chain, events_and_cuts):
+    nothing_is_unknown(chain, events_and_cuts)
+
+
+@pytest.mark.slow
+@LONG
+@given(limit=limits, messages=tidy_messages())
+def test_no_smaller_extra_keeps_it_in_many_more_conversations(limit, messages):
+    no_smaller_extra_keeps_it(limit, messages)
 
 
 def test_where_a_summary_and_then_an_older_item_would_fit_the_smallest_extra_is_found():
