@@ -53,6 +53,7 @@ TABLES = (
     "memory",
     "prefix",
     "desk",
+    "contexts",
 )
 
 
