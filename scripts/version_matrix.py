@@ -33,7 +33,13 @@ FRAMEWORKS = ROOT / "tests" / "frameworks"
 
 #: Of each framework from the oldest to the newest.
 RELEASES: dict[str, tuple[tuple[str, ...], ...]] = {
-    "ag2": (("ag2[openai]==0.12.2",), ("ag2[openai]==0.14.0",), ("ag2[openai]==1.0.0",), ("ag2[openai]<2",)),
+    "ag2": (
+        ("ag2[openai]==0.12.2",),
+        ("ag2[openai]==0.13.0",),
+        ("ag2[openai]==0.14.0",),
+        ("ag2[openai]==1.0.0",),
+        ("ag2[openai]<2",),
+    ),
     "autogen": (
         ("autogen-core==0.7.0", "autogen-agentchat==0.7.0", "autogen-ext[openai]==0.7.0"),
         ("autogen-core<0.8", "autogen-agentchat<0.8", "autogen-ext[openai]<0.8"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ ASSEMBLY = "assemble_context"
 #: What an assembly that no model is called with is named by AG2's instrumentor.
 UPKEEP = {"compaction", "aggregation"}
 summary_type = part("compact").CompactionSummary
+_MADE_UP = re.compile(r"\bagent_id: [0-9a-f]{32}\b")
 
 
 def read(event: Any) -> Read:
@@ -65,8 +67,12 @@ class Received(NamedTuple):
 
     @property
     def plain(self) -> str:
-        """All of it, whatever the order in which tools that run at once are done."""
-        return str((self.model, self.prompts, sorted((one.kind, one.texts) for one in self.events), self.tools))
+        """All of it, whatever the order in which tools that run at once are done, and whatever ids AG2 made up.
+
+        Of networks 0.13 says in the prompt which agent it is, by an id that is another one in each run of a program.
+        """
+        said = (self.model, self.prompts, sorted((one.kind, one.texts) for one in self.events), self.tools)
+        return _MADE_UP.sub("agent_id: …", str(said))
 
 
 class Log:
