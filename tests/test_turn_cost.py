@@ -15,6 +15,7 @@ from otel_assembly import (
     BudgetPolicy,
     Context,
     ConversationPolicy,
+    HeadAndTailPolicy,
     History,
     ModelRequest,
     ModelResponse,
@@ -108,6 +109,8 @@ async def most_of_a_turn(chain, history, telemetry, more=mixed, turns=24):
         lambda: [ConversationPolicy(), SlidingWindowPolicy(12, stride=4)],
         lambda: [AlertPolicy(), ConversationPolicy(), TokenBudgetPolicy(200)],
         lambda: [TokenBudgetPolicy(200, step_tokens=20)],
+        lambda: [HeadAndTailPolicy(6, 12)],
+        lambda: [HeadAndTailPolicy(6, 12, note=lambda skipped: ModelRequest(content=f"{skipped} are left out"))],
     ],
 )
 @pytest.mark.parametrize("observed", [False, True])

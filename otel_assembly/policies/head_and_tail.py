@@ -33,7 +33,8 @@ class HeadAndTailPolicy(DecidingPolicy):
         tail: The most events to keep from the end.
         transparent: Append a note to the prompts when something was dropped.
         note: Makes an event that stands where the first of what is left out between the ends stood, of the number of
-            all that are left out; None for no such event.
+            all that are left out; None for no such event. With one, a turn costs what both ends hold, which are read
+            anew, and not only what is new.
 
     Raises:
         ConfigurationError: A limit below 1; or a note that is no function.
