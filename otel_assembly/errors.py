@@ -15,6 +15,9 @@
     ├── CompactionError                      no attempt to make something shorter came to anything
     ├── SourceFailedError                    a retriever, a recall or a loader failed; names it
     ├── HaltedError                          the loop was halted: no model call and no tool call may start
+    ├── MiddlewareError                      a middleware raised, or gave no result; names its class and hook
+    ├── ToolError                            a tool cannot take its arguments, was late, or returned no JSON; names it
+    ├── SessionError                         an agent's session cannot take this input now, or cannot be loaded
     └── KnowledgeError
         ├── KnowledgePathError (ValueError)  a path that would leave the store
         └── KnowledgeStoreError              the store could not do what was asked
@@ -224,6 +227,38 @@ class HaltedError(AssemblyError):
         self.source = source
         self.assembly: Any = None
         super().__init__(f"halted by {source}: {reason}")
+
+
+class MiddlewareError(AssemblyError):
+    """A middleware raised, or gave no result; what it raised is ``__cause__``.
+
+    Attributes:
+        middleware: Its class's name.
+        hook: The hook's name.
+    """
+
+    def __init__(self, middleware: str, hook: str, problem: str) -> None:
+        self.middleware = middleware
+        self.hook = hook
+        super().__init__(f"middleware {middleware}: {hook} {problem}")
+
+
+class ToolError(AssemblyError):
+    """A tool cannot be run as it was asked to; the model reads it as the call's result.
+
+    Attributes:
+        tool: Its name.
+        problem: What went wrong.
+    """
+
+    def __init__(self, tool: str, problem: str) -> None:
+        self.tool = tool
+        self.problem = problem
+        super().__init__(f"tool {tool!r} {problem}")
+
+
+class SessionError(AssemblyError):
+    """An agent's session cannot take this input now, or cannot be loaded from what was given."""
 
 
 class KnowledgeError(AssemblyError):
