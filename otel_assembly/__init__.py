@@ -57,6 +57,8 @@ if TYPE_CHECKING:
         KnowledgeError,
         KnowledgePathError,
         KnowledgeStoreError,
+        ModelCallError,
+        ModelContextLengthError,
         PolicyContractError,
         PolicyError,
         PolicyFailedError,
@@ -77,6 +79,7 @@ if TYPE_CHECKING:
         ObserverAlert,
         ObserverCompleted,
         ObserverStarted,
+        ResponseChunk,
         Severity,
         ToolCallEvent,
         ToolErrorEvent,
@@ -117,7 +120,7 @@ if TYPE_CHECKING:
         WorkingMemoryPolicy,
         validate_order,
     )
-    from otel_assembly.runtime import BudgetMonitor, LoopDetector, Observer, Stream, TokenMonitor, attach
+    from otel_assembly.runtime import BudgetMonitor, LoopDetector, ModelClient, Observer, Stream, TokenMonitor, attach
     from otel_assembly.telemetry import configure, invoke_agent
     from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
     from otel_assembly.tokens import (
@@ -192,7 +195,10 @@ __all__ = [
     "LoopDetector",
     "MemoryKnowledgeStore",
     "MessageFraming",
+    "ModelCallError",
+    "ModelClient",
     "ModelCompactor",
+    "ModelContextLengthError",
     "ModelRequest",
     "ModelResponse",
     "Observer",
@@ -212,6 +218,7 @@ __all__ = [
     "Proposal",
     "QueuedWriteGate",
     "Recall",
+    "ResponseChunk",
     "Retained",
     "RetentionOutcome",
     "Retriever",
@@ -286,13 +293,14 @@ _NAMES: Final = {
     "decision": "Decision DecisionOutcome DecisionReason Outcome Overflow OverflowCause Verdict",
     "errors": (
         "AssemblyError CompactionError ConfigurationError ContextOverflowError DescribeError HaltedError "
-        "KnowledgeError KnowledgePathError KnowledgeStoreError PolicyContractError PolicyError "
-        "PolicyFailedError SourceFailedError TokenizerError TranscriptError UnknownNameError"
+        "KnowledgeError KnowledgePathError KnowledgeStoreError ModelCallError ModelContextLengthError "
+        "PolicyContractError PolicyError PolicyFailedError SourceFailedError TokenizerError TranscriptError "
+        "UnknownNameError"
     ),
     "events": (
         "AggregationCompleted AggregationFailed AssemblyCompleted CompactionSummary Event HaltEvent "
-        "ModelRequest ModelResponse ObserverAlert ObserverCompleted ObserverStarted Severity ToolCallEvent "
-        "ToolErrorEvent ToolResultEvent ToolResultsEvent TurnCompleted TurnStarted Usage UsageEvent "
+        "ModelRequest ModelResponse ObserverAlert ObserverCompleted ObserverStarted ResponseChunk Severity "
+        "ToolCallEvent ToolErrorEvent ToolResultEvent ToolResultsEvent TurnCompleted TurnStarted Usage UsageEvent "
         "event_from_json event_to_json"
     ),
     "history.history": "History",
@@ -308,7 +316,7 @@ _NAMES: Final = {
         "AlertPolicy AssemblyPolicy BudgetPolicy ConversationPolicy DecidingPolicy EpisodicMemoryPolicy "
         "HeadAndTailPolicy PolicyLimit SlidingWindowPolicy TokenBudgetPolicy WorkingMemoryPolicy validate_order"
     ),
-    "runtime": "BudgetMonitor LoopDetector Observer Stream TokenMonitor attach",
+    "runtime": "BudgetMonitor LoopDetector ModelClient Observer Stream TokenMonitor attach",
     "telemetry": "configure invoke_agent",
     "telemetry.recorder": "OpenTelemetryRecorder",
     "tokens": (

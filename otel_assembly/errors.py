@@ -18,6 +18,8 @@
     ├── MiddlewareError                      a middleware raised, or gave no result; names its class and hook
     ├── ToolError                            a tool cannot take its arguments, was late, or returned no JSON; names it
     ├── SessionError                         an agent's session cannot take this input now, or cannot be loaded
+    ├── ModelCallError                       a model's provider did not answer; names provider and model
+    │   └── ModelContextLengthError          it refused the prompt as too long
     └── KnowledgeError
         ├── KnowledgePathError (ValueError)  a path that would leave the store
         └── KnowledgeStoreError              the store could not do what was asked
@@ -259,6 +261,52 @@ class ToolError(AssemblyError):
 
 class SessionError(AssemblyError):
     """An agent's session cannot take this input now, or cannot be loaded from what was given."""
+class ModelCallError(AssemblyError):
+    """A model's provider did not answer, or not to the end; what the client raised is ``__cause__``.
+
+    Attributes:
+        provider: The provider, as GenAI's conventions name it where they do.
+        model: The model's name.
+        status: The HTTP status; None where no answer came, or none that was whole.
+        retryable: Whether the same call may succeed when it is made again.
+        problem: What went wrong; never what the prompt or the answer said.
+    """
+
+    def __init__(
+        self, problem: str, *, provider: str, model: str, status: int | None = None, retryable: bool = False
+    ) -> None:
+        self.problem = problem
+        self.provider = provider
+        self.model = model
+        self.status = status
+        self.retryable = retryable
+        said = f" (HTTP {status})" if status is not None else ""
+        super().__init__(f"{provider} did not answer for model {model!r}{said}: {problem}")
+
+
+class ModelContextLengthError(ModelCallError):
+    """The provider refused the prompt as too long for the model.
+
+    Attributes:
+        window: The tokens that the model takes; None where the provider did not say.
+        tokens: The tokens that the provider counted, as it counts them; None where it did not say.
+    """
+
+    def __init__(
+        self,
+        *,
+        provider: str,
+        model: str,
+        status: int | None = None,
+        window: int | None = None,
+        tokens: int | None = None,
+    ) -> None:
+        self.window = window
+        self.tokens = tokens
+        counted = f" of {tokens:,} tokens" if tokens is not None else ""
+        taken = f" of {window:,}" if window is not None else ""
+        problem = f"the prompt{counted} is too long for the model's window{taken}; lower the budget of the assembly"
+        super().__init__(problem, provider=provider, model=model, status=status)
 
 
 class KnowledgeError(AssemblyError):
@@ -291,11 +339,12 @@ def class_name(error: BaseException) -> str:
 def error_type(error: BaseException) -> str:
     """What ``error.type`` says of an exception, wherever it stands; its message could quote a conversation.
 
-    ``context_overflow``, ``assembly_halt``, ``cancelled``, else its class; of a policy that raised, of what it raised.
+    ``context_overflow`` (a provider's refusal too), ``assembly_halt``, ``cancelled``, else its class; of a policy that
+    raised, of what it raised.
     """
     if isinstance(error, PolicyFailedError) and error.__cause__ is not None:
         error = error.__cause__
-    if isinstance(error, ContextOverflowError):
+    if isinstance(error, ContextOverflowError | ModelContextLengthError):
         return ERROR_CONTEXT_OVERFLOW
     if isinstance(error, HaltedError):
         return ERROR_ASSEMBLY_HALT

@@ -95,6 +95,19 @@ class ModelResponse(Event):
     usage: Usage | None = None
 
 
+class ResponseChunk(Event):
+    """A piece of what the model is answering, as it comes; whoever shows it while it is written watches this.
+
+    The whole `ModelResponse` follows it, and only that stands in a conversation: a piece is in no prompt.
+
+    Attributes:
+        content: The piece's text.
+    """
+
+    type: Literal["response_chunk"] = "response_chunk"
+    content: str
+
+
 class ToolResultEvent(Event):
     """What a tool returned.
 
@@ -325,6 +338,7 @@ class AggregationFailed(Event):
 AnyEvent = Annotated[
     ModelRequest
     | ModelResponse
+    | ResponseChunk
     | ToolCallEvent
     | ToolResultEvent
     | ToolErrorEvent

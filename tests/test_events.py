@@ -21,6 +21,7 @@ from otel_assembly import (
     ObserverAlert,
     ObserverCompleted,
     ObserverStarted,
+    ResponseChunk,
     Severity,
     ToolCallEvent,
     ToolErrorEvent,
@@ -39,6 +40,7 @@ from otel_assembly.events import AnyEvent
 ONE_OF_EACH = [
     ModelRequest(content="Where is my bag?"),
     ModelResponse(content="", tool_calls=(ToolCallEvent(name="search"),), usage=Usage(input_tokens=7)),
+    ResponseChunk(content="It is"),
     ToolCallEvent(id="a", name="search", arguments='{"q": "가방"}', awaiting_approval=True),
     ToolResultEvent(parent_id="a", name="search", content="found"),
     ToolErrorEvent(parent_id="a", error="timeout"),

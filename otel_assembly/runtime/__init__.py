@@ -1,5 +1,6 @@
 """What runs around the assembler: the stream of events, its observers, and the halt."""
 
+from otel_assembly.runtime.model_client import ModelClient
 from otel_assembly.runtime.monitors import BudgetMonitor, LoopDetector, TokenMonitor
 from otel_assembly.runtime.observers import MAX_TIMEOUTS, Attachment, Observer, attach
 from otel_assembly.runtime.stream import MAX_NESTED_SENDS, EventIterator, NestedSendError, Stream, Subscription
@@ -11,6 +12,7 @@ __all__ = [
     "BudgetMonitor",
     "EventIterator",
     "LoopDetector",
+    "ModelClient",
     "NestedSendError",
     "Observer",
     "Stream",

@@ -1,4 +1,4 @@
-"""For your own tests: telemetry recorded in memory, and conversations written in words.
+"""For your own tests: telemetry recorded in memory, conversations written in words, a model that answers by script.
 
 Importing this needs no OpenTelemetry SDK; `RecordedTelemetry` does when it is made. With pytest, the fixture
 ``assembly_telemetry`` is there as soon as this package is installed::
@@ -12,14 +12,17 @@ Importing this needs no OpenTelemetry SDK; `RecordedTelemetry` does when it is m
 from otel_assembly.testing.conversations import assert_paired, conversation, said
 from otel_assembly.testing.recorded import Distribution, Point, RecordedLog, RecordedTelemetry
 from otel_assembly.testing.recorded_span import Arrived, RecordedSpan
+from otel_assembly.testing.scripted_model import ReceivedCall, ScriptedModel
 
 __all__ = [
     "Arrived",
     "Distribution",
     "Point",
+    "ReceivedCall",
     "RecordedLog",
     "RecordedSpan",
     "RecordedTelemetry",
+    "ScriptedModel",
     "assert_paired",
     "conversation",
     "said",

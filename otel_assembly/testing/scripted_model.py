@@ -1,0 +1,105 @@
+"""`ScriptedModel`: a model client that answers as a test says, and remembers what it was sent."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.errors import ConfigurationError
+from otel_assembly.events import ModelResponse, ResponseChunk
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedCall:
+    """What a model was sent."""
+
+    prompts: tuple[str, ...]
+    events: tuple[Any, ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+    tool_choice: str | None = None
+
+
+class ScriptedModel:
+    """A model that gives one answer after the other.
+
+    An answer is a text, a `ModelResponse`, an exception, which is raised, or a function of ``(prompts, events)``, async
+    or not, that returns one of these. A list of texts is an answer in pieces, and an exception in it ends the stream.
+
+    Args:
+        answers: One for each call, in order.
+        model: The name that it goes by.
+        streams: Whether a text comes word by word; a list always comes in its pieces.
+
+    Attributes:
+        received: What it was sent: a `ReceivedCall` for each call.
+    """
+
+    def __init__(self, *answers: Any, model: str = "scripted", streams: bool = False) -> None:
+        self.model = model
+        self.received: list[ReceivedCall] = []
+        self._answers = answers
+        self._streams = streams
+
+    async def __call__(
+        self,
+        prompts: Sequence[str],
+        events: Sequence[Any],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        tool_choice: str | None = None,
+    ) -> ModelResponse | AsyncIterator[ResponseChunk | ModelResponse]:
+        """The next answer of the script.
+
+        Raises:
+            ConfigurationError: The script has no more answers, or one that is none.
+        """
+        number = len(self.received)
+        self.received.append(ReceivedCall(tuple(prompts), tuple(events), tuple(tools), tool_choice))
+        if number >= len(self._answers):
+            raise ConfigurationError(
+                f"ScriptedModel was called {number + 1} times and has {len(self._answers)} answers; "
+                "give it one for each call"
+            )
+        answer = self._answers[number]
+        if callable(answer) and not _raises(answer):
+            answer = answer(prompts, events)
+            if inspect.isawaitable(answer):
+                answer = await answer
+        if _raises(answer):
+            raise answer
+        if isinstance(answer, list | tuple):
+            return _in_pieces(answer, None)
+        if isinstance(answer, str):
+            answer = ModelResponse(content=answer)
+        if not isinstance(answer, ModelResponse):
+            raise ConfigurationError(
+                f"answer {number} of ScriptedModel is of type {type(answer).__qualname__}; "
+                "give a text, a ModelResponse, an exception, a function that returns one of them, or a list of texts"
+            )
+        return _in_pieces(_words(answer.content), answer) if self._streams else answer
+
+
+def _raises(answer: Any) -> bool:
+    return isinstance(answer, BaseException) or (isinstance(answer, type) and issubclass(answer, BaseException))
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\S*\s+|\S+", text)
+
+
+async def _in_pieces(
+    pieces: Sequence[Any], whole: ModelResponse | None
+) -> AsyncIterator[ResponseChunk | ModelResponse]:
+    said: list[str] = []
+    for piece in pieces:
+        if _raises(piece):
+            raise piece
+        if piece:
+            said.append(piece)
+            yield ResponseChunk(content=piece)
+    yield whole if whole is not None else ModelResponse(content="".join(said))
