@@ -57,13 +57,16 @@ if TYPE_CHECKING:
         KnowledgeError,
         KnowledgePathError,
         KnowledgeStoreError,
+        MiddlewareError,
         ModelCallError,
         ModelContextLengthError,
         PolicyContractError,
         PolicyError,
         PolicyFailedError,
+        SessionError,
         SourceFailedError,
         TokenizerError,
+        ToolError,
         TranscriptError,
         UnknownNameError,
     )
@@ -72,7 +75,10 @@ if TYPE_CHECKING:
         AggregationFailed,
         AssemblyCompleted,
         CompactionSummary,
+        ConfirmResult,
+        ConversationResumed,
         Event,
+        ExternalExecutionResultEvent,
         HaltEvent,
         ModelRequest,
         ModelResponse,
@@ -89,6 +95,7 @@ if TYPE_CHECKING:
         TurnStarted,
         Usage,
         UsageEvent,
+        UserConfirmResultEvent,
         event_from_json,
         event_to_json,
     )
@@ -121,6 +128,11 @@ if TYPE_CHECKING:
         validate_order,
     )
     from otel_assembly.runtime import BudgetMonitor, LoopDetector, ModelClient, Observer, Stream, TokenMonitor, attach
+    from otel_assembly.runtime.agent import Agent
+    from otel_assembly.runtime.assembler_middleware import AssemblerMiddleware
+    from otel_assembly.runtime.middleware import MiddlewareBase, PermissionDecision
+    from otel_assembly.runtime.session import Session
+    from otel_assembly.runtime.tools import Tool
     from otel_assembly.telemetry import configure, invoke_agent
     from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
     from otel_assembly.tokens import (
@@ -135,6 +147,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Agent",
     "AggregateTrigger",
     "AggregationCompleted",
     "AggregationFailed",
@@ -142,6 +155,7 @@ __all__ = [
     "Allocation",
     "AssembledContext",
     "Assembler",
+    "AssemblerMiddleware",
     "Assembly",
     "AssemblyCompleted",
     "AssemblyError",
@@ -162,10 +176,12 @@ __all__ = [
     "CompactionSummary",
     "Compactors",
     "ConfigurationError",
+    "ConfirmResult",
     "Context",
     "ContextAssembler",
     "ContextOverflowError",
     "ConversationPolicy",
+    "ConversationResumed",
     "ConversationSummaryAggregate",
     "Cut",
     "DecidingPolicy",
@@ -178,6 +194,7 @@ __all__ = [
     "Event",
     "EventFacts",
     "EventKind",
+    "ExternalExecutionResultEvent",
     "ExtractiveCompactor",
     "FastTiktokenCounter",
     "HaltEvent",
@@ -195,6 +212,8 @@ __all__ = [
     "LoopDetector",
     "MemoryKnowledgeStore",
     "MessageFraming",
+    "MiddlewareBase",
+    "MiddlewareError",
     "ModelCallError",
     "ModelClient",
     "ModelCompactor",
@@ -210,6 +229,7 @@ __all__ = [
     "Outcome",
     "Overflow",
     "OverflowCause",
+    "PermissionDecision",
     "PolicyContractError",
     "PolicyError",
     "PolicyFailedError",
@@ -222,6 +242,8 @@ __all__ = [
     "Retained",
     "RetentionOutcome",
     "Retriever",
+    "Session",
+    "SessionError",
     "Severity",
     "SlidingWindowPolicy",
     "SourceFailedError",
@@ -234,8 +256,10 @@ __all__ = [
     "TokenMeter",
     "TokenMonitor",
     "TokenizerError",
+    "Tool",
     "ToolCallEvent",
     "ToolCallFacts",
+    "ToolError",
     "ToolErrorEvent",
     "ToolResultEvent",
     "ToolResultsEvent",
@@ -246,6 +270,7 @@ __all__ = [
     "UnknownNameError",
     "Usage",
     "UsageEvent",
+    "UserConfirmResultEvent",
     "Verdict",
     "View",
     "WorkingMemoryAggregate",
@@ -293,14 +318,15 @@ _NAMES: Final = {
     "decision": "Decision DecisionOutcome DecisionReason Outcome Overflow OverflowCause Verdict",
     "errors": (
         "AssemblyError CompactionError ConfigurationError ContextOverflowError DescribeError HaltedError "
-        "KnowledgeError KnowledgePathError KnowledgeStoreError ModelCallError ModelContextLengthError "
-        "PolicyContractError PolicyError PolicyFailedError SourceFailedError TokenizerError TranscriptError "
-        "UnknownNameError"
+        "KnowledgeError KnowledgePathError KnowledgeStoreError MiddlewareError ModelCallError ModelContextLengthError "
+        "PolicyContractError PolicyError PolicyFailedError SessionError SourceFailedError TokenizerError ToolError "
+        "TranscriptError UnknownNameError"
     ),
     "events": (
-        "AggregationCompleted AggregationFailed AssemblyCompleted CompactionSummary Event HaltEvent "
-        "ModelRequest ModelResponse ObserverAlert ObserverCompleted ObserverStarted ResponseChunk Severity "
-        "ToolCallEvent ToolErrorEvent ToolResultEvent ToolResultsEvent TurnCompleted TurnStarted Usage UsageEvent "
+        "AggregationCompleted AggregationFailed AssemblyCompleted CompactionSummary ConfirmResult "
+        "ConversationResumed Event ExternalExecutionResultEvent HaltEvent ModelRequest ModelResponse "
+        "ObserverAlert ObserverCompleted ObserverStarted ResponseChunk Severity ToolCallEvent ToolErrorEvent "
+        "ToolResultEvent ToolResultsEvent TurnCompleted TurnStarted Usage UsageEvent UserConfirmResultEvent "
         "event_from_json event_to_json"
     ),
     "history.history": "History",
@@ -317,6 +343,11 @@ _NAMES: Final = {
         "HeadAndTailPolicy PolicyLimit SlidingWindowPolicy TokenBudgetPolicy WorkingMemoryPolicy validate_order"
     ),
     "runtime": "BudgetMonitor LoopDetector ModelClient Observer Stream TokenMonitor attach",
+    "runtime.agent": "Agent",
+    "runtime.assembler_middleware": "AssemblerMiddleware",
+    "runtime.middleware": "MiddlewareBase PermissionDecision",
+    "runtime.session": "Session",
+    "runtime.tools": "Tool",
     "telemetry": "configure invoke_agent",
     "telemetry.recorder": "OpenTelemetryRecorder",
     "tokens": (

@@ -69,6 +69,8 @@ class Context:
         instance("stream", stream)
         self.variables: dict[str, Any] = dict(variables or {})
         self.stream = stream
+        #: The share of its budget that a policy holds in this assembly.
+        self.budget_ratio = 1.0
         stream_conversation = getattr(stream, "conversation", None)
         self._conversation: Conversation | None = (
             stream_conversation if isinstance(stream_conversation, Conversation) else None

@@ -135,6 +135,12 @@ class HaltGuard:
         if self.halt is not None:
             raise HaltedError(self.halt.reason, self.halt.source)
 
+    def reopen(self) -> HaltEvent | None:
+        """Let calls start again, because somebody decided so; what had halted them, or None where nothing had."""
+        with self._lock:
+            halt, self.halt = self.halt, None
+        return halt
+
     def observe(self, event: Any, by: Whose | None = None) -> HaltEvent | None:
         """Show the guard an event of the stream.
 
@@ -298,6 +304,14 @@ class Deliveries:
             if delivery.shown == 0:
                 del self._deliveries[alert]
             return delivery.shown == 0
+
+    def dismiss(self, alert: Hashable) -> None:
+        """Never show an alert, or never again: somebody has dealt with it."""
+        with self._lock:
+            delivery = self._deliveries.setdefault(alert, _Delivery())
+            delivery.taken = False
+            delivery.shown = delivery.shown or 1
+            self._settle(alert, delivery)
 
     def deliver(self, alert: Hashable, view: _View) -> None:
         """The assembly that claimed it has come to a good end: its prompt is sent."""

@@ -261,6 +261,8 @@ class ToolError(AssemblyError):
 
 class SessionError(AssemblyError):
     """An agent's session cannot take this input now, or cannot be loaded from what was given."""
+
+
 class ModelCallError(AssemblyError):
     """A model's provider did not answer, or not to the end; what the client raised is ``__cause__``.
 

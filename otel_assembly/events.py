@@ -229,6 +229,57 @@ class HaltEvent(Event):
     alerts: tuple[ObserverAlert, ...] = ()
 
 
+class ConversationResumed(Event):
+    """Somebody let a halted conversation go on: its calls may start again.
+
+    Attributes:
+        halt: The id of the `HaltEvent` that is lifted.
+        reason: Why, in the words of who did.
+    """
+
+    type: Literal["conversation_resumed"] = "conversation_resumed"
+    halt: str
+    reason: str = ""
+
+
+class ConfirmResult(BaseModel):
+    """What a person decided on one tool call that waits.
+
+    Attributes:
+        tool_call: The call; its arguments may have been changed.
+        confirmed: Whether it may run.
+        message: What the model reads where it may not.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    tool_call: ToolCallEvent
+    confirmed: bool
+    message: str = ""
+
+
+class UserConfirmResultEvent(Event):
+    """A person decided on tool calls that wait for it.
+
+    Attributes:
+        confirm_results: One for each call that was decided on; others go on waiting.
+    """
+
+    type: Literal["user_confirm_result"] = "user_confirm_result"
+    confirm_results: tuple[ConfirmResult, ...]
+
+
+class ExternalExecutionResultEvent(Event):
+    """Tool calls that somebody else ran have come to their results.
+
+    Attributes:
+        execution_results: One for each call that was run; others go on waiting.
+    """
+
+    type: Literal["external_execution_result"] = "external_execution_result"
+    execution_results: tuple[Annotated[ToolResultEvent | ToolErrorEvent, Field(discriminator="type")], ...]
+
+
 class TurnStarted(Event):
     """A turn of the loop began.
 
@@ -346,6 +397,9 @@ AnyEvent = Annotated[
     | CompactionSummary
     | ObserverAlert
     | HaltEvent
+    | ConversationResumed
+    | UserConfirmResultEvent
+    | ExternalExecutionResultEvent
     | TurnStarted
     | TurnCompleted
     | UsageEvent

@@ -89,6 +89,11 @@ class BudgetPolicy(DecidingPolicy):
         self._compactors = _compactors(compact)
 
     @property
+    def compacts(self) -> bool:
+        """Whether it makes texts shorter, and does not only leave them out."""
+        return self._compactors is not None
+
+    @property
     def max_tokens(self) -> int:
         """The most tokens that the rendered prompt may take."""
         return self.window - self.output_reserve

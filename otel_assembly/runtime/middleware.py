@@ -17,7 +17,7 @@ from otel_assembly._internal.arguments import instance, several
 from otel_assembly.errors import AssemblyError, ConfigurationError, MiddlewareError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
     #: What a layer calls to have the rest done; it may name what it changes, and leave out what it does not.
     NextHandler: TypeAlias = Callable[..., Any]
@@ -34,6 +34,7 @@ HOOKS: Final = (
     "on_compress_context",
     "on_system_prompt",
 )
+_RAISED: Final = "raised {}; its own error is the cause of this one"
 _NO_RESULT: Final = "gave no result: call next_handler() and {}, or give a result of its own"
 
 
@@ -88,7 +89,7 @@ class MiddlewareBase:
     def on_reply(
         self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler
     ) -> AsyncGenerator[Any, None]:
-        """Wraps a whole reply. `input_kwargs`: ``inputs``, ``structured_schema``. Yields events; the last is the answer."""
+        """Wraps a whole reply. `input_kwargs`: ``inputs``, ``structured_schema``. Yields events, last the answer."""
         raise self._missing("on_reply")
 
     def on_reasoning(
@@ -193,13 +194,17 @@ class Onion:
         return bool(self._layers)
 
     def events(
-        self, agent: Any, step: Callable[..., AsyncIterator[Any]], given: dict[str, Any]
-    ) -> AsyncIterator[Any]:
+        self, agent: Any, step: Callable[..., AsyncGenerator[Any, None]], given: dict[str, Any]
+    ) -> AsyncGenerator[Any, None]:
         """What a step yields that yields events, through all layers."""
+        if not self._layers:
+            return step(**given)
         return _Pass(self._layers, self._hook, agent, step, self._is_result).events(0, given)
 
     async def run(self, agent: Any, step: Callable[..., Awaitable[Any]], given: dict[str, Any]) -> Any:
         """What a step gives, through all layers."""
+        if not self._layers:
+            return await step(**given)
         return await _Pass(self._layers, self._hook, agent, step, self._is_result).run(0, given)
 
 
@@ -232,7 +237,9 @@ class _Pass:
         except Exception as error:
             if self._passed_through(error):
                 raise
-            raise self._fault(layer, f"raised {type(error).__name__}; its own error is the cause of this one") from error
+            raise self._fault(
+                layer, f"raised {type(error).__name__}; its own error is the cause of this one"
+            ) from error
         if result is None and self.hook != "on_compress_context":
             raise self._fault(layer, _NO_RESULT.format("return what it gives"))
         return result
@@ -260,7 +267,9 @@ class _Pass:
         except Exception as error:
             if self._passed_through(error):
                 raise
-            raise self._fault(layer, f"raised {type(error).__name__}; its own error is the cause of this one") from error
+            raise self._fault(
+                layer, f"raised {type(error).__name__}; its own error is the cause of this one"
+            ) from error
         if not gave:
             raise self._fault(layer, _NO_RESULT.format("yield what it yields"))
 

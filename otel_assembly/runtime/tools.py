@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic_core import PydanticSerializationError
 
+from otel_assembly.context import Context
 from otel_assembly.errors import ConfigurationError, ToolError
 
 if TYPE_CHECKING:
@@ -37,7 +38,16 @@ class Tool:
             providers take.
     """
 
-    __slots__ = ("_arguments", "description", "function", "name", "needs_approval", "parameters", "timeout")
+    __slots__ = (
+        "_arguments",
+        "_context_name",
+        "description",
+        "function",
+        "name",
+        "needs_approval",
+        "parameters",
+        "timeout",
+    )
 
     def __init__(
         self,
@@ -54,15 +64,18 @@ class Tool:
         if function is None and (name is None or parameters is None):
             raise ConfigurationError("a tool that somebody else runs needs a name and parameters")
         self.function = function
-        self.name = name or getattr(function, "__name__", type(function).__name__)
+        self.name = name or str(getattr(function, "__name__", type(function).__name__))
         if not self.name.replace("-", "_").isidentifier() or not self.name.isascii():
             raise ConfigurationError(
                 f"{self.name!r} is no name of a tool: providers take letters, digits, '_' and '-'; give Tool(…, name=…)"
             )
         if timeout is not None and not timeout > 0:
             raise ConfigurationError(f"the timeout of tool {self.name!r} must be above 0 s, not {timeout}")
-        self.description = description if description is not None else inspect.getdoc(function) or "" if function else ""
-        self._arguments = _arguments_of(function, self.name) if function is not None and parameters is None else None
+        self.description = description or (inspect.getdoc(function) if function is not None else None) or ""
+        self._arguments: type[BaseModel] | None = None
+        self._context_name = ""
+        if function is not None and parameters is None:
+            self._arguments, self._context_name = _arguments_of(function, self.name)
         self.parameters = dict(parameters) if parameters is not None else _schema(self._arguments, self.name)
         self.needs_approval = needs_approval
         self.timeout = timeout
@@ -93,11 +106,12 @@ class Tool:
         fields = type(given).model_fields
         return {str(fields[field].alias): getattr(given, field) for field in given.model_fields_set}
 
-    async def run(self, arguments: Mapping[str, Any], before: Callable[[], None]) -> str:
+    async def run(self, arguments: Mapping[str, Any], context: Context, before: Callable[[], None]) -> str:
         """Call it, and give what the model reads of what it returns.
 
         Args:
             arguments: By name.
+            context: What an argument of this type is given; the model is not shown that argument.
             before: Called where the tool runs, just before it does; what it raises keeps the tool from running.
 
         Raises:
@@ -106,6 +120,7 @@ class Tool:
         function = self.function
         if function is None:
             raise ToolError(self.name, "is run by somebody else; give its result to the agent")
+        arguments = {**arguments, self._context_name: context} if self._context_name else arguments
         if is_async(function):
             before()
             returned = await function(**arguments)
@@ -157,25 +172,30 @@ def tools_by_name(tools: Iterable[Any]) -> dict[str, Tool]:
     return found
 
 
-def _arguments_of(function: Callable[..., Any], name: str) -> type[BaseModel]:
+def _arguments_of(function: Callable[..., Any], name: str) -> tuple[type[BaseModel], str]:
+    """The arguments that a model names, and the one that is given the `Context`, if there is one."""
+    context_name = ""
     try:
         signature = inspect.signature(function)
         hints = get_type_hints(
             function if inspect.isroutine(function) else type(function).__call__, include_extras=True
         )
     except (TypeError, ValueError, NameError) as error:
-        raise ConfigurationError(f"the signature of tool {name!r} cannot be read: {error}; give its parameters") from error
+        raise ConfigurationError(f"tool {name!r}: its signature cannot be read ({error}); give parameters") from error
     fields: dict[str, Any] = {}
     for index, parameter in enumerate(signature.parameters.values()):
         if parameter.kind not in _NAMED:
             raise ConfigurationError(
                 f"tool {name!r} takes '{parameter}', which no model can name; give every argument a name"
             )
+        if hints.get(parameter.name) is Context:
+            context_name = parameter.name
+            continue
         default = ... if parameter.default is parameter.empty else parameter.default
         # A model keeps names for itself (``copy``, ``_own``) that an argument may have.
         fields[f"argument_{index}"] = (hints.get(parameter.name, Any), Field(default, alias=parameter.name))
     try:
-        return create_model(name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields)
+        return create_model(name, __config__=ConfigDict(extra="forbid"), **fields), context_name
     except Exception as error:
         raise ConfigurationError(f"the arguments of tool {name!r} have no JSON schema: {error}") from error
 

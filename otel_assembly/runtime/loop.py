@@ -1,0 +1,436 @@
+"""The rounds of an `Agent`: what it asks the model, which tools run, and what keeps them from running."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from contextlib import aclosing, nullcontext
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+from otel_assembly._internal.current_recorder import DEFAULT
+from otel_assembly.errors import (
+    ConfigurationError,
+    ContextOverflowError,
+    HaltedError,
+    SessionError,
+    ToolError,
+    is_failure,
+)
+from otel_assembly.events import (
+    ExternalExecutionResultEvent,
+    ModelResponse,
+    ToolCallEvent,
+    ToolErrorEvent,
+    ToolResultEvent,
+    TurnCompleted,
+    TurnStarted,
+)
+from otel_assembly.runtime.assembler_middleware import MODEL_CALL, AssemblerMiddleware, ModelCall
+from otel_assembly.runtime.middleware import Onion, PermissionDecision
+from otel_assembly.runtime.session import inputs_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable, Sequence
+
+    from otel_assembly.events import Event
+    from otel_assembly.runtime.model_client import ModelClient
+    from otel_assembly.runtime.session import Session
+    from otel_assembly.runtime.tools import Tool
+
+Result: TypeAlias = ToolResultEvent | ToolErrorEvent
+
+
+class Agent(Protocol):
+    """What the rounds ask of the agent whose they are; its hooks are given the whole of it."""
+
+    name: str
+    system_prompt: str
+    model: ModelClient
+    tools: dict[str, Tool]
+    max_rounds: int
+    compress_at: float
+    tool_timeout: float
+
+
+_CANCELLED: Final = "not run to its end: the ask was cancelled"
+_PASSED_OVER: Final = "not run: nobody has confirmed it, and the conversation went on"
+_ALLOWED: Final = PermissionDecision("allow")
+
+
+def _is_response(event: Any) -> bool:
+    return isinstance(event, ModelResponse)
+
+
+def _is_result(event: Any) -> bool:
+    return isinstance(event, ToolResultEvent | ToolErrorEvent)
+
+
+class Loop:
+    """What an agent does, with its middlewares around each step.
+
+    Args:
+        middlewares: The first is the outermost.
+    """
+
+    def __init__(self, middlewares: Sequence[Any]) -> None:
+        self._replying = Onion(middlewares, "on_reply", is_result=_is_response)
+        self._reasoning = Onion(middlewares, "on_reasoning", is_result=_is_response)
+        self._acting = Onion(middlewares, "on_acting", is_result=_is_result)
+        self._permitting = Onion(middlewares, "on_check_permission")
+        self._calling = Onion(middlewares, "on_model_call")
+        self._compressing = Onion(middlewares, "on_compress_context")
+        self._prompting = [one for one in middlewares if one.is_implemented("on_system_prompt")]
+        chains = [one.assembler for one in middlewares if isinstance(one, AssemblerMiddleware)]
+        self._compacting: list[Any] = [
+            policy for chain in chains for policy in chain.policies if getattr(policy, "compacts", False)
+        ]
+
+    async def reply(self, agent: Agent, session: Session, inputs: Any, schema: Any) -> AsyncGenerator[Event, None]:
+        """Answer what was asked; yields events, the answer last."""
+        session.guard.check()
+        async with session.asking:
+
+            def step(inputs: Any, structured_schema: Any = None) -> AsyncGenerator[Event, None]:
+                return _as_one_run(agent, session, self._turn(agent, session, inputs))
+
+            given = {"inputs": inputs, "structured_schema": schema}
+            async with aclosing(self._replying.events(agent, step, given)) as events:
+                async for event in events:
+                    yield event
+
+    async def _turn(self, agent: Agent, session: Session, inputs: Any) -> AsyncGenerator[Event, None]:
+        taken, calls = _take(session, inputs)
+        await session.stream.send(TurnStarted(turn=session.turns))
+        session.turns += 1
+        try:
+            for event in taken:
+                await session.stream.send(event)
+            async with aclosing(self._rounds(agent, session, calls)) as events:
+                async for event in events:
+                    yield event
+        except HaltedError as halted:
+            yield ModelResponse(content=f"HALTED: {halted.reason}")
+        await session.stream.send(TurnCompleted(turn=session.turns - 1))
+
+    async def _rounds(
+        self, agent: Agent, session: Session, calls: Sequence[ToolCallEvent]
+    ) -> AsyncGenerator[Event, None]:
+        for _ in range(agent.max_rounds):
+            if calls:
+                async with aclosing(self._act(agent, session, calls)) as events:
+                    async for event in events:
+                        yield event
+            session.guard.check()
+            if session.pending:
+                yield ModelResponse(tool_calls=tuple(session.pending.values()))
+                return
+            await self.compress(agent, session)
+            response: ModelResponse | None = None
+            given = {"tool_choice": None}
+
+            def step(tool_choice: str | None = None) -> AsyncGenerator[Event, None]:
+                return self._reason(agent, session, tool_choice)
+
+            async with aclosing(self._reasoning.events(agent, step, given)) as reasoned:
+                async for event in reasoned:
+                    if isinstance(event, ModelResponse):
+                        response = event
+                    else:
+                        yield event
+            if response is None:
+                raise SessionError(f"the model {agent.model.model!r} of agent {agent.name!r} gave no response")
+            response, calls, refused = await self._permit_all(agent, session, _with_ids_of_their_own(response))
+            await session.stream.send(response)
+            yield response
+            for error in refused:
+                await session.stream.send(error)
+                yield error
+            session.pending.update({call.id: call for call in response.tool_calls if call.awaiting_approval})
+            if not response.tool_calls:
+                session.guard.check()
+                return
+        yield ModelResponse(content=f"STOPPED: no answer after {agent.max_rounds} calls of the model")
+
+    async def _reason(self, agent: Agent, session: Session, tool_choice: str | None) -> AsyncGenerator[Event, None]:
+        call = ModelCall(session.context, [await self._prompt(agent)])
+        given = {
+            "current_model": agent.model,
+            "messages": session.history,
+            "tools": list(session.context.tools),
+            "tool_choice": tool_choice,
+        }
+
+        async def step(current_model: ModelClient, messages: Any, tools: Any = (), tool_choice: Any = None) -> Any:
+            session.guard.check()
+            return await current_model(call.prompts, messages, tools=tools, tool_choice=tool_choice)
+
+        token = MODEL_CALL.set(call)
+        try:
+            answer = await self._calling.run(agent, step, given)
+        finally:
+            MODEL_CALL.reset(token)
+        if isinstance(answer, ModelResponse):
+            yield answer
+            return
+        if not hasattr(answer, "__aiter__"):
+            raise ConfigurationError(
+                f"{type(agent.model).__name__} returned a {type(answer).__name__}; a model client returns a "
+                "ModelResponse, or an async iterator that ends with one"
+            )
+        try:
+            async for part in answer:
+                yield part
+        finally:
+            close = getattr(answer, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def _prompt(self, agent: Agent) -> str:
+        prompt = agent.system_prompt
+        for one in self._prompting:
+            prompt = await one.on_system_prompt(agent, prompt)
+        return prompt
+
+    async def compress(
+        self, agent: Agent, session: Session, context_config: Any = None, instructions: Any = None
+    ) -> None:
+        """Have what compacts run before it has to."""
+        if not self._compressing:
+            await self._compress(agent, session)
+            return
+
+        async def step(context_config: Any = None, instructions: Any = None) -> None:
+            await self._compress(agent, session)
+
+        given = {"context_config": context_config, "instructions": instructions}
+        await self._compressing.run(agent, step, given)
+
+    async def _compress(self, agent: Agent, session: Session) -> None:
+        if not self._compacting or not session.history:
+            return
+        prompt = await self._prompt(agent)
+        context = copy.copy(session.context)
+        context.budget_ratio = min(context.budget_ratio, agent.compress_at)
+        for policy in self._compacting:
+            try:
+                outcome = await policy.decide([prompt], session.history.view(), context)
+            except ContextOverflowError:
+                continue  # the assembly says so, with all that stands in front of the policy
+            if outcome.compactions:
+                session.context.budget_ratio = context.budget_ratio
+
+    async def _permit_all(
+        self, agent: Agent, session: Session, response: ModelResponse
+    ) -> tuple[ModelResponse, list[ToolCallEvent], list[ToolErrorEvent]]:
+        """The response with the calls that wait, the calls that may run, and errors for those that may not."""
+        shown: list[ToolCallEvent] = []
+        allowed: list[ToolCallEvent] = []
+        refused: list[ToolErrorEvent] = []
+        try:
+            for call in response.tool_calls:
+                decision = await self._permit(agent, call)
+                waits = decision.behavior in {"ask", "external"}
+                shown.append(call.model_copy(update={"awaiting_approval": True}) if waits else call)
+                if decision.behavior == "deny":
+                    refused.append(_error(call, f"not run: {decision.message or 'it is not allowed'}"))
+                elif not waits:
+                    allowed.append(_with_input(call, decision))
+        except BaseException:
+            _write_down(session, [response, *(_error(call, _CANCELLED) for call in response.tool_calls)])
+            raise
+        return response.model_copy(update={"tool_calls": tuple(shown)}), allowed, refused
+
+    async def _permit(self, agent: Agent, call: ToolCallEvent) -> PermissionDecision:
+        tool = agent.tools.get(call.name)
+        if tool is None:
+            return _ALLOWED  # its run is an error that says so
+        if not self._permitting:
+            return _decision(tool)
+        try:
+            given = {"tool_call": call, "tool": tool, "tool_input": tool.read(call.arguments)}
+        except ToolError:
+            return _ALLOWED
+
+        async def step(tool_call: ToolCallEvent, tool: Tool, tool_input: Any = None) -> PermissionDecision:
+            return _decision(tool)
+
+        decision: PermissionDecision = await self._permitting.run(agent, step, given)
+        return decision
+
+    async def _act(self, agent: Agent, session: Session, calls: Sequence[ToolCallEvent]) -> AsyncGenerator[Event, None]:
+        """Run calls at once; yields what they yield, and their results as they come."""
+        events: asyncio.Queue[Event | Exception] = asyncio.Queue()
+        recorded: set[str] = set()
+        tasks = [asyncio.create_task(self._run_call(agent, session, call, events, recorded)) for call in calls]
+        waiting, failed = len(calls), None
+        try:
+            while waiting:
+                event = await events.get()
+                if isinstance(event, Exception):
+                    failed = failed or event
+                    continue
+                waiting -= _is_result(event)
+                yield event
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            _write_down(session, [_error(call, _CANCELLED) for call in calls if call.id not in recorded])
+        if failed is not None:
+            raise failed
+
+    async def _run_call(
+        self,
+        agent: Agent,
+        session: Session,
+        call: ToolCallEvent,
+        events: asyncio.Queue[Event | Exception],
+        recorded: set[str],
+    ) -> None:
+        result: Result = _error(call, "gave no result")
+        try:
+
+            async def step(tool_call: ToolCallEvent) -> AsyncGenerator[Event, None]:
+                yield await _result(agent, session, tool_call)
+
+            async for event in self._acting.events(agent, step, {"tool_call": call}):
+                if isinstance(event, ToolResultEvent | ToolErrorEvent):
+                    result = event
+                else:
+                    events.put_nowait(event)
+        except Exception as error:  # noqa: BLE001  # raised to whoever asks, once the other calls are over
+            # A middleware's: what a tool raises is its result. The model is told, so that the session can go on.
+            events.put_nowait(error)
+            result = _error(call, f"not run to its end: {type(error).__name__}")
+        if result.parent_id != call.id:
+            result = result.model_copy(update={"parent_id": call.id})
+        recorded.add(call.id)
+        await session.stream.send(result)
+        events.put_nowait(result)
+
+
+async def _result(agent: Agent, session: Session, call: ToolCallEvent) -> Result:
+    """What one call comes to; whatever goes wrong in the tool, the model reads."""
+    tool, guard = agent.tools.get(call.name), session.guard
+    try:
+        guard.check()
+        if tool is None:
+            known = f"the tools are {', '.join(agent.tools)}" if agent.tools else "there are no tools"
+            raise ToolError(call.name, f"is not known; {known}")
+        arguments = tool.read(call.arguments)
+        seconds = tool.timeout or agent.tool_timeout
+        try:
+            async with asyncio.timeout(seconds) as deadline:
+                text = await tool.run(arguments, session.context, guard.check)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            raise ToolError(call.name, f"took more than {seconds:g} s") from None
+    except HaltedError as halted:
+        return _error(call, f"not run: {halted}")
+    except ToolError as error:
+        return _error(call, str(error))
+    except Exception as error:  # noqa: BLE001  # what a tool raises is its result
+        return _error(call, f"{type(error).__name__}: {error}")
+    return ToolResultEvent(parent_id=call.id, name=call.name, content=text)
+
+
+async def _as_one_run(agent: Agent, session: Session, turn: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+    """A turn as one run in telemetry: a span is opened where the caller has none.
+
+    Its context is current while the turn works, and never while somebody reads what it yields.
+    """
+    begin = getattr(DEFAULT.recorder, "begin_run", None)
+    opened = begin(agent.name, conversation_id=session.context.conversation_id) if begin is not None else None
+    error: BaseException | None = None
+    try:
+        async with aclosing(turn):
+            while True:
+                with nullcontext() if opened is None else opened.current():
+                    try:
+                        event = await anext(turn)
+                    except StopAsyncIteration:
+                        return
+                yield event
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        if opened is not None:
+            opened.end(error if error is not None and is_failure(error) else None)
+
+
+def _take(session: Session, inputs: Any) -> tuple[list[Event], list[ToolCallEvent]]:
+    """What somebody gave: the events that it puts on the stream, and the calls that may run now.
+
+    Raises:
+        SessionError: It does not fit what the session waits for.
+    """
+    given = inputs_of(inputs)
+    pending = session.pending
+    if isinstance(given, list):
+        passed_over = [_error(call, _PASSED_OVER) for call in pending.values()]
+        pending.clear()
+        return [*passed_over, *given], []
+    if given is None:
+        if pending:
+            raise SessionError(f"calls wait for somebody ({', '.join(pending)}): give what became of them, or ask anew")
+        if not session.history:
+            raise SessionError("there is nothing to answer yet; ask something")
+        return [], []
+    if isinstance(given, ExternalExecutionResultEvent):
+        _check_ids(session, [result.parent_id for result in given.execution_results])
+        session.answered(given.execution_results)
+        return [given, *given.execution_results], []
+    _check_ids(session, [one.tool_call.id for one in given.confirm_results])
+    refused = [
+        _error(one.tool_call, f"not run: {one.message or 'it was not confirmed'}")
+        for one in given.confirm_results
+        if not one.confirmed
+    ]
+    for one in given.confirm_results:
+        del pending[one.tool_call.id]
+    confirmed = [one.tool_call for one in given.confirm_results if one.confirmed]
+    return [given, *refused], confirmed
+
+
+def _check_ids(session: Session, ids: Sequence[str]) -> None:
+    unknown = [one for one in ids if one not in session.pending]
+    if unknown or len(set(ids)) < len(ids):
+        waiting = f"the calls that wait are {', '.join(session.pending)}" if session.pending else "no call waits"
+        raise SessionError(f"{', '.join(unknown) or 'one call twice'}: {waiting}")
+
+
+def _decision(tool: Tool) -> PermissionDecision:
+    if tool.external:
+        return PermissionDecision("external")
+    return PermissionDecision("ask") if tool.needs_approval else _ALLOWED
+
+
+def _with_input(call: ToolCallEvent, decision: PermissionDecision) -> ToolCallEvent:
+    if decision.updated_input is None:
+        return call
+    return call.model_copy(update={"arguments": json.dumps(dict(decision.updated_input), default=str)})
+
+
+def _with_ids_of_their_own(response: ModelResponse) -> ModelResponse:
+    """The response with no two calls of one id: a result could not say which it answers."""
+    seen: dict[str, int] = {}
+    calls = []
+    for call in response.tool_calls:
+        seen[call.id] = seen.get(call.id, 0) + 1
+        calls.append(call if seen[call.id] == 1 else call.model_copy(update={"id": f"{call.id}-{seen[call.id]}"}))
+    if len(seen) == len(calls):
+        return response
+    return response.model_copy(update={"tool_calls": tuple(calls)})
+
+
+def _error(call: ToolCallEvent, error: str) -> ToolErrorEvent:
+    return ToolErrorEvent(parent_id=call.id, name=call.name, error=error)
+
+
+def _write_down(session: Session, events: Iterable[Event]) -> None:
+    """Put events into the history at once, where nothing can be awaited any more."""
+    for event in events:
+        session.history.append(event)

@@ -1,0 +1,229 @@
+"""`Session`: one conversation of an agent, with all that outlives a reply."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import ValidationError
+
+from otel_assembly.context import Context
+from otel_assembly.conversation import alert_facts
+from otel_assembly.errors import SessionError
+from otel_assembly.events import (
+    ConversationResumed,
+    Event,
+    ExternalExecutionResultEvent,
+    HaltEvent,
+    ModelRequest,
+    ModelResponse,
+    ObserverAlert,
+    ToolCallEvent,
+    ToolErrorEvent,
+    ToolResultEvent,
+    ToolResultsEvent,
+    TurnStarted,
+    UserConfirmResultEvent,
+    event_from_json,
+    event_to_json,
+)
+from otel_assembly.history.history import History
+from otel_assembly.runtime.observers import attach
+from otel_assembly.runtime.stream import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from otel_assembly.conversation import HaltGuard
+    from otel_assembly.runtime.observers import Observer
+
+_FORMAT: Final = "otel-assembly session"
+_VERSION: Final = 1
+
+
+class Session:
+    """One conversation of an agent: its history, its stream, its halt, and the tool calls that wait for somebody.
+
+    An `Agent` makes it. What stands in `history` is what was said, whole; what the model is sent of it is up to the
+    agent's chain.
+
+    Args:
+        agent_name: The agent's name, for telemetry.
+        model: The name of its model.
+        tools: The definitions of its tools.
+        dependencies: What its policies and tools look up, by type.
+        observers: Who watches.
+        conversation_id: The conversation's real id, if it has one.
+        events: What was said before.
+
+    Attributes:
+        history: Everything that was said and done.
+        stream: Where it is sent; subscribe here to see it as it happens.
+        context: What the agent's policies, observers and tools are given.
+        pending: The tool calls that wait for a person, or for somebody who runs them, by their ids.
+        turns: How many asks it has had.
+    """
+
+    def __init__(
+        self,
+        agent_name: str,
+        *,
+        model: str,
+        tools: Sequence[Mapping[str, Any]],
+        dependencies: Mapping[Any, Any],
+        observers: Iterable[Observer],
+        conversation_id: str | None = None,
+        events: Iterable[Event] = (),
+    ) -> None:
+        self.history = History()
+        self.stream = Stream(self.history)
+        self.context = Context(
+            conversation_id=conversation_id,
+            agent_name=agent_name,
+            model=model,
+            tools=tools,
+            dependencies=dependencies,
+            stream=self.stream,
+        )
+        self.pending: dict[str, ToolCallEvent] = {}
+        self.turns = 0
+        #: Held while an ask is answered: two at once would speak into each other.
+        self.asking = asyncio.Lock()
+        self._restore(events)
+        self._attachment = attach(self.stream, observers, self.context)
+
+    @property
+    def guard(self) -> HaltGuard:
+        """Closed while the conversation is halted."""
+        return self.stream.guard
+
+    @property
+    def halt(self) -> HaltEvent | None:
+        """What halted the conversation; None while it goes on."""
+        return self.guard.halt
+
+    async def resume(self, reason: str = "") -> None:
+        """Let a halted conversation go on; the alerts that halted it are not shown again.
+
+        Args:
+            reason: Why, for whoever reads the history.
+
+        Raises:
+            SessionError: It is not halted.
+        """
+        halt = self.guard.reopen()
+        if halt is None:
+            raise SessionError(f"the session of agent {self.context.agent_name!r} is not halted, so nothing is resumed")
+        for alert in (*halt.alerts, *self._alerts()):
+            if alert_facts(alert).fatal:
+                self.stream.conversation.deliveries.dismiss(alert_facts(alert))
+        await self.stream.send(ConversationResumed(halt=halt.id, reason=reason))
+
+    def save(self) -> str:
+        """The session as lines of JSON: what `Agent.load_session` reads, in any process.
+
+        Raises:
+            SessionError: The history holds something that is none of our events.
+        """
+        head = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "agent": self.context.agent_name,
+            "conversation_id": self.context.conversation_id,
+        }
+        lines = [json.dumps(head)]
+        for index, event in enumerate(self.history):
+            if not isinstance(event, Event):
+                raise SessionError(
+                    f"event {index} of the history is a {type(event).__qualname__}, which has no JSON form of ours; "
+                    "only our events can be saved"
+                )
+            lines.append(event_to_json(event))
+        return "\n".join(lines) + "\n"
+
+    def close(self) -> None:
+        """Detach the observers; the history stays readable."""
+        self._attachment.detach()
+
+    def answered(self, results: Iterable[ToolResultEvent | ToolErrorEvent]) -> None:
+        """These calls wait no more."""
+        for result in results:
+            self.pending.pop(result.parent_id, None)
+
+    def _alerts(self) -> Iterable[ObserverAlert]:
+        return (event for event in self.history if isinstance(event, ObserverAlert))
+
+    def _restore(self, events: Iterable[Event]) -> None:
+        """Be as the session was that left these events: halted or not, with the same calls waiting."""
+        unseen: list[ObserverAlert] = []
+        halt: HaltEvent | None = None
+        for event in events:
+            self.history.append(event)
+            if isinstance(event, ModelResponse):
+                self.pending.update({call.id: call for call in event.tool_calls if call.awaiting_approval})
+            elif isinstance(event, ToolResultEvent | ToolErrorEvent):
+                self.answered([event])
+            elif isinstance(event, ToolResultsEvent):
+                self.answered(event.results)
+            elif isinstance(event, TurnStarted):
+                self.turns += 1
+            elif isinstance(event, HaltEvent):
+                halt = halt or event
+            elif isinstance(event, ConversationResumed):
+                halt = None
+            if isinstance(event, ObserverAlert):
+                unseen.append(event)
+            elif isinstance(event, ModelResponse | ConversationResumed):
+                # A response that came after an alert is one to a prompt that told of it.
+                for alert in unseen:
+                    self.stream.conversation.deliveries.dismiss(alert_facts(alert))
+                unseen = []
+        self.guard.halt = halt
+
+
+def read_session(text: str) -> tuple[str | None, list[Event]]:
+    """The conversation's id and the events that `Session.save` wrote.
+
+    Raises:
+        SessionError: It is no saved session, or one of a later version; or a line of it is no event. The line is named.
+    """
+    lines = text.removesuffix("\n").split("\n")  # a text in JSON may hold what splitlines() takes for the end of a line
+    try:
+        head = json.loads(lines[0])
+    except ValueError:
+        head = None
+    if not isinstance(head, dict) or head.get("format") != _FORMAT:
+        raise SessionError("line 1: this is no saved session; give what Session.save() returned")
+    if head.get("version") != _VERSION:
+        raise SessionError(
+            f"line 1: the session is of version {head.get('version')!r}, this package reads {_VERSION}; update it"
+        )
+    events: list[Event] = []
+    for number, line in enumerate(lines[1:], 2):
+        try:
+            events.append(event_from_json(line))
+        except ValidationError as error:
+            raise SessionError(
+                f"line {number}: {error.errors()[0]['msg']}; the session is damaged: remove the line, or go back to a "
+                "whole copy"
+            ) from None
+    own = head.get("conversation_id")
+    return own if isinstance(own, str) else None, events
+
+
+def inputs_of(given: Any) -> list[ModelRequest] | UserConfirmResultEvent | ExternalExecutionResultEvent | None:
+    """What somebody gives an agent, in the form that it works with.
+
+    Raises:
+        SessionError: An agent cannot take it.
+    """
+    if given is None or isinstance(given, UserConfirmResultEvent | ExternalExecutionResultEvent):
+        return given
+    several = [given] if isinstance(given, str | ModelRequest) else given
+    if isinstance(several, list | tuple) and several and all(isinstance(one, str | ModelRequest) for one in several):
+        return [ModelRequest(content=one) if isinstance(one, str) else one for one in several]
+    raise SessionError(
+        f"an agent is asked with a text, a ModelRequest, a list of them, a UserConfirmResultEvent or an "
+        f"ExternalExecutionResultEvent, not with a {type(given).__name__}"
+    )
