@@ -83,8 +83,8 @@ class AssemblerMiddleware(MiddlewareBase):
         call = MODEL_CALL.get()
         if call is None:
             raise ConfigurationError(
-                f"AssemblerMiddleware runs in otel_assembly.Agent, not in an agent of {type(agent).__module__}; use the "
-                "plug-in of that framework, in otel_assembly.instrumentation"
+                "AssemblerMiddleware runs in otel_assembly.Agent, not in an agent of "
+                f"{type(agent).__module__}; use the plug-in of that framework, in otel_assembly.instrumentation"
             )
         ratio = call.context.budget_ratio
         try:

@@ -1,0 +1,496 @@
+"""An agent answers, runs tools, waits, is halted and goes on; and nothing that happened is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from otel_assembly import (
+    Agent,
+    BudgetPolicy,
+    ConfigurationError,
+    ConfirmResult,
+    Context,
+    ContextOverflowError,
+    ConversationResumed,
+    ExternalExecutionResultEvent,
+    HaltedError,
+    ModelCallError,
+    ModelContextLengthError,
+    ModelRequest,
+    ModelResponse,
+    ObserverAlert,
+    ResponseChunk,
+    SessionError,
+    SlidingWindowPolicy,
+    TokenBudgetPolicy,
+    Tool,
+    ToolCallEvent,
+    ToolErrorEvent,
+    ToolResultEvent,
+    UserConfirmResultEvent,
+)
+from otel_assembly.testing import ScriptedModel
+
+
+def calls(*named, arguments="{}"):
+    """A response that calls these tools, each with these arguments."""
+    made = (ToolCallEvent(id=f"call-{index}", name=name, arguments=arguments) for index, name in enumerate(named))
+    return ModelResponse(tool_calls=tuple(made))
+
+
+def said(session):
+    """What stands in the history that a model could be sent, in short."""
+    lines = []
+    for event in session.history:
+        if isinstance(event, ModelRequest):
+            lines.append(f"ask {event.content}")
+        elif isinstance(event, ModelResponse):
+            lines.append(
+                f"say {event.content}" if not event.tool_calls else f"call {[c.name for c in event.tool_calls]}"
+            )
+        elif isinstance(event, ToolResultEvent):
+            lines.append(f"result {event.name}: {event.content}")
+        elif isinstance(event, ToolErrorEvent):
+            lines.append(f"error {event.name}: {event.error}")
+    return lines
+
+
+async def test_it_answers_and_remembers():
+    model = ScriptedModel("Hello.", "Ada.")
+    agent = Agent("helper", "Be brief.", model)
+    assert (await agent.ask("I am Ada.")).content == "Hello."
+    assert (await agent.reply("Who am I?")).content == "Ada."
+    assert said(agent.session) == ["ask I am Ada.", "say Hello.", "ask Who am I?", "say Ada."]
+    assert model.received[1].prompts == ("Be brief.",)
+    assert agent.session.turns == 2
+
+
+async def test_tools_run_at_once_and_their_results_go_back():
+    running = asyncio.Barrier(2)
+
+    async def weather(city: str, days: int = 1) -> dict[str, int]:
+        """The weather."""
+        await asyncio.wait_for(running.wait(), 5)
+        return {city: days}
+
+    async def news() -> str:
+        await asyncio.wait_for(running.wait(), 5)
+        return "none"
+
+    response = ModelResponse(
+        tool_calls=(
+            ToolCallEvent(id="a", name="weather", arguments='{"city": "Bonn", "days": 3}'),
+            ToolCallEvent(id="b", name="news"),
+        )
+    )
+    model = ScriptedModel(response, "Sunny.")
+    agent = Agent("helper", "Be brief.", model, [weather, news])
+    assert (await agent.ask("Weather?")).content == "Sunny."
+    assert sorted(said(agent.session)[2:4]) == ["result news: none", 'result weather: {"Bonn":3}']
+    (definition, _) = model.received[0].tools
+    assert definition["function"]["name"] == "weather"
+    assert definition["function"]["description"] == "The weather."
+    assert definition["function"]["parameters"]["properties"] == {
+        "city": {"type": "string"},
+        "days": {"type": "integer", "default": 1},
+    }
+    assert definition["function"]["parameters"]["required"] == ["city"]
+
+
+async def test_a_synchronous_tool_runs_in_a_thread_and_may_ask_for_the_context():
+    seen = []
+
+    def where(context: Context, copy: str = "x") -> str:
+        seen.append((threading.current_thread() is threading.main_thread(), context.agent_name, copy))
+        return "there"
+
+    agent = Agent("helper", "", ScriptedModel(calls("where", arguments='{"copy": "y"}'), "Done."), [where])
+    await agent.ask("Go.")
+    assert seen == [(False, "helper", "y")]
+    assert "context" not in agent.tools["where"].parameters["properties"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "error"),
+    [
+        ("raises", "{}", "ValueError: no such thing"),
+        ("unknown", "{}", "tool 'unknown' is not known; the tools are raises, odd, slow, adds"),
+        ("odd", "{}", "tool 'odd' returned a object, which has no JSON form; return a text"),
+        ("slow", "{}", "tool 'slow' took more than 0.05 s"),
+        ("adds", "{nonsense", "tool 'adds' cannot take these arguments: arguments: Invalid JSON"),
+        ("adds", '{"a": "x"}', "tool 'adds' cannot take these arguments: a: Input should be a valid integer"),
+        ("adds", '{"a": 1, "b": 2}', "tool 'adds' cannot take these arguments: b: Extra inputs are not permitted"),
+        ("adds", "[1]", "tool 'adds' cannot take these arguments: arguments: Input should be an object"),
+    ],
+)
+async def test_what_goes_wrong_in_a_tool_the_model_reads_and_the_agent_goes_on(tool, arguments, error):
+    def raises() -> str:
+        raise ValueError("no such thing")
+
+    def odd() -> object:
+        return object()
+
+    async def slow() -> str:
+        await asyncio.sleep(30)
+        return ""
+
+    def adds(a: int) -> int:
+        return a
+
+    agent = Agent(
+        "helper",
+        "",
+        ScriptedModel(calls(tool, arguments=arguments), "I see."),
+        [raises, odd, Tool(slow, timeout=0.05), adds],
+    )
+    assert (await agent.ask("Go.")).content == "I see."
+    assert said(agent.session)[2].startswith(f"error {tool}: {error}")
+
+
+async def test_two_calls_of_one_id_are_two_calls():
+    def echo(text: str) -> str:
+        return text
+
+    twice = ModelResponse(
+        tool_calls=tuple(ToolCallEvent(id="same", name="echo", arguments=f'{{"text": "{text}"}}') for text in "ab")
+    )
+    model = ScriptedModel(twice, "Done.")
+    agent = Agent("helper", "", model, [echo])
+    await agent.ask("Go.")
+    assert sorted(said(agent.session)[2:4]) == ["result echo: a", "result echo: b"]
+    ids = [
+        call.id for event in model.received[1].events if isinstance(event, ModelResponse) for call in event.tool_calls
+    ]
+    assert len(set(ids)) == 2
+
+
+async def test_a_model_that_never_stops_calling_is_stopped():
+    def more() -> str:
+        return "more"
+
+    agent = Agent("helper", "", ScriptedModel(*[calls("more")] * 3, "At last."), [more], max_rounds=3)
+    assert (await agent.ask("Go.")).content == "STOPPED: no answer after 3 calls of the model"
+    assert (await agent.ask()).content == "At last."
+
+
+async def test_a_streamed_answer_comes_in_pieces_and_is_kept_whole():
+    agent = Agent("helper", "", ScriptedModel(["Hel", "lo."]))
+    got = [event async for event in agent.stream("Hi.")]
+    assert [event.content for event in got if isinstance(event, ResponseChunk)] == ["Hel", "lo."]
+    assert got[-1].content == "Hello."
+    assert said(agent.session) == ["ask Hi.", "say Hello."]
+
+
+async def test_a_provider_that_fails_raises_and_the_next_ask_tries_again():
+    failure = ModelCallError("it is away", provider="acme", model="scripted", status=503, retryable=True)
+    agent = Agent("helper", "", ScriptedModel(failure, "Back."))
+    with pytest.raises(ModelCallError):
+        await agent.ask("Hi.")
+    assert (await agent.ask()).content == "Back."
+    assert said(agent.session) == ["ask Hi.", "say Back."]
+
+
+# Waiting for somebody
+
+
+def transfer(amount: int) -> str:
+    """Send money."""
+    return f"sent {amount}"
+
+
+async def test_a_call_that_needs_approval_waits_and_runs_as_it_was_confirmed():
+    model = ScriptedModel(calls("transfer", arguments='{"amount": 5}'), "Sent.")
+    agent = Agent("bank", "", model, [Tool(transfer, needs_approval=True)])
+    answer = await agent.ask("Send 5.")
+    (waiting,) = answer.tool_calls
+    assert waiting.awaiting_approval
+    assert list(agent.session.pending) == [waiting.id]
+    assert len(model.received) == 1
+    changed = waiting.model_copy(update={"arguments": '{"amount": 4}'})
+    confirmed = UserConfirmResultEvent(confirm_results=(ConfirmResult(tool_call=changed, confirmed=True),))
+    assert (await agent.ask(confirmed)).content == "Sent."
+    assert "result transfer: sent 4" in said(agent.session)
+    assert not agent.session.pending
+
+
+async def test_a_call_that_is_not_confirmed_does_not_run():
+    agent = Agent(
+        "bank",
+        "",
+        ScriptedModel(calls("transfer", arguments='{"amount": 5}'), "Fine."),
+        [Tool(transfer, needs_approval=True)],
+    )
+    (waiting,) = (await agent.ask("Send 5.")).tool_calls
+    refused = ConfirmResult(tool_call=waiting, confirmed=False, message="too much")
+    assert (await agent.ask(UserConfirmResultEvent(confirm_results=(refused,)))).content == "Fine."
+    assert "error transfer: not run: too much" in said(agent.session)
+
+
+async def test_who_asks_anew_while_a_call_waits_has_passed_it_over():
+    model = ScriptedModel(calls("transfer", arguments='{"amount": 5}'), "Never mind.")
+    agent = Agent("bank", "", model, [Tool(transfer, needs_approval=True)])
+    (waiting,) = (await agent.ask("Send 5.")).tool_calls
+    assert (await agent.ask("Forget it.")).content == "Never mind."
+    assert "error transfer: not run: nobody has confirmed it, and the conversation went on" in said(agent.session)
+    late = UserConfirmResultEvent(confirm_results=(ConfirmResult(tool_call=waiting, confirmed=True),))
+    with pytest.raises(SessionError, match="call-0: no call waits"):
+        await agent.ask(late)
+
+
+async def test_a_call_that_somebody_else_runs_waits_for_its_result():
+    external = Tool(None, name="scan", parameters={"type": "object", "properties": {}})
+    agent = Agent("nurse", "", ScriptedModel(calls("scan"), "Healthy."), [external])
+    (waiting,) = (await agent.ask("Scan.")).tool_calls
+    with pytest.raises(SessionError, match="calls wait for somebody"):
+        await agent.ask()
+    done = ExternalExecutionResultEvent(
+        execution_results=(ToolResultEvent(parent_id=waiting.id, name="scan", content="clear"),)
+    )
+    assert (await agent.ask(done)).content == "Healthy."
+    assert "result scan: clear" in said(agent.session)
+
+
+# Halts
+
+
+class Watchdog:
+    """Raises a FATAL alert when it reads a word."""
+
+    name = "watchdog"
+    watches = object
+
+    def __init__(self, word):
+        self.word = word
+
+    async def process(self, event, context):
+        if self.word in str(getattr(event, "content", "")):
+            return ObserverAlert(source="watchdog", severity="fatal", message=f"saw {self.word}")
+        return None
+
+
+async def test_a_halt_ends_the_ask_and_every_later_one_until_it_is_lifted():
+    ran = []
+
+    def work(step: int) -> str:
+        ran.append(step)
+        return "poison" if step == 1 else "fine"
+
+    model = ScriptedModel(calls("work", arguments='{"step": 1}'), "Too late.", "Fresh.")
+    agent = Agent("helper", "Be brief.", model, [work], observers=[Watchdog("poison")])
+    answer = await agent.ask("Go.")
+    assert answer.content == "HALTED: FATAL: saw poison"
+    assert len(model.received) == 1
+    assert not any(line.startswith("say") for line in said(agent.session))
+    with pytest.raises(HaltedError):
+        await agent.ask("Again.")
+    assert agent.session.halt is not None
+    await agent.session.resume("looked at it")
+    assert agent.session.halt is None
+    assert (await agent.ask("Again.")).content == "Too late."
+    assert not any("FATAL" in prompt for prompt in model.received[-1].prompts)
+    assert any(isinstance(event, ConversationResumed) for event in agent.session.history)
+    with pytest.raises(SessionError, match="not halted"):
+        await agent.session.resume()
+
+
+async def test_of_tools_that_wait_for_a_thread_none_starts_after_the_halt():
+    started = []
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(2))
+
+    def work(step: int) -> str:
+        started.append(step)
+        if step == 0:
+            return "poison"
+        time.sleep(0.3)
+        return "done"
+
+    response = ModelResponse(
+        tool_calls=tuple(ToolCallEvent(id=str(n), name="work", arguments=f'{{"step": {n}}}') for n in (0, 1, 2, 3, 4))
+    )
+    agent = Agent("helper", "", ScriptedModel(response), [work], observers=[Watchdog("poison")])
+    answer = await agent.ask("Go.")
+    assert answer.content.startswith("HALTED")
+    lines = said(agent.session)
+    not_run = [line for line in lines if line.startswith("error work: not run: halted")]
+    assert len(started) + len(not_run) == 5
+    assert len(not_run) >= 2
+    assert len([line for line in lines if line.startswith(("result", "error"))]) == 5
+
+
+async def test_fifty_agents_at_once_each_have_their_own_halt():
+    def work() -> str:
+        return "poison"
+
+    halting = [
+        Agent(
+            f"agent-{n}",
+            "",
+            ScriptedModel(calls("work"), "Done."),
+            [work],
+            observers=[Watchdog("poison")] if n % 2 else [],
+        )
+        for n in range(50)
+    ]
+    answers = await asyncio.gather(*(agent.ask("Go.") for agent in halting))
+    assert [answer.content.startswith("HALTED") for answer in answers] == [bool(n % 2) for n in range(50)]
+
+
+# What is cancelled, saved and loaded
+
+
+async def test_what_ran_before_a_cancellation_stays_and_what_did_not_is_an_error():
+    async def quick() -> str:
+        return "quick"
+
+    async def slow() -> str:
+        await asyncio.sleep(60)
+        return ""
+
+    model = ScriptedModel(calls("quick", "slow"), "Going on.")
+    agent = Agent("helper", "", model, [quick, slow])
+    ask = asyncio.ensure_future(agent.ask("Go."))
+    while "result quick: quick" not in said(agent.session):
+        await asyncio.sleep(0.01)
+    ask.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ask
+    assert said(agent.session)[2:] == ["result quick: quick", "error slow: not run to its end: the ask was cancelled"]
+    assert (await agent.ask()).content == "Going on."
+
+
+async def test_who_leaves_a_stream_early_can_ask_again():
+    async def slow() -> str:
+        await asyncio.sleep(60)
+        return ""
+
+    async def quick() -> str:
+        return "quick"
+
+    agent = Agent("helper", "", ScriptedModel(calls("quick", "slow"), "Going on."), [quick, slow])
+    events = agent.stream("Go.")
+    async for event in events:
+        if isinstance(event, ToolResultEvent):
+            break
+    await events.aclose()
+    assert said(agent.session)[-1] == "error slow: not run to its end: the ask was cancelled"
+    assert (await agent.ask()).content == "Going on."
+
+
+async def test_a_session_goes_on_where_it_was_saved():
+    model = ScriptedModel(calls("transfer", arguments='{"amount": 5}'), "Sent.")
+    agent = Agent("bank", "", model, [Tool(transfer, needs_approval=True)])
+    thread = agent.open_session("thread-7")
+    (waiting,) = (await thread.ask("Send 5.")).tool_calls
+    loaded = agent.load_session(thread.session.save())
+    assert loaded.session.context.conversation_id == "thread-7"
+    assert loaded.session.turns == 1
+    confirmed = UserConfirmResultEvent(confirm_results=(ConfirmResult(tool_call=waiting, confirmed=True),))
+    assert (await loaded.ask(confirmed)).content == "Sent."
+    assert said(loaded.session)[-2:] == ["result transfer: sent 5", "say Sent."]
+    assert not agent.session.history
+
+
+async def test_a_halted_session_is_halted_when_it_is_loaded_and_a_resumed_one_is_not():
+    def agent():
+        return Agent("helper", "", ScriptedModel("poison", "Fresh."), observers=[Watchdog("poison")])
+
+    first = agent()
+    assert (await first.ask("Go.")).content.startswith("HALTED")
+    loaded = agent().load_session(first.session.save())
+    with pytest.raises(HaltedError):
+        await loaded.ask("Again.")
+    await loaded.session.resume()
+    again = Agent("helper", "", ScriptedModel("Fresh.")).load_session(loaded.session.save())
+    assert (await again.ask("Again.")).content == "Fresh."
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "line 1: this is no saved session"),
+        ("[1]\n", "line 1: this is no saved session"),
+        ('{"format": "otel-assembly session", "version": 9}\n', "line 1: the session is of version 9"),
+        ('{"format": "otel-assembly session", "version": 1}\n{"type": "model_request"\n', "line 2: "),
+        ('{"format": "otel-assembly session", "version": 1}\n{"type": "model_request"}\n', "line 2: Field required"),
+    ],
+)
+def test_what_is_no_saved_session_is_refused_by_its_line(text, problem):
+    with pytest.raises(SessionError, match=problem):
+        Agent("helper", "", ScriptedModel()).load_session(text)
+
+
+async def test_asks_of_one_session_wait_for_each_other():
+    model = ScriptedModel("One.", "Two.")
+    agent = Agent("helper", "", model)
+    await asyncio.gather(agent.ask("1"), agent.ask("2"))
+    assert said(agent.session) == ["ask 1", "say One.", "ask 2", "say Two."]
+
+
+# The chain
+
+
+async def test_a_chain_bounds_what_is_sent_and_the_conversation_stays_whole():
+    model = ScriptedModel("One.", "Two.", "Three.")
+    agent = Agent("helper", "Be brief.", model, assembly=[SlidingWindowPolicy(1)])
+    for text in "123":
+        await agent.ask(text)
+    assert [event.content for event in model.received[2].events] == ["3"]
+    assert len(said(agent.session)) == 6
+
+
+async def test_a_prompt_that_cannot_fit_is_an_error_and_nothing_is_sent():
+    model = ScriptedModel("Never.")
+    agent = Agent("helper", "Be brief. " * 50, model, assembly=[TokenBudgetPolicy(20)])
+    with pytest.raises(ContextOverflowError):
+        await agent.ask("Hi.")
+    assert not model.received
+
+
+async def test_a_prompt_that_the_provider_finds_too_long_is_assembled_once_more_with_less():
+    refused = ModelContextLengthError(provider="acme", model="scripted", window=100, tokens=120)
+    history = [f"Line {n} of what was said before, at some length." for n in range(30)]
+    model = ScriptedModel(*["Yes."] * 30, refused, "Better.")
+    agent = Agent("helper", "Be brief.", model, assembly=[TokenBudgetPolicy(200)])
+    for line in history:
+        await agent.ask(line)
+    assert (await agent.ask("And now?")).content == "Better."
+    assert len(model.received[-1].events) < len(model.received[-2].events)
+
+
+async def test_a_prompt_that_is_refused_twice_is_the_providers_error():
+    refused = ModelContextLengthError(provider="acme", model="scripted", window=100, tokens=120)
+    agent = Agent("helper", "", ScriptedModel(refused, refused, "Never."), assembly=[BudgetPolicy(500, 10)])
+    with pytest.raises(ModelContextLengthError):
+        await agent.ask("Hi.")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"model": object()},
+        {"tools": [3]},
+        {"tools": [transfer, transfer]},
+        {"tools": [lambda *all_of_them: 1]},
+        {"max_rounds": 0},
+        {"compress_at": 0},
+        {"tool_timeout": 0},
+        {"middlewares": [object()]},
+        {"observers": [object()]},
+    ],
+)
+def test_what_cannot_work_is_refused_when_the_agent_is_made(wrong):
+    settings = {"model": ScriptedModel(), **wrong}
+    with pytest.raises(ConfigurationError):
+        Agent("helper", "Be brief.", **settings)
+
+
+@pytest.mark.parametrize("inputs", [3, [], ["a", 3], {"role": "user"}])
+async def test_what_is_no_question_is_refused(inputs):
+    with pytest.raises(SessionError, match="an agent is asked with"):
+        await Agent("helper", "", ScriptedModel("Hi.")).ask(inputs)
