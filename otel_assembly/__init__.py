@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         PolicyContractError,
         PolicyError,
         PolicyFailedError,
+        RenderError,
         SessionError,
         SourceFailedError,
         TokenizerError,
@@ -127,7 +128,17 @@ if TYPE_CHECKING:
         WorkingMemoryPolicy,
         validate_order,
     )
-    from otel_assembly.runtime import BudgetMonitor, LoopDetector, ModelClient, Observer, Stream, TokenMonitor, attach
+    from otel_assembly.runtime import (
+        BudgetMonitor,
+        LoopDetector,
+        ModelClient,
+        Observer,
+        Stream,
+        TokenMonitor,
+        attach,
+        to_anthropic,
+        to_openai,
+    )
     from otel_assembly.runtime.agent import Agent
     from otel_assembly.runtime.assembler_middleware import AssemblerMiddleware
     from otel_assembly.runtime.middleware import MiddlewareBase, PermissionDecision
@@ -238,6 +249,7 @@ __all__ = [
     "Proposal",
     "QueuedWriteGate",
     "Recall",
+    "RenderError",
     "ResponseChunk",
     "Retained",
     "RetentionOutcome",
@@ -291,6 +303,8 @@ __all__ = [
     "invoke_agent",
     "on_halt",
     "order_for_attention_and_cache",
+    "to_anthropic",
+    "to_openai",
     "uninstrument",
     "validate_order",
 ]
@@ -318,9 +332,9 @@ _NAMES: Final = {
     "decision": "Decision DecisionOutcome DecisionReason Outcome Overflow OverflowCause Verdict",
     "errors": (
         "AssemblyError CompactionError ConfigurationError ContextOverflowError DescribeError HaltedError "
-        "KnowledgeError KnowledgePathError KnowledgeStoreError MiddlewareError ModelCallError ModelContextLengthError "
-        "PolicyContractError PolicyError PolicyFailedError SessionError SourceFailedError TokenizerError ToolError "
-        "TranscriptError UnknownNameError"
+        "KnowledgeError KnowledgePathError KnowledgeStoreError MiddlewareError ModelCallError "
+        "ModelContextLengthError PolicyContractError PolicyError PolicyFailedError RenderError SessionError "
+        "SourceFailedError TokenizerError ToolError TranscriptError UnknownNameError"
     ),
     "events": (
         "AggregationCompleted AggregationFailed AssemblyCompleted CompactionSummary ConfirmResult "
@@ -342,7 +356,7 @@ _NAMES: Final = {
         "AlertPolicy AssemblyPolicy BudgetPolicy ConversationPolicy DecidingPolicy EpisodicMemoryPolicy "
         "HeadAndTailPolicy PolicyLimit SlidingWindowPolicy TokenBudgetPolicy WorkingMemoryPolicy validate_order"
     ),
-    "runtime": "BudgetMonitor LoopDetector ModelClient Observer Stream TokenMonitor attach",
+    "runtime": "BudgetMonitor LoopDetector ModelClient Observer Stream TokenMonitor attach to_anthropic to_openai",
     "runtime.agent": "Agent",
     "runtime.assembler_middleware": "AssemblerMiddleware",
     "runtime.middleware": "MiddlewareBase PermissionDecision",
@@ -351,8 +365,8 @@ _NAMES: Final = {
     "telemetry": "configure invoke_agent",
     "telemetry.recorder": "OpenTelemetryRecorder",
     "tokens": (
-        "CalibratedCounter CharacterCounter FastTiktokenCounter MessageFraming TiktokenCounter TokenCounter TokenMeter "
-        "counter_for"
+        "CalibratedCounter CharacterCounter FastTiktokenCounter MessageFraming TiktokenCounter TokenCounter "
+        "TokenMeter counter_for"
     ),
 }
 _MODULES: Final = _homes(_NAMES)

@@ -6,6 +6,7 @@
     ├── ConfigurationError (ValueError)      a limit, a chain or a config that cannot work
     │   └── UnknownNameError                 a policy, parameter or model nobody knows; names the nearest one
     ├── DescribeError (TypeError)            an event that no describe() row covers, or that its row cannot read
+    ├── RenderError (TypeError)              an event that a provider's messages have no form for
     ├── TranscriptError (ValueError)         a recorded conversation that cannot be read; names file and line
     ├── TokenizerError                       no tokenizer to count with, or a vocabulary that is not what it claims
     ├── PolicyError                          names the policy
@@ -93,6 +94,27 @@ class DescribeError(AssemblyError, TypeError):
             at = at.tb_next
         where = f" ({at.tb_frame.f_globals.get('__name__', '?')}, line {at.tb_lineno})" if at is not None else ""
         return cls(event_type, f"its row raised {type(error).__name__}{where}")
+
+
+class RenderError(AssemblyError, TypeError):
+    """An event that cannot be rendered as a message of a provider.
+
+    Attributes:
+        event_type: Its type.
+        provider: The provider's form.
+        problem: What has no form there. Nothing that the event says is in it.
+        index: Where it stands among the events.
+    """
+
+    def __init__(self, event_type: type, provider: str, problem: str, index: int, mend: str) -> None:
+        self.event_type = event_type
+        self.provider = provider
+        self.problem = problem
+        self.index = index
+        super().__init__(
+            f"cannot render event {index}, a {event_type.__module__}.{event_type.__qualname__}, "
+            f"as {provider} messages: {problem}; {mend}"
+        )
 
 
 class TranscriptError(AssemblyError, ValueError):

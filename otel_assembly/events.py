@@ -16,7 +16,7 @@ from pydantic_core import PydanticSerializationError
 
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, describe
-from otel_assembly.messages.replacements import result_texts, shortened, summary_like
+from otel_assembly.messages.replacements import result_texts, shortened, summary_like, summary_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -517,7 +517,7 @@ def _(event: ToolResultsEvent) -> EventFacts:
 
 @describe.register
 def _(event: CompactionSummary) -> EventFacts:
-    return EventFacts(EventKind.SUMMARY, event.summary, **_named(event))
+    return EventFacts(EventKind.SUMMARY, summary_text(event.summary), **_named(event))
 
 
 @describe.register

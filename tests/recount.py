@@ -69,7 +69,7 @@ def read(event) -> Read:
         said = [getattr(one, "content", None) or getattr(one, "error", "") for one in event.results]
         return Read("result", said, closes=[one.parent_id for one in event.results], restates=True)
     if isinstance(event, CompactionSummary):
-        return Read("summary", [event.summary])
+        return Read("summary", [f"[Earlier messages, summarised: details may be missing]\n{event.summary}"])
     return Read("aside")
 
 

@@ -125,6 +125,14 @@ class Pairing:
         self.links.append(links if links < 0xFFFF else 0xFFFF)
         return flags
 
+    def answered_by(self, facts: EventFacts) -> list[int]:
+        """The items that asked for what an item answers that may come next: one for each of the calls that it closes.
+
+        −1 where nobody waits for that answer: it restates one, or is an orphan.
+        """
+        waiting = {call: list(self._open.get(call, ())) for call in facts.closes}
+        return [waiting[call].pop() if waiting[call] else -1 for call in facts.closes]
+
     def _call(self, position: int, facts: EventFacts) -> tuple[int, int, int]:
         if facts.restates and all(self._open.get(call) for call in facts.opens):
             asked = {call: self._open[call][-1] for call in facts.opens}

@@ -19,6 +19,7 @@ from opentelemetry.trace import INVALID_SPAN, NoOpTracer, SpanKind, Status, Stat
 
 from otel_assembly._internal.forks import new_lock
 from otel_assembly._internal.slices import LISTED
+from otel_assembly._internal.surrogates import sendable
 from otel_assembly._version import __version__
 from otel_assembly.decision import OverflowCause
 from otel_assembly.errors import HaltedError, PolicyFailedError, class_name, error_type, is_failure
@@ -54,20 +55,6 @@ NOT_REDACTED: Final = "[redaction failed]"
 HALTED: Final = Status(StatusCode.ERROR, names.STATUS_ASSEMBLY_HALT)
 _FAILED: Final = Status(StatusCode.ERROR, names.STATUS_POLICY_FAILED)
 _CANCELLED: Final = Status(StatusCode.ERROR)
-
-
-def sendable(text: str) -> str:
-    """The text with U+FFFD in the place of each half of a surrogate pair, as cut logs and streams have them.
-
-    Exporters refuse the attribute that holds one, for it has no UTF-8 form, and some of them refuse its whole batch.
-    """
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
 
 
 def sendable_values(attributes: Mapping[str, Any]) -> Attributes:
