@@ -129,10 +129,12 @@ if TYPE_CHECKING:
         validate_order,
     )
     from otel_assembly.runtime import (
+        AnthropicModel,
         BudgetMonitor,
         LoopDetector,
         ModelClient,
         Observer,
+        OpenAIModel,
         Stream,
         TokenMonitor,
         attach,
@@ -164,6 +166,7 @@ __all__ = [
     "AggregationFailed",
     "AlertPolicy",
     "Allocation",
+    "AnthropicModel",
     "AssembledContext",
     "Assembler",
     "AssemblerMiddleware",
@@ -235,6 +238,7 @@ __all__ = [
     "ObserverAlert",
     "ObserverCompleted",
     "ObserverStarted",
+    "OpenAIModel",
     "OpenTelemetryRecorder",
     "OrderedPrompt",
     "Outcome",
@@ -356,7 +360,10 @@ _NAMES: Final = {
         "AlertPolicy AssemblyPolicy BudgetPolicy ConversationPolicy DecidingPolicy EpisodicMemoryPolicy "
         "HeadAndTailPolicy PolicyLimit SlidingWindowPolicy TokenBudgetPolicy WorkingMemoryPolicy validate_order"
     ),
-    "runtime": "BudgetMonitor LoopDetector ModelClient Observer Stream TokenMonitor attach to_anthropic to_openai",
+    "runtime": (
+        "AnthropicModel BudgetMonitor LoopDetector ModelClient Observer OpenAIModel Stream TokenMonitor attach "
+        "to_anthropic to_openai"
+    ),
     "runtime.agent": "Agent",
     "runtime.assembler_middleware": "AssemblerMiddleware",
     "runtime.middleware": "MiddlewareBase PermissionDecision",

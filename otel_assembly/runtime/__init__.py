@@ -1,10 +1,12 @@
 """What runs around the assembler: the stream of events, its observers, and the halt."""
 
 from otel_assembly.runtime.anthropic_messages import to_anthropic
+from otel_assembly.runtime.anthropic_model import AnthropicModel
 from otel_assembly.runtime.model_client import ModelClient
 from otel_assembly.runtime.monitors import BudgetMonitor, LoopDetector, TokenMonitor
 from otel_assembly.runtime.observers import MAX_TIMEOUTS, Attachment, Observer, attach
 from otel_assembly.runtime.openai_messages import to_openai
+from otel_assembly.runtime.openai_model import OpenAIModel
 from otel_assembly.runtime.rendered_turns import NO_RESULT_YET
 from otel_assembly.runtime.stream import MAX_NESTED_SENDS, EventIterator, NestedSendError, Stream, Subscription
 
@@ -12,6 +14,7 @@ __all__ = [
     "MAX_NESTED_SENDS",
     "MAX_TIMEOUTS",
     "NO_RESULT_YET",
+    "AnthropicModel",
     "Attachment",
     "BudgetMonitor",
     "EventIterator",
@@ -19,6 +22,7 @@ __all__ = [
     "ModelClient",
     "NestedSendError",
     "Observer",
+    "OpenAIModel",
     "Stream",
     "Subscription",
     "TokenMonitor",

@@ -1,0 +1,179 @@
+"""`AnthropicModel`: a model behind Anthropic's Messages."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.events import ModelResponse, ResponseChunk, ToolCallEvent, Usage
+from otel_assembly.ledger.figures import Breakpoints
+from otel_assembly.runtime.anthropic_messages import to_anthropic
+from otel_assembly.runtime.provider_errors import broken_off, failing, sdk
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+_PROVIDER: Final = "anthropic"
+_CHOICES: Final[Mapping[str, str]] = {"auto": "auto", "none": "none", "required": "any"}
+#: The input tokens that are billed beside `input_tokens`: they came from the cache, or went there.
+_CACHED: Final = ("cache_creation_input_tokens", "cache_read_input_tokens")
+
+
+class AnthropicModel:
+    """A `ModelClient` of Anthropic's Messages, by the ``anthropic`` package (extra ``anthropic``).
+
+    The SDK makes a call anew by itself, twice by default, where that may help. A halt does not reach into a call under
+    way, nor between its attempts: where it has to, give ``max_retries=0`` and let a middleware call again, which asks
+    the guard each time. The client belongs to the event loop in which it is first used. What a model thinks is not
+    kept: leave extended thinking off in a loop that calls tools.
+
+    Args:
+        model: The model's name.
+        max_tokens: Tokens of an answer at most.
+        base_url: The server; None: as the SDK's environment variables say, else Anthropic.
+        api_key: The key; None: as the SDK's environment variables say.
+        max_retries: How often the SDK makes a failed call anew.
+        client: An ``anthropic.AsyncAnthropic`` of your own, instead of one of these three.
+        streams: Whether answers come in pieces.
+        caches: Whether the end of the prompts and the end of the conversation are marked for Anthropic's cache.
+        options: Further arguments of ``messages.create``, such as ``stop_sequences``.
+
+    Raises:
+        ConfigurationError: The ``anthropic`` package is not installed.
+    """
+
+    provider = _PROVIDER
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        max_tokens: int = 4_096,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        max_retries: int = 2,
+        client: Any = None,
+        streams: bool = False,
+        caches: bool = False,
+        **options: Any,
+    ) -> None:
+        self.model = model
+        self._client = client or sdk("anthropic", "anthropic").AsyncAnthropic(
+            base_url=base_url, api_key=api_key, max_retries=max_retries
+        )
+        self._streams = streams
+        self._caches = caches
+        self._options = {"max_tokens": max_tokens, **options}
+
+    async def __call__(
+        self,
+        prompts: Sequence[str],
+        events: Sequence[Any],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        tool_choice: str | None = None,
+    ) -> ModelResponse | AsyncIterator[ResponseChunk | ModelResponse]:
+        """The model's answer; where it streams, an iterator of its pieces, with the whole answer last.
+
+        Raises:
+            ModelContextLengthError: The prompt is too long for the model.
+            ModelCallError: The server did not answer, or not to the end.
+            RenderError: An event that Anthropic's messages have no form for.
+        """
+        ends = Breakpoints(len(prompts) - 1 if prompts else None, (len(events) - 1,) if events else ())
+        rendered = to_anthropic(prompts, events, ends if self._caches else None)
+        request = {**self._options, "model": self.model, "messages": rendered["messages"]}
+        if rendered["system"]:
+            request["system"] = rendered["system"]
+        if tools:
+            request["tools"] = [_tool(tool) for tool in tools]
+            if tool_choice is not None:
+                request["tool_choice"] = _choice(tool_choice)
+        if self._streams:
+            return self._streamed(request)
+        with failing(_PROVIDER, self.model):
+            answer = await self._client.messages.create(**request)
+            texts = [block.text for block in answer.content if block.type == "text"]
+            calls = [
+                ToolCallEvent(id=block.id, name=block.name, arguments=_written(block.input))
+                for block in answer.content
+                if block.type == "tool_use"
+            ]
+            return ModelResponse(content="".join(texts), tool_calls=tuple(calls), usage=_usage(answer.usage))
+
+    async def _streamed(self, request: Mapping[str, Any]) -> AsyncIterator[ResponseChunk | ModelResponse]:
+        said: list[str] = []
+        calls: dict[int, _OpenCall] = {}
+        usage: Usage | None = None
+        is_whole = False
+        with failing(_PROVIDER, self.model):
+            async with await self._client.messages.create(**request, stream=True) as pieces:
+                async for piece in pieces:
+                    match piece.type:
+                        case "message_start":
+                            usage = _usage(piece.message.usage)
+                        case "message_delta":
+                            usage = _usage(piece.usage, usage)
+                        case "message_stop":
+                            is_whole = True
+                        case "content_block_start" if piece.content_block.type == "tool_use":
+                            calls[piece.index] = _OpenCall(piece.content_block)
+                        case "content_block_delta" if piece.delta.type == "input_json_delta" and piece.index in calls:
+                            calls[piece.index].written.append(piece.delta.partial_json)
+                        case "content_block_delta" if piece.delta.type == "text_delta" and piece.delta.text:
+                            said.append(piece.delta.text)
+                            yield ResponseChunk(content=piece.delta.text)
+            if not is_whole:
+                raise broken_off(_PROVIDER, self.model)
+        made = [call.event() for call in calls.values()]
+        yield ModelResponse(content="".join(said), tool_calls=tuple(made), usage=usage)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    def __repr__(self) -> str:
+        return f"AnthropicModel({self.model!r})"
+
+
+class _OpenCall:
+    """A call whose arguments are being written."""
+
+    def __init__(self, block: Any) -> None:
+        self._block = block
+        self.written: list[str] = []
+
+    def event(self) -> ToolCallEvent:
+        """The call with its arguments as the model wrote them, well or not."""
+        arguments = "".join(self.written) or _written(self._block.input)
+        return ToolCallEvent(id=self._block.id, name=self._block.name, arguments=arguments)
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) if value else "{}"
+
+
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool of OpenAI's form in Anthropic's; one that is in it already stays."""
+    function = tool.get("function")
+    if not isinstance(function, dict):
+        return dict(tool)
+    made = {"name": function["name"], "input_schema": function.get("parameters") or {"type": "object"}}
+    return {**made, "description": function["description"]} if function.get("description") else made
+
+
+def _choice(tool_choice: str) -> dict[str, str]:
+    kind = _CHOICES.get(tool_choice)
+    return {"type": kind} if kind is not None else {"type": "tool", "name": tool_choice}
+
+
+def _usage(usage: Any, before: Usage | None = None) -> Usage | None:
+    """What was billed: the input with what came from the cache and what went there, which Anthropic tells apart.
+
+    A stream tells the input at its beginning, and the output as it ends; some servers tell the input at the end alone.
+    """
+    if usage is None:
+        return before
+    told = [getattr(usage, name, None) or 0 for name in ("input_tokens", *_CACHED)]
+    billed = max(sum(told), before.input_tokens if before is not None else 0)
+    return Usage(input_tokens=billed, output_tokens=usage.output_tokens or 0)
