@@ -103,8 +103,8 @@ class Tool:
             given = self._arguments.model_validate_json(arguments or "{}")
         except ValidationError as error:
             raise ToolError(self.name, f"cannot take these arguments: {_said(error)}") from error
-        fields = type(given).model_fields
-        return {str(fields[field].alias): getattr(given, field) for field in given.model_fields_set}
+        fields, named = type(given).model_fields, given.model_fields_set
+        return {str(field.alias): getattr(given, name) for name, field in fields.items() if name in named}
 
     async def run(self, arguments: Mapping[str, Any], context: Context, before: Callable[[], None]) -> str:
         """Call it, and give what the model reads of what it returns.
