@@ -176,7 +176,10 @@ async def test_a_fallback_to_another_model_is_an_assembly_of_its_own(recorder):
 
     agent = Agent("helper", "", ScriptedModel(away(), model="gpt-4o"), middlewares=[Fallback()])
     assert (await agent.ask("Hi.")).content == "Here."
-    assert [span.attributes["assembly.model"] for span in recorder.spans_named("assemble_context")] == ["gpt-4o", "gpt-4"]
+    assert [span.attributes["assembly.model"] for span in recorder.spans_named("assemble_context")] == [
+        "gpt-4o",
+        "gpt-4",
+    ]
 
 
 async def test_a_vote_may_call_the_model_several_times_at_once():

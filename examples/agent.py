@@ -1,0 +1,80 @@
+"""An agent on otel-assembly alone, offline: a tool, a confirmation, a halt, and a session that goes on from a file.
+
+python examples/agent.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from otel_assembly import (
+    Agent,
+    AlertPolicy,
+    BudgetPolicy,
+    ConfirmResult,
+    ConversationPolicy,
+    LoopDetector,
+    ModelResponse,
+    Tool,
+    ToolCallEvent,
+    UserConfirmResultEvent,
+)
+from otel_assembly.testing import ScriptedModel
+
+
+async def weather(city: str) -> dict[str, str]:
+    """The weather of a town today."""
+    return {"city": city, "weather": "sunny"}
+
+
+def book(train: str, seats: int = 1) -> str:
+    """Book seats on a train. It costs money, so a person has to agree."""
+    return f"booked {seats} on {train}"
+
+
+def calls(name: str, arguments: str) -> ModelResponse:
+    return ModelResponse(tool_calls=(ToolCallEvent(name=name, arguments=arguments),))
+
+
+#: In place of `OpenAIModel("gpt-4o")`, so that this runs without a key.
+MODEL = ScriptedModel(
+    calls("weather", '{"city": "Bonn"}'),
+    "It is sunny in Bonn. Shall I book the 9:14?",
+    calls("book", '{"train": "9:14"}'),
+    "Your seat is booked.",
+    *[calls("weather", '{"city": "Bonn"}')] * 5,
+)
+
+
+def clerk() -> Agent:
+    return Agent(
+        "clerk",
+        "You help travellers. Be brief.",
+        MODEL,
+        [weather, Tool(book, needs_approval=True)],
+        assembly=[AlertPolicy(), ConversationPolicy(), BudgetPolicy(window=8_000, output_reserve=1_000)],
+        observers=[LoopDetector(repeat_threshold=3, severity="fatal")],
+    )
+
+
+async def main() -> None:
+    agent = clerk()
+    print((await agent.ask("What is the weather in Bonn?")).content)
+
+    waiting = await agent.ask("Yes, please.")
+    for call in waiting.tool_calls:
+        print(f"may it run? {call.name} {call.arguments}")
+    saved = agent.session.save()
+
+    # Another process, another day: the session goes on where it stood, the call still waits.
+    later = clerk().load_session(saved)
+    agreed = [ConfirmResult(tool_call=call, confirmed=True) for call in later.session.pending.values()]
+    print((await later.ask(UserConfirmResultEvent(confirm_results=tuple(agreed)))).content)
+
+    print((await later.ask("And the weather, again and again?")).content)
+    await later.session.resume("the loop was looked at")
+    print("goes on:", later.session.halt is None)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
