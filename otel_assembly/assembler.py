@@ -30,7 +30,7 @@ from otel_assembly.ledger.ledger import Ledgers
 from otel_assembly.ledger.record import Record
 from otel_assembly.policies.order import checked_chain, validate_order
 from otel_assembly.policies.registry import policy_kind, trait
-from otel_assembly.recorder import NULL_RECORDING
+from otel_assembly.recorder import NULL_RECORDING, Whose
 from otel_assembly.tokens import CalibratedCounter, MessageFraming, TokenMeter, counter_for
 from otel_assembly.tokens.models import is_ready, prepare, ready
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from otel_assembly import events as vocabulary
     from otel_assembly.chain import config as written
     from otel_assembly.conversation import HaltGuard
+    from otel_assembly.errors import ModelContextLengthError
     from otel_assembly.history.view import View
     from otel_assembly.ledger.ledger import Ledger
     from otel_assembly.ledger.snapshot import LedgerInput, Step
@@ -256,7 +257,9 @@ class Assembler:
         record, recording = assembly.record, assembly.recording
         for policy, kind in zip(self.policies, self._kinds, strict=True):
             self._heed_halt(record)
-            step = assembly.begin_step(policy.name, kind, config_of(policy) if recording.measured else {})
+            step = assembly.begin_step(
+                policy.name, kind, config_of(policy, record.context) if recording.measured else {}
+            )
             with recording.policy(policy.name, step.index):
                 try:
                     await assembly.apply(policy, step)
@@ -321,6 +324,20 @@ class Assembler:
         if isinstance(counter, CalibratedCounter):
             counter.observe(counted, billed, generation=generation)
         self._recorded_by().calibrated(model or self.model, counted, billed)
+
+    def observe_refusal(self, error: ModelContextLengthError, context: Context | None = None) -> None:
+        """Tell that the model's provider refused a prompt of ours as too long, where it was caught.
+
+        It is an overflow, cause ``provider``: on the model call's span, where that is the current one and records, else
+        in a log record; and always in the metric ``assembly.budget.overflows``. What helps is one more assembly, with
+        less: ``context.with_budget_ratio(0.8)``.
+
+        Args:
+            error: What the client raised.
+            context: The context of the assembly that was refused.
+        """
+        whose = context.whose if context is not None else Whose()
+        self._recorded_by().refused(whose, error.window, error.tokens)
 
     def _failed(self, assembly: OpenAssembly, error: BaseException) -> None:
         record = assembly.record

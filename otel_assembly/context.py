@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from otel_assembly._internal.arguments import instance, objects
+from otel_assembly._internal.arguments import instance, objects, share
 from otel_assembly.conversation import RUNNING, Conversation, HaltGuard, Running, Whose, conversation_of_id
 
 if TYPE_CHECKING:
@@ -46,6 +47,11 @@ class Context:
         dependencies: Objects by type, such as a `KnowledgeStore`.
         variables: Free values of the application.
         stream: Where `send` puts events; without one, only a halt has an effect.
+        budget_ratio: The share of their budgets that policies hold, above 0 and at most 1: after a provider has found
+            a prompt too long that was within them, one more assembly with less.
+
+    Raises:
+        ConfigurationError: `budget_ratio` is no such share, or a class stands where an instance is meant.
     """
 
     def __init__(
@@ -59,6 +65,7 @@ class Context:
         dependencies: Mapping[Any, Any] | None = None,
         variables: Mapping[str, Any] | None = None,
         stream: EventSink | None = None,
+        budget_ratio: float = 1.0,
     ) -> None:
         self.conversation_id = conversation_id
         self.agent_name = agent_name
@@ -69,8 +76,7 @@ class Context:
         instance("stream", stream)
         self.variables: dict[str, Any] = dict(variables or {})
         self.stream = stream
-        #: The share of its budget that a policy holds in this assembly.
-        self.budget_ratio = 1.0
+        self.budget_ratio = share("budget_ratio", budget_ratio)
         stream_conversation = getattr(stream, "conversation", None)
         self._conversation: Conversation | None = (
             stream_conversation if isinstance(stream_conversation, Conversation) else None
@@ -121,6 +127,24 @@ class Context:
 
             self._meter = TokenMeter(counter_for(self.model))
         return self._meter
+
+    def held(self, budget: int) -> int:
+        """What is held of a budget of so many tokens in this assembly: its `budget_ratio`, rounded down, at least 1."""
+        return budget if self.budget_ratio == 1 else max(1, math.floor(budget * self.budget_ratio + 1e-9))
+
+    def with_budget_ratio(self, budget_ratio: float) -> Self:
+        """This context for an assembly that holds another share of its budgets; the conversation is the same.
+
+        Args:
+            budget_ratio: The share.
+
+        Raises:
+            ConfigurationError: It is not above 0 and at most 1.
+        """
+        own = object.__new__(type(self))
+        own.__dict__.update(self.__dict__)
+        own.budget_ratio = share("budget_ratio", budget_ratio)
+        return own
 
     async def send(self, event: Any) -> None:
         """Put an event on the stream; a FATAL alert or a halt closes the guard before anybody else sees it."""

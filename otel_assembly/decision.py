@@ -48,6 +48,7 @@ class OverflowCause(StrEnum):
     NEWEST_ATOM = "newest_atom"
     FRAMEWORK = "framework"
     WINDOW = "window"
+    PROVIDER = "provider"
 
 
 class PrefixBreak(StrEnum):

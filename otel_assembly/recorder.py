@@ -127,6 +127,10 @@ class Recorder(Protocol):
         """A source of a `ContextAssembler` failed, whether it was passed over or stopped the assembly."""
         ...
 
+    def refused(self, whose: Whose, window: int | None, tokens: int | None) -> None:
+        """The provider refused an assembled prompt as too long: of so many tokens for such a window, if it says so."""
+        ...
+
     def declined(self, policy: str, agent_name: str | None, framework: str | None) -> None:
         """A reducer looked whether there was anything to do, and there was not."""
         ...
@@ -181,6 +185,9 @@ class NullRecorder:
         """Nothing is recorded."""
 
     def source_failed(self, role: str, source: str, error_type: str, agent_name: str | None) -> None:
+        """Nothing is recorded."""
+
+    def refused(self, whose: Whose, window: int | None, tokens: int | None) -> None:
         """Nothing is recorded."""
 
     def declined(self, policy: str, agent_name: str | None, framework: str | None) -> None:

@@ -45,6 +45,17 @@ def window(setting: str, value: object) -> None:
         )
 
 
+def share(setting: str, value: object) -> float:
+    """A share of something: all of it, or some.
+
+    Raises:
+        ConfigurationError: It is no number above 0, or it is one above 1.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise ConfigurationError(f"{setting} must be a number above 0, at most 1, got {value!r}")
+    return float(value)
+
+
 def instance(role: str, given: object) -> None:
     """Refuse a class where an instance of it is meant.
 

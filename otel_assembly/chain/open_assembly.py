@@ -201,14 +201,15 @@ class OpenAssembly:
             return None
 
 
-def config_of(policy: PolicyLike) -> Mapping[str, Any]:
+def config_of(policy: PolicyLike, context: Context) -> Mapping[str, Any]:
     """The settings for a span: numbers, enums, and strings that the constructor's annotation lists (`Literal`).
 
-    Any other string could be content.
+    Any other string could be content. They are those that the policy goes by in this assembly.
     """
     words: Mapping[str, frozenset[Any]] = {}
     try:
-        config = getattr(policy, "config", None)
+        held = getattr(policy, "config_in", None)
+        config = getattr(policy, "config", None) if held is None else held(context)
         settings = dict(config) if isinstance(config, Mapping) else {}
         if any(isinstance(value, str) for value in settings.values()):
             from otel_assembly.policies.base import words_of  # not where a framework's own code runs

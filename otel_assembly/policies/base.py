@@ -129,6 +129,10 @@ class DecidingPolicy:
         settings = [(name, getattr(self, name, self)) for name in parameters_of(type(self))]
         return {name: value for name, value in settings if isinstance(value, SAYABLE)}
 
+    def config_in(self, context: Context) -> Mapping[str, int | float | bool | str | None]:
+        """The settings that it goes by in an assembly, for its span: a budget of which a share is held says that."""
+        return self.config
+
     @property
     def only_in_code(self) -> str:
         """The parameter that was given something which no configuration can say; empty where there is none."""

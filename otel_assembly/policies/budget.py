@@ -42,7 +42,7 @@ class BudgetPolicy(DecidingPolicy):
 
     Args:
         window: The model's window, in tokens.
-        output_reserve: Tokens kept free for the reply.
+        output_reserve: Tokens kept free for the reply. Of the rest, the context's `budget_ratio` is held.
         step_tokens: How far the cut moves at a time: only to atoms that begin in another cell of ``4 × step_tokens``
             bytes than the atom before them; 0 moves it to any atom, and so does a step that would keep less than a
             quarter of what there is room for.
@@ -111,6 +111,10 @@ class BudgetPolicy(DecidingPolicy):
             **({"summary_tokens": self.summary_tokens} if self._compactors is not None else {}),
         }
 
+    def config_in(self, context: Context) -> Mapping[str, int | float | bool | str | None]:
+        """The settings, with a reserve that leaves of the window what is held in this assembly."""
+        return {**self.config, "output_reserve": self.window - context.held(self.max_tokens)}
+
     @classmethod
     def settings_to_rerun(cls, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Without a compactor, which has no words to work on."""
@@ -129,7 +133,7 @@ class BudgetPolicy(DecidingPolicy):
             ContextOverflowError: The fixed content alone is over the budget; or the newest atom does not fit beside it
                 and `on_overflow` is ``raise``.
         """
-        view, budget = as_view(events), self.max_tokens
+        view, budget = as_view(events), context.held(self.max_tokens)
         cache = compaction_cache_of(view, self) if self._compactors is not None else None
         shortened = cache.tokens(context.meter) if cache is not None else None
         plan = BudgetPlan(view, context.meter, prompts, context, budget, shortened)

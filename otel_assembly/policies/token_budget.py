@@ -24,7 +24,7 @@ class TokenBudgetPolicy(DecidingPolicy):
     and the newest user request. It is the rule of `BudgetPolicy`, with summaries as turns among others.
 
     Args:
-        max_tokens: The most tokens that the rendered prompt may take.
+        max_tokens: The most tokens that the rendered prompt may take; of them, the context's `budget_ratio` is held.
         chars_per_token: Estimate by this many characters a token instead of counting with the model's tokenizer.
         transparent: Append a note to the prompts when something was dropped, and there is room for it.
         step_tokens: The cut moves only at atoms that begin in another cell of ``4 × step_tokens`` bytes than the atom
@@ -59,6 +59,10 @@ class TokenBudgetPolicy(DecidingPolicy):
         one_of(f"{self.name}: on_overflow", on_overflow, OnOverflow)
         self.on_overflow = on_overflow
 
+    def config_in(self, context: Context) -> Mapping[str, int | float | bool | str | None]:
+        """The settings, with the limit that is held in this assembly."""
+        return {**self.config, "max_tokens": context.held(self.max_tokens)}
+
     @classmethod
     def settings_to_rerun(cls, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """None where it counted by characters: no span states how many there are."""
@@ -71,8 +75,8 @@ class TokenBudgetPolicy(DecidingPolicy):
             ContextOverflowError: The fixed content alone is over the budget; or the newest atom does not fit beside it
                 and `on_overflow` is ``raise``.
         """
-        view = as_view(events)
-        plan = BudgetPlan(view, self._meter_in(context), prompts, context, self.max_tokens)
+        view, budget = as_view(events), context.held(self.max_tokens)
+        plan = BudgetPlan(view, self._meter_in(context), prompts, context, budget)
         plan.place_fixed(self.name)
         overflow = plan.place_newest(self.on_overflow, self.name)
         cut = plan.cut(self.step_tokens)
@@ -85,7 +89,7 @@ class TokenBudgetPolicy(DecidingPolicy):
         kept, verdicts = plan.selected(cut)
         if 0 < reserved <= plan.sharing.free and len(kept) < len(view):
             prompts = [*prompts, self._note(len(kept), len(view))]
-        return Outcome(prompts, kept, verdicts, budget=self.max_tokens, fixed=plan.fixed, overflow=overflow)
+        return Outcome(prompts, kept, verdicts, budget=budget, fixed=plan.fixed, overflow=overflow)
 
     def _meter_in(self, context: Context) -> TokenMeter:
         """The assembly's own, or one by characters with the assembly's framing."""

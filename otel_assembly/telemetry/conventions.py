@@ -40,12 +40,14 @@ OTHER: Final = "_OTHER"
 
 STATUS_CONTEXT_OVERFLOW: Final = "the context does not fit its budget"
 STATUS_WINDOW_OVERFLOW: Final = "the context does not fit the model's window"
+STATUS_PROVIDER_OVERFLOW: Final = "the model's provider refused the prompt as too long"
 STATUS_ASSEMBLY_HALT: Final = "the conversation was halted"
 STATUS_POLICY_FAILED: Final = "a policy failed"
 STATUS_COMPACTION_FAILED: Final = "a compaction failed"
 STATUS_DESCRIPTIONS: Final = (
     STATUS_CONTEXT_OVERFLOW,
     STATUS_WINDOW_OVERFLOW,
+    STATUS_PROVIDER_OVERFLOW,
     STATUS_ASSEMBLY_HALT,
     STATUS_POLICY_FAILED,
     STATUS_COMPACTION_FAILED,

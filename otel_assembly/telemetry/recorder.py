@@ -20,7 +20,7 @@ from otel_assembly.telemetry.allocation import OpenAllocation
 from otel_assembly.telemetry.project_view import put_projection
 from otel_assembly.telemetry.recording import OPEN, AssemblyRecorder
 from otel_assembly.telemetry.run import RUN, OpenRun
-from otel_assembly.telemetry.signals import Trail, put_halts
+from otel_assembly.telemetry.signals import Trail, put_halts, put_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,6 +60,15 @@ class OpenTelemetryRecorder(AssemblyRecorder):
                 instruments = self.emitter.metrics
                 attributes = {names.MODEL: instruments.model_name(model)}
                 instruments.record(catalogue.TOKENS_CALIBRATION, counted / billed, attributes)
+
+    def refused(self, whose: Whose, window: int | None, tokens: int | None) -> None:
+        """The provider refused a prompt: on the model call's span, if that is the current one; else in a log record."""
+        with self.emitter.contained("refused"):
+            if self._records():
+                run = RUN.get()
+                if run is not None:
+                    whose = Whose(whose.agent_name or run.whose.agent_name, whose.framework or run.whose.framework)
+                put_refusal(self.emitter, trace.get_current_span(), otel_context.get_current(), whose, window, tokens)
 
     def declined(self, policy: str, agent_name: str | None, framework: str | None) -> None:
         """A reducer looked whether there was anything to do, and there was not: a count, and no span."""

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 from opentelemetry import trace
 from opentelemetry._logs import SeverityNumber
+from opentelemetry.trace import Status, StatusCode
 
+from otel_assembly.decision import OverflowCause
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
 from otel_assembly.telemetry.attributes import overflow_event
 from otel_assembly.telemetry.emitter import HALTED, sendable_values
 from otel_assembly.telemetry.settings import AlertSignal
+from otel_assembly.telemetry.stamp import is_model_call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,6 +79,36 @@ def mark_overflow(emitter: Emitter, span: Span, overflow: Overflow, at_ns: int) 
     if emitter.settings.alert_signal is not AlertSignal.LOG_EVENT:
         with emitter.contained("events"):
             span.add_event(names.EVENT_OVERFLOW, overflow_event(overflow), _since_start(span, at_ns))
+
+
+def put_refusal(
+    emitter: Emitter, span: Span, context: OtelContext, whose: Whose, window: int | None, tokens: int | None
+) -> None:
+    """Count that a provider refused a prompt, and say so on the model call's span where it records; in a record else.
+
+    Args:
+        emitter: What it is emitted with.
+        span: The current span.
+        context: In which it came about.
+        whose: The agent whose prompt it is.
+        window: The tokens that the model takes, where the provider said so.
+        tokens: Those of the prompt.
+    """
+    with emitter.contained("metrics"):
+        _, both = emitter.metrics.agent(whose.agent_name, whose.framework)
+        emitter.metrics.add(catalogue.BUDGET_OVERFLOWS, 1, both, context)
+    attributes: Attributes = {names.OVERFLOW_CAUSE: OverflowCause.PROVIDER.value}
+    numbers = ""
+    if window is not None and tokens is not None and tokens > window:
+        attributes[names.OVERFLOW_TOKENS] = tokens - window
+        numbers = f": {tokens - window:,} tokens over {window:,}"
+    if span.is_recording() and is_model_call(span):
+        _emit(emitter, [span], context, names.EVENT_OVERFLOW, attributes, SeverityNumber.ERROR, time.time_ns())
+        with emitter.contained("span"):
+            span.set_attributes({names.OVERFLOWED: True, **attributes, names.ERROR_TYPE: names.ERROR_CONTEXT_OVERFLOW})
+            span.set_status(Status(StatusCode.ERROR, f"{names.STATUS_PROVIDER_OVERFLOW}{numbers}"))
+    else:
+        _log(emitter, context, names.EVENT_OVERFLOW, attributes, SeverityNumber.ERROR)
 
 
 def put_halts(
@@ -167,8 +200,12 @@ def _emit(
             if span.is_recording():
                 span.add_event(name, attributes, _since_start(span, at_ns))
     if carrier is not AlertSignal.SPAN_EVENT:
-        with emitter.contained("events"):
-            emitter.logger.emit(event_name=name, context=context, attributes=attributes, severity_number=severity)
+        _log(emitter, context, name, attributes, severity)
+
+
+def _log(emitter: Emitter, context: OtelContext, name: str, attributes: Attributes, severity: SeverityNumber) -> None:
+    with emitter.contained("events"):
+        emitter.logger.emit(event_name=name, context=context, attributes=attributes, severity_number=severity)
 
 
 def _since_start(span: Span, at_ns: int) -> int:

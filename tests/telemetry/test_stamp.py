@@ -34,7 +34,13 @@ def ids(recorder):
 
 
 def test_the_registry_knows_what_is_put_there():
-    assert {use.name for use in registry.model_call_stamp()} == {"assembly.id", "gen_ai.conversation.compacted"}
+    assert {use.name for use in registry.model_call_stamp()} == {
+        "assembly.id",
+        "gen_ai.conversation.compacted",
+        "assembly.overflowed",
+        "assembly.overflow.cause",
+        "assembly.overflow.tokens",
+    }
     assert all(use.name in registry.attributes() for use in registry.model_call_stamp())
 
 

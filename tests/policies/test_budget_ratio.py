@@ -1,0 +1,91 @@
+"""A share of a budget: what is held, and what the spans say of it."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from recount import prompt_tokens
+
+from otel_assembly import (
+    Assembler,
+    BudgetPolicy,
+    ConfigurationError,
+    Context,
+    ContextOverflowError,
+    History,
+    TokenBudgetPolicy,
+)
+from otel_assembly.explain import explain
+from otel_assembly.telemetry import read_ledgers
+from otel_assembly.testing import conversation
+
+TALK = ["ask", "answer"] * 60 + ["ask"]
+POLICIES = {
+    "token_budget": lambda: TokenBudgetPolicy(400),
+    "budget": lambda: BudgetPolicy(450, 50, step_tokens=0),
+}
+each = pytest.mark.parametrize("name", POLICIES)
+
+
+@pytest.mark.parametrize("wrong", [0, -0.1, 1.01, 2, True, "0.8", None, math.nan, math.inf])
+def test_what_is_no_share_is_refused(wrong):
+    with pytest.raises(ConfigurationError, match="budget_ratio must be a number above 0, at most 1"):
+        Context(budget_ratio=wrong)
+    with pytest.raises(ConfigurationError, match="budget_ratio"):
+        Context().with_budget_ratio(wrong)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "budget", "held"), [(1, 400, 400), (0.8, 400, 320), (0.29, 100, 29), (0.5, 3, 1), (0.001, 5, 1)]
+)
+def test_a_share_is_rounded_down_and_never_nothing(ratio, budget, held):
+    assert Context(budget_ratio=ratio).held(budget) == held
+
+
+@each
+async def test_that_share_is_held_and_told(recorder, name):
+    assembler = Assembler([POLICIES[name]()], recorder=recorder.recorder)
+    history, context = History(conversation(*TALK)), Context(budget_ratio=0.8)
+    assembly = await assembler.assemble(["Be brief."], history, context)
+    assert 300 < assembly.totals.tokens_out == prompt_tokens(assembly.prompts, assembly.events) <= 320
+    assert assembly.totals.budget == 320
+    assert recorder.span("assemble_context").attributes["assembly.budget.tokens"] == 320
+    config = json.loads(recorder.span(f"apply_policy {name}").attributes["assembly.policy.config"])
+    assert config.get("max_tokens", config.get("window", 0) - config.get("output_reserve", 0)) == 320
+    if name == "budget":
+        told = recorder.span("allocate_budget").attributes
+        assert [told[f"assembly.budget.{one}"] for one in ("window", "output_reserve", "tokens")] == [450, 130, 320]
+
+
+@each
+async def test_the_next_assembly_of_the_conversation_holds_less_and_the_one_after_it_all(name):
+    assembler, history, context = Assembler([POLICIES[name]()]), History(conversation(*TALK)), Context()
+    whole = await assembler.assemble([], history, context)
+    less = await assembler.assemble([], history, context.with_budget_ratio(0.5))
+    again = await assembler.assemble([], history, context)
+    assert [one.totals.budget for one in (whole, less, again)] == [400, 200, 400]
+    assert [one.turn for one in (whole, less, again)] == [0, 1, 2]
+    assert len(less.events) < len(whole.events) == len(again.events)
+    assert context.with_budget_ratio(0.5).guard is context.guard
+
+
+@each
+async def test_what_is_fixed_and_over_the_share_is_an_overflow_of_it(name):
+    with pytest.raises(ContextOverflowError) as over:
+        await Assembler([POLICIES[name]()]).assemble(["word " * 300], conversation("ask"), Context(budget_ratio=0.5))
+    assert over.value.budget == 200
+
+
+@each
+async def test_explain_goes_by_what_was_held(recorder, name):
+    assembler, history = Assembler([POLICIES[name]()], recorder=recorder.recorder), History(conversation(*TALK))
+    assembly = await assembler.assemble([], history, Context(budget_ratio=0.8))
+    newest_out = len(history) - len(assembly.events) - 1
+    (ledger,) = read_ledgers(recorder.spans).values()
+    (raised,) = explain(ledger, turn=0, item=str(newest_out)).raises
+    held = Context(budget_ratio=(320 + raised.extra) / 400)
+    again = await Assembler([POLICIES[name]()]).assemble([], list(history), held)
+    assert len(again.events) == len(assembly.events) + 1
+    assert raised.extra > 0
