@@ -330,7 +330,7 @@ class Assembler:
 
         It is an overflow, cause ``provider``: on the model call's span, where that is the current one and records, else
         in a log record; and always in the metric ``assembly.budget.overflows``. What helps is one more assembly, with
-        less: ``context.with_budget_ratio(0.8)``.
+        less: ``context.with_budget_ratio(assembly.ratio_for_less())``.
 
         Args:
             error: What the client raised.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from otel_assembly._internal.arguments import share as share_of_all
 from otel_assembly._internal.forks import worked_out_once
 from otel_assembly.decision import Decision, DecisionOutcome
 from otel_assembly.ledger.decisions import decisions_of, exits_of
@@ -94,6 +95,24 @@ class Assembly:
     def breakpoints(self) -> Breakpoints:
         """Where a marker of explicit cache control pays, for providers that want one."""
         return breakpoints_of(self.prefix, len(self._record.prompts_out), len(self._record.view_out))
+
+    def ratio_for_less(self, share: float = 0.8) -> float:
+        """The `budget_ratio` with which another assembly takes at most a share of the tokens that this one took.
+
+        A budget whose cut moves in steps may be filled by far less than it allows, so that a share of the budget could
+        be the same prompt once more. Where no policy holds a budget it is the share, and has no effect.
+
+        Args:
+            share: Above 0 and at most 1.
+
+        Raises:
+            ConfigurationError: It is not.
+        """
+        share, totals = share_of_all("share", share), self.totals
+        if not totals.budget or not totals.tokens_out:
+            return share
+        held: float = getattr(self._record.context, "budget_ratio", 1.0)
+        return min(1.0, share * held * totals.tokens_out / totals.budget)
 
     def __iter__(self) -> Iterator[list[Any]]:
         """``prompts, events = assembly``."""

@@ -30,7 +30,7 @@ NEWCOMERS = [
     ROOT / "docs" / "instrumentation.md",
     *sorted((ROOT / "docs" / "instrumentation").glob("*.md")),
 ]
-PAGES = [*NEWCOMERS, ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md"]
+PAGES = [*NEWCOMERS, ROOT / "docs" / "tool-loop.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md"]
 PROGRAMS = {"opentelemetry-instrument", "python", "cat"}
 #: What looks at servers has tests of its own.
 AT_A_STACK = "--jaeger"

@@ -78,6 +78,26 @@ async def test_what_is_fixed_and_over_the_share_is_an_overflow_of_it(name):
     assert over.value.budget == 200
 
 
+@pytest.mark.parametrize("step", [0, 100])
+@pytest.mark.parametrize("talk", [TALK, TALK[:31]])
+async def test_less_than_what_was_sent_is_less_also_where_the_cut_moves_in_steps(step, talk):
+    assembler, context = Assembler([BudgetPolicy(450, 50, step_tokens=step)]), Context()
+    history = History(conversation(*talk))
+    before = await assembler.assemble([], history, context)
+    for share in (0.8, 0.5):
+        context = context.with_budget_ratio(before.ratio_for_less(share))
+        less = await assembler.assemble([], history, context)
+        assert less.totals.tokens_out <= share * before.totals.tokens_out
+        before = less
+
+
+async def test_without_a_budget_a_share_is_a_share():
+    assembly = await Assembler([]).assemble([], conversation("ask"))
+    assert assembly.ratio_for_less() == 0.8
+    with pytest.raises(ConfigurationError, match="share must be a number above 0"):
+        assembly.ratio_for_less(0)
+
+
 @each
 async def test_explain_goes_by_what_was_held(recorder, name):
     assembler, history = Assembler([POLICIES[name]()], recorder=recorder.recorder), History(conversation(*TALK))

@@ -1,0 +1,65 @@
+"""The programs of the page on tool loops run as they stand, in front of a server that answers as OpenAI does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from providers import TOO_LONG_FOR_OPENAI, Provider, completion, function_call
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "tool-loop.md").read_text(encoding="utf-8")
+PROGRAMS = dict(re.findall(r"^```python\n# (\w+)\.py\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+
+pytest.importorskip("openai", reason="not installed: python -m pip install -e '.[dev]'")
+
+
+async def run(name, *answers):
+    """What a program prints, and what it sent."""
+    async with Provider(*answers) as server:
+        variables = {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "key", "PYTHONPATH": str(ROOT)}
+        done = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            PROGRAMS[name],
+            env={**os.environ, **variables},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await asyncio.wait_for(done.communicate(), 60)
+        assert (done.returncode, err.decode()) == (0, "")
+        return out.decode(), server.requests
+
+
+def test_every_program_of_the_page_is_run():
+    assert set(PROGRAMS) == {"tool_loop", "refused"}
+    assert PAGE.count("```python") == len(PROGRAMS)
+
+
+async def test_the_loop_calls_the_tool_and_answers():
+    calls = [("a", '{"flight": "KE081"}'), ("b", '{"fli')]
+    asked = completion(None, [function_call(*call, "find_bag") for call in calls])
+    out, requests = await run("tool_loop", asked, completion("At gate 14."))
+    assert out == "At gate 14.\n"
+    assert [message["role"] for message in requests[1]["messages"]] == ["system", "user", "assistant", "tool", "tool"]
+    assert [message["content"] for message in requests[1]["messages"][-2:]] == [
+        "The bag of KE081 is at gate 14.",
+        "wrong arguments: JSONDecodeError",
+    ]
+
+
+async def test_the_guard_stops_a_loop_that_goes_round():
+    again = [completion(None, [function_call(f"c{n}", '{"flight": "KE081"}', "find_bag")]) for n in range(20)]
+    out, requests = await run("tool_loop", *again)
+    assert out.startswith("stopped by ")
+    assert len(requests) < 20
+
+
+async def test_a_prompt_that_was_refused_is_sent_shorter():
+    out, (first, second) = await run("refused", TOO_LONG_FOR_OPENAI["openai"][0], completion("Done."))
+    assert out == "refused: 10383 tokens, and the model takes 8192\nDone.\n"
+    assert len(str(second["messages"])) <= 0.8 * len(str(first["messages"]))
