@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.assembler import Assembler
-from otel_assembly.errors import ConfigurationError, ModelContextLengthError
+from otel_assembly.errors import ConfigurationError, ContextOverflowError, ModelContextLengthError
 from otel_assembly.policies import validate_order
 from otel_assembly.runtime.middleware import MiddlewareBase
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from otel_assembly.policies.base import PolicyLike
     from otel_assembly.runtime.middleware import NextHandler
 
-#: The share of its budget that a chain holds once the provider has refused a prompt as too long.
-RETRY_BUDGET_RATIO: Final = 0.8
+#: How much of a prompt that the provider has refused as too long the next one takes, at most.
+RETRY_SHARE: Final = 0.8
 
 
 @dataclass(slots=True)
@@ -42,12 +42,11 @@ class ModelCall:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    model: str
-    budget_ratio: float
-    prompts: Sequence[str]
+    """An assembly, and what it was asked for: the model, the share of the budget, the tools, the prompts."""
+
+    asked: tuple[Any, ...]
     messages: Sequence[Any]
     length: int
-    tools: Sequence[Any]
     assembly: Assembly
 
 
@@ -61,8 +60,8 @@ class AssemblerMiddleware(MiddlewareBase):
     first into ``middlewares`` to have it outermost, as in AG2: then others see what it gave.
 
     A call that is made again with the same model and the same messages is sent the same assembly. Where the provider
-    refuses a prompt as too long, the chain is run once more with 0.8 of its budget; if that is refused too, the error
-    comes through.
+    refuses a prompt as too long, the chain is run once more for 0.8 of its tokens; if that cannot be, or is refused
+    too, the provider's error comes through. Each refusal is an overflow, cause ``provider``.
 
     Args:
         policies: The chain, or an `Assembler` with settings of its own.
@@ -86,41 +85,43 @@ class AssemblerMiddleware(MiddlewareBase):
                 "AssemblerMiddleware runs in otel_assembly.Agent, not in an agent of "
                 f"{type(agent).__module__}; use the plug-in of that framework, in otel_assembly.instrumentation"
             )
-        ratio = call.context.budget_ratio
+        context = copy.copy(call.context)
+        context.model, context.tools = input_kwargs["current_model"].model, tuple(input_kwargs["tools"])
+        assembly = await self._assembly(call, context, input_kwargs["messages"])
         try:
-            return await self._send(call, ratio, input_kwargs, next_handler)
-        except ModelContextLengthError:
-            if not self._holds_a_budget():
+            return await _send(call, assembly, next_handler)
+        except ModelContextLengthError as error:
+            self.assembler.observe_refusal(error, context)
+            if not assembly.totals.budget:
                 raise
-            return await self._send(call, ratio * RETRY_BUDGET_RATIO, input_kwargs, next_handler)
-
-    def _holds_a_budget(self) -> bool:
-        return any(policy.limit is not None and policy.limit.unit == "tokens" for policy in self._with_limits())
-
-    def _with_limits(self) -> list[Any]:
-        return [policy for policy in self.assembler.policies if getattr(policy, "limit", None) is not None]
-
-    async def _send(self, call: ModelCall, ratio: float, given: dict[str, Any], next_handler: NextHandler) -> Any:
-        assembly = await self._assembly(call, ratio, given)
-        before, call.prompts = call.prompts, assembly.prompts
+            context = context.with_budget_ratio(assembly.ratio_for_less(RETRY_SHARE))
+            try:
+                assembly = await self._assembly(call, context, input_kwargs["messages"])
+            except ContextOverflowError:
+                raise error from None
         try:
-            return await next_handler(messages=assembly.events)
-        finally:
-            call.prompts = before
+            return await _send(call, assembly, next_handler)
+        except ModelContextLengthError as error:
+            self.assembler.observe_refusal(error, context)
+            raise
 
-    async def _assembly(self, call: ModelCall, ratio: float, given: dict[str, Any]) -> Assembly:
-        model, messages, tools = given["current_model"].model, given["messages"], given["tools"]
+    async def _assembly(self, call: ModelCall, context: Context, messages: Sequence[Any]) -> Assembly:
+        asked = (context.model, context.budget_ratio, context.tools, call.prompts)
         made = call.made.setdefault(id(self), [])
         for one in made:
-            if (one.model, one.budget_ratio, one.prompts, one.tools) == (model, ratio, call.prompts, tools) and _same(
-                one, messages
-            ):
+            if one.asked == asked and _same(one, messages):
                 return one.assembly
-        context = copy.copy(call.context)
-        context.model, context.tools, context.budget_ratio = model, tuple(tools), ratio
         assembly = await self.assembler.assemble(call.prompts, messages, context)
-        made.append(_Made(model, ratio, list(call.prompts), messages, len(messages), tools, assembly))
+        made.append(_Made(asked, messages, len(messages), assembly))
         return assembly
+
+
+async def _send(call: ModelCall, assembly: Assembly, next_handler: NextHandler) -> Any:
+    before, call.prompts = call.prompts, assembly.prompts
+    try:
+        return await next_handler(messages=assembly.events)
+    finally:
+        call.prompts = before
 
 
 def _same(made: _Made, messages: Sequence[Any]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import json
 from contextlib import aclosing, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
@@ -210,8 +209,7 @@ class Loop:
         if not self._compacting or not session.history:
             return
         prompt = await self._prompt(agent)
-        context = copy.copy(session.context)
-        context.budget_ratio = min(context.budget_ratio, agent.compress_at)
+        context = session.context.with_budget_ratio(min(session.context.budget_ratio, agent.compress_at))
         for policy in self._compacting:
             try:
                 outcome = await policy.decide([prompt], session.history.view(), context)

@@ -12,6 +12,7 @@ import pytest
 from otel_assembly import (
     Agent,
     BudgetPolicy,
+    CompactionSummary,
     ConfigurationError,
     ConfirmResult,
     Context,
@@ -19,6 +20,7 @@ from otel_assembly import (
     ConversationResumed,
     ExternalExecutionResultEvent,
     HaltedError,
+    MiddlewareBase,
     ModelCallError,
     ModelContextLengthError,
     ModelRequest,
@@ -465,9 +467,48 @@ async def test_a_prompt_that_the_provider_finds_too_long_is_assembled_once_more_
 
 async def test_a_prompt_that_is_refused_twice_is_the_providers_error():
     refused = ModelContextLengthError(provider="acme", model="scripted", window=100, tokens=120)
-    agent = Agent("helper", "", ScriptedModel(refused, refused, "Never."), assembly=[BudgetPolicy(500, 10)])
+    model = ScriptedModel("Yes.", refused, refused, "Never.")
+    agent = Agent("helper", "", model, assembly=[BudgetPolicy(500, 10)])
+    await agent.ask("A long question. " * 20)
     with pytest.raises(ModelContextLengthError):
         await agent.ask("Hi.")
+    assert len(model.received) == 3
+
+
+async def test_a_prompt_that_is_refused_and_cannot_be_made_smaller_is_the_providers_error():
+    refused = ModelContextLengthError(provider="acme", model="scripted", window=100, tokens=120)
+    agent = Agent("helper", "", ScriptedModel(refused, "Never."), assembly=[BudgetPolicy(500, 10)])
+    with pytest.raises(ModelContextLengthError):
+        await agent.ask("Hi.")
+
+
+async def test_what_compacts_runs_ahead_of_need_and_from_then_on_the_budget_is_that_much_smaller():
+    asked = []
+
+    class Watches(MiddlewareBase):
+        async def on_compress_context(self, agent, input_kwargs, next_handler):
+            before = agent.session.context.budget_ratio
+            await next_handler()
+            asked.append((before, agent.session.context.budget_ratio))
+
+    chain = [BudgetPolicy(400, 10, step_tokens=0, compact="extractive", summary_tokens=60)]
+    model = ScriptedModel(*["Yes, I have understood all of what you have said."] * 12)
+    agent = Agent("helper", "Be brief.", model, assembly=chain, middlewares=[Watches()])
+    for number in range(12):
+        await agent.ask(f"Fact {number}: the train number {number} leaves at {number} o'clock from track {number}.")
+    ratios = [after for _, after in asked]
+    assert ratios[0] == 1
+    assert ratios[-1] == 0.8
+    assert any(isinstance(event, CompactionSummary) for event in model.received[-1].events)
+    first = next(index for index, ratio in enumerate(ratios) if ratio < 1)
+    assert not any(isinstance(event, CompactionSummary) for event in model.received[first - 1].events)
+
+
+async def test_without_a_policy_that_compacts_nothing_is_compressed():
+    agent = Agent("helper", "", ScriptedModel("Hi."), assembly=[SlidingWindowPolicy(3)])
+    await agent.ask("Hi.")
+    await agent.compress_context()
+    assert agent.session.context.budget_ratio == 1
 
 
 @pytest.mark.parametrize(
