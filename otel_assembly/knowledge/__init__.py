@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from otel_assembly.knowledge.memory import MemoryKnowledgeStore
     from otel_assembly.knowledge.rendering import MAX_TOOL_RESULT_CHARACTERS, render_events
     from otel_assembly.knowledge.sqlite import SqliteKnowledgeStore
-    from otel_assembly.knowledge.store import CONVERSATIONS_PREFIX, WORKING_MEMORY_PATH, KnowledgeStore
+    from otel_assembly.knowledge.store import (
+        CONVERSATIONS_PREFIX,
+        WORKING_MEMORY_PATH,
+        ComparingKnowledgeStore,
+        KnowledgeStore,
+    )
 
 __getattr__, __dir__ = face(
     __name__,
@@ -36,7 +41,7 @@ __getattr__, __dir__ = face(
             "memory": "MemoryKnowledgeStore",
             "rendering": "MAX_TOOL_RESULT_CHARACTERS render_events",
             "sqlite": "SqliteKnowledgeStore",
-            "store": "CONVERSATIONS_PREFIX WORKING_MEMORY_PATH KnowledgeStore",
+            "store": "CONVERSATIONS_PREFIX WORKING_MEMORY_PATH ComparingKnowledgeStore KnowledgeStore",
         }
     ),
 )
@@ -48,6 +53,7 @@ __all__ = [
     "MAX_TOOL_RESULT_CHARACTERS",
     "WORKING_MEMORY_PATH",
     "AggregateTrigger",
+    "ComparingKnowledgeStore",
     "ConversationSummaryAggregate",
     "DiskKnowledgeStore",
     "KnowledgeStore",

@@ -69,7 +69,21 @@ class DiskKnowledgeStore(StoreOfFiles):
             return fd.read_at(file, first, size if last is None else min(last, size))
 
     def _write(self, path: str, names: tuple[str, ...], data: bytes) -> None:
-        with self._locked() as root, ExitStack() as stack:
+        with self._locked() as root:
+            self._put(root, path, names, data)
+
+    def _replace(self, path: str, names: tuple[str, ...], old: bytes | None, new: bytes | None) -> bool:
+        with self._locked() as root:
+            if self._bytes(path, names, 0, None) != old:
+                return False
+            if new is not None:
+                self._put(root, path, names, new)
+            elif old is not None:
+                self._remove(root, path, names)
+            return True
+
+    def _put(self, root: int, path: str, names: tuple[str, ...], data: bytes) -> None:
+        with ExitStack() as stack:
             directory = self._made(stack, root, path, names[:-1])
             existing = self._replaceable(path, directory, names[-1])
             fd.replace(directory, names[-1], data, stat.S_IMODE(existing.st_mode) if existing else None)
@@ -110,7 +124,12 @@ class DiskKnowledgeStore(StoreOfFiles):
     def _delete(self, path: str, names: tuple[str, ...]) -> None:
         if not os.path.isdir(self._root):
             return
-        with self._locked() as root, ExitStack() as stack:
+        with self._locked() as root:
+            self._remove(root, path, names)
+
+    @staticmethod
+    def _remove(root: int, path: str, names: tuple[str, ...]) -> None:
+        with ExitStack() as stack:
             chain = fd.descend(stack, root, names[:-1], path)
             if chain is None:
                 return

@@ -66,6 +66,13 @@ class StoreOfFiles:
             "read", path, lambda: range_text(self._bytes(path, names, first, last) or b"", start, end)
         )
 
+    async def replace(self, path: str, old: str | None, new: str | None) -> bool:
+        """See `ComparingKnowledgeStore.replace`."""
+        names = split_file_path(path)
+        before = None if old is None else encode(path, old)
+        after = None if new is None else encode(path, new)
+        return await self._run("replace", path, lambda: self._replace(path, names, before, after))
+
     async def _run(self, action: str, path: str, work: Callable[[], _T]) -> _T:
         try:
             return await asyncio.to_thread(work)
@@ -77,6 +84,10 @@ class StoreOfFiles:
         raise NotImplementedError
 
     def _write(self, path: str, names: tuple[str, ...], data: bytes) -> None:
+        raise NotImplementedError
+
+    def _replace(self, path: str, names: tuple[str, ...], old: bytes | None, new: bytes | None) -> bool:
+        """Write `new`, or delete where it is None, if the file holds `old` (None: if there is none); whether it did."""
         raise NotImplementedError
 
     def _list(self, path: str, names: tuple[str, ...]) -> builtins.list[str]:

@@ -37,6 +37,15 @@ class MemoryKnowledgeStore(StoreOfFiles):
     def _write(self, path: str, names: tuple[str, ...], data: bytes) -> None:
         self._file(path, names)[:] = data
 
+    def _replace(self, path: str, names: tuple[str, ...], old: bytes | None, new: bytes | None) -> bool:
+        if self._bytes(path, names, 0, None) != old:
+            return False
+        if new is not None:
+            self._write(path, names, new)
+        elif old is not None:
+            self._delete(path, names)
+        return True
+
     def _list(self, path: str, names: tuple[str, ...]) -> list[str]:
         node = self._find(names)
         if not isinstance(node, dict):

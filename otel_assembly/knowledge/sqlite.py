@@ -96,9 +96,17 @@ class SqliteKnowledgeStore(StoreOfFiles):
 
     def _write(self, path: str, names: tuple[str, ...], data: bytes) -> None:
         with self._transaction("write", path, "IMMEDIATE") as db:
-            file, _ = _made(db, path, names)
-            db.execute("DELETE FROM knowledge_pieces WHERE file = ?", (file,))
-            _put(db, file, 0, data)
+            _write(db, path, names, data)
+
+    def _replace(self, path: str, names: tuple[str, ...], old: bytes | None, new: bytes | None) -> bool:
+        with self._transaction("replace", path, "IMMEDIATE") as db:
+            if _read(db, names, 0, None) != old:
+                return False
+            if new is not None:
+                _write(db, path, names, new)
+            elif old is not None:
+                _delete(db, names)
+            return True
 
     def _list(self, path: str, names: tuple[str, ...]) -> list[str]:
         with self._transaction("list", path) as db:
@@ -108,12 +116,7 @@ class SqliteKnowledgeStore(StoreOfFiles):
 
     def _delete(self, path: str, names: tuple[str, ...]) -> None:
         with self._transaction("delete", path, "IMMEDIATE") as db:
-            if not names:
-                db.execute("DELETE FROM knowledge_entries WHERE parent = ?", (_ROOT,))
-            chain = [_found(db, names[:depth])[0] for depth in range(len(names), 0, -1)]
-            if chain and chain[0] is not None:
-                db.execute("DELETE FROM knowledge_entries WHERE id = ?", (chain[0],))
-                _prune(db, [entry for entry in chain[1:] if entry is not None])
+            _delete(db, names)
 
     def _exists(self, path: str, names: tuple[str, ...]) -> bool:
         with self._transaction("look up", path) as db:
@@ -132,18 +135,7 @@ class SqliteKnowledgeStore(StoreOfFiles):
 
     def _bytes(self, path: str, names: tuple[str, ...], first: int, last: int | None) -> bytes | None:
         with self._transaction("read", path) as db:
-            file, size = _found(db, names)
-            if file is None or size is None:
-                return None
-            last = size if last is None else min(last, size)
-            if first >= last:
-                return b""
-            rows = db.execute(
-                "SELECT start, content FROM knowledge_pieces WHERE file = ? AND start < ? AND start >="
-                " (SELECT max(start) FROM knowledge_pieces WHERE file = ? AND start <= ?) ORDER BY start",
-                (file, last, file, first),
-            ).fetchall()
-            return b"".join(content for _, content in rows)[first - rows[0][0] : last - rows[0][0]]
+            return _read(db, names, first, last)
 
     @contextmanager
     def _transaction(self, action: str, path: str, mode: str = "DEFERRED") -> Iterator[sqlite3.Connection]:
@@ -241,6 +233,36 @@ def _made(db: sqlite3.Connection, path: str, names: tuple[str, ...]) -> tuple[in
             raise KnowledgePathError(f"path {path!r} is a directory; delete it first, or write to a file beneath it")
         parent = entry
     return parent, size or 0
+
+
+def _read(db: sqlite3.Connection, names: tuple[str, ...], first: int, last: int | None) -> bytes | None:
+    file, size = _found(db, names)
+    if file is None or size is None:
+        return None
+    last = size if last is None else min(last, size)
+    if first >= last:
+        return b""
+    rows = db.execute(
+        "SELECT start, content FROM knowledge_pieces WHERE file = ? AND start < ? AND start >="
+        " (SELECT max(start) FROM knowledge_pieces WHERE file = ? AND start <= ?) ORDER BY start",
+        (file, last, file, first),
+    ).fetchall()
+    return b"".join(content for _, content in rows)[first - rows[0][0] : last - rows[0][0]]
+
+
+def _write(db: sqlite3.Connection, path: str, names: tuple[str, ...], data: bytes) -> None:
+    file, _ = _made(db, path, names)
+    db.execute("DELETE FROM knowledge_pieces WHERE file = ?", (file,))
+    _put(db, file, 0, data)
+
+
+def _delete(db: sqlite3.Connection, names: tuple[str, ...]) -> None:
+    if not names:
+        db.execute("DELETE FROM knowledge_entries WHERE parent = ?", (_ROOT,))
+    chain = [_found(db, names[:depth])[0] for depth in range(len(names), 0, -1)]
+    if chain and chain[0] is not None:
+        db.execute("DELETE FROM knowledge_entries WHERE id = ?", (chain[0],))
+        _prune(db, [entry for entry in chain[1:] if entry is not None])
 
 
 def _put(db: sqlite3.Connection, file: int, start: int, data: bytes) -> None:

@@ -16,7 +16,7 @@ CONVERSATIONS_PREFIX = "/memory/conversations/"
 
 @runtime_checkable
 class KnowledgeStore(Protocol):
-    """Texts under paths; the same behaviour in memory, on disk and in SQLite.
+    """Texts under paths; the same behaviour in memory, on disk, in SQLite and in Redis.
 
     * A path is absolute within the store (``/memory/working.md``). ``.`` and ``..``, empty segments, backslashes, NUL,
       drive letters, names the store keeps for itself and paths that are too long raise `KnowledgePathError`.
@@ -64,5 +64,26 @@ class KnowledgeStore(Protocol):
 
         Raises:
             ConfigurationError: An offset is negative.
+        """
+        ...
+
+
+@runtime_checkable
+class ComparingKnowledgeStore(KnowledgeStore, Protocol):
+    """A `KnowledgeStore` in which whoever read, and thought, writes only if nobody has written meanwhile.
+
+    Ours all are. In a store that is none, the later one of two processes' updates of the working memory remains.
+    """
+
+    async def replace(self, path: str, old: str | None, new: str | None) -> bool:
+        """Put `new` in the place of `old`, in one step that nobody else's change comes between.
+
+        Args:
+            path: The file.
+            old: What it has to hold; None for no file (a directory is none).
+            new: What it holds then; None removes it.
+
+        Returns:
+            Whether it held `old`; if not, nothing was changed.
         """
         ...

@@ -14,6 +14,7 @@ from otel_assembly import ConfigurationError, KnowledgePathError, KnowledgeStore
 from otel_assembly.knowledge import (
     CONVERSATIONS_PREFIX,
     WORKING_MEMORY_PATH,
+    ComparingKnowledgeStore,
     KnowledgeStore,
     SqliteKnowledgeStore,
 )
@@ -21,12 +22,12 @@ from otel_assembly.knowledge import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FILE_METHODS = ("read", "write", "append", "read_range")
+FILE_METHODS = ("read", "write", "append", "read_range", "replace")
 METHODS = (*FILE_METHODS, "list", "delete", "exists")
 
 
 async def call(store: KnowledgeStore, method: str, path: str) -> Any:
-    extra = {"write": ("text",), "append": ("text",), "read_range": (0,)}.get(method, ())
+    extra = {"write": ("text",), "append": ("text",), "read_range": (0,), "replace": (None, "text")}.get(method, ())
     return await getattr(store, method)(path, *extra)
 
 
@@ -68,9 +69,15 @@ async def test_contents_come_back_byte_by_byte(store, content):
 
 async def test_a_content_that_is_no_text_is_refused_and_costs_nothing(store):
     await store.write("/a", "old")
-    for method in (store.write, store.append):
+    half = "half \ud800"
+    for method, texts in (
+        ("write", [half]),
+        ("append", [half]),
+        ("replace", [half, "new"]),
+        ("replace", ["old", half]),
+    ):
         with pytest.raises(KnowledgeStoreError, match="no Unicode text") as caught:
-            await method("/a", "half \ud800")
+            await getattr(store, method)("/a", *texts)
         assert isinstance(caught.value.__cause__, UnicodeEncodeError)
     assert await store.read("/a") == "old"
 
@@ -130,7 +137,7 @@ async def test_a_directory_goes_with_its_last_file(store):
 
 async def test_a_path_is_a_file_or_a_directory(store):
     await store.write("/dir/file", "text")
-    for method in ("write", "append"):
+    for method in ("write", "append", "replace"):
         with pytest.raises(KnowledgePathError, match="is a directory"):
             await call(store, method, "/dir")
         with pytest.raises(KnowledgePathError, match="which is a file"):
@@ -263,6 +270,46 @@ async def test_many_appends_of_every_size(store):
         assert await store.read_range("/a", start, start + 50_000) == expected[start : start + 50_000]
 
 
+async def test_a_content_is_replaced_only_if_it_is_the_one_that_was_read(store):
+    assert isinstance(store, ComparingKnowledgeStore)
+    assert not await store.replace("/a/b", "old", "new")
+    assert not await store.exists("/a")
+    assert await store.replace("/a/b", None, "é1")
+    assert not await store.replace("/a/b", None, "again")
+    assert not await store.replace("/a/b", "é", "again")
+    assert await store.replace("/a/b", "é1", "")
+    assert not await store.replace("/a/b", None, "again")
+    assert await store.replace("/a/b", "", "last")
+    assert await store.read("/a/b") == "last"
+    assert not await store.replace("/a/b", "first", None)
+    assert await store.replace("/a/b", "last", None)
+    assert await store.list() == []
+
+
+async def test_a_directory_is_no_content_that_could_be_replaced(store):
+    await store.write("/dir/file", "text")
+    assert not await store.replace("/dir", "text", "new")
+    assert await store.replace("/dir", None, None)
+    assert await store.replace("/none", None, None)
+    with pytest.raises(KnowledgePathError, match="is a directory"):
+        await store.replace("/dir", None, "new")
+    with pytest.raises(KnowledgePathError, match="which is a file"):
+        await store.replace("/dir/file/below", None, "new")
+    assert not await store.replace("/dir/file/below", "text", None)
+    assert await store.read("/dir/file") == "text"
+
+
+async def test_of_many_who_replace_one_content_each_sees_what_it_replaced(store):
+    async def add_one() -> None:
+        while True:
+            before = await store.read("/count")
+            if await store.replace("/count", before, str(int(before or 0) + 1)):
+                return
+
+    await asyncio.gather(*(add_one() for _ in range(20)))
+    assert await store.read("/count") == "20"
+
+
 async def test_appends_of_many_tasks_are_all_kept(store):
     offsets = await asyncio.gather(*(store.append("/log", f"{n:03d}\n") for n in range(60)))
     assert sorted(offsets) == [4 * n for n in range(60)]
@@ -343,6 +390,7 @@ STEPS = st.one_of(
     st.tuples(st.just("write"), PATHS, TEXTS),
     st.tuples(st.just("append"), PATHS, TEXTS),
     st.tuples(st.just("delete"), PATHS),
+    st.tuples(st.just("replace"), PATHS, st.none() | TEXTS, st.none() | TEXTS),
     st.tuples(st.just("read"), PATHS),
     st.tuples(st.just("exists"), PATHS),
     st.tuples(st.just("list"), PATHS | st.just("/")),
@@ -368,6 +416,14 @@ class Model:
             return KnowledgePathError
         self.files[path] = content
         return None
+
+    def replace(self, path: str, old: str | None, new: str | None) -> Any:
+        if self.files.get(path) != old:
+            return False
+        if new is None:
+            self.files.pop(path, None)
+            return True
+        return self.write(path, new) or True
 
     def append(self, path: str, content: str) -> Any:
         old = self.files.get(path, "")
