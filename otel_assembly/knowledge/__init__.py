@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     )
     from otel_assembly.knowledge.disk import DiskKnowledgeStore
     from otel_assembly.knowledge.memory import MemoryKnowledgeStore
+    from otel_assembly.knowledge.redis import RedisKnowledgeStore
     from otel_assembly.knowledge.rendering import MAX_TOOL_RESULT_CHARACTERS, render_events
     from otel_assembly.knowledge.sqlite import SqliteKnowledgeStore
     from otel_assembly.knowledge.store import (
@@ -39,6 +40,7 @@ __getattr__, __dir__ = face(
             ),
             "disk": "DiskKnowledgeStore",
             "memory": "MemoryKnowledgeStore",
+            "redis": "RedisKnowledgeStore",
             "rendering": "MAX_TOOL_RESULT_CHARACTERS render_events",
             "sqlite": "SqliteKnowledgeStore",
             "store": "CONVERSATIONS_PREFIX WORKING_MEMORY_PATH ComparingKnowledgeStore KnowledgeStore",
@@ -58,6 +60,7 @@ __all__ = [
     "DiskKnowledgeStore",
     "KnowledgeStore",
     "MemoryKnowledgeStore",
+    "RedisKnowledgeStore",
     "SqliteKnowledgeStore",
     "WorkingMemoryAggregate",
     "render_events",

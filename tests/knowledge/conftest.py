@@ -3,23 +3,46 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
+from redis_server import MISSING, REDIS, RedisServer
 
-from otel_assembly.knowledge import DiskKnowledgeStore, KnowledgeStore, MemoryKnowledgeStore, SqliteKnowledgeStore
+from otel_assembly.knowledge import (
+    DiskKnowledgeStore,
+    KnowledgeStore,
+    MemoryKnowledgeStore,
+    RedisKnowledgeStore,
+    SqliteKnowledgeStore,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
 
-@pytest.fixture(params=["memory", "disk", "sqlite"])
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A real server; skipped with the reason where there is none, which fails the run in CI."""
+    if REDIS is None:
+        pytest.skip(MISSING)
+    pytest.importorskip("redis", reason="not installed: python -m pip install -e '.[redis]'")
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["memory", "disk", "sqlite", "redis"])
 def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], KnowledgeStore]:
     """Makes an empty store of the kind under test."""
     numbers = itertools.count()
+    url = request.getfixturevalue("redis_server").url if request.param == "redis" else ""
 
     def make() -> KnowledgeStore:
+        if request.param == "redis":
+            return RedisKnowledgeStore(url, prefix=f"tests:{uuid.uuid4().hex}")
         if request.param == "memory":
             return MemoryKnowledgeStore()
         if request.param == "disk":
@@ -30,7 +53,7 @@ def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Kn
 
 
 async def closed(store: KnowledgeStore) -> None:
-    if isinstance(store, SqliteKnowledgeStore):
+    if isinstance(store, SqliteKnowledgeStore | RedisKnowledgeStore):
         await store.close()
 
 

@@ -16,6 +16,7 @@ from otel_assembly.knowledge import (
     WORKING_MEMORY_PATH,
     ComparingKnowledgeStore,
     KnowledgeStore,
+    RedisKnowledgeStore,
     SqliteKnowledgeStore,
 )
 
@@ -376,7 +377,7 @@ def test_threads_with_loops_of_their_own_share_a_store(new_store):
         assert sorted(lines) == sorted(f"{name}{n}" for name in "abcd" for n in range(10))
         assert [line for line in lines if line.startswith("a")] == [f"a{n}" for n in range(10)]
         assert await store.list("/own") == list("abcd")
-        if isinstance(store, SqliteKnowledgeStore):
+        if isinstance(store, SqliteKnowledgeStore | RedisKnowledgeStore):
             await store.close()
 
     asyncio.run(check())
@@ -472,7 +473,7 @@ def test_any_calls_do_what_a_dict_would(new_store: Callable[[], KnowledgeStore],
                 assert await store.read(path) == model.files[path]
             assert await store.list() == model.list("/")
         finally:
-            if isinstance(store, SqliteKnowledgeStore):
+            if isinstance(store, SqliteKnowledgeStore | RedisKnowledgeStore):
                 await store.close()
 
     asyncio.run(run())
