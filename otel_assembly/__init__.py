@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from otel_assembly.context_assembler.retention import KnowledgeRecall, KnowledgeWriteGate, Proposal, Retained, RetentionOutcome, WriteGate
     from otel_assembly.conversation import HaltGuard, on_halt
     from otel_assembly.decision import Decision, DecisionOutcome, DecisionReason, Outcome, Overflow, OverflowCause, Verdict
-    from otel_assembly.errors import AssemblyError, CompactionError, ConfigurationError, ContextOverflowError, DescribeError, HaltedError, KnowledgeError, KnowledgePathError, KnowledgeStoreError, MiddlewareError, ModelCallError, ModelContextLengthError, PolicyContractError, PolicyError, PolicyFailedError, RenderError, SessionError, SourceFailedError, TokenizerError, ToolError, TranscriptError, UnknownNameError
+    from otel_assembly.errors import AssemblyError, CompactionError, ConfigurationError, ContextOverflowError, DescribeError, HaltedError, KnowledgeConflictError, KnowledgeError, KnowledgePathError, KnowledgeStoreError, MiddlewareError, ModelCallError, ModelContextLengthError, PolicyContractError, PolicyError, PolicyFailedError, RenderError, SessionError, SourceFailedError, TokenizerError, ToolError, TranscriptError, UnknownNameError
     from otel_assembly.events import AggregationCompleted, AggregationFailed, AssemblyCompleted, CompactionSummary, ConfirmResult, ConversationResumed, Event, ExternalExecutionResultEvent, HaltEvent, ModelRequest, ModelResponse, ObserverAlert, ObserverCompleted, ObserverStarted, ResponseChunk, Severity, ToolCallEvent, ToolErrorEvent, ToolResultEvent, ToolResultsEvent, TurnCompleted, TurnStarted, Usage, UsageEvent, UserConfirmResultEvent, event_from_json, event_to_json
     from otel_assembly.history.history import History
     from otel_assembly.history.view import View
@@ -109,6 +109,7 @@ __all__ = [
     "HeadAndTailPolicy",
     "History",
     "ItemDecision",
+    "KnowledgeConflictError",
     "KnowledgeError",
     "KnowledgePathError",
     "KnowledgeRecall",
@@ -229,9 +230,9 @@ _NAMES: Final = {
     "decision": "Decision DecisionOutcome DecisionReason Outcome Overflow OverflowCause Verdict",
     "errors": (
         "AssemblyError CompactionError ConfigurationError ContextOverflowError DescribeError HaltedError "
-        "KnowledgeError KnowledgePathError KnowledgeStoreError MiddlewareError ModelCallError "
-        "ModelContextLengthError PolicyContractError PolicyError PolicyFailedError RenderError SessionError "
-        "SourceFailedError TokenizerError ToolError TranscriptError UnknownNameError"
+        "KnowledgeConflictError KnowledgeError KnowledgePathError KnowledgeStoreError MiddlewareError "
+        "ModelCallError ModelContextLengthError PolicyContractError PolicyError PolicyFailedError RenderError "
+        "SessionError SourceFailedError TokenizerError ToolError TranscriptError UnknownNameError"
     ),
     "events": (
         "AggregationCompleted AggregationFailed AssemblyCompleted CompactionSummary ConfirmResult "

@@ -23,7 +23,8 @@
     │   └── ModelContextLengthError          it refused the prompt as too long
     └── KnowledgeError
         ├── KnowledgePathError (ValueError)  a path that would leave the store
-        └── KnowledgeStoreError              the store could not do what was asked
+        ├── KnowledgeStoreError              the store could not do what was asked
+        └── KnowledgeConflictError           others kept changing what was to be changed
 
 A message names what was wrong, where (file, line, block, policy), and the mend.
 """
@@ -343,6 +344,10 @@ class KnowledgePathError(KnowledgeError, ValueError):
 
 class KnowledgeStoreError(KnowledgeError):
     """The store could not do what was asked; the original error is ``__cause__``."""
+
+
+class KnowledgeConflictError(KnowledgeError):
+    """Others kept changing what was to be changed, so that nothing was written."""
 
 
 #: What is no failure of whoever raises it: somebody ended the work from outside.

@@ -14,12 +14,13 @@ import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from otel_assembly._internal.arguments import called, instance
-from otel_assembly.errors import ConfigurationError, KnowledgeError
+from otel_assembly.errors import ConfigurationError, KnowledgeConflictError, KnowledgeError
 from otel_assembly.knowledge.rendering import render_events
-from otel_assembly.knowledge.store import CONVERSATIONS_PREFIX, WORKING_MEMORY_PATH
+from otel_assembly.knowledge.store import CONVERSATIONS_PREFIX, WORKING_MEMORY_PATH, ComparingKnowledgeStore
+from otel_assembly.knowledge.turns import turn_at
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -53,6 +54,8 @@ Be short and concrete. Answer with the new notes only; they replace the old ones
 _PLACEHOLDERS = re.compile(r"\{existing\}|\{events\}")
 _NO_MEMORY = "(empty)"
 _MAX_ID_CHARACTERS = 64
+#: How often the model is asked for an update of a memory that is another one by then.
+_MAX_CONFLICTS = 5
 
 # Orders the summaries of one microsecond within a process; between processes their random part keeps them apart.
 _summaries = itertools.count(1)
@@ -117,26 +120,39 @@ class ConversationSummaryAggregate:
 class WorkingMemoryAggregate:
     """Brings ``/memory/working.md`` up to date with a conversation.
 
-    Runs of one aggregate on one event loop wait for each other, so that each starts from what the last one wrote; of
-    two processes that update one store at once, the later one's memory remains.
+    Updates of one store wait for each other, so that each starts from what the last one wrote, whichever task, thread,
+    process or machine it is in. Whose turn it is stands in ``/memory/working.md.lock`` meanwhile. Where the memory was
+    changed even so while the model was asked (by a person, or by one whose turn was over), it is asked again, so that
+    nothing is lost. Only in a store that is no `ComparingKnowledgeStore`, of two processes that update it at once the
+    later one's memory remains.
 
     Args:
         summarize: Takes the prompt, gives the model's text; async or not.
         prompt: The prompt; ``{existing}`` stands for the memory so far (``(empty)`` where there is none), ``{events}``
             for the conversation. Braces elsewhere, and in what is filled in, mean nothing.
+        patience: Seconds that another one's update is waited for. One that takes longer is taken to have died, and the
+            next goes on; give more than the model takes, or it is asked in vain. For all others together ten times as
+            long is waited.
 
     Raises:
-        ConfigurationError: The prompt has no ``{events}``.
+        ConfigurationError: The prompt has no ``{events}``, or `patience` is not positive.
     """
 
-    __slots__ = ("_locks", "_prompt", "_summarize")
+    __slots__ = ("_locks", "_patience", "_prompt", "_summarize")
 
-    def __init__(self, summarize: Summarizer, *, prompt: str = DEFAULT_WORKING_MEMORY_PROMPT) -> None:
+    def __init__(
+        self, summarize: Summarizer, *, prompt: str = DEFAULT_WORKING_MEMORY_PROMPT, patience: float = 60.0
+    ) -> None:
         called("summarize", summarize)
+        if not patience > 0:
+            raise ConfigurationError(f"patience must be above 0 s, not {patience}")
         self._summarize = summarize
         self._prompt = _checked(prompt)
-        # A lock belongs to the loop that first waited for it, an aggregate may outlive its loop.
-        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+        self._patience = patience
+        # Within a loop nobody has to ask the store whose turn it is. By the store's id, for it may not be hashable; it
+        # lives as long as whoever waits at its lock. A lock belongs to its loop, which an aggregate may outlive.
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[int, asyncio.Lock]]
+        self._locks = WeakKeyDictionary()
 
     async def aggregate(self, events: Iterable[Any], context: object, store: KnowledgeStore) -> None:
         """Merge `events` into the working memory; nothing is asked or written where no event has something to read.
@@ -144,15 +160,35 @@ class WorkingMemoryAggregate:
         Raises:
             KnowledgeError: The summariser returned no text; the memory is what it was. So it is where the summariser
                 raises; that error comes through.
+            KnowledgeConflictError: Others kept changing the memory; nothing of these events was written.
         """
         instance("store", store)
         conversation = render_events(events)
         if not conversation:
             return
-        async with self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-            existing = await store.read(WORKING_MEMORY_PATH) or ""
-            prompt = _filled(self._prompt, existing=existing if existing.strip() else _NO_MEMORY, events=conversation)
-            await store.write(WORKING_MEMORY_PATH, await _ask(self._summarize, prompt, "working memory"))
+        lock = self._locks.setdefault(asyncio.get_running_loop(), WeakValueDictionary()).setdefault(
+            id(store), asyncio.Lock()
+        )
+        async with lock:
+            if not isinstance(store, ComparingKnowledgeStore):
+                await store.write(WORKING_MEMORY_PATH, (await self._updated(conversation, store))[1])
+                return
+            async with turn_at(store, WORKING_MEMORY_PATH, self._patience):
+                for _ in range(_MAX_CONFLICTS):
+                    before, after = await self._updated(conversation, store)
+                    if await store.replace(WORKING_MEMORY_PATH, before, after):
+                        return
+        raise KnowledgeConflictError(
+            f"{WORKING_MEMORY_PATH!r} was changed by others each of the {_MAX_CONFLICTS} times that the model was asked"
+            "; nothing was written: give the aggregate more patience, or have others change it less often"
+        )
+
+    async def _updated(self, conversation: str, store: KnowledgeStore) -> tuple[str | None, str]:
+        """The memory that there is, and what the model makes of it."""
+        before = await store.read(WORKING_MEMORY_PATH)
+        existing = before if before and before.strip() else _NO_MEMORY
+        prompt = _filled(self._prompt, existing=existing, events=conversation)
+        return before, await _ask(self._summarize, prompt, "working memory")
 
 
 @dataclass(frozen=True, slots=True)
