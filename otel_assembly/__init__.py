@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from otel_assembly.ledger.figures import Breakpoints, Prefix, Totals
     from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, describe
     from otel_assembly.policies import AlertPolicy, AssemblyPolicy, BudgetPolicy, ConversationPolicy, DecidingPolicy, EpisodicMemoryPolicy, HeadAndTailPolicy, PolicyLimit, SlidingWindowPolicy, TokenBudgetPolicy, WorkingMemoryPolicy, validate_order
-    from otel_assembly.runtime import AnthropicModel, BudgetMonitor, LoopDetector, ModelClient, Observer, OpenAIModel, Stream, TokenMonitor, attach, to_anthropic, to_openai
+    from otel_assembly.runtime import AggregateObserver, AnthropicModel, BudgetMonitor, LoopDetector, ModelClient, Observer, OpenAIModel, Stream, TokenMonitor, attach, to_anthropic, to_openai
     from otel_assembly.runtime.agent import Agent
     from otel_assembly.runtime.assembler_middleware import AssemblerMiddleware
     from otel_assembly.runtime.middleware import MiddlewareBase, PermissionDecision
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Agent",
+    "AggregateObserver",
     "AggregateTrigger",
     "AggregationCompleted",
     "AggregationFailed",
@@ -255,8 +256,8 @@ _NAMES: Final = {
         "HeadAndTailPolicy PolicyLimit SlidingWindowPolicy TokenBudgetPolicy WorkingMemoryPolicy validate_order"
     ),
     "runtime": (
-        "AnthropicModel BudgetMonitor LoopDetector ModelClient Observer OpenAIModel Stream TokenMonitor attach "
-        "to_anthropic to_openai"
+        "AggregateObserver AnthropicModel BudgetMonitor LoopDetector ModelClient Observer OpenAIModel Stream "
+        "TokenMonitor attach to_anthropic to_openai"
     ),
     "runtime.agent": "Agent",
     "runtime.assembler_middleware": "AssemblerMiddleware",

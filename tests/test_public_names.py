@@ -195,6 +195,7 @@ BEHIND = {
     "otel_assembly.knowledge._descriptors": "what a system without them does is tried",
     "otel_assembly.observe.conversations": "how many events are remembered is lowered for a test",
     "otel_assembly.page.document": "what the page is made of is taken away for a test",
+    "otel_assembly.runtime.aggregation": "how many conversations are remembered is lowered for a test",
     "otel_assembly.runtime.monitors": "how many conversations are remembered is lowered for a test",
     "otel_assembly.telemetry.attributes": "the registry is compared with what the code writes",
     "otel_assembly.telemetry.conventions": "the registry's names",

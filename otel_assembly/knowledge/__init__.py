@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from otel_assembly.knowledge.aggregates import (
         DEFAULT_CONVERSATION_SUMMARY_PROMPT,
         DEFAULT_WORKING_MEMORY_PROMPT,
+        Aggregate,
         AggregateTrigger,
         ConversationSummaryAggregate,
         WorkingMemoryAggregate,
@@ -36,7 +37,7 @@ __getattr__, __dir__ = face(
         {
             "aggregates": (
                 "DEFAULT_CONVERSATION_SUMMARY_PROMPT DEFAULT_WORKING_MEMORY_PROMPT "
-                "AggregateTrigger ConversationSummaryAggregate WorkingMemoryAggregate"
+                "Aggregate AggregateTrigger ConversationSummaryAggregate WorkingMemoryAggregate"
             ),
             "disk": "DiskKnowledgeStore",
             "memory": "MemoryKnowledgeStore",
@@ -54,6 +55,7 @@ __all__ = [
     "DEFAULT_WORKING_MEMORY_PROMPT",
     "MAX_TOOL_RESULT_CHARACTERS",
     "WORKING_MEMORY_PATH",
+    "Aggregate",
     "AggregateTrigger",
     "ComparingKnowledgeStore",
     "ConversationSummaryAggregate",

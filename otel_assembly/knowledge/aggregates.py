@@ -13,7 +13,7 @@ import re
 import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from otel_assembly._internal.arguments import called, instance
@@ -59,6 +59,14 @@ _MAX_CONFLICTS = 5
 
 # Orders the summaries of one microsecond within a process; between processes their random part keeps them apart.
 _summaries = itertools.count(1)
+
+
+class Aggregate(Protocol):
+    """Something that makes of a conversation what is worth keeping."""
+
+    async def aggregate(self, events: Iterable[Any], context: Any, store: KnowledgeStore) -> None:
+        """Write to the store what is to be kept of these events; what it raises is a failure, and `store` as it was."""
+        ...
 
 
 class ConversationSummaryAggregate:
@@ -193,12 +201,12 @@ class WorkingMemoryAggregate:
 
 @dataclass(frozen=True, slots=True)
 class AggregateTrigger:
-    """When an aggregate runs: as soon as one of its conditions holds.
+    """When an aggregate runs: as soon as one of its conditions holds. `AggregateObserver` asks it after each turn.
 
     Attributes:
         every_n_turns: Turns after which it runs again; 0 for never.
-        every_n_events: Events after which it runs again; 0 for never.
-        on_end: Whether it runs when the run ends.
+        every_n_events: Events, of those that a model is sent, after which it runs again; 0 for never.
+        on_end: Whether it runs when the conversation ends.
 
     Raises:
         ConfigurationError: A number is negative, or there is no condition at all.
@@ -223,7 +231,7 @@ class AggregateTrigger:
         Args:
             turns: Turns since the aggregate last ran, or since the beginning.
             events: Events since then.
-            ended: Whether the run is at its end.
+            ended: Whether the conversation is at its end.
         """
         return 0 < self.every_n_turns <= turns or 0 < self.every_n_events <= events or (self.on_end and ended)
 

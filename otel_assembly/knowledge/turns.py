@@ -2,7 +2,7 @@
 
 Whoever's turn it is has a file beside it, with a text of its own. No clock of another process is read, and nobody has
 to show that it lives: who waits looks how long that text has stayed the same. A turn saves work that would be done
-twice, and no more; that nothing is lost rests on `ComparingKnowledgeStore.replace`, by which the file itself is written.
+twice, and no more; that nothing is lost rests on `ComparingKnowledgeStore.replace`, by which the file is written.
 """
 
 from __future__ import annotations
