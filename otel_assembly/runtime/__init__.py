@@ -1,9 +1,9 @@
 """What runs around the assembler: the stream of events, its observers, and the halt."""
 
+from otel_assembly.runtime.aggregation import AggregateObserver
 from otel_assembly.runtime.anthropic_messages import to_anthropic
 from otel_assembly.runtime.anthropic_model import AnthropicModel
 from otel_assembly.runtime.model_client import ModelClient
-from otel_assembly.runtime.aggregation import AggregateObserver
 from otel_assembly.runtime.monitors import BudgetMonitor, LoopDetector, TokenMonitor
 from otel_assembly.runtime.observers import MAX_TIMEOUTS, Attachment, Observer, attach
 from otel_assembly.runtime.openai_messages import to_openai
@@ -15,8 +15,8 @@ __all__ = [
     "MAX_NESTED_SENDS",
     "MAX_TIMEOUTS",
     "NO_RESULT_YET",
-    "AnthropicModel",
     "AggregateObserver",
+    "AnthropicModel",
     "Attachment",
     "BudgetMonitor",
     "EventIterator",
