@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly import (
+    AggregateObserver,
+    AggregateTrigger,
     AlertPolicy,
     Assembler,
     AssemblyPolicy,
@@ -18,7 +20,10 @@ from otel_assembly import (
     Context,
     ContextAssembler,
     ConversationPolicy,
+    ConversationSummaryAggregate,
+    KnowledgeStore,
     LoopDetector,
+    MemoryKnowledgeStore,
     ModelRequest,
     ObserverAlert,
     Severity,
@@ -26,6 +31,7 @@ from otel_assembly import (
     Stream,
     TokenBudgetPolicy,
     TokenMonitor,
+    WorkingMemoryAggregate,
     WorkingMemoryPolicy,
     allocate,
     attach,
@@ -34,7 +40,7 @@ from otel_assembly import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 class AsTheReadmeHasIt:
@@ -102,6 +108,26 @@ def chains(stream: Stream, context: Context) -> list[str]:
     ):
         ObserverAlert(source="me", severity=Severity.FATAL, message="stop", data={"why": 1})
     return validate_order(chain)
+
+
+class Kept:
+    async def aggregate(self, events: Iterable[Any], context: Context, store: KnowledgeStore) -> None:
+        await store.append("/log", str(len(list(events))))
+
+
+async def kept(stream: Stream) -> None:
+    store, trigger = MemoryKnowledgeStore(), AggregateTrigger(every_n_turns=5, on_end=True)
+    observers = [
+        AggregateObserver(WorkingMemoryAggregate(str.upper), trigger, store=store),
+        AggregateObserver(ConversationSummaryAggregate(str.lower), trigger),
+        AggregateObserver(Kept(), trigger),
+    ]
+    attach(stream, observers)
+    await observers[0].end(stream)
+    await observers[0].end(Context(stream=stream))
+    await store.replace("/log", None, "new")
+    AggregateObserver(Typed(), trigger)  # type: ignore[arg-type]
+    AggregateObserver(Kept(), "on_end")  # type: ignore[arg-type]
 
 
 def shorter(text: str, target_tokens: int) -> str:
