@@ -29,19 +29,121 @@ if TYPE_CHECKING:
     from otel_assembly.context_assembler.assembler import AssembledContext, ContextAssembler
     from otel_assembly.context_assembler.candidates import Candidate, Recall, Retriever, Task
     from otel_assembly.context_assembler.queued_gate import QueuedWriteGate
-    from otel_assembly.context_assembler.retention import KnowledgeRecall, KnowledgeWriteGate, Proposal, Retained, RetentionOutcome, WriteGate
+    from otel_assembly.context_assembler.retention import (
+        KnowledgeRecall,
+        KnowledgeWriteGate,
+        Proposal,
+        Retained,
+        RetentionOutcome,
+        WriteGate,
+    )
     from otel_assembly.conversation import HaltGuard, on_halt
-    from otel_assembly.decision import Decision, DecisionOutcome, DecisionReason, Outcome, Overflow, OverflowCause, Verdict
-    from otel_assembly.errors import AssemblyError, CompactionError, ConfigurationError, ContextOverflowError, DescribeError, HaltedError, KnowledgeConflictError, KnowledgeError, KnowledgePathError, KnowledgeStoreError, MiddlewareError, ModelCallError, ModelContextLengthError, PolicyContractError, PolicyError, PolicyFailedError, RenderError, SessionError, SourceFailedError, TokenizerError, ToolError, TranscriptError, UnknownNameError
-    from otel_assembly.events import AggregationCompleted, AggregationFailed, AssemblyCompleted, CompactionSummary, ConfirmResult, ConversationResumed, Event, ExternalExecutionResultEvent, HaltEvent, ModelRequest, ModelResponse, ObserverAlert, ObserverCompleted, ObserverStarted, ResponseChunk, Severity, ToolCallEvent, ToolErrorEvent, ToolResultEvent, ToolResultsEvent, TurnCompleted, TurnStarted, Usage, UsageEvent, UserConfirmResultEvent, event_from_json, event_to_json
+    from otel_assembly.decision import (
+        Decision,
+        DecisionOutcome,
+        DecisionReason,
+        Outcome,
+        Overflow,
+        OverflowCause,
+        Verdict,
+    )
+    from otel_assembly.errors import (
+        AssemblyError,
+        CompactionError,
+        ConfigurationError,
+        ContextOverflowError,
+        DescribeError,
+        HaltedError,
+        KnowledgeConflictError,
+        KnowledgeError,
+        KnowledgePathError,
+        KnowledgeStoreError,
+        MiddlewareError,
+        ModelCallError,
+        ModelContextLengthError,
+        PolicyContractError,
+        PolicyError,
+        PolicyFailedError,
+        RenderError,
+        SessionError,
+        SourceFailedError,
+        TokenizerError,
+        ToolError,
+        TranscriptError,
+        UnknownNameError,
+    )
+    from otel_assembly.events import (
+        AggregationCompleted,
+        AggregationFailed,
+        AssemblyCompleted,
+        CompactionSummary,
+        ConfirmResult,
+        ConversationResumed,
+        Event,
+        ExternalExecutionResultEvent,
+        HaltEvent,
+        ModelRequest,
+        ModelResponse,
+        ObserverAlert,
+        ObserverCompleted,
+        ObserverStarted,
+        ResponseChunk,
+        Severity,
+        ToolCallEvent,
+        ToolErrorEvent,
+        ToolResultEvent,
+        ToolResultsEvent,
+        TurnCompleted,
+        TurnStarted,
+        Usage,
+        UsageEvent,
+        UserConfirmResultEvent,
+        event_from_json,
+        event_to_json,
+    )
     from otel_assembly.history.history import History
     from otel_assembly.history.view import View
     from otel_assembly.instrumentation import instrument, uninstrument
-    from otel_assembly.knowledge import AggregateTrigger, ConversationSummaryAggregate, DiskKnowledgeStore, KnowledgeStore, MemoryKnowledgeStore, RedisKnowledgeStore, SqliteKnowledgeStore, WorkingMemoryAggregate
+    from otel_assembly.knowledge import (
+        AggregateTrigger,
+        ConversationSummaryAggregate,
+        DiskKnowledgeStore,
+        KnowledgeStore,
+        MemoryKnowledgeStore,
+        RedisKnowledgeStore,
+        SqliteKnowledgeStore,
+        WorkingMemoryAggregate,
+    )
     from otel_assembly.ledger.figures import Breakpoints, Prefix, Totals
     from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, describe
-    from otel_assembly.policies import AlertPolicy, AssemblyPolicy, BudgetPolicy, ConversationPolicy, DecidingPolicy, EpisodicMemoryPolicy, HeadAndTailPolicy, PolicyLimit, SlidingWindowPolicy, TokenBudgetPolicy, WorkingMemoryPolicy, validate_order
-    from otel_assembly.runtime import AggregateObserver, AnthropicModel, BudgetMonitor, LoopDetector, ModelClient, Observer, OpenAIModel, Stream, TokenMonitor, attach, to_anthropic, to_openai
+    from otel_assembly.policies import (
+        AlertPolicy,
+        AssemblyPolicy,
+        BudgetPolicy,
+        ConversationPolicy,
+        DecidingPolicy,
+        EpisodicMemoryPolicy,
+        HeadAndTailPolicy,
+        PolicyLimit,
+        SlidingWindowPolicy,
+        TokenBudgetPolicy,
+        WorkingMemoryPolicy,
+        validate_order,
+    )
+    from otel_assembly.runtime import (
+        AggregateObserver,
+        AnthropicModel,
+        BudgetMonitor,
+        LoopDetector,
+        ModelClient,
+        Observer,
+        OpenAIModel,
+        Stream,
+        TokenMonitor,
+        attach,
+        to_anthropic,
+        to_openai,
+    )
     from otel_assembly.runtime.agent import Agent
     from otel_assembly.runtime.assembler_middleware import AssemblerMiddleware
     from otel_assembly.runtime.middleware import MiddlewareBase, PermissionDecision
@@ -49,7 +151,16 @@ if TYPE_CHECKING:
     from otel_assembly.runtime.tools import Tool
     from otel_assembly.telemetry import configure, invoke_agent
     from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
-    from otel_assembly.tokens import CalibratedCounter, CharacterCounter, FastTiktokenCounter, MessageFraming, TiktokenCounter, TokenCounter, TokenMeter, counter_for
+    from otel_assembly.tokens import (
+        CalibratedCounter,
+        CharacterCounter,
+        FastTiktokenCounter,
+        MessageFraming,
+        TiktokenCounter,
+        TokenCounter,
+        TokenMeter,
+        counter_for,
+    )
 
 __all__ = [
     "Agent",

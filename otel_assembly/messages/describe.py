@@ -308,3 +308,17 @@ def answers(message: Mapping[str, Any]) -> list[str]:
 def spelled(value: Any) -> str:
     """A value as JSON; what JSON has no form for is written as Python would print it."""
     return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def sendable(text: str) -> str:
+    """The text with U+FFFD in the place of each half of a surrogate pair.
+
+    Exporters refuse the attribute that holds one, for it has no UTF-8 form, and some of them refuse its whole batch.
+    """
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

@@ -167,6 +167,16 @@ class Agent:
     reply = ask
     reply_stream = stream
 
+    async def aclose(self) -> None:
+        """The session is over: aggregates run a last time, and observers are detached."""
+        await self.session.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
     async def compress_context(self, context_config: Any = None, instructions: Any = None) -> None:
         """Have the chain's compacting policy run ahead of need, where the last prompt was `compress_at` full.
 

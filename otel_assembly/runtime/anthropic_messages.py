@@ -6,11 +6,10 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly._internal.surrogates import sendable, sendable_json
 from otel_assembly.events import CompactionSummary, ModelRequest, ModelResponse, ToolCallEvent
-from otel_assembly.messages.describe import ROLES, EventKind
+from otel_assembly.messages.describe import ROLES, EventKind, sendable
 from otel_assembly.messages.replacements import summary_text
-from otel_assembly.runtime.rendered_turns import NO_RESULT_YET, Answer, RenderedTurn, rendered_turns
+from otel_assembly.runtime.rendered_turns import NO_RESULT_YET, Answer, RenderedTurn, rendered_turns, sendable_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

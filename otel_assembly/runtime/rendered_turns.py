@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.errors import RenderError
 from otel_assembly.events import ModelResponse, ToolCallEvent, ToolErrorEvent, ToolResultEvent, ToolResultsEvent
 from otel_assembly.history.tool_pairs import ECHO, ORPHAN, Pairing
-from otel_assembly.messages.describe import ROLES, EventFacts, EventKind, describe
+from otel_assembly.messages.describe import ROLES, EventFacts, EventKind, describe, sendable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -155,3 +155,16 @@ def _answers(turn: RenderedTurn, provider: str) -> Iterator[Answer]:
             yield Answer(position, call_id, "" if index else event.get("content"), message=event)
     else:
         raise turn.cannot(provider, "it answers calls in another form than a 'tool' message")
+
+
+def sendable_json(value: Any) -> Any:
+    """A value that is to be sent as JSON, with texts that can be sent; the very same value where they all can."""
+    if isinstance(value, str):
+        return sendable(value)
+    if isinstance(value, dict):
+        made = {key: sendable_json(one) for key, one in value.items()}
+        return value if all(made[key] is one for key, one in value.items()) else made
+    if isinstance(value, (list, tuple)):
+        parts = [sendable_json(one) for one in value]
+        return value if all(part is one for part, one in zip(parts, value, strict=True)) else parts
+    return value

@@ -29,6 +29,7 @@ from otel_assembly.events import (
     event_to_json,
 )
 from otel_assembly.history.history import History
+from otel_assembly.runtime.aggregation import AggregateObserver
 from otel_assembly.runtime.observers import attach
 from otel_assembly.runtime.stream import Stream
 
@@ -91,7 +92,8 @@ class Session:
         #: Held while an ask is answered: two at once would speak into each other.
         self.asking = asyncio.Lock()
         self._restore(events)
-        self._attachment = attach(self.stream, observers, self.context)
+        self._observers = tuple(observers)
+        self._attachment = attach(self.stream, self._observers, self.context)
 
     @property
     def guard(self) -> HaltGuard:
@@ -142,8 +144,11 @@ class Session:
             lines.append(event_to_json(event))
         return "\n".join(lines) + "\n"
 
-    def close(self) -> None:
-        """Detach the observers; the history stays readable."""
+    async def aclose(self) -> None:
+        """The conversation is over: aggregates run a last time, observers are detached; the history stays readable."""
+        for observer in self._observers:
+            if isinstance(observer, AggregateObserver):
+                await observer.end(self.stream)
         self._attachment.detach()
 
     def answered(self, results: Iterable[ToolResultEvent | ToolErrorEvent]) -> None:

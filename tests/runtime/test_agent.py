@@ -11,6 +11,9 @@ import pytest
 
 from otel_assembly import (
     Agent,
+    AggregateObserver,
+    AggregateTrigger,
+    AggregationCompleted,
     BudgetPolicy,
     CompactionSummary,
     ConfigurationError,
@@ -20,6 +23,7 @@ from otel_assembly import (
     ConversationResumed,
     ExternalExecutionResultEvent,
     HaltedError,
+    MemoryKnowledgeStore,
     MiddlewareBase,
     ModelCallError,
     ModelContextLengthError,
@@ -35,6 +39,8 @@ from otel_assembly import (
     ToolErrorEvent,
     ToolResultEvent,
     UserConfirmResultEvent,
+    WorkingMemoryAggregate,
+    WorkingMemoryPolicy,
 )
 from otel_assembly.testing import ScriptedModel
 
@@ -509,6 +515,21 @@ async def test_without_a_policy_that_compacts_nothing_is_compressed():
     await agent.ask("Hi.")
     await agent.compress_context()
     assert agent.session.context.budget_ratio == 1
+
+
+async def test_an_agents_knowledge_is_brought_up_to_date_after_a_turn_and_read_in_the_next_conversation():
+    store = MemoryKnowledgeStore()
+    memory = AggregateObserver(
+        WorkingMemoryAggregate(lambda prompt: "Ada likes trains."), AggregateTrigger(on_end=True)
+    )
+    model = ScriptedModel("Noted.", "Trains.")
+    chain = [WorkingMemoryPolicy(), SlidingWindowPolicy(5)]
+    agent = Agent("helper", "", model, assembly=chain, observers=[memory], knowledge=store)
+    async with agent.open_session() as first:
+        await first.ask("I am Ada, and I like trains.")
+    assert any(isinstance(event, AggregationCompleted) for event in first.session.history)
+    await agent.open_session().ask("What do I like?")
+    assert "Ada likes trains." in "".join(model.received[1].prompts)
 
 
 @pytest.mark.parametrize(
