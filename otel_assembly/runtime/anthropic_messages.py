@@ -30,8 +30,8 @@ _OWN_PARTS: Final = ("image", "document")
 def to_anthropic(
     prompts: Sequence[str],
     events: Sequence[Any],
-    breakpoints: Breakpoints | None = None,
     *,
+    breakpoints: Breakpoints | None = None,
     pending: str | None = NO_RESULT_YET,
 ) -> dict[str, Any]:
     """Render an assembly as ``system`` and ``messages``: ``client.messages.create(..., **to_anthropic(*assembly))``.

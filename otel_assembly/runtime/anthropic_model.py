@@ -81,7 +81,7 @@ class AnthropicModel:
             RenderError: An event that Anthropic's messages have no form for.
         """
         ends = Breakpoints(len(prompts) - 1 if prompts else None, (len(events) - 1,) if events else ())
-        rendered = to_anthropic(prompts, events, ends if self._caches else None)
+        rendered = to_anthropic(prompts, events, breakpoints=ends if self._caches else None)
         request = {**self._options, "model": self.model, "messages": rendered["messages"]}
         if rendered["system"]:
             request["system"] = rendered["system"]

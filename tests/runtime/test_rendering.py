@@ -312,11 +312,11 @@ async def test_cache_control_stands_where_the_assembly_says_it_pays():
     assembler, history = Assembler([ConversationPolicy()]), History(conversation("ask", "call a b"))
     history.extend(conversation("results a b"))
     first = await assembler.assemble(["p", "q"], history, Context())
-    sent = to_anthropic(*first, first.breakpoints)
+    sent = to_anthropic(*first, breakpoints=first.breakpoints)
     assert marked(sent) == [1, 6]  # the prompts; the last result
     history.extend(conversation("answer", "ask"))
     second = await assembler.assemble(["p", "q"], history, Context())
-    assert marked(to_anthropic(*second, second.breakpoints)) == [1, 6, 8]
+    assert marked(to_anthropic(*second, breakpoints=second.breakpoints)) == [1, 6, 8]
     assert marked(to_anthropic(*second)) == []
 
 
@@ -406,7 +406,7 @@ async def test_what_is_sent_to_anthropic_is_whole(events, chain, prompts):
     assembly = await assembled(events, chain, prompts)
     if assembly is None:
         return
-    sent = to_anthropic(*assembly, assembly.breakpoints)
+    sent = to_anthropic(*assembly, breakpoints=assembly.breakpoints)
     pairing_of_anthropic(sent)
     blocks = [*sent["system"], *(block for message in sent["messages"] for block in message["content"])]
     assert all(message["content"] for message in sent["messages"])

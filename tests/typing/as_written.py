@@ -13,6 +13,7 @@ from otel_assembly import (
     AggregateObserver,
     AggregateTrigger,
     AlertPolicy,
+    AnthropicModel,
     Assembler,
     AssemblyPolicy,
     Block,
@@ -24,8 +25,10 @@ from otel_assembly import (
     KnowledgeStore,
     LoopDetector,
     MemoryKnowledgeStore,
+    ModelClient,
     ModelRequest,
     ObserverAlert,
+    OpenAIModel,
     Severity,
     SlidingWindowPolicy,
     Stream,
@@ -36,11 +39,17 @@ from otel_assembly import (
     allocate,
     attach,
     order_for_attention_and_cache,
+    to_anthropic,
+    to_openai,
     validate_order,
 )
+from otel_assembly.testing import ScriptedModel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from anthropic import AsyncAnthropic
+    from openai import AsyncOpenAI
 
 
 class AsTheReadmeHasIt:
@@ -138,6 +147,20 @@ def blocks() -> list[str]:
     allocation = allocate([Block("system", 1, "You are support.", cuttable=False)], 1_000, 100, compact=shorter)
     prompt = order_for_attention_and_cache(allocation)
     return [block.name for block in allocation] + [block.name for block in prompt]
+
+
+def clients() -> list[ModelClient]:
+    return [OpenAIModel("gpt-4o"), AnthropicModel("claude-sonnet-5"), ScriptedModel("yes")]
+
+
+async def rendered(openai: AsyncOpenAI, anthropic: AsyncAnthropic, assembler: Assembler, events: list[Any]) -> None:
+    assembly = await assembler.assemble(["Be brief."], events, Context())
+    await openai.chat.completions.create(model="gpt-4o", messages=to_openai(*assembly))
+    await anthropic.messages.create(model="claude-sonnet-5", max_tokens=9, **to_anthropic(*assembly))
+    to_anthropic(*assembly, breakpoints=assembly.breakpoints)
+    to_anthropic(assembly.prompts, assembly.events, pending=None)
+    for client in clients():
+        await client(*assembly, tool_choice="auto")
 
 
 def closed_sets() -> None:
