@@ -62,7 +62,7 @@ def to_anthropic(
     for index, prompt in enumerate(prompts):
         system.add(index - len(prompts), _texts(prompt))
     for turn in rendered_turns(events, _PROVIDER):
-        if turn.facts.kind == EventKind.SYSTEM and not runs:
+        if turn.facts.kind == EventKind.SYSTEM and not runs and isinstance(turn.event, dict):
             system.add(turn.position, _content(turn, turn.event.get("content")))
             continue
         names = [ids.of(call.id) for call in turn.calls]

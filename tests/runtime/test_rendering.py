@@ -190,9 +190,18 @@ class Foreign:
     pass
 
 
+class ForeignSystem:
+    pass
+
+
 @describe.register
 def _(event: Foreign) -> EventFacts:
     return EventFacts(EventKind.REQUEST, "secret")
+
+
+@describe.register
+def _(event: ForeignSystem) -> EventFacts:
+    return EventFacts(EventKind.SYSTEM, "secret")
 
 
 @pytest.mark.parametrize("render", [to_openai, to_anthropic])
@@ -200,16 +209,24 @@ def _(event: Foreign) -> EventFacts:
     "event",
     [
         Foreign(),
+        ForeignSystem(),
         {"role": "user", "parts": [{"text": "secret"}]},
         {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "secret", "input": {}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "secret"}]},
     ],
-    ids=["a type of one's own", "Gemini", "Responses", "a call of Anthropic's", "a result of Anthropic's"],
+    ids=[
+        "a type of one's own",
+        "a system message of one",
+        "Gemini",
+        "Responses",
+        "a call of Anthropic's",
+        "a result of Anthropic's",
+    ],
 )
 def test_what_has_no_form_is_refused_by_its_type_and_place(render, event):
     with pytest.raises(RenderError) as refused:
-        render([], [ModelRequest(content="hi"), event])
+        render([], [{"role": "system", "content": "hi"}, event])
     assert (refused.value.index, refused.value.event_type) == (1, type(event))
     assert f"event 1, a {type(event).__module__}.{type(event).__qualname__}" in str(refused.value)
     assert "pass our events or chat messages in OpenAI's form" in str(refused.value)
