@@ -151,6 +151,7 @@ if TYPE_CHECKING:
     from otel_assembly.runtime.tools import Tool
     from otel_assembly.telemetry import configure, invoke_agent
     from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
+    from otel_assembly.telemetry.tracing_middleware import TracingMiddleware
     from otel_assembly.tokens import (
         CalibratedCounter,
         CharacterCounter,
@@ -286,6 +287,7 @@ __all__ = [
     "ToolResultEvent",
     "ToolResultsEvent",
     "Totals",
+    "TracingMiddleware",
     "TranscriptError",
     "TurnCompleted",
     "TurnStarted",
@@ -377,6 +379,7 @@ _NAMES: Final = {
     "runtime.tools": "Tool",
     "telemetry": "configure invoke_agent",
     "telemetry.recorder": "OpenTelemetryRecorder",
+    "telemetry.tracing_middleware": "TracingMiddleware",
     "tokens": (
         "CalibratedCounter CharacterCounter FastTiktokenCounter MessageFraming TiktokenCounter TokenCounter "
         "TokenMeter counter_for"
@@ -411,5 +414,10 @@ def _halted(*closed: Any) -> None:
     import_module(f"{__name__}.telemetry.recorder").halted(*closed)
 
 
+def _resumed(guard: Any) -> None:
+    import_module(f"{__name__}.telemetry.recorder").resumed(guard)
+
+
 _current_recorder.set_default_recorder(_recorder)
 _current_recorder.halt_listeners.append(_halted)
+_current_recorder.resume_listeners.append(_resumed)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from otel_assembly._internal.current_recorder import halt_listeners
+from otel_assembly._internal.current_recorder import halt_listeners, resume_listeners
 from otel_assembly._internal.faces import Later
 from otel_assembly._internal.forks import new_lock
 from otel_assembly._internal.registry import Registry
@@ -112,7 +112,7 @@ class HaltGuard:
     Closing is synchronous, so a call that starts after the alert was sent finds the guard closed.
     """
 
-    __slots__ = ("_lock", "halt", "last", "whose")
+    __slots__ = ("_lock", "halt", "last", "lifted", "resumed", "whose")
 
     def __init__(self) -> None:
         #: What closed the guard; None while it is open.
@@ -121,6 +121,10 @@ class HaltGuard:
         self.whose: Whose | None = None
         #: What telemetry remembers of the conversation's last assembly.
         self.last: object = None
+        #: What the guard was opened from again.
+        self.lifted: HaltEvent | None = None
+        #: That somebody has let the conversation go on, as long as telemetry has not told of it.
+        self.resumed: events.ConversationResumed | None = None
         self._lock = new_lock()
 
     @property
@@ -141,6 +145,7 @@ class HaltGuard:
         """Let calls start again, because somebody decided so; what had halted them, or None where nothing had."""
         with self._lock:
             halt, self.halt = self.halt, None
+        self.lifted = halt or self.lifted
         return halt
 
     def observe(self, event: Any, by: Whose | None = None) -> HaltEvent | None:
@@ -160,6 +165,11 @@ class HaltGuard:
             self._settle(events.HaltEvent(reason=str(event.reason), source=str(event.source)), by)
         elif is_alert(event) and (facts := alert_facts(event)).fatal:
             return self.close([facts], by)
+        elif isinstance(event, events.ConversationResumed):
+            self.resumed = event
+            self._tell_resumed()
+        elif self.resumed is not None and isinstance(event, events.TurnStarted):
+            self._tell_resumed()
         return None
 
     def close(self, fatal: list[AlertFacts], by: Whose | None = None) -> HaltEvent | None:
@@ -177,6 +187,10 @@ class HaltGuard:
             ),
         )
         return halt if self._settle(halt, by) else None
+
+    def _tell_resumed(self) -> None:
+        for listener in resume_listeners:
+            listener(self)
 
     def _settle(self, halt: HaltEvent, by: Whose | None) -> bool:
         with self._lock:

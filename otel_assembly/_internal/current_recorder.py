@@ -26,6 +26,8 @@ class _Default:
 DEFAULT: Final = _Default()
 #: What is told of every guard that closes: the halt, the guard, and on whose behalf it was closed, where that is known.
 halt_listeners: list[Callable[[Any, Any, Any], None]] = []
+#: What is told of a guard that was opened again, when it is, and at each beginning of a turn until it has told of it.
+resume_listeners: list[Callable[[Any], None]] = []
 
 
 def set_default_recorder(make: Callable[[], Any]) -> None:

@@ -67,6 +67,7 @@ SPAN_PROJECT_VIEW: Final = "project_view"
 EVENT_OVERFLOW: Final = "assembly.overflow"
 EVENT_ALERT: Final = "assembly.alert"
 EVENT_HALT: Final = "assembly.halt"
+EVENT_RESUMED: Final = "assembly.resumed"
 
 # Whose assembly it is
 
@@ -204,6 +205,7 @@ ALERT_MESSAGE: Final = "assembly.alert.message"
 ALERT_FINGERPRINT: Final = "assembly.alert.fingerprint"
 HALT_REASON: Final = "assembly.halt.reason"
 HALT_SOURCE: Final = "assembly.halt.source"
+RESUME_REASON: Final = "assembly.resume.reason"
 ERROR_TYPE: Final = "error.type"
 EXCEPTION_TYPE: Final = "exception.type"
 EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
@@ -215,6 +217,14 @@ GEN_AI_SYSTEM_INSTRUCTIONS: Final = "gen_ai.system_instructions"
 # On the span of the model call that the prompt is sent with, whoever makes it
 
 GEN_AI_CONVERSATION_COMPACTED: Final = "gen_ai.conversation.compacted"
+
+# On GenAI's spans of an agent's run that `TracingMiddleware` opens
+
+PENDING_CALLS: Final = "assembly.pending.calls"
+PENDING_TOOLS: Final = "assembly.pending.tools"
+TOOL_EXTERNAL: Final = "assembly.tool.external"
+ERROR_TOOL: Final = "tool_error"
+"""What ``error.type`` says of a tool whose error the model was told of."""
 
 # On metrics alone
 

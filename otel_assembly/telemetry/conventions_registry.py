@@ -167,6 +167,12 @@ def model_call_stamp() -> tuple[Use, ...]:
 
 
 @cache
+def traced() -> tuple[Use, ...]:
+    """What `TracingMiddleware` puts on GenAI's spans of an agent's run."""
+    return tuple(_uses([{"ref_group": "attributes.assembly.traced"}]))
+
+
+@cache
 def events() -> tuple[EventType, ...]:
     """Every kind of event."""
     return tuple(

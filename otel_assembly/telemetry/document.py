@@ -53,6 +53,7 @@ def render() -> str:
         "shared": _list(metric.name for metric in registry.metrics() if metric.name in registry.attributes()),
         "spans": "\n\n".join(_span(span) for span in registry.spans()),
         "stamp": _uses(registry.model_call_stamp()),
+        "traced": _uses(registry.traced()),
         "array_limit": f"{conventions.MAX_ARRAY_BYTES // 1024} KiB",
         "alert_limit": str(conventions.MAX_ALERT_MESSAGE),
         "span_events": next(v.default for v in ENVIRONMENT if v.name == "OTEL_SPAN_EVENT_COUNT_LIMIT"),

@@ -20,7 +20,7 @@ from otel_assembly.telemetry.allocation import OpenAllocation
 from otel_assembly.telemetry.project_view import put_projection
 from otel_assembly.telemetry.recording import OPEN, AssemblyRecorder
 from otel_assembly.telemetry.run import RUN, OpenRun
-from otel_assembly.telemetry.signals import Trail, put_halts, put_refusal
+from otel_assembly.telemetry.signals import Trail, put_halts, put_refusal, put_resumed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -177,4 +177,18 @@ def emit_halt(
         put_halts(emitter, halts, span, run, around, whose, trail.span if trail is not None else None)
 
 
-__all__ = ["OpenTelemetryRecorder", "emit_halt", "halted"]
+def resumed(guard: HaltGuard) -> None:
+    """A guard was opened again, or the conversation's next run has begun; told where there is a span or a run for it."""
+    event, default = guard.resumed, default_recorder()
+    if event is None or not isinstance(default, OpenTelemetryRecorder) or not default.listening():
+        guard.resumed = None
+        return
+    if RUN.get() is None and not trace.get_current_span().is_recording():
+        return
+    guard.resumed = None
+    with default.emitter.contained("resumed"):
+        if default.emitter.prepare():
+            put_resumed(default.emitter, event, guard.lifted)
+
+
+__all__ = ["OpenTelemetryRecorder", "emit_halt", "halted", "resumed"]

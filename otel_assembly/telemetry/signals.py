@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry._logs import SeverityNumber
 from opentelemetry.trace import Status, StatusCode
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.decision import Overflow
-    from otel_assembly.events import HaltEvent
+    from otel_assembly.events import ConversationResumed, HaltEvent
     from otel_assembly.recorder import Whose
     from otel_assembly.telemetry.emitter import Attributes, Emitter
     from otel_assembly.telemetry.run import Run
@@ -158,6 +159,15 @@ def put_halts(
     if own is not None:
         with contained("span"):
             own.end(max(time.time_ns(), *(at_ns for _, at_ns in halts)))
+
+
+def put_resumed(emitter: Emitter, resumed: ConversationResumed, halt: HaltEvent | None) -> None:
+    """Emit that a halted conversation goes on, on the span that is running."""
+    attributes: Attributes = {names.HALT_SOURCE: halt.source} if halt is not None else {}
+    if resumed.reason and emitter.settings.capture_alert_message:
+        attributes[names.RESUME_REASON] = emitter.redacted(resumed.reason)[: names.MAX_ALERT_MESSAGE]
+    spans, context = [trace.get_current_span()], otel_context.get_current()
+    _emit(emitter, spans, context, names.EVENT_RESUMED, attributes, SeverityNumber.INFO, time.time_ns())
 
 
 def _start_halt_span(

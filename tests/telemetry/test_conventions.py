@@ -67,7 +67,7 @@ CONSTANTS = {name: value for name, value in vars(c).items() if name.isupper() an
 ATTRIBUTE_CONSTANTS = {
     name: value
     for name, value in CONSTANTS.items()
-    if "." in value and not name.startswith(("EVENT_OVERFLOW", "EVENT_ALERT", "EVENT_HALT"))
+    if "." in value and not name.startswith(("EVENT_OVERFLOW", "EVENT_ALERT", "EVENT_HALT", "EVENT_RESUMED"))
 }
 
 ASSEMBLY = {
@@ -154,7 +154,7 @@ def test_metrics_have_their_constants_too():
 def test_spans_and_events_have_their_constants_too():
     said = {name: value for name, value in CONSTANTS.items() if name.startswith("SPAN_")}
     assert said == {f"SPAN_{span.verb.upper()}": span.verb for span in SPANS}
-    assert {c.EVENT_OVERFLOW, c.EVENT_ALERT, c.EVENT_HALT} == {event.name for event in EVENTS}
+    assert {c.EVENT_OVERFLOW, c.EVENT_ALERT, c.EVENT_HALT, c.EVENT_RESUMED} == {event.name for event in EVENTS}
 
 
 def test_bounds_that_the_registry_names_are_those_of_the_code():
@@ -257,6 +257,8 @@ def all_uses():
             yield getattr(signal, "name", None) or signal.verb, use
     for use in MODEL_CALL_STAMP:
         yield "the model call", use
+    for use in registry.traced():
+        yield "the run of an agent", use
 
 
 def test_what_is_used_is_registered_and_what_is_registered_is_used():

@@ -179,7 +179,8 @@ def test_references_lead_somewhere_and_say_when_the_attribute_is_there(name, one
 
 def test_every_group_is_used_but_those_that_are_for_readers():
     used = {ref.get("ref_group") for _, one in listed() for ref in one["attributes"]}
-    assert set(GROUPED) - used == {"attributes.assembly.referenced", "attributes.assembly.model_call"}
+    for_readers = {"attributes.assembly.referenced", "attributes.assembly.model_call", "attributes.assembly.traced"}
+    assert set(GROUPED) - used == for_readers
 
 
 def test_a_condition_that_names_an_attribute_is_one_that_is_read():

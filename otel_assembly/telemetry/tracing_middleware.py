@@ -1,0 +1,307 @@
+"""`TracingMiddleware`: the run of an agent in GenAI's spans, with the assemblies where they belong."""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
+
+from otel_assembly.errors import ConfigurationError
+from otel_assembly.events import ExternalExecutionResultEvent, ModelResponse, ToolErrorEvent, ToolResultEvent
+from otel_assembly.recorder import default_recorder
+from otel_assembly.runtime.assembler_middleware import MODEL_CALL, AssemblerMiddleware
+from otel_assembly.runtime.middleware import MiddlewareBase
+from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.emitter import sendable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+
+    from otel_assembly.runtime.middleware import NextHandler
+    from otel_assembly.telemetry.genai_content import Content
+    from otel_assembly.telemetry.genai_spans import GenAISpan, GenAISpans
+    from otel_assembly.telemetry.recorder import OpenTelemetryRecorder
+
+#: What a model call's span has of its usage, by what a usage calls it (ours, AgentScope's).
+_USAGE: Final[Mapping[str, str]] = {
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cache_read_input_tokens": "cache_input_tokens",
+    "cache_write_input_tokens": "cache_creation_input_tokens",
+}
+
+
+class TracingMiddleware(MiddlewareBase):
+    """Tells of an agent's runs, model calls and tools by OpenTelemetry's GenAI conventions, metrics included.
+
+    One ask is one ``invoke_agent``; under it each model call is a ``chat`` that ends when its answer has been read, and
+    each tool an ``execute_tool``. Calls that wait for somebody are named on ``invoke_agent``, and what somebody else
+    ran is an ``execute_tool`` without length, there where its result arrived. Put it behind an `AssemblerMiddleware`
+    to have each assembly beside its ``chat``; before it, the assembly is a part of ``chat``. The two are linked either
+    way.
+
+    Where nobody has configured OpenTelemetry, the hooks do nothing. Content is exported only as
+    ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` says, and an error's message never is.
+
+    It needs the extra ``genai``.
+
+    Args:
+        recorder: Where it tells of them; by default where assemblies without a recorder of their own do.
+
+    Raises:
+        ConfigurationError: ``opentelemetry-util-genai`` is not installed.
+    """
+
+    def __init__(self, recorder: OpenTelemetryRecorder | None = None) -> None:
+        try:
+            from otel_assembly.telemetry.genai_spans import GenAISpans
+        except ImportError as missing:
+            raise ConfigurationError(
+                "TracingMiddleware needs opentelemetry-util-genai; install it: pip install 'otel-assembly[genai]'"
+            ) from missing
+        self._make = GenAISpans
+        self._recorder = recorder
+        self._made: GenAISpans | None = None
+
+    def on_reply(
+        self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler
+    ) -> AsyncGenerator[Any, None]:
+        """An ``invoke_agent`` around the reply."""
+        spans = self._spans()
+        if spans is None:
+            given: AsyncGenerator[Any, None] = next_handler()
+            return given
+        return self._reply(spans, agent, input_kwargs, next_handler)
+
+    def on_acting(
+        self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler
+    ) -> AsyncGenerator[Any, None]:
+        """An ``execute_tool`` around the run of a tool."""
+        spans = self._spans()
+        if spans is None:
+            given: AsyncGenerator[Any, None] = next_handler()
+            return given
+        return self._act(spans, agent, input_kwargs["tool_call"], next_handler)
+
+    async def on_model_call(self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler) -> Any:
+        """A ``chat`` around the call, and around the reading of an answer that comes in pieces."""
+        spans = self._spans()
+        if spans is None:
+            return await next_handler()
+        chat = spans.chat(input_kwargs["current_model"], _conversation_of(agent))
+        try:
+            with chat.current():
+                answer = await next_handler()
+        except BaseException as error:
+            self._put_sent(spans.content, chat, agent, input_kwargs)
+            chat.end(error)
+            raise
+        self._put_sent(spans.content, chat, agent, input_kwargs)
+        if not hasattr(answer, "__aiter__"):
+            _put_answer(spans.content, chat, answer)
+            chat.end()
+            return answer
+        stream = _read(spans.content, chat, answer)
+        # A generator that nobody ever reads is never at its end.
+        weakref.finalize(stream, chat.end).atexit = False
+        return stream
+
+    def _spans(self) -> GenAISpans | None:
+        """What opens spans; None where nobody listens."""
+        recorder: Any = self._recorder or default_recorder()
+        if not recorder.listening() or not is_instrumentation_enabled():
+            return None
+        emitter = getattr(recorder, "emitter", None)
+        if emitter is None:
+            return None
+        made = self._made
+        if made is None or made.emitter is not emitter:
+            with emitter.contained("genai"):
+                if not emitter.prepare():
+                    return None
+                self._made = made = self._make(emitter)
+        return made
+
+    async def _reply(
+        self, spans: GenAISpans, agent: Any, given: dict[str, Any], next_handler: NextHandler
+    ) -> AsyncGenerator[Any, None]:
+        run, content, inputs = spans.invoke_agent(agent.name, _conversation_of(agent)), spans.content, given["inputs"]
+        answer: Any = None
+
+        def seen(event: Any) -> None:
+            nonlocal answer
+            if isinstance(event, ModelResponse):
+                answer = event
+
+        if isinstance(inputs, ExternalExecutionResultEvent):
+            known = agent.session.pending
+            results = [one for one in inputs.execution_results if one.parent_id in known]
+            spans.executed_elsewhere(run, [(known[one.parent_id].name, *_result_of(one)) for one in results])
+
+        def end(error: BaseException | None) -> None:
+            if answer is not None:
+                run.tell(lambda invocation: _put_pending(invocation, answer))
+            if content is not None:
+                run.tell(lambda invocation: _put_run(content, invocation, agent, inputs, answer))
+            run.end(error)
+
+        async with aclosing(_followed(run, next_handler(), seen, end)) as events:
+            async for event in events:
+                yield event
+
+    async def _act(
+        self, spans: GenAISpans, agent: Any, call: Any, next_handler: NextHandler
+    ) -> AsyncGenerator[Any, None]:
+        tools, content = getattr(agent, "tools", None), spans.content
+        tool = tools.get(call.name) if isinstance(tools, dict) else None
+        # A name that is none of the agent's tools is the model's own words.
+        name = call.name if tool is not None or not isinstance(tools, dict) else names.OTHER
+        run = spans.execute_tool(name, call.id, getattr(tool, "description", None), agent.name)
+        result: Any = None
+
+        def seen(event: Any) -> None:
+            nonlocal result
+            if isinstance(event, ToolResultEvent | ToolErrorEvent):
+                result = event
+
+        def end(error: BaseException | None) -> None:
+            if content is not None:
+                run.tell(lambda invocation: _put_tool(content, invocation, call, result and _result_of(result)[1]))
+            run.end(error, kind=names.ERROR_TOOL if isinstance(result, ToolErrorEvent) else None)
+
+        async with aclosing(_followed(run, next_handler(), seen, end)) as events:
+            async for event in events:
+                yield event
+
+    def _put_sent(self, content: Content | None, chat: GenAISpan, agent: Any, given: dict[str, Any]) -> None:
+        """What the model was sent: what came in here, or what a chain further in has made of it."""
+        if content is None:
+            return
+
+        def put(invocation: Any) -> None:
+            call, messages = MODEL_CALL.get(), given["messages"]
+            prompts: Sequence[str] = () if call is None else call.prompts
+            middlewares = [*getattr(agent, "middlewares", ())]
+            behind = middlewares[middlewares.index(self) + 1 :] if self in middlewares else []
+            if call is not None and any(isinstance(one, AssemblerMiddleware) for one in behind):
+                for made in call.made.values():
+                    prompts, messages = made[-1].assembly.prompts, made[-1].assembly.events
+            invocation.system_instruction = content.instructions(prompts)
+            invocation.input_messages = content.inputs(messages)
+            invocation.tool_definitions = content.tools(given["tools"] or ())
+
+        chat.tell(put)
+
+
+async def _followed(
+    span: GenAISpan,
+    events: AsyncGenerator[Any, None],
+    seen: Callable[[Any], None],
+    end: Callable[[BaseException | None], None],
+) -> AsyncGenerator[Any, None]:
+    """What a step yields; its span is current while the step works, and never while somebody reads what it yields."""
+    error: BaseException | None = None
+    try:
+        while True:
+            with span.current():
+                try:
+                    event = await anext(events)
+                except StopAsyncIteration:
+                    return
+            seen(event)
+            yield event
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        try:
+            with span.current():
+                await events.aclose()
+        finally:
+            end(error)
+
+
+async def _read(content: Content | None, chat: GenAISpan, parts: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
+    """The parts of an answer; the call is over when they have been read, are left, or break off."""
+    error: BaseException | None = None
+    chat.tell(lambda invocation: setattr(invocation, "request_stream", True))
+    iterator = aiter(parts)
+    try:
+        while True:
+            with chat.current():
+                try:
+                    part = await anext(iterator)
+                except StopAsyncIteration:
+                    return
+            if not isinstance(part, ModelResponse):
+                chat.tell(lambda invocation: invocation.record_stream_chunk())
+            _put_answer(content, chat, part)
+            yield part
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        try:
+            close = getattr(iterator, "aclose", None)
+            if close is not None:
+                with chat.current():
+                    await close()
+        finally:
+            chat.end(error)
+
+
+def _put_answer(content: Content | None, chat: GenAISpan, answer: Any) -> None:
+    def put(invocation: Any) -> None:
+        _put_usage(invocation, answer)
+        if content is not None and isinstance(answer, ModelResponse):
+            invocation.output_messages = content.outputs([answer])
+
+    chat.tell(put)
+
+
+def _put_pending(invocation: Any, answer: ModelResponse) -> None:
+    """The calls of a run's answer that wait for somebody."""
+    waiting = [call for call in answer.tool_calls if call.awaiting_approval]
+    if waiting:
+        invocation.attributes[names.PENDING_CALLS] = [sendable(call.id) for call in waiting]
+        invocation.attributes[names.PENDING_TOOLS] = [sendable(call.name) for call in waiting]
+
+
+def _put_usage(invocation: Any, answer: Any) -> None:
+    """What the provider billed; what it does not say is not there."""
+    usage = getattr(answer, "usage", None)
+    for name, said in _USAGE.items():
+        value = getattr(usage, said, None)
+        if isinstance(value, int):
+            setattr(invocation, name, value)
+
+
+def _result_of(result: ToolResultEvent | ToolErrorEvent) -> tuple[str, str, bool]:
+    """The call's id, what the model reads, and whether that is an error."""
+    if isinstance(result, ToolErrorEvent):
+        return result.parent_id, result.error, True
+    return result.parent_id, result.content, False
+
+
+def _put_run(content: Content, invocation: Any, agent: Any, inputs: Any, answer: Any) -> None:
+    given = inputs if isinstance(inputs, list | tuple) else [] if inputs is None else [inputs]
+    invocation.system_instruction = content.instructions([getattr(agent, "system_prompt", "")])
+    invocation.input_messages = content.inputs(given)
+    invocation.output_messages = content.outputs([] if answer is None else [answer])
+
+
+def _put_tool(content: Content, invocation: Any, call: Any, result: str | None) -> None:
+    arguments = getattr(call, "arguments", None)
+    if isinstance(arguments, str):
+        invocation.arguments = content.arguments(arguments)
+    if result is not None:
+        invocation.tool_result = content.text(result)
+
+
+def _conversation_of(agent: Any) -> str | None:
+    """The real id of the conversation that a hook is called for, where it has one."""
+    context = getattr(getattr(agent, "session", None), "context", None)
+    conversation_id = getattr(context, "conversation_id", None)
+    return conversation_id if isinstance(conversation_id, str) else None
