@@ -9,7 +9,7 @@ A `MiddlewareBase` knows no framework: an agent of AgentScope takes it as it is,
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
@@ -248,16 +248,19 @@ class _Pass:
         """What the layers from an index on yield."""
         if index == len(self.layers):
             try:
-                async for event in self.step(**given):
-                    yield event
+                async with aclosing(self.step(**given)) as step:
+                    async for event in step:
+                        yield event
             except BaseException as error:
                 self.raised.append(error)
                 raise
             return
         layer, gave = self.layers[index], False
+        handed: list[AsyncGenerator[Any, None]] = []
 
         def next_handler(**changed: Any) -> AsyncGenerator[Any, None]:
-            return self.events(index + 1, {**given, **changed})
+            handed.append(self.events(index + 1, {**given, **changed}))
+            return handed[-1]
 
         try:
             async with aclosing(getattr(layer, self.hook)(self.agent, given, next_handler)) as inner:
@@ -270,6 +273,11 @@ class _Pass:
             raise self._fault(
                 layer, f"raised {type(error).__name__}; its own error is the cause of this one"
             ) from error
+        finally:
+            # A layer that loops over them and is left itself leaves them open, with the step that they stand for.
+            for events in handed:
+                with suppress(RuntimeError):  # somebody else reads it still
+                    await events.aclose()
         if not gave:
             raise self._fault(layer, _NO_RESULT.format("yield what it yields"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry.util.genai import types
+from opentelemetry.util.genai import types  # type: ignore[import-untyped]  # it has no py.typed
 
 from otel_assembly.errors import DescribeError
 from otel_assembly.events import ToolResultsEvent
@@ -34,7 +34,7 @@ class Content:
 
     def instructions(self, prompts: Iterable[str]) -> list[types.SystemInstructionPart]:
         """System prompts."""
-        return [types.TextPart(self._redacted(prompt)) for prompt in prompts if isinstance(prompt, str) and prompt]
+        return [types.TextPart(self._redacted(prompt)) for prompt in prompts if prompt]
 
     def inputs(self, events: Iterable[Any]) -> list[types.InputMessage]:
         """What a model or an agent is given; what nothing is known of is left out."""

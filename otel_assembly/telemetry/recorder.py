@@ -178,7 +178,7 @@ def emit_halt(
 
 
 def resumed(guard: HaltGuard) -> None:
-    """A guard was opened again, or the conversation's next run has begun; told where there is a span or a run for it."""
+    """A guard was opened again, or the conversation's next run has begun; told as soon as there is a span for it."""
     event, default = guard.resumed, default_recorder()
     if event is None or not isinstance(default, OpenTelemetryRecorder) or not default.listening():
         guard.resumed = None

@@ -160,7 +160,9 @@ async def test_a_chain_in_front_makes_its_assembly_beside_the_call_that_is_stamp
     await agent.ask("?")
     telemetry.clear()
     await agent.ask("??")
-    run, assembly, chat = (telemetry.span(name) for name in ("invoke_agent helper", "assemble_context", "chat scripted"))
+    run, assembly, chat = (
+        telemetry.span(name) for name in ("invoke_agent helper", "assemble_context", "chat scripted")
+    )
     assert assembly.parent.span_id == chat.parent.span_id == run.span_id
     assert assembly.end_ns <= chat.start_ns
     assert chat.attributes["assembly.id"] == assembly.attributes["assembly.id"]
@@ -173,7 +175,9 @@ async def test_a_chain_behind_it_makes_its_assembly_in_the_call_that_is_stamped(
     await agent.ask("?")
     telemetry.clear()
     await agent.ask("??")
-    run, assembly, chat = (telemetry.span(name) for name in ("invoke_agent helper", "assemble_context", "chat scripted"))
+    run, assembly, chat = (
+        telemetry.span(name) for name in ("invoke_agent helper", "assemble_context", "chat scripted")
+    )
     assert chat.parent.span_id == run.span_id
     assert assembly.parent.span_id == chat.span_id
     assert chat.attributes["assembly.id"] == assembly.attributes["assembly.id"]
