@@ -146,6 +146,7 @@ if TYPE_CHECKING:
     )
     from otel_assembly.runtime.agent import Agent
     from otel_assembly.runtime.assembler_middleware import AssemblerMiddleware
+    from otel_assembly.runtime.mcp_tools import mcp_tools
     from otel_assembly.runtime.middleware import MiddlewareBase, PermissionDecision
     from otel_assembly.runtime.session import Session
     from otel_assembly.runtime.tools import Tool
@@ -313,6 +314,7 @@ __all__ = [
     "event_to_json",
     "instrument",
     "invoke_agent",
+    "mcp_tools",
     "on_halt",
     "order_for_attention_and_cache",
     "to_anthropic",
@@ -374,6 +376,7 @@ _NAMES: Final = {
     ),
     "runtime.agent": "Agent",
     "runtime.assembler_middleware": "AssemblerMiddleware",
+    "runtime.mcp_tools": "mcp_tools",
     "runtime.middleware": "MiddlewareBase PermissionDecision",
     "runtime.session": "Session",
     "runtime.tools": "Tool",

@@ -1,0 +1,203 @@
+"""`mcp_tools`: the tools of an MCP server, as an agent takes them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import asynccontextmanager, suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.errors import ConfigurationError, ToolError
+from otel_assembly.runtime.tools import Tool
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
+
+
+@asynccontextmanager
+async def mcp_tools(
+    server: str | Sequence[str],
+    *,
+    prefix: str = "",
+    timeout: float = 60.0,  # noqa: ASYNC109  # of each call, long after this one
+    env: Mapping[str, str] | None = None,
+    needs_approval: bool = False,
+) -> AsyncIterator[list[Tool]]:
+    """Connect to an MCP server for as long as the block lasts, and get its tools.
+
+    ::
+
+        async with mcp_tools(["python", "server.py"]) as tools:
+            agent = Agent("helper", "Be brief.", model, tools)
+
+    A server that dies, or does not answer in time, costs the call and no more: the model reads an error that names it.
+
+    Args:
+        server: The URL of a server that speaks streamable HTTP, or the command that starts one that speaks over its
+            standard input and output, as a list.
+        prefix: Put in front of the tools' names, where two servers have tools of one name.
+        timeout: Seconds that the connection, and each call, may take.
+        env: Variables of the command's environment, beside the few that it has anyway.
+        needs_approval: A person has to confirm each call before it runs.
+
+    Raises:
+        ConfigurationError: The ``mcp`` package is not installed, or there is no such server.
+    """
+    if not timeout > 0:
+        raise ConfigurationError(f"timeout must be above 0 s, not {timeout}")
+    connection = _Connection(server, dict(env) if env is not None else None, timeout)
+    await connection.open()
+    try:
+        listed = await connection.within(connection.list_tools)
+        yield [_tool(connection, one, prefix, needs_approval) for one in listed]
+    except _NoAnswerError as error:
+        raise ConfigurationError(f"MCP server {connection.name} does not tell its tools: {error}") from error
+    finally:
+        await connection.close()
+
+
+class _NoAnswerError(Exception):
+    """The server did not answer; says why, and quotes nothing."""
+
+
+class _Connection:
+    """A connection in a task of its own: what breaks in it never cancels who uses it."""
+
+    def __init__(self, server: str | Sequence[str], env: dict[str, str] | None, timeout: float) -> None:
+        self.name = repr(server if isinstance(server, str) else " ".join(server))
+        self._server, self._env, self._timeout = server, env, timeout
+        self._closing = asyncio.Event()
+        self._session: Any = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        ready = asyncio.Event()
+        self._task = asyncio.create_task(self._hold(self._transport(), ready))
+        opened = asyncio.create_task(ready.wait())
+        await asyncio.wait({self._task, opened}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
+        opened.cancel()
+        if not ready.is_set():
+            problem = "it did not answer in time"
+            if self._task.done() and (error := self._task.exception()) is not None:
+                problem = _types(error)
+            await self.close()
+            raise ConfigurationError(f"MCP server {self.name} cannot be reached: {problem}")
+
+    async def close(self) -> None:
+        self._closing.set()
+        task = self._task
+        if task is not None:
+            await asyncio.wait({task}, timeout=self._timeout)
+            if not task.done():
+                task.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await task
+
+    async def list_tools(self) -> list[dict[str, Any]]:
+        """Every tool's name, description and schema."""
+        tools: list[dict[str, Any]] = []
+        cursor: str | None = None
+        while True:
+            page = await (self._session.list_tools() if cursor is None else self._session.list_tools(cursor=cursor))
+            said = page.model_dump(by_alias=True)
+            tools += said["tools"]
+            cursor = said.get("nextCursor")
+            if not cursor:
+                return tools
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """What a tool gives."""
+        result = await self._session.call_tool(name, arguments)
+        said: dict[str, Any] = result.model_dump(by_alias=True, mode="json")
+        return said
+
+    async def within(self, work: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+        """Have something done by the server, as long as it is there.
+
+        Raises:
+            _NoAnswerError: It is not, or it takes too long.
+        """
+        task = self._task
+        if task is None or task.done():
+            raise _NoAnswerError("the connection is closed")
+        doing = asyncio.ensure_future(work(*arguments))
+        try:
+            done, _ = await asyncio.wait(
+                {doing, task}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED
+            )
+            if doing in done:
+                return doing.result()
+            raise _NoAnswerError("the connection is closed" if done else f"it took more than {self._timeout:g} s")
+        except (_NoAnswerError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            raise _NoAnswerError(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from error
+        finally:
+            doing.cancel()
+
+    def _transport(self) -> Any:
+        try:
+            if isinstance(self._server, str):
+                http = import_module("mcp.client.streamable_http")
+                return http.streamable_http_client(self._server)
+            stdio = import_module("mcp.client.stdio")
+        except ImportError as missing:
+            raise ConfigurationError("mcp_tools needs mcp; install it: pip install 'otel-assembly[mcp]'") from missing
+        command, *arguments = self._server
+        return stdio.stdio_client(stdio.StdioServerParameters(command=command, args=arguments, env=self._env))
+
+    async def _hold(self, transport: Any, ready: asyncio.Event) -> None:
+        async with (
+            transport as (incoming, outgoing, *_),
+            import_module("mcp").ClientSession(incoming, outgoing) as session,
+        ):
+            await session.initialize()
+            self._session = session
+            ready.set()
+            await self._closing.wait()
+
+
+def _tool(connection: _Connection, listed: Mapping[str, Any], prefix: str, needs_approval: bool) -> Tool:
+    name = _NOT_IN_NAMES.sub("_", prefix + listed["name"])
+
+    async def call(**arguments: Any) -> str:
+        try:
+            result = await connection.within(connection.call, listed["name"], arguments)
+        except _NoAnswerError as error:
+            raise ToolError(name, f"is not answered by MCP server {connection.name}: {error}") from error
+        text = _text(result)
+        if result.get("isError"):
+            raise ToolError(name, f"failed on MCP server {connection.name}: {text}")
+        return text
+
+    return Tool(
+        call,
+        name=name,
+        description=listed.get("description") or "",
+        parameters=listed["inputSchema"],
+        needs_approval=needs_approval,
+    )
+
+
+def _text(result: Mapping[str, Any]) -> str:
+    """What the model reads: texts as they are; of a picture or a sound, that it is there."""
+    said = []
+    for block in result["content"]:
+        kind = block["type"]
+        if kind == "text":
+            said.append(block["text"])
+        elif kind == "resource" and "text" in block["resource"]:
+            said.append(block["resource"]["text"])
+        else:
+            said.append(f"[{kind} {block.get('uri') or block.get('mimeType') or ''}]".replace(" ]", "]"))
+    return "\n".join(said)
+
+
+def _types(error: BaseException) -> str:
+    """The types of what went wrong, without the groups around it."""
+    if isinstance(error, BaseExceptionGroup):
+        return ", ".join(dict.fromkeys(_types(one) for one in error.exceptions))
+    return type(error).__name__

@@ -1,0 +1,99 @@
+"""The tools of a real MCP server, over standard streams and by HTTP; a server that dies hurts nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from otel_assembly import Agent, ConfigurationError, ModelResponse, ToolCallEvent, ToolErrorEvent, mcp_tools
+from otel_assembly.testing import ScriptedModel
+
+SERVER = str(Path(__file__).with_name("mcp_server.py"))
+STDIO = [sys.executable, SERVER]
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def calls(name, arguments="{}"):
+    return ModelResponse(tool_calls=(ToolCallEvent(id=f"call-{name}", name=name, arguments=arguments),))
+
+
+@contextmanager
+def http_server():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen([sys.executable, SERVER, str(port)], stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(300):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(params=["stdio", "http"])
+def server(request):
+    if request.param == "stdio":
+        yield STDIO
+    else:
+        with http_server() as url:
+            yield url
+
+
+async def test_its_tools_are_an_agents_tools(server):
+    async with mcp_tools(server, prefix="kitchen.") as tools:
+        model = ScriptedModel(calls("kitchen_multiply", '{"a": 6, "b": 7}'), calls("kitchen_burn"), "42")
+        agent = Agent("cook", "", model, tools)
+        assert (await agent.ask("6 * 7?")).content == "42"
+    (definition,) = [one["function"] for one in model.received[0].tools if one["function"]["name"].endswith("multiply")]
+    assert definition["description"] == "Multiply two numbers."
+    assert set(definition["parameters"]["properties"]) == {"a", "b"}
+    by_id = {event.parent_id: event for event in agent.session.history if hasattr(event, "parent_id")}
+    assert by_id["call-kitchen_multiply"].content == "42"
+    assert "it is burnt" in by_id["call-kitchen_burn"].error
+
+
+async def test_a_server_that_dies_is_named_and_the_session_goes_on(server):
+    async with mcp_tools(server, timeout=10) as tools:
+        agent = Agent(
+            "cook", "", ScriptedModel(calls("die"), calls("multiply", '{"a": 1, "b": 2}'), "sorry", "yes"), tools
+        )
+        assert (await asyncio.wait_for(agent.ask("?"), 30)).content == "sorry"
+        errors = [event for event in agent.session.history if isinstance(event, ToolErrorEvent)]
+        assert [error.name for error in errors] == ["die", "multiply"]
+        named = server if isinstance(server, str) else SERVER
+        assert all("MCP server" in error.error and named in error.error for error in errors)
+        assert (await agent.ask("still there?")).content == "yes"
+
+
+async def test_a_call_that_takes_too_long_is_an_error_of_that_call():
+    async with mcp_tools(STDIO, timeout=3) as tools:
+        agent = Agent("cook", "", ScriptedModel(calls("sleep"), "late"), tools)
+        assert (await agent.ask("?")).content == "late"
+    (error,) = [event for event in agent.session.history if isinstance(event, ToolErrorEvent)]
+    assert "it took more than 3 s" in error.error
+
+
+@pytest.mark.parametrize("server", [["no-such-command-at-all"], "http://127.0.0.1:9/mcp", [sys.executable, "-c", ""]])
+async def test_a_server_that_is_not_there_is_named(server):
+    with pytest.raises(ConfigurationError, match="cannot be reached"):
+        async with mcp_tools(server, timeout=10):
+            pass
+
+
+async def test_a_timeout_is_positive():
+    with pytest.raises(ConfigurationError, match="above 0 s"):
+        async with mcp_tools(STDIO, timeout=0):
+            pass
