@@ -237,6 +237,7 @@ def test_a_loop_that_ends_closes_its_connections(redis_server, prefix):
     asyncio.run(store.close())
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # redis may say that it was not closed
 async def test_a_store_that_nobody_holds_closes_its_connections(redis_server, prefix):
     before = connections(redis_server)
     store = RedisKnowledgeStore(redis_server.url, prefix=prefix)
