@@ -125,9 +125,7 @@ class _Connection:
             raise _NoAnswerError("the connection is closed")
         doing = asyncio.ensure_future(work(*arguments))
         try:
-            done, _ = await asyncio.wait(
-                {doing, task}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED
-            )
+            done, _ = await asyncio.wait({doing, task}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
             if doing in done:
                 return doing.result()
             raise _NoAnswerError("the connection is closed" if done else f"it took more than {self._timeout:g} s")

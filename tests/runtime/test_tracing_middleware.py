@@ -33,10 +33,11 @@ from otel_assembly import (
 from otel_assembly.events import ConfirmResult
 from otel_assembly.recorder import NullRecorder, using_recorder
 from otel_assembly.telemetry import ContentCapture, TelemetrySettings
-from otel_assembly.telemetry.genai_spans import SCOPE
 from otel_assembly.testing import RecordedTelemetry, ScriptedModel
 
 SECRET = "sesame-4711"
+#: The instrumentation scope of GenAI's spans.
+SCOPE = "otel_assembly.telemetry.tracing_middleware"
 
 
 @pytest.fixture
