@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.messages.describe import EventFacts, EventKind, describe
+from otel_assembly.messages.replacements import summary_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,7 +39,8 @@ def render_events(events: Iterable[Any]) -> str:
 
 def _line(facts: EventFacts) -> str:
     label = _LABELS.get(facts.kind, str(facts.kind))
-    texts = [text for text in (facts.text, *facts.fields) if text]
+    said = facts.text.removeprefix(summary_text("")) if facts.kind == EventKind.SUMMARY else facts.text
+    texts = [text for text in (said, *facts.fields) if text]
     if facts.kind == EventKind.TOOL_RESULT:
         texts = [_elided(text) for text in texts]
     if facts.media_tokens:

@@ -113,7 +113,8 @@ class BudgetPolicy(DecidingPolicy):
 
     def config_in(self, context: Context) -> Mapping[str, int | float | bool | str | None]:
         """The settings, with a reserve that leaves of the window what is held in this assembly."""
-        return {**self.config, "output_reserve": self.window - context.held(self.max_tokens)}
+        held_back = self.max_tokens - context.held(self.max_tokens)
+        return {**self.config, "output_reserve": self.output_reserve + held_back} if held_back else self.config
 
     @classmethod
     def settings_to_rerun(cls, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
