@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry.util.genai import types  # type: ignore[import-untyped]  # it has no py.typed
+from opentelemetry.util.genai import types
 
 from otel_assembly.errors import DescribeError
 from otel_assembly.events import ToolResultsEvent

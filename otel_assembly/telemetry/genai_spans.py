@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, Status, StatusCode
-from opentelemetry.util.genai.handler import TelemetryHandler  # type: ignore[import-untyped]  # it has no py.typed
-from opentelemetry.util.genai.types import ContentCapturingMode, Error  # type: ignore[import-untyped]
+from opentelemetry.util.genai.handler import TelemetryHandler
+from opentelemetry.util.genai.types import ContentCapturingMode, Error
 
-from otel_assembly._internal.surrogates import sendable
 from otel_assembly._version import __version__
 from otel_assembly.errors import error_type, is_failure
+from otel_assembly.messages.describe import sendable
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.genai_content import Content
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
-    from opentelemetry.util.genai.invocation import GenAIInvocation  # type: ignore[import-untyped]
+    from opentelemetry.util.genai.invocation import GenAIInvocation
 
     from otel_assembly.telemetry.emitter import Emitter
 

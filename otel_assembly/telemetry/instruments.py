@@ -44,8 +44,8 @@ INSTRUMENTS: Final[tuple[tuple[str, str, str, str, tuple[float, ...]], ...]] = \
   'Items that a policy took out of the prompt: once, when they leave it, not on each turn that they are gone.', ()),
  ('assembly.tokens.dropped', 'counter', '{token}', 'Their tokens.', ()),
  ('assembly.budget.overflows', 'counter', '{overflow}',
-  "Assemblies whose limit, or whose model's window, could not hold, raised or not. Starts at 0 when an agent is "
-  'first seen.',
+  "Assemblies whose limit, or whose model's window, could not hold, raised or not, and prompts that a provider "
+  'refused as too long. Starts at 0 when an agent is first seen.',
   ()),
  ('assembly.halts', 'counter', '{halt}', 'Conversations that were halted. Starts at 0 when an agent is first seen.',
   ()),
