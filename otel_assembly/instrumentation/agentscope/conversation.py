@@ -12,12 +12,13 @@ from contextvars import ContextVar
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.instrumentation.agentscope.messages import Parts, block_parts, is_summary
+from otel_assembly.instrumentation.agentscope.messages import block_parts, is_summary, part_of, summary_blocks
 from otel_assembly.instrumentation.bound_runs import BoundRun
 from otel_assembly.instrumentation.clients import client
 from otel_assembly.instrumentation.conversation import Asker, ByIdentity
 from otel_assembly.instrumentation.hooks import around_awaited
 from otel_assembly.instrumentation.instrumented import argument, bound
+from otel_assembly.instrumentation.message_parts import MessageParts
 from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
 from otel_assembly.instrumentation.reducers import FRAMEWORK
 from otel_assembly.instrumentation.reductions import Reduction, reducing
@@ -53,13 +54,13 @@ def named(middlewares: Sequence[Any], hook: str) -> str:
 
 
 @lru_cache(maxsize=200)  # beyond it, the least recently used are read anew when they come back
-def _parts_of(session: str | None, agent: str) -> Parts:
-    return Parts(block_parts)
+def _parts_of(session: str | None, agent: str) -> MessageParts[Part]:
+    return MessageParts(block_parts, part_of)
 
 
 def events_of(agent: Any) -> list[Part]:
     """What follows the system prompt: the summary of what was compressed, and the context."""
-    return _parts_of(agent.state.session_id, agent.name).of(agent.state.context, agent.state.summary)
+    return _parts_of(agent.state.session_id, agent.name).of(agent.state.context, summary_blocks(agent.state.summary))
 
 
 class AskedModel(ModelCall):
@@ -104,7 +105,7 @@ class AskedModel(ModelCall):
         rest, summary = messages[start:], self._summary
         summed = bool(summary and rest and is_summary(rest[0], summary))
         parts = _parts_of(self.asker.conversation, self.asker.name)
-        return parts.of(rest[1:] if summed else rest, summary if summed else "", forgets=False), prompts
+        return parts.of(rest[summed:], summary_blocks(summary) if summed else (), forgets=False), prompts
 
     def given(self, model: Any, messages: Sequence[Any], tools: Any) -> Sent:
         """What a model's client is given for it."""
@@ -278,7 +279,7 @@ def _sent(at: int, model: Any, /, *args: Any, **kwargs: Any) -> Sent | None:
     """What a model is given, by an agent or by a reducer, where it is its client that is called, or it has none."""
     (messages, tools), call = _given(args, kwargs, at), CALL.get()
     if reducing() is not None:
-        return Sent(Parts(block_parts).of(messages), model=type(model).__name__)
+        return Sent(MessageParts(block_parts, part_of).of(messages), model=type(model).__name__)
     its_client = at or not hasattr(model, "_call_api")
     return call.given(model, messages, tools) if its_client and isinstance(call, AskedModel) else None
 

@@ -7,9 +7,8 @@ or what a plug-in of ours makes of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from agentscope.message import (
     DataBlock,
@@ -22,19 +21,18 @@ from agentscope.message import (
     UserMsg,
 )
 
+from otel_assembly.instrumentation.message_parts import MessagePart
 from otel_assembly.messages import Draft
-from otel_assembly.messages.content_snapshot import contents, copied, read_from
+from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.describe import ROLES, EventFacts, EventKind, describe
 from otel_assembly.messages.replacements import register_results, summary_like, summary_text
 from otel_assembly.messages.rows import read_part, says, shows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
+    from otel_assembly.instrumentation.message_parts import PartPlace
     from otel_assembly.messages.rows import Row
-
-    #: Of a part its message, if any, the number of its first block, its blocks, and whether it is a message of its own.
-    Place: TypeAlias = tuple[Any, int, tuple[Any, ...], bool]
 
 #: Marks our own summaries, in a message's metadata, which is never sent to a model.
 _SUMMARY: Final = "otel_assembly_summary"
@@ -51,27 +49,10 @@ read_from(ToolCallBlock, "id", "name", "input", "state")
 read_from(ToolResultBlock, "id", "output")
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Part:
-    """Some blocks of one message.
+class Part(MessagePart):
+    """Some blocks of one `Msg`; of none, the summary of what was compressed, which an agent's state holds."""
 
-    Attributes:
-        message: The message; None for the summary of what was compressed, which an agent's state holds.
-        blocks: The message's own blocks.
-        facts: What the engine knows of them, by its reading at that time: blocks can be changed in place.
-    """
-
-    message: Msg | None
-    blocks: tuple[Any, ...]
-    facts: EventFacts
-
-
-read_from(Part, "facts")
-
-
-@describe.register
-def _(part: Part) -> EventFacts:
-    return part.facts
+    __slots__ = ()
 
 
 @describe.register
@@ -90,20 +71,22 @@ def part_of(message: Msg | None, blocks: Sequence[Any], *, framed: bool = True) 
         kind = EventKind.SUMMARY
     elif len(blocks) == 1 and isinstance(first, ToolCallBlock):
         kind = EventKind.TOOL_CALL
-    facts = _read(role, blocks, kind)
-    # A block can be changed in place, and then it is another item.
-    said = hash((*facts.texts, facts.media_tokens)) & 0xFFFFFFFFFFFFFFFF
-    return Part(message, tuple(blocks), facts._replace(id=f"{name}/{said:x}", framed=framed))
+    return Part.named(name, message, blocks, _read(role, blocks, kind), framed=framed)
 
 
 def is_summary(message: Msg, summary: str | Sequence[Any]) -> bool:
     """Whether a message is the summary that AgentScope puts in front of the context."""
-    return _texts(message.content) == _texts(_blocks(summary))
+    return _texts(message.content) == _texts(summary)
 
 
-def block_parts(messages: Iterable[Msg]) -> list[Place]:
+def summary_blocks(summary: str | Sequence[Any]) -> Sequence[Any]:
+    """What an agent's state holds as the summary of what was compressed, in blocks; none where it is empty."""
+    return [TextBlock(text=summary)] if summary and isinstance(summary, str) else [*summary]
+
+
+def block_parts(messages: Iterable[Msg]) -> list[PartPlace]:
     """Each block of messages; whether it begins a message as a provider is sent it."""
-    found: list[Place] = []
+    found: list[PartPlace] = []
     for message in messages:
         begins = True
         for number, block in enumerate(message.content):
@@ -116,40 +99,6 @@ def block_parts(messages: Iterable[Msg]) -> list[Place]:
 def with_blocks(message: Msg, blocks: Sequence[Any]) -> Msg:
     """The same message with these blocks."""
     return message.model_copy(update={"content": blocks})
-
-
-class Parts:
-    """The parts of one conversation: what says what it said is the part that it was, also in a copy of its message.
-
-    Args:
-        split: How messages fall into parts.
-    """
-
-    def __init__(self, split: Callable[[Iterable[Msg]], list[Place]]) -> None:
-        self._split = split
-        #: By the place of each: the part, and what its blocks said.
-        self._known: dict[tuple[Any, ...], tuple[Part, Sequence[Any]]] = {}
-
-    def of(self, messages: Iterable[Msg], summary: str | Sequence[Any] = "", *, forgets: bool = True) -> list[Part]:
-        """The parts of messages, behind the summary that is sent in front of them; any other may be forgotten."""
-        in_front: list[Place] = [(None, 0, tuple(_blocks(summary)), True)] if summary else []
-        places = in_front + self._split(messages)
-        all_said = contents([block for _, _, blocks, _ in places for block in blocks])
-        known: dict[tuple[Any, ...], tuple[Part, Sequence[Any]]] = {}
-        end = 0
-        for message, number, blocks, framed in places:  # most are as they were: nothing of ours is called for them
-            key: tuple[Any, ...] = (None if message is None else message.id, number, framed)
-            while key in known:
-                key = (*key, "again")
-            start, end = end, end + len(blocks)
-            said, held = all_said[start:end], self._known.get(key)
-            if held is None or held[1] != said:
-                held = part_of(message, blocks, framed=framed), copied(said)
-            held[0].message, held[0].blocks = message, blocks
-            known[key] = held
-        if forgets:
-            self._known = known
-        return [part for part, _ in known.values()]
 
 
 def _read(role: str, blocks: Sequence[Any], kind: EventKind | None = None) -> EventFacts:
@@ -196,10 +145,6 @@ _ROWS: Final[dict[str, Row]] = {
     "hint": lambda draft, block: _aside(draft, block.hint),
     "tool_result": _answer,
 }
-
-
-def _blocks(said: str | Sequence[Any]) -> Sequence[Any]:
-    return [TextBlock(text=said)] if isinstance(said, str) else said
 
 
 def _texts(content: str | Sequence[Any]) -> list[str]:

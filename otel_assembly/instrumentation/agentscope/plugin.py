@@ -18,7 +18,6 @@ from otel_assembly.events import ToolCallEvent, Usage, UsageEvent
 from otel_assembly.instrumentation.agentscope.conversation import AskedModel
 from otel_assembly.instrumentation.agentscope.messages import (
     Part,
-    Parts,
     block_parts,
     is_summary,
     part_of,
@@ -26,6 +25,7 @@ from otel_assembly.instrumentation.agentscope.messages import (
     with_blocks,
     with_result,
 )
+from otel_assembly.instrumentation.message_parts import MessageParts
 from otel_assembly.instrumentation.model_call import CALL
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
 from otel_assembly.instrumentation.splicing import same_objects
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.assembly import Assembly
     from otel_assembly.context import Context
-    from otel_assembly.instrumentation.agentscope.messages import Place
+    from otel_assembly.instrumentation.message_parts import PartPlace
 
 
 class AssemblyMiddleware(Plugin["_Conversation"], MiddlewareBase):
@@ -125,7 +125,7 @@ class _Conversation(PluginConversation):
 
     def __init__(self, plugin: Plugin[Any], session_id: str) -> None:
         super().__init__(plugin, "agentscope", session_id)
-        self._parts = Parts(_sent_parts)
+        self._parts = MessageParts(_sent_parts, part_of)
         #: The messages of the last model call, and what it was sent: an attempt that follows is sent the same, or fails
         #: alike.
         self._last: tuple[Any, list[Msg] | AssemblyError] | None = None
@@ -164,9 +164,9 @@ class _Conversation(PluginConversation):
         return sent
 
 
-def _sent_parts(messages: Iterable[Msg]) -> list[Place]:
+def _sent_parts(messages: Iterable[Msg]) -> list[PartPlace]:
     """Messages as a provider is sent them: what the model said at once, with its calls, is one; each result is one."""
-    found: list[Place] = []
+    found: list[PartPlace] = []
     for message, number, blocks, begins in block_parts(messages):
         if number and not (begins and message.role == "assistant"):
             _, first, earlier, _ = found.pop()
