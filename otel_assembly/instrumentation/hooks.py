@@ -100,6 +100,7 @@ def in_module(
     module: str,
     *rows: tuple[str, Wrap | Following, str] | tuple[str, Wrap | Following, str, str],
     versions: str = "",
+    followed: bool = False,
 ) -> list[Hook]:
     """The hooks of one module.
 
@@ -108,8 +109,17 @@ def in_module(
         rows: Of each hook its target, or several separated by spaces, what that is wrapped in, what is seen by it, and
             its own versions.
         versions: The versions of all others.
+        followed: Whether each is a method that is followed through all classes that define it, and wrapped alike.
     """
-    return [Hook(module, target, *row[1:3], *(row[3:] or (versions,))) for row in rows for target in row[0].split()]
+
+    def wrapped(target: str, wrap: Any) -> Wrap | Following:
+        return Following.alike(target.rpartition(".")[2], wrap) if followed else wrap
+
+    return [
+        Hook(module, target, wrapped(target, row[1]), row[2], *(row[3:] or (versions,)))
+        for row in rows
+        for target in row[0].split()
+    ]
 
 
 def installed(requirements: Iterable[str]) -> tuple[str, str] | None:
@@ -280,6 +290,11 @@ class Following:
         self._seen: weakref.WeakSet[type] = weakref.WeakSet()
         self._instrumentation: weakref.ref[Instrumentation] | None = None
         self._watched: list[tuple[Any, Any, Any]] = []
+
+    @classmethod
+    def alike(cls, method: str, wrap: Wrap) -> Following:
+        """One that wraps it in whatever class in the same way, as `Hook.wrap` does."""
+        return cls(method, lambda original, _, instrumentation: wrap(original, instrumentation))
 
     def tree(self, base: type, instrumentation: Instrumentation) -> None:
         """Wrap it in a class and in all its subclasses, those included that are yet to be defined."""
