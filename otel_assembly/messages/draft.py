@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.forks import new_lock
 from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, spelled
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 logger = logging.getLogger("otel_assembly")
 
@@ -73,6 +74,13 @@ class Draft:
         """Something that only the provider can read; the rule goes by its base64."""
         if isinstance(data, (str, bytes)):
             self.media += int(len(data) / _ENCRYPTED_PER_TOKEN)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is read in this block stands in the message, such as what a tool gave, and nobody says it."""
+        said = self.said
+        yield
+        self.said = said
 
     def spell(self, name: Any, arguments: Any) -> None:
         """The texts of a call."""

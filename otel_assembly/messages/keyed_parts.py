@@ -56,11 +56,10 @@ def _bedrock_call(draft: Draft, value: Any, content: Content) -> None:
 def _bedrock_result(draft: Draft, value: Any, content: Content) -> None:
     if not isinstance(value, dict):
         raise DescribeError(dict, f"a 'toolResult' is a {type(value).__name__}, expected an object")
-    said = draft.said
     if not str(value.get("type") or "").endswith("_tool_result"):  # else the provider ran it
         draft.result(value.get("toolUseId"))
-    content(draft, value.get("content"))
-    draft.said = said
+    with draft.aside():
+        content(draft, value.get("content"))
 
 
 def _json(draft: Draft, value: Any, content: Content) -> None:
@@ -130,16 +129,15 @@ def _gemini_call(draft: Draft, value: Any, content: Content) -> None:
 
 def _gemini_result(draft: Draft, value: Any, content: Content) -> None:
     result = _named(value, "functionResponse")
-    said = draft.said
     draft.result(result["name"])
     response = result.get("response")
     if isinstance(response, dict) and len(response) == 1 and isinstance(text := next(iter(response.values())), str):
         response = text  # what its client makes of a function that returns a text
-    draft.text(response if isinstance(response, str) or response is None else spelled(response))
-    for part in result.get("parts") or ():  # pictures that a tool returns
-        if isinstance(part, dict) and not part.keys().isdisjoint(_FILES):
-            draft.file()
-    draft.said = said
+    with draft.aside():
+        draft.text(response if isinstance(response, str) or response is None else spelled(response))
+        for part in result.get("parts") or ():  # pictures that a tool returns
+            if isinstance(part, dict) and not part.keys().isdisjoint(_FILES):
+                draft.file()
 
 
 def _code(draft: Draft, value: Any, content: Content) -> None:

@@ -162,15 +162,14 @@ def _arguments(part: Mapping[str, Any]) -> Any:
 
 
 def _result(draft: Draft, part: Mapping[str, Any]) -> None:
-    said = draft.said
     key = next((key for key in ("tool_use_id", "tool_call_id", "id") if key in part), "tool_use_id")
     draft.result(part.get(key))
     content = next((part[key] for key in ("content", "response", "result") if part.get(key) is not None), None)
-    if isinstance(content, (str, list, tuple)) or content is None:
-        read_content(draft, content)
-    else:
-        draft.text(spelled(content))
-    draft.said = said
+    with draft.aside():
+        if isinstance(content, (str, list, tuple)) or content is None:
+            read_content(draft, content)
+        else:
+            draft.text(spelled(content))
 
 
 def _server_call(draft: Draft, part: Mapping[str, Any]) -> None:

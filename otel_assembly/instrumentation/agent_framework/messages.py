@@ -96,9 +96,8 @@ def _read(draft: Draft, *given: Any) -> None:
 
 
 def _result(draft: Draft, content: Any) -> None:
-    said = draft.said
-    _read(draft, content.result, _shown(content), getattr(content, "screenshot", None))  # which older releases have not
-    draft.said = said
+    with draft.aside():  # older releases have no screenshots
+        _read(draft, content.result, _shown(content), getattr(content, "screenshot", None))
     draft.result(content.call_id)
 
 
