@@ -91,7 +91,11 @@ class ModelCall:
         unknown: Whether nobody can know what the framework held; what comes out is then taken for what came in.
         run: The run that it is a part of, where that may get its span only with what is told in it.
         problem: What its last reducer raised, for whose caller that need not have been the end.
+        over_with_steps: Whether its assembly is over with the last step, and not as the model is called: where that
+            call's span may be open by then.
     """
+
+    over_with_steps = False
 
     def __init__(
         self,
@@ -333,10 +337,6 @@ class ModelCall:
         """Where the client runs that has received it: in its run, else where it is called."""
         return self.run.joined() if self.run is not None else nullcontext()
 
-    def over_ns(self, *, called: bool) -> int | None:
-        """When the assembly was over: as the model is called, else with its last step."""
-        return None if called else self.done_ns or None
-
     @property
     def done_ns(self) -> int:
         """When the last step was done."""
@@ -461,7 +461,8 @@ class ModelCall:
             name=self.name,
             unknown_input=self.unknown,
         )
-        assembly.end(error, stays=stays, called=called, over_ns=self.over_ns(called=called))
+        over_ns = None if called and not self.over_with_steps else self.done_ns or None
+        assembly.end(error, stays=stays, called=called, over_ns=over_ns)
 
 
 def _said_of(said: Mapping[str, Any], known: Mapping[int, Any]) -> dict[str, Any]:

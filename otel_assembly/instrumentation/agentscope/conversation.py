@@ -73,6 +73,7 @@ class AskedModel(ModelCall):
         compressing: What a middleware does that compresses the context.
     """
 
+    over_with_steps = True  # a middleware may open the model call's span
     prompt = ""
     changes: Sequence[tuple[str, str, str, int]] = ()
     estimate: int | None = None
@@ -136,10 +137,6 @@ class AskedModel(ModelCall):
         """A middleware raised before a model was called: nothing is sent."""
         self.middleware(policy or self._policy, self.out).failed(error)
         self.end(error)
-
-    def over_ns(self, *, called: bool) -> int | None:
-        """With its last step: a middleware may have opened the model call's span since."""
-        return self.done_ns or None
 
 
 def _known(model: Any) -> tuple[str | None, int | None]:
