@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from otel_assembly.instrumentation.hooks import Following, Hook, Wraps, in_module
+from otel_assembly.instrumentation.hooks import Hook, Wraps, in_module
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from otel_assembly.instrumentation.agentscope import conversation, reducers
-    from otel_assembly.instrumentation.hooks import Wrap
 else:
     conversation, reducers = (Wraps(f"{__package__}.{module}") for module in ("conversation", "reducers"))
-
-
-def _of_models(method: str, wrap: Wrap, gives: str) -> tuple[str, Following, str]:
-    """A method that every model's class may have of its own."""
-    following = Following(method, lambda made, _, instrumentation: wrap(made, instrumentation))
-    return f"ChatModelBase.{method}", following, gives
 
 
 class AgentScopeInstrumentor(AssemblyInstrumentor):
@@ -44,9 +37,10 @@ class AgentScopeInstrumentor(AssemblyInstrumentor):
         ),
         *in_module(
             "agentscope.model._base",
-            _of_models("_call_api", conversation.called, "what a model's client is given"),
-            _of_models("__call__", conversation.asked, "which calls are an agent's, and what became of them"),
-            _of_models("generate_structured_output", conversation.asked, "summarisers' calls, and others alike"),
-            _of_models("count_tokens", conversation.estimate, "what AgentScope takes a prompt for"),
+            ("ChatModelBase._call_api", conversation.called, "what a model's client is given"),
+            ("ChatModelBase.__call__", conversation.asked, "which calls are an agent's, and what became of them"),
+            ("ChatModelBase.generate_structured_output", conversation.asked, "summarisers' calls, and others alike"),
+            ("ChatModelBase.count_tokens", conversation.estimate, "what AgentScope takes a prompt for"),
+            followed=True,
         ),
     )

@@ -125,15 +125,14 @@ def _call(draft: Draft, block: ToolCallBlock) -> None:
     draft.call(block.id, block.name, block.input, awaiting=block.state in _AWAITING)
 
 
-def _aside(draft: Draft, content: str | Sequence[Any]) -> None:
-    """What stands in a message that nobody says."""
-    said = draft.said
-    _read_each(draft, content)
-    draft.said = said
+def _hint(draft: Draft, block: HintBlock) -> None:
+    with draft.aside():
+        _read_each(draft, block.hint)
 
 
 def _answer(draft: Draft, block: ToolResultBlock) -> None:
-    _aside(draft, block.output)
+    with draft.aside():
+        _read_each(draft, block.output)
     draft.result(block.id)
 
 
@@ -142,7 +141,7 @@ _ROWS: Final[dict[str, Row]] = {
     "thinking": says("thinking"),
     "data": shows,
     "tool_call": _call,
-    "hint": lambda draft, block: _aside(draft, block.hint),
+    "hint": _hint,
     "tool_result": _answer,
 }
 
