@@ -6,11 +6,12 @@ from contextlib import ExitStack
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.budget.attempt import CompactionOutcome
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
 from otel_assembly.instrumentation.instrumented import bound
 from otel_assembly.instrumentation.reducers import no_summary
 from otel_assembly.instrumentation.splicing import marks
-from otel_assembly.messages.describe import describe
+from otel_assembly.messages.describe import EventKind, describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,6 +84,26 @@ class Summary:
         outcome = DecisionOutcome.COMPACTED if compacted else DecisionOutcome.DROPPED
         if messages:
             self._reduction.verdicts.append(Verdict(messages, outcome, reason))
+
+
+def summed_up(reduction: Reduction, after: Sequence[Any], summary: Any = None) -> list[Verdict]:
+    """Why messages left that a reducer had a model summarise: what that had read is in the summary, if it made one.
+
+    An earlier summary is in the next one; where no summariser was seen, so is all that left.
+
+    Args:
+        reduction: The reducer, with what it took in.
+        after: What it lets out.
+        summary: What of that is the summary, where it is not just what the summariser said: so it will be counted.
+    """
+    attempt, call = reduction.attempt, reduction.call
+    made = attempt is not None and attempt.outcome is CompactionOutcome.COMPACTED
+    stays, read = marks(after), marks(reduction.read if made else ())
+    gone = [one for one in reduction.before if not marks([one]) & stays]
+    told = [one for one in gone if attempt is None or marks([one]) & read or describe(one).kind is EventKind.SUMMARY]
+    if attempt is not None and made and call is not None and summary is not None:
+        attempt.tokens_out = call.instrumentation.observed.meter(call.model).event(describe(summary))
+    return [Verdict(told, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)]
 
 
 #: The summary that is being made here.
