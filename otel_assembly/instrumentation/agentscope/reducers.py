@@ -6,8 +6,7 @@ import math
 from asyncio import CancelledError
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.budget.attempt import CompactionOutcome
-from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
+from otel_assembly.decision import DecisionReason
 from otel_assembly.instrumentation.agentscope.conversation import (
     REPLYING,
     asker_of,
@@ -22,11 +21,10 @@ from otel_assembly.instrumentation.hooks import around, around_awaited
 from otel_assembly.instrumentation.instrumented import argument, bound, ending
 from otel_assembly.instrumentation.model_call import CALL
 from otel_assembly.instrumentation.reductions import REDUCTION, Reducer, Reduction, reducer, reducing
+from otel_assembly.instrumentation.summaries import summed_up
 from otel_assembly.instrumentation.waiting import WAITING, Waiting
-from otel_assembly.messages.describe import EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
 
     from otel_assembly.instrumentation.agentscope.messages import Part
     from otel_assembly.instrumentation.hooks import Observation
@@ -72,13 +70,16 @@ def compress(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwar
     size, context = agent.model.context_size, agent.state.context
     settings = {"context_size": size, **{name: getattr(config, name, None) for name in _SETTINGS}}
     trigger = int(config.trigger_ratio * size)
-    finds = (call, None)  # for the call as it stands once there is something to do
-    compression = Reduction(instrumentation, _POLICY, (), config=settings, finds=lambda *_: finds)
+    # For the call as it stands once there is something to do.
+    compression = Reduction(instrumentation, _POLICY, (), config=settings, finds=lambda *_: (call, None))
     call.estimate = None
 
     def over(error: BaseException | None) -> None:
         if compression.before and (error is None or agent.state.context is not context):
-            _compressed(compression, events_of(agent), trigger)
+            after = events_of(agent)
+            why = summed_up(compression, after, *after[:1])
+            limit: dict[str, Any] = {"budget": trigger, "of_prompt": True, "reason": DecisionReason.OVER_BUDGET}
+            compression.done(after, verdicts=why, stands_in=False, **limit)
         elif error is None:
             instrumentation.observed.declined(_POLICY, agent.name)
         elif compression.before:
@@ -94,22 +95,6 @@ def compress(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwar
 
     with ending(over), bound(CALL, call), compression.running():
         yield
-
-
-def _compressed(compression: Reduction, after: Sequence[Part], trigger: int) -> None:
-    """What left is in the summary, unless none was made, or the summariser had not read it."""
-    attempt, call = compression.attempt, compression.call
-    made = attempt is not None and attempt.outcome is CompactionOutcome.COMPACTED
-    stays, read = ({part.facts.id for part in parts} for parts in (after, compression.read if made else ()))
-    gone = [part for part in compression.before if part.facts.id not in stays]
-    read |= {part.facts.id for part in gone if attempt is None or part.facts.kind is EventKind.SUMMARY}
-    told = [part for part in gone if part.facts.id in read]
-    summed = Verdict(told, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)
-    reason = DecisionReason.OVER_BUDGET  # of all others
-    compression.done(after, verdicts=[summed], reason=reason, stands_in=False, budget=trigger, of_prompt=True)
-    if attempt is not None and made and call is not None:
-        # The summary counts as it will be sent, not as the model gave it.
-        attempt.tokens_out = call.instrumentation.observed.meter(call.model).event(after[0].facts)
 
 
 @around_awaited
