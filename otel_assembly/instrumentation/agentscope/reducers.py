@@ -25,7 +25,6 @@ from otel_assembly.instrumentation.summaries import summed_up
 from otel_assembly.instrumentation.waiting import WAITING, Waiting
 
 if TYPE_CHECKING:
-
     from otel_assembly.instrumentation.agentscope.messages import Part
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
