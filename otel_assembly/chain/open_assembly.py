@@ -180,9 +180,11 @@ class OpenAssembly:
         """It is over; what is looked up and worked out from here on is for those who are told, and none of its time."""
         record = self.record
         record.ended_ns = record.ended_ns or time.time_ns()
-        if record.window is None and record.model is not None:
+        if record.model is not None:
             with suppress(Exception):  # what is called a model may be no name at all
-                know_window(record, prices.context_window(record.model))
+                window = prices.known_window(record.window, record.model)
+                if window is not record.window:
+                    know_window(record, window)
 
     def _finish(self) -> Slices[None]:
         """The record is projected; what its span tells, a reader knows from here on."""

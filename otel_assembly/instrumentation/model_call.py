@@ -48,7 +48,7 @@ class Sent(NamedTuple):
         prompts: The system prompts in front of them; None where they are those that the call was prepared with.
         tools: The schemas of the tools that are offered, where they are known.
         model: The model's name.
-        window: The model's limit in tokens, where the framework knows it.
+        window: The model's limit in tokens, where the framework knows it: a `ListedWindow` where nobody can set that.
         asker: Who asks, where no call is being prepared that says so.
         call: The call that these messages were prepared for, where the client is not called inside of it.
     """

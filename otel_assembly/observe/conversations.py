@@ -318,7 +318,7 @@ class ObservedAssembler:
 
 def _window(said: object) -> int | None:
     """A model's window, as a framework says it, which may say anything where it knows none."""
-    return said if type(said) is int and said > 0 else None
+    return said if isinstance(said, int) and not isinstance(said, bool) and said > 0 else None
 
 
 def reported_whole(assembly: ObservedAssembly) -> contained:

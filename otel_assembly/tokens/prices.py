@@ -82,6 +82,21 @@ def input_price(model: str) -> InputPrice | None:
     return InputPrice(uncached, cached) if uncached else None
 
 
+class ListedWindow(int):
+    """A model's window as a table has it that a package brought along, and nobody can set: one list beside others."""
+
+
+def known_window(said: int | None, model: str) -> int | None:
+    """A model's window, of which this is said already: what somebody has set holds, of lists the one that says most.
+
+    A window that is too small would call prompts too long that are sent and answered; of those over one that is too
+    large, the provider says so itself.
+    """
+    if said is not None and not isinstance(said, ListedWindow):
+        return said
+    return max(int(said or 0), context_window(model) or 0) or None
+
+
 @lru_cache(_KEPT_MODELS)
 def context_window(model: str) -> int | None:
     """How many tokens a model takes at most; None where nobody knows, or `genai-prices` is not installed.

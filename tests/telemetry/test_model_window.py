@@ -28,6 +28,7 @@ from otel_assembly.page import page_model
 from otel_assembly.telemetry import AlertSignal, TelemetrySettings
 from otel_assembly.testing import RecordedTelemetry, conversation
 from otel_assembly.tokens import context_window
+from otel_assembly.tokens.prices import ListedWindow
 
 pytestmark = pytest.mark.usefixtures("quiet_sdk")
 
@@ -248,6 +249,23 @@ def test_a_framework_says_the_window_of_its_model(recorder, words):
 def test_what_a_framework_says_that_is_no_window_leaves_the_list(window, recorder, words):
     observed(recorder, words).begin("c", [user("one")], model="gpt-4o", window=window).end()
     assert recorder.span("assemble_context").attributes["assembly.model.window"] == 128_000
+
+
+@pytest.mark.parametrize(
+    ("said", "window"),
+    [(ListedWindow(50), 128_000), (ListedWindow(500_000), 500_000), (50, 50)],
+    ids=["less than another list", "more", "set by somebody"],
+)
+def test_of_lists_the_one_that_says_most_is_believed(said, window, recorder, words):
+    observed(recorder, words).begin("c", [user("word " * 60)], model="gpt-4o", window=said).end()
+    told = recorder.span("assemble_context").attributes
+    assert (told["assembly.model.window"], type(told["assembly.model.window"])) == (window, int)
+    assert told["assembly.overflowed"] is (window == 50)
+
+
+def test_a_list_is_believed_of_a_model_that_no_other_knows(recorder, words):
+    observed(recorder, words).begin("c", [user("one")], model="our-own", window=ListedWindow(50)).end()
+    assert recorder.span("assemble_context").attributes["assembly.model.window"] == 50
 
 
 def test_what_no_model_is_called_with_is_over_no_window(recorder, words):
