@@ -16,6 +16,7 @@ from opentelemetry import trace
 from otel_assembly.instrumentation.conversation import LEDGER_KEYS, Asker, ByIdentity
 from otel_assembly.instrumentation.model_call import CALL, Sent
 from otel_assembly.instrumentation.splicing import found
+from otel_assembly.tokens.prices import ListedWindow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,14 +77,15 @@ def model_of(client: Any) -> str | None:
     return str(family) if isinstance(family, str) and family not in {"unknown", "any"} else None
 
 
-def window_of(client: Any, model: str | None) -> int | None:
+def window_of(client: Any, model: str | None) -> ListedWindow | None:
     """A model's limit in tokens, where the table that its client came with has it; what that supposes is left out."""
     for owner in type(_innermost(client)).__mro__:
         table = getattr(sys.modules.get(owner.__module__), "_model_info", None)
         limits = getattr(table, "_MODEL_TOKEN_LIMITS", None)
         if isinstance(limits, dict):
             resolve = getattr(table, "resolve_model", getattr(table, "resolve_model_class", str))
-            return limits.get(model) or limits.get(resolve(model or ""))
+            known = limits.get(model) or limits.get(resolve(model or ""))
+            return ListedWindow(known) if known else None
     return None
 
 
