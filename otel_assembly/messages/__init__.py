@@ -10,6 +10,7 @@ from otel_assembly.messages.describe import ROLES, spelled
 from otel_assembly.messages.draft import MEDIA_TOKENS, Draft
 from otel_assembly.messages.parts import read_content, read_parts
 from otel_assembly.messages.replacements import (
+    edited,
     register_results,
     result_texts,
     shortened,
@@ -21,9 +22,9 @@ from otel_assembly.messages.shortening import content_texts, parts_texts, parts_
 
 if TYPE_CHECKING:
     from otel_assembly.messages.pair_check import broken_pairs
-    from otel_assembly.messages.rows import asks, is_silent, read_part, says, shows
+    from otel_assembly.messages.rows import answers, asks, function_schema, is_silent, read_part, says, shows
 
-_HOMES = {"pair_check": "broken_pairs", "rows": "asks is_silent read_part says shows"}
+_HOMES = {"pair_check": "broken_pairs", "rows": "answers asks function_schema is_silent read_part says shows"}
 __getattr__, __dir__ = face(__name__, homes(_HOMES))
 
 __all__ = [
@@ -32,9 +33,12 @@ __all__ = [
     "ROLES",
     "ChatSummary",
     "Draft",
+    "answers",
     "asks",
     "broken_pairs",
     "content_texts",
+    "edited",
+    "function_schema",
     "is_silent",
     "parts_texts",
     "parts_with_texts",

@@ -5,7 +5,9 @@ As with `describe`, a framework's module registers a row for each of its types; 
 
 from __future__ import annotations
 
+from copy import copy
 from functools import singledispatch
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -52,30 +54,45 @@ def summary_text(text: str) -> str:
     return f"[Earlier messages, summarised: details may be missing]\n{text}"
 
 
+def edited(original: Any, **changes: Any) -> Any:
+    """A copy of a message, or of a part of one, with other values; what else it holds, it goes on to hold."""
+    made = copy(original)
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
 def register_results(
     event_type: type,
-    parts: Callable[[Any], Iterable[Any]],
+    parts: str | Callable[[Any], Iterable[Any]],
     text: Callable[[Any], str],
-    saying: Callable[[Any, str], Any],
-    made_of: Callable[[Any, list[Any]], Any],
+    saying: str | Callable[[Any, str], Any],
+    made_of: Callable[[Any, list[Any]], Any] | None = None,
 ) -> None:
     """Register how the tools' results in an event are shortened, whose parts say each its own.
 
     Args:
         event_type: The event's type.
-        parts: Its parts, some of which are results.
+        parts: Its parts, some of which are results; or the attribute that holds them.
         text: What a part says that can be shortened; nothing of any other part.
-        saying: The same part with another text.
-        made_of: The event with other parts.
+        saying: The same part with another text; or the attribute that holds the text.
+        made_of: The event with other parts; by default a copy of it, where those have an attribute.
     """
+    parts_of = attrgetter(parts) if isinstance(parts, str) else parts
 
     def _texts(event: Any) -> Sequence[str]:
-        return [said for part in parts(event) if (said := text(part))]
+        return [said for part in parts_of(event) if (said := text(part))]
+
+    def _saying(part: Any, said: str) -> Any:
+        return edited(part, **{saying: said}) if isinstance(saying, str) else saying(part, said)
+
+    def _made_of(event: Any, made: list[Any]) -> Any:
+        return edited(event, **{str(parts): made}) if made_of is None else made_of(event, made)
 
     def _shortened(event: Any, texts: Sequence[str]) -> Any:
         given = iter(texts)
-        made = [(part, next(given) if text(part) else "") for part in parts(event)]
-        return made_of(event, [saying(part, said) if said and said != text(part) else part for part, said in made])
+        made = [(part, next(given) if text(part) else "") for part in parts_of(event)]
+        return _made_of(event, [_saying(part, said) if said and said != text(part) else part for part, said in made])
 
     result_texts.register(event_type, _texts)
     shortened.register(event_type, _shortened)

@@ -5,6 +5,7 @@ Where a part holds its text, its call or its file differs by framework; what is 
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -14,30 +15,71 @@ if TYPE_CHECKING:
 
     #: Reads one part.
     Row: TypeAlias = Callable[[Draft, Any], None]
+    #: Where something of a part is: the name of an attribute, or what gets it of the part.
+    Where: TypeAlias = str | Callable[[Any], Any]
 
 
-def says(*texts: str, sealed: str | None = None) -> Row:
+def _getter(where: Where) -> Callable[[Any], Any]:
+    return attrgetter(where) if isinstance(where, str) else where
+
+
+def says(*texts: Where, sealed: Where | None = None, shown: Where | None = None) -> Row:
     """The row of a part that is said.
 
     Args:
-        texts: The attributes that hold its texts.
+        texts: The attributes that hold its texts, or what gets them of the part.
         sealed: The one that holds what only the provider can read.
+        shown: The one that holds a clip or a file beside them, or several; None of it where there is none.
     """
+    said = [_getter(text) for text in texts]
 
     def row(draft: Draft, part: Any) -> None:
-        for text in texts:
-            draft.text(getattr(part, text))
+        for text in said:
+            draft.text(text(part))
         if sealed is not None:
-            draft.encrypted(getattr(part, sealed))
+            draft.encrypted(_getter(sealed)(part))
+        _show(draft, part, shown)
 
     return row
 
 
-def asks(call: str, name: str, arguments: str) -> Row:
-    """The row of a tool's call, by the attributes that hold its id, the tool's name and the arguments."""
+def _show(draft: Draft, part: Any, shown: Where | None) -> None:
+    held = None if shown is None else _getter(shown)(part)
+    if held is not None:
+        for _ in held if isinstance(held, list | tuple) else (held,):
+            draft.file()
+
+
+def asks(call: Where | None, name: Where, arguments: Where) -> Row:
+    """The row of a tool's call, by where its id, the tool's name and the arguments are.
+
+    One without an id is of a tool that the provider runs itself: nobody owes it a result.
+    """
+    asked, arguing = _getter(name), _getter(arguments)
 
     def row(draft: Draft, part: Any) -> None:
-        draft.call(getattr(part, call), getattr(part, name), getattr(part, arguments))
+        if call is None:
+            draft.spell(asked(part), arguing(part))
+        else:
+            draft.call(_getter(call)(part), asked(part), arguing(part))
+
+    return row
+
+
+def answers(call: Where | None, *texts: Where, shown: Where | None = None) -> Row:
+    """The row of what a tool has returned, which nobody says.
+
+    Args:
+        call: Where the id of its call is; None of a tool that the provider runs itself.
+        texts: Where its texts are.
+        shown: Where the files are that are sent beside them.
+    """
+
+    def row(draft: Draft, part: Any) -> None:
+        draft.texts += filter(None, (_getter(text)(part) for text in texts))
+        _show(draft, part, shown)
+        if call is not None:
+            draft.result(_getter(call)(part))
 
     return row
 
@@ -59,3 +101,8 @@ def read_part(draft: Draft, rows: Mapping[Any, Row], kind: Any, part: Any) -> No
     else:
         name = kind if isinstance(kind, str) else type(part).__name__
         draft.other(name, getattr(part, "__dict__", str(part)))
+
+
+def function_schema(name: str, description: str | None, parameters: Any) -> dict[str, Any]:
+    """The schema of a tool, in the form in which most providers are offered one."""
+    return {"type": "function", "function": {"name": name, "description": description or "", "parameters": parameters}}

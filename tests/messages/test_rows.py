@@ -1,111 +1,95 @@
-"""Rows for messages whose parts are objects, as a framework's module registers them."""
+"""Rows for parts that are objects, and copies of messages with other texts in them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from dataclasses import dataclass, field
+from operator import methodcaller
+from typing import Any
 
-from otel_assembly import EventKind, History, describe
+import pytest
+
 from otel_assembly.messages import (
     MEDIA_TOKENS,
     Draft,
+    answers,
     asks,
-    is_silent,
-    read_part,
+    edited,
+    function_schema,
     register_results,
     result_texts,
     says,
     shortened,
-    shows,
 )
 
 
 @dataclass
-class Text:
-    text: str
-    seal: str = ""
+class Part:
+    kind: str = "said"
+    id: str = "1"
+    name: str = "look"
+    text: str = "here"
+    files: list[str] | None = None
 
-
-@dataclass
-class Call:
-    id: str
-    tool: str
-    given: dict
-
-
-@dataclass
-class Picture:
-    url: str = "https://example.com/a.png"
-
-
-@dataclass
-class Mark:
-    pass
-
-
-@dataclass
-class Novelty:
-    word: str = "new"
-
-
-@dataclass
-class Result:
-    text: str
-    call: str
+    def spelled(self) -> str:
+        return f"<{self.text}>"
 
 
 @dataclass
 class Message:
-    parts: list = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
 
 
-def answers(draft, part):
-    draft.text(part.text)
-    draft.result(part.call)
-
-
-ROWS = {Text: says("text", sealed="seal"), Call: asks("id", "tool", "given"), Picture: shows, Mark: is_silent} | {
-    Result: answers
-}
-
-
-@describe.register
-def _(message: Message):
+def draft_of(row: Any, part: Part) -> Draft:
     draft = Draft()
-    for part in message.parts:
-        read_part(draft, ROWS, type(part), part)
-    return draft.facts(EventKind.RESPONSE, {})
+    row(draft, part)
+    return draft
 
 
-register_results(
-    Message,
-    attrgetter("parts"),
-    lambda part: part.text if isinstance(part, Result) else "",
-    lambda part, text: replace(part, text=text),
-    lambda message, parts: replace(message, parts=parts),
-)
+def test_what_is_said_and_shown():
+    draft = draft_of(says("text", methodcaller("spelled"), sealed="id", shown="files"), Part(files=["a", "b"]))
+    assert draft.texts == ["here", "<here>"]
+    assert (draft.media, draft.said) == (2 * MEDIA_TOKENS, True)
+    assert draft_of(says("text", shown="files"), Part()).media == 0
+    assert draft_of(says(shown="name"), Part()).media == MEDIA_TOKENS
 
 
-def test_each_part_is_read_by_its_row():
-    facts = describe(Message([Text("Look.", "c2VhbGVk"), Call("1", "find", {"a": 1}), Picture(), Mark()]))
-    assert [facts.text, *facts.fields] == ["Look.", "find", '{"a": 1}']
-    assert [*facts.opens] == ["1"]
-    assert facts.media_tokens == MEDIA_TOKENS + 1
-    assert not facts.unknown
+def test_a_call_whose_arguments_are_worked_out_and_one_that_the_provider_answers():
+    asked = draft_of(asks("id", "name", methodcaller("spelled")), Part())
+    assert (asked.texts, asked.opens) == (["look", "<here>"], ["1"])
+    own = draft_of(asks(None, "name", "text"), Part())
+    assert (own.texts, own.opens, own.calls) == (["look", "here"], [], [])
 
 
-def test_a_part_that_has_no_row_counts_by_what_it_holds_and_is_named(caplog):
-    facts = describe(Message([Novelty()]))
-    assert facts.text == '{"word": "new"}'
-    assert facts.unknown == ("Novelty",)
+@pytest.mark.parametrize(("call", "closes"), [("id", ["1"]), (None, [])])
+def test_a_result_is_said_by_nobody(call, closes):
+    draft = draft_of(answers(call, "text", shown="files"), Part(files=["a"]))
+    assert (draft.texts, draft.closes, draft.media) == (["here"], closes, MEDIA_TOKENS)
+    assert draft_of(answers("id", "text"), Part()).said is False
 
 
-def test_results_are_shortened_each_by_itself():
-    kept, cut = Result("short", "1"), Result("very long", "2")
-    message = Message([Text("Here."), kept, cut, Result("", "3")])
-    assert [*result_texts(message)] == ["short", "very long"]
-    made = shortened(message, ["short", "very"])
-    assert [*result_texts(made)] == ["short", "very"]
-    assert made.parts[1] is kept
-    assert (message.parts[2].text, made.parts[3]) == ("very long", message.parts[3])
-    assert History([Message([Call("1", "find", {}), Call("2", "find", {}), Call("3", "find", {})]), made])
+def test_a_copy_holds_what_the_message_held():
+    part = Part(files=["a"])
+    made = edited(part, text="there")
+    assert (made.text, made.files, part.text) == ("there", ["a"], "here")
+    assert type(made) is Part
+
+
+def test_results_are_shortened_where_their_attributes_say():
+    @dataclass
+    class Answered(Message):
+        pass
+
+    register_results(Answered, "parts", lambda part: part.text if part.kind == "result" else "", "text")
+    message = Answered([Part("said"), Part("result", text="a long story")])
+    assert result_texts(message) == ["a long story"]
+    short = shortened(message, ["a story"])
+    assert [part.text for part in short.parts] == ["here", "a story"]
+    assert short.parts[0] is message.parts[0]
+    assert [part.text for part in message.parts] == ["here", "a long story"]
+
+
+def test_the_schema_of_a_tool():
+    assert function_schema("look", None, {"type": "object"}) == {
+        "type": "function",
+        "function": {"name": "look", "description": "", "parameters": {"type": "object"}},
+    }

@@ -1,0 +1,58 @@
+"""System prompts that stand among a framework's messages: those in front of all else are the prompts of a call."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.instrumentation.conversation import ByIdentity
+from otel_assembly.instrumentation.splicing import same_objects
+from otel_assembly.messages.replacements import edited
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class PromptsInFront:
+    """System prompts that are parts of messages.
+
+    Args:
+        holder: The type of the messages that may begin with such parts.
+        attribute: The attribute that holds the parts.
+        prompt: What a part says that is a system prompt; None of any other.
+    """
+
+    def __init__(self, holder: type, attribute: str, prompt: Callable[[Any], str | None]) -> None:
+        self._holder = holder
+        self._attribute = attribute
+        self._prompt = prompt
+        #: Of some messages, the same without the prompts at its front, and the parts that it had when it was made.
+        self._behind: ByIdentity[tuple[Any, list[Any]]] = ByIdentity()
+
+    def split(self, messages: Sequence[Any]) -> tuple[list[str], list[Any]]:
+        """The system prompts in front of everything else, and the messages behind them.
+
+        A message that begins with system prompts and goes on is, behind them, the same without: one object of it for as
+        long as it is not changed.
+        """
+        prompts: list[str] = []
+        for place, message in enumerate(messages):
+            may = isinstance(message, self._holder)
+            parts: Sequence[Any] = getattr(message, self._attribute) if may else ()
+            said = list(takewhile(_is_said, map(self._prompt, parts)))
+            prompts += map(str, said)
+            if not may or len(said) < len(parts):
+                first = self._without(message, parts[len(said) :]) if said else message
+                return prompts, [first, *messages[place + 1 :]]
+        return prompts, []
+
+    def _without(self, message: Any, parts: Sequence[Any]) -> Any:
+        known, rest = self._behind.get(message), list(parts)
+        if known is not None and same_objects(known[1], rest):
+            return known[0]
+        made = edited(message, **{self._attribute: list(rest)})
+        return self._behind.put(message, (made, rest))[0]
+
+
+def _is_said(text: str | None) -> bool:
+    return text is not None
