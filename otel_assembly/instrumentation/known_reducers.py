@@ -3,16 +3,69 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.decision import DecisionReason, OverflowCause
+from otel_assembly.instrumentation.conversation import ByIdentity
+from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.reducers import orphaned
 from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.reductions import Reduction
+
+
+class MadeWith(ByIdentity[Any]):
+    """What reducers were made with, of which they do not keep all.
+
+    Args:
+        place: Where the argument stands in `__init__`.
+        name: Its name.
+    """
+
+    __slots__ = ("_name", "_place")
+
+    def __init__(self, place: int, name: str) -> None:
+        super().__init__()
+        self._place = place
+        self._name = name
+
+    def wrap(self, original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+        """The hook of `__init__`: a provider may be configured later, before the reducer runs."""
+
+        @wraps(original)
+        def init(reducer: Any, *args: Any, **kwargs: Any) -> None:
+            original(reducer, *args, **kwargs)
+            if instrumentation.open:
+                with instrumentation.contained():
+                    self.put(reducer, argument(args, kwargs, self._place, self._name))
+
+        return init
+
+
+def behind(cut: Callable[[Any, Sequence[Any]], int]) -> Callable[[Any, Sequence[Any], Sequence[Any]], Sequence[Any]]:
+    """What a reducer keeps that cuts: what stays behind that place, or, where nothing was cut, what came out.
+
+    Args:
+        cut: Where it cuts, of the reducer and what goes in; below 0 it takes nothing out.
+    """
+    return lambda reducer, given, after: given[max(0, cut(reducer, given)) :] if len(after) < len(given) else after
+
+
+def known_of(met: type, known: Mapping[str, KnownReducer], packages: tuple[str, ...]) -> KnownReducer | None:
+    """What is known of a class of reducers: of one that derives from a framework's, what is known of that.
+
+    Args:
+        met: The class.
+        known: The framework's own reducers, by the names of their classes.
+        packages: What the names of the framework's modules begin with.
+    """
+    own = (base.__name__ for base in met.__mro__ if base.__module__.startswith(packages))
+    return next((known[name] for name in own if name in known), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +78,7 @@ class KnownReducer:
         policy: Its name, of low cardinality.
         kind: ``reduction`` or ``injection``; None where that is not known.
         reason: Why messages leave that its own rule does not keep.
-        settings: The settings that are reported, by the attribute that holds each.
+        settings: The settings that are reported: the attribute that holds each, or what says it of the reducer.
         stays: What its own rule keeps; what of that does not come out had lost its other half.
         limit: Its limit: a budget where that is in tokens. Where nothing comes out, or more items do, it did not hold.
         unit: What the limit is in.
@@ -35,7 +88,7 @@ class KnownReducer:
     policy: str = ""
     kind: str | None = "reduction"
     reason: DecisionReason = DecisionReason.POLICY
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str | Callable[[Any], Any]] = field(default_factory=dict)
     stays: Callable[[Any, Sequence[Any], Sequence[Any]], Sequence[Any]] | None = None
     limit: Callable[[Any, Sequence[Any], Sequence[Any]], int | None] | None = None
     unit: str = "tokens"
@@ -43,7 +96,10 @@ class KnownReducer:
 
     def config(self, reducer: Any) -> dict[str, Any]:
         """Its settings, as far as they can be read."""
-        held = {name: getattr(reducer, attribute, None) for name, attribute in self.settings.items()}
+        held = {
+            name: setting(reducer) if callable(setting) else getattr(reducer, setting, None)
+            for name, setting in self.settings.items()
+        }
         return {name: value for name, value in held.items() if value is not None}
 
     def done(self, reduction: Reduction, reducer: Any, after: Sequence[Any], **said: Any) -> None:

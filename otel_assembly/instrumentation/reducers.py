@@ -11,7 +11,7 @@ from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 #: The step that reports what no hook explains of what a model is called with.
 FRAMEWORK: Final = "framework"
@@ -41,3 +41,18 @@ def no_summary(answer: Any, read: Iterable[Any]) -> CompactionOutcome | None:
     if is_error_text(text, "\n".join(describe(message).text for message in read)):
         return CompactionOutcome.ERROR_TEXT
     return None
+
+
+def unsummed(before: Sequence[Any], after: Sequence[Any], text_of: Callable[[Any], str | None]) -> list[Verdict]:
+    """Why messages are lost, where what was made for them is no summary of them.
+
+    Args:
+        before: The messages that were compacted.
+        after: What is left of them, with what was made.
+        text_of: The text of a summary; None of any other message.
+    """
+    held, stays = set(map(id, before)), set(map(id, after))
+    gone = [message for message in before if id(message) not in stays]
+    made = [text for message in after if id(message) not in held and (text := text_of(message)) is not None]
+    lost = bool(made) and all(no_summary(text, gone) for text in made)
+    return [Verdict(gone, DecisionOutcome.DROPPED, DecisionReason.POLICY_ERROR)] if lost else []

@@ -148,6 +148,16 @@ class Reduction:
         with bound(REDUCTION, self):
             yield
 
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """The reducer runs in this block, likewise; what it raises is told, and goes through."""
+        try:
+            with self.running():
+                yield
+        except BaseException as error:
+            self.failed(error)
+            raise
+
     def open(self) -> ObservedStep | None:
         """Its step, as of when and where it began; None where nothing is recorded, or it works for no model call."""
         call = self.works_for()
@@ -250,6 +260,17 @@ def reducing() -> Reduction | None:
     return reduction if reduction is not None and not reduction.over else None
 
 
+@contextmanager
+def plugged_in(instrumentation: Instrumentation, call: ModelCall) -> Iterator[None]:
+    """A plug-in of ours makes an assembly itself in this block, of which a model that it asks is a part."""
+    call.end()
+    with bound(CALL, None):
+        plugin = Reduction(instrumentation, "", ())
+        with plugin.running():
+            yield
+    plugin.over = True
+
+
 def reducer(reads: Reducer) -> Wrap:
     """The hook of a function that reduces messages, awaited or not."""
     return around_either(reduces(reads))
@@ -267,12 +288,8 @@ def reduces(reads: Reducer) -> Callable[..., Observation]:
             return
         policy, kind, config = map(said_of, (reads.policy, reads.kind, reads.config))
         reduction = Reduction(instrumentation, policy, before, kind=kind, config=config)
-        try:
-            with reduction.running():
-                result = yield
-        except BaseException as error:
-            reduction.failed(error)
-            raise
+        with reduction.followed():
+            result = yield
         after: Any = reads.before(*args, **kwargs) if reads.after is None else reads.after(result, *args, **kwargs)
         prompts_after, after = _read(after)
         if after is not None:
