@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
+def in_front(messages: Sequence[Any], is_prompt: Callable[[Any], bool]) -> tuple[Sequence[Any], Sequence[Any]]:
+    """The messages in front of everything else that are system prompts, and those behind them."""
+    behind = next((at for at, message in enumerate(messages) if not is_prompt(message)), len(messages))
+    return messages[:behind], messages[behind:]
+
+
 class PromptsInFront:
     """System prompts that are parts of messages.
 
