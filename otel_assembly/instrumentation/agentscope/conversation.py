@@ -20,6 +20,7 @@ from otel_assembly.instrumentation.hooks import around_awaited
 from otel_assembly.instrumentation.instrumented import argument, bound
 from otel_assembly.instrumentation.message_parts import MessageParts
 from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
+from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.instrumentation.reducers import FRAMEWORK
 from otel_assembly.instrumentation.reductions import Reduction, reducing
 from otel_assembly.instrumentation.runs import within
@@ -100,10 +101,9 @@ class AskedModel(ModelCall):
         summary, which is made anew each time, is the part that it is elsewhere.
         """
         own = {message.id for message in self._asked[1:]} if self.asker.conversation is not None else ()
-        of_context = (at for at, message in enumerate(messages) if message.role != "system" or message.id in own)
-        start = next(of_context, len(messages))
-        prompts = [text for message in messages[:start] if (text := message.get_text_content())]
-        rest, summary = messages[start:], self._summary
+        front, rest = in_front(messages, lambda message: message.role == "system" and message.id not in own)
+        prompts = [text for message in front if (text := message.get_text_content())]
+        summary = self._summary
         summed = bool(summary and rest and is_summary(rest[0], summary))
         parts = _parts_of(self.asker.conversation, self.asker.name)
         return parts.of(rest[summed:], summary_blocks(summary) if summed else (), forgets=False), prompts
@@ -167,17 +167,15 @@ def not_called(agent: Any, error: BaseException | None = None, *, stays: bool = 
         call.end(error, stays=stays)
 
 
-def _reply(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) -> BoundRun:
-    """It stands inside all middlewares: where one of them traces, its span is current.
+@within
+def reply(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) -> BoundRun:
+    """Around ``Agent._reply_impl``, inside of all middlewares: where one of them traces, its span is current.
 
     What was prepared in it for a model that is not called ends with it.
     """
     ends, session = partial(not_called, agent), agent.state.session_id
     return BoundRun(instrumentation, agent.name, {REPLYING: agent}, conversation_id=session, ends=ends)
 
-
-#: The hook of ``Agent._reply_impl``.
-reply: Final = within(_reply)
 
 #: The call whose system prompt is made here.
 _PROMPTED: Final[ContextVar[AskedModel | None]] = ContextVar("otel_assembly_agentscope_prompted", default=None)

@@ -7,7 +7,6 @@ or what a plug-in of ours makes of them.
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from agentscope.message import (
@@ -25,7 +24,7 @@ from otel_assembly.instrumentation.message_parts import MessagePart
 from otel_assembly.messages import Draft
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.describe import ROLES, EventFacts, EventKind, describe
-from otel_assembly.messages.replacements import register_results, summary_like, summary_text
+from otel_assembly.messages.replacements import edited, register_results, summary_like, summary_text
 from otel_assembly.messages.rows import read_part, says, shows
 
 if TYPE_CHECKING:
@@ -96,11 +95,6 @@ def block_parts(messages: Iterable[Msg]) -> list[PartPlace]:
     return found
 
 
-def with_blocks(message: Msg, blocks: Sequence[Any]) -> Msg:
-    """The same message with these blocks."""
-    return message.model_copy(update={"content": blocks})
-
-
 def _read(role: str, blocks: Sequence[Any], kind: EventKind | None = None) -> EventFacts:
     draft = Draft()
     _read_each(draft, blocks)
@@ -150,7 +144,8 @@ def _texts(content: str | Sequence[Any]) -> list[str]:
     return [content] if isinstance(content, str) else [one.text for one in content if isinstance(one, TextBlock)]
 
 
-def _summary(event: Any, text: str, events: Sequence[Any]) -> Msg:
+@summary_like.register(Msg)
+def _(event: Msg, text: str, events: Sequence[Any]) -> Msg:
     return UserMsg("user", summary_text(text), {_SUMMARY: True})
 
 
@@ -162,8 +157,7 @@ def result_of(block: Any) -> str:
 def with_result(block: Any, text: str) -> Any:
     """The same result with another text; what else it holds, it goes on to hold."""
     files = [one for one in block.output if not isinstance(one, (str, TextBlock))]
-    return block.model_copy(update={"output": [TextBlock(text=text), *files] if files else text})
+    return edited(block, output=[TextBlock(text=text), *files] if files else text)
 
 
-summary_like.register(Msg, _summary)
-register_results(Msg, attrgetter("content"), result_of, with_result, with_blocks)
+register_results(Msg, "content", result_of, with_result)

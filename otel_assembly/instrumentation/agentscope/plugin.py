@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from agentscope.event import ModelCallEndEvent
@@ -22,14 +21,13 @@ from otel_assembly.instrumentation.agentscope.messages import (
     is_summary,
     part_of,
     result_of,
-    with_blocks,
     with_result,
 )
 from otel_assembly.instrumentation.message_parts import MessageParts
 from otel_assembly.instrumentation.model_call import CALL
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
 from otel_assembly.instrumentation.splicing import same_objects
-from otel_assembly.messages import register_results, summary_like
+from otel_assembly.messages import edited, register_results, summary_like
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
@@ -189,7 +187,7 @@ def _messages_of(parts: Iterable[Part]) -> list[Any]:
         message: Any = own[0].message
         blocks = [block for part in own for block in part.blocks]
         whole = same_objects(blocks, message.content)
-        found.append(message if whole else with_blocks(message, blocks))
+        found.append(message if whole else edited(message, content=blocks))
     return found
 
 
@@ -199,7 +197,7 @@ def _(event: Part, text: str, events: Sequence[Any]) -> Part:
     return part_of(message, message.content)
 
 
-register_results(Part, attrgetter("blocks"), result_of, with_result, lambda part, blocks: part_of(part.message, blocks))
+register_results(Part, "blocks", result_of, with_result, lambda part, blocks: part_of(part.message, blocks))
 
 
 def _system(leading: list[Msg], prompts: list[str], assembly: Assembly) -> list[Msg]:
