@@ -7,6 +7,7 @@ import sys
 import weakref
 from contextlib import suppress
 from contextvars import ContextVar
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from autogen_core import MessageHandlerContext
@@ -15,6 +16,7 @@ from opentelemetry import trace
 
 from otel_assembly.instrumentation.conversation import LEDGER_KEYS, Asker, ByIdentity
 from otel_assembly.instrumentation.model_call import CALL, Sent
+from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.instrumentation.splicing import found
 from otel_assembly.tokens.prices import ListedWindow
 
@@ -95,10 +97,7 @@ _SCHEMAS: Final[ByIdentity[Mapping[str, Any]]] = ByIdentity()
 
 def schema_of(tool: Any) -> Mapping[str, Any]:
     """The schema of a tool, which may be that already."""
-    if isinstance(tool, dict):
-        return tool
-    schema = _SCHEMAS.get(tool)
-    return schema if schema is not None else _SCHEMAS.put(tool, tool.schema)
+    return tool if isinstance(tool, dict) else _SCHEMAS.worked_out(tool, attrgetter("schema"))
 
 
 #: What a context has answered last where no call was prepared; and which context it was, by the last message of it, or
@@ -140,11 +139,10 @@ def received(
     """What a model's client is given; the system messages in front that no context gave are its prompts."""
     call = CALL.get() or _prepared_for(messages)
     given = set(map(id, call.out)) if call is not None else ()
-    others = (at for at, one in enumerate(messages) if not isinstance(one, SystemMessage) or id(one) in given)
-    front = next(others, len(messages))
-    prompts, schemas = [message.content for message in messages[:front]], [schema_of(tool) for tool in tools]
+    front, rest = in_front(messages, lambda one: isinstance(one, SystemMessage) and id(one) not in given)
+    prompts, schemas = [message.content for message in front], [schema_of(tool) for tool in tools]
     model = (extra_create_args or {}).get("model") or model_of(client)
-    return Sent(messages[front:], prompts, schemas, model, window_of(client, model), asker(), call)
+    return Sent(rest, prompts, schemas, model, window_of(client, model), asker(), call)
 
 
 def text_of(answer: Any) -> str:

@@ -22,7 +22,7 @@ _TEAMS: Final = "autogen_agentchat.teams._group_chat"
 
 _contexts: Final = Following("get_messages", reducers.observed_context)
 _memories: Final = Following("update_context", reducers.observed_memory)
-_create, _stream = (Following(method, runs.called) for method in ("create", "create_stream"))
+_create, _stream = (Following.alike(method, runs.called) for method in ("create", "create_stream"))
 #: What an agent holds, by its attribute, need derive from nothing.
 _meets = {"_model_context": (_contexts,), "_memory": (_memories,), "_model_client": (_create, _stream)}
 _messages, _messages_stream = (

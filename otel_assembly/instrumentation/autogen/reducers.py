@@ -123,10 +123,9 @@ def _reduces(instrumentation: Instrumentation, context: Any, known: KnownReducer
     reduction = Reduction(instrumentation, known.policy, stored, config=known.config(context), call=call)
     alone = CALL.get() is None
     try:
-        with bound(CALL, call), reduction.running():
+        with bound(CALL, call), reduction.followed():
             result = yield
     except BaseException as error:
-        reduction.failed(error)
         if alone:
             call.end(error)
         raise

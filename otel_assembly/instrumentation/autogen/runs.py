@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
 
-def called(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
-    """``create`` or ``create_stream`` of one class of client."""
-    return client(received, text_of)(original, instrumentation)
+#: ``create`` or ``create_stream`` of a class of clients.
+called = client(received, text_of)
 
 
 def _prepared(
