@@ -210,6 +210,7 @@ BEHIND = {
     "otel_assembly.tokens.long_runs": "a private limit is lowered for a test",
     "otel_assembly.tokens.meter": "a private limit is lowered for a test",
     "otel_assembly.tokens.models": "the memory of a process is replaced for a test",
+    "otel_assembly.tokens.prices": "what a list says of a model is replaced for a test",
     "otel_assembly.tokens.vocabulary": "the memory of a process is replaced for a test",
 }
 

@@ -12,10 +12,11 @@ from otel_assembly.tokens.vocabulary import shared_encoding
 
 if TYPE_CHECKING:
     from otel_assembly.tokens.fast import FastTiktokenCounter
-    from otel_assembly.tokens.prices import Cost, InputPrice, context_window, input_price
+    from otel_assembly.tokens.prices import Cost, InputPrice, ListedWindow, context_window, input_price
 
 __getattr__, __dir__ = face(
-    __name__, homes({"fast": "FastTiktokenCounter", "prices": "Cost InputPrice context_window input_price"})
+    __name__,
+    homes({"fast": "FastTiktokenCounter", "prices": "Cost InputPrice ListedWindow context_window input_price"}),
 )
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "CountMethod",
     "FastTiktokenCounter",
     "InputPrice",
+    "ListedWindow",
     "MessageFraming",
     "TiktokenCounter",
     "TokenCounter",

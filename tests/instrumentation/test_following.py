@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from otel_assembly.instrumentation import Following, Hook
-from otel_assembly.instrumentation.hooks import in_module
-from otel_assembly.instrumentation.instrumented import Instrumentation
+from otel_assembly.instrumentation import Following, Hook, Instrumentation, in_module
 
 
 def shouts(original, instrumentation):

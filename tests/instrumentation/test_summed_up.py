@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from otel_assembly.budget.attempt import CompactionOutcome
-from otel_assembly.decision import DecisionReason
-from otel_assembly.instrumentation import Asker, Instrumentation, ModelCall, Reduction, Sent
-from otel_assembly.instrumentation.summaries import summed_up
-from otel_assembly.messages.replacements import summary_like
+from otel_assembly import CompactionOutcome, DecisionReason
+from otel_assembly.instrumentation import Asker, Instrumentation, ModelCall, Reduction, Sent, summed_up
+from otel_assembly.messages import summary_like
 
 HISTORY = [{"role": "user", "content": f"question {number}"} for number in range(6)]
 

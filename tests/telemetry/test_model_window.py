@@ -27,8 +27,7 @@ from otel_assembly.observe import ObservedAssembler
 from otel_assembly.page import page_model
 from otel_assembly.telemetry import AlertSignal, TelemetrySettings
 from otel_assembly.testing import RecordedTelemetry, conversation
-from otel_assembly.tokens import context_window
-from otel_assembly.tokens.prices import ListedWindow
+from otel_assembly.tokens import ListedWindow, context_window
 
 pytestmark = pytest.mark.usefixtures("quiet_sdk")
 

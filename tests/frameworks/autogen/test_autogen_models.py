@@ -12,7 +12,6 @@ from autogen_talk import model
 
 from otel_assembly import SlidingWindowPolicy
 from otel_assembly.instrumentation.autogen import AssembledChatCompletionContext
-from otel_assembly.tokens import prices
 
 
 def counted(span):
@@ -106,7 +105,7 @@ async def test_a_prompt_over_the_models_window_is_an_overflow(told):
 )
 async def test_a_prompt_that_fits_by_one_list_of_windows_is_no_overflow(told, monkeypatch, name, listed, window, over):
     """AutoGen's own says 50,000 of a model that takes 200,000."""
-    monkeypatch.setattr(prices, "context_window", lambda model: listed)
+    monkeypatch.setattr("otel_assembly.tokens.prices.context_window", lambda model: listed)
     await AssistantAgent("desk", offline(name)).run(task="What now? " * 20_000)
     span = told.span("assemble_context").attributes
     assert span["assembly.tokens.out"] > 50_000
