@@ -42,4 +42,4 @@ class PydanticAIInstrumentor(AssemblyInstrumentor):
             ),
         ),
     )
-    rows: ClassVar[Mapping[str, str]] = {"pydantic_ai.messages": "otel_assembly.instrumentation.pydantic_ai.messages"}
+    rows: ClassVar[Mapping[str, str]] = {"pydantic_ai": "otel_assembly.instrumentation.pydantic_ai.messages"}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pydantic_ai.messages as m
 import pytest
 from pydantic_ai.messages import (
@@ -132,6 +135,17 @@ def test_a_part_that_nobody_knows_counts_by_what_it_holds():
     found = facts(part)
     assert found.unknown == ("brand-new",)
     assert "new" in found.texts[0]
+
+
+def test_they_are_read_where_pydantic_ai_is_imported_behind_us():
+    """In 2.0.0, a part of the package cannot be imported before another one is there."""
+    program = (
+        "from otel_assembly import describe; from otel_assembly.instrumentation import instrument;"
+        "instrument('pydantic_ai'); import pydantic_ai.messages as m;"
+        "print(describe(m.ModelRequest(parts=[m.UserPromptPart('Go')])).text)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    assert (ran.stdout, ran.stderr) == ("Go\n", "")
 
 
 def test_the_system_prompts_in_front():
