@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import takewhile
-from operator import attrgetter
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_ai.messages import ModelRequest, ModelResponse, ToolReturnPart, UserPromptPart
 from pydantic_ai.profiles import DEFAULT_PROMPTED_OUTPUT_TEMPLATE
 
-from otel_assembly.instrumentation.conversation import ByIdentity
-from otel_assembly.instrumentation.splicing import same_objects
+from otel_assembly.instrumentation.prompts import PromptsInFront
 from otel_assembly.messages import Draft, register_results, summary_like, summary_text
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.describe import EventFacts, EventKind, describe
-from otel_assembly.messages.rows import is_silent, read_part, says, shows
+from otel_assembly.messages.rows import answers, asks, function_schema, is_silent, read_part, says, shows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,9 +24,6 @@ if TYPE_CHECKING:
 
 #: Marks our own summaries, in a request's metadata, which is never sent to a model.
 SUMMARY: Final = "otel_assembly_summary"
-
-#: Of some requests, the same without the system prompts at its front, and the parts that it had when it was made.
-_BEHIND: Final[ByIdentity[tuple[ModelRequest, list[Any]]]] = ByIdentity()
 
 read_from(ModelRequest, "parts", "metadata")
 read_from(ModelResponse, "parts", "usage")
@@ -57,31 +52,10 @@ def _read(message: ModelMessage) -> Draft:
     return draft
 
 
-def behind_prompts(messages: Sequence[ModelMessage]) -> tuple[list[str], list[ModelMessage]]:
-    """The system prompts in front of everything else, and the messages behind them.
-
-    A request that begins with system prompts and goes on is, behind them, the same without: one object of it for as
-    long as it is not changed.
-    """
-    prompts: list[str] = []
-    for place, message in enumerate(messages):
-        parts: Sequence[Any] = message.parts if isinstance(message, ModelRequest) else ()
-        system = list(takewhile(_is_system, parts))
-        prompts += [part.content for part in system]
-        if not isinstance(message, ModelRequest) or len(system) < len(parts):
-            return prompts, [_without(message, len(system)) if system else message, *messages[place + 1 :]]
-    return prompts, []
-
-
-def _is_system(part: Any) -> bool:
-    return bool(part.part_kind == "system-prompt")
-
-
-def _without(message: Any, leading: int) -> ModelRequest:
-    known, rest = _BEHIND.get(message), list(message.parts[leading:])
-    if known is not None and same_objects(known[1], rest):
-        return known[0]
-    return _BEHIND.put(message, (replace(message, parts=list(rest)), rest))[0]
+#: `behind_prompts` gives the system prompts in front of everything else, and the messages behind them.
+behind_prompts: Final = PromptsInFront(
+    ModelRequest, "parts", lambda part: part.content if part.part_kind == "system-prompt" else None
+).split
 
 
 def instructions_of(parameters: Any, model: Any = None) -> list[str]:
@@ -111,13 +85,8 @@ def schemas_of(parameters: Any) -> list[dict[str, Any]]:
     declared = getattr(parameters, "declared_function_tools", None)  # what is withheld is not among them
     if declared is None:
         declared = [tool for tool in parameters.function_tools if not getattr(tool, "defer_loading", False)]
-    outputs = parameters.output_tools if parameters.output_mode in {"tool", "auto"} else ()
-    return [*map(_schema, declared), *map(_schema, outputs)]
-
-
-def _schema(tool: Any) -> dict[str, Any]:
-    said = {"name": tool.name, "description": tool.description or "", "parameters": tool.parameters_json_schema}
-    return {"type": "function", "function": said}
+    offered = (*declared, *(parameters.output_tools if parameters.output_mode in {"tool", "auto"} else ()))
+    return [function_schema(tool.name, tool.description, tool.parameters_json_schema) for tool in offered]
 
 
 def _prompt(draft: Draft, part: Any) -> None:
@@ -129,60 +98,31 @@ def _prompt(draft: Draft, part: Any) -> None:
             read_part(draft, _ITEMS, getattr(item, "kind", None), item)
 
 
-def _result(draft: Draft, part: Any) -> None:
-    """What a tool has returned, as the model reads it; files are sent beside it."""
-    _provided(draft, part)
-    draft.result(part.tool_call_id)
-
-
-def _provided(draft: Draft, part: Any) -> None:
-    text = part.model_response_str()
-    if text:
-        draft.texts.append(text)  # not said by anybody
-    for _ in part.files:
-        draft.file()
-
-
 def _retry(draft: Draft, part: Any) -> None:
-    if not getattr(part, "tool_name", None):
+    if getattr(part, "tool_name", None):
+        _failure(draft, part)
+    else:
         draft.text(part.model_response())
-        return
-    draft.texts.append(part.model_response())
-    draft.result(part.tool_call_id)
 
 
-def _call(draft: Draft, part: Any) -> None:
-    draft.call(part.tool_call_id, part.tool_name, part.args_as_json_str())
+def _sealed(part: Any) -> Any:
+    return None if part.content else (part.provider_details or {}).get("encrypted_content")
 
 
-def _provider_call(draft: Draft, part: Any) -> None:
-    """A tool that the provider runs itself: nobody owes it a result."""
-    draft.spell(part.tool_name, part.args_as_json_str())
-
-
-def _compaction(draft: Draft, part: Any) -> None:
-    draft.text(part.content)
-    if not part.content:
-        draft.encrypted((part.provider_details or {}).get("encrypted_content"))
-
-
-def _speech(draft: Draft, part: Any) -> None:
-    draft.text(part.transcript)
-    if part.audio is not None:
-        draft.file()
-
-
+#: As the model reads them; what a provider answers itself, nobody owes a result.
+_returned, _arguments = methodcaller("model_response_str"), methodcaller("args_as_json_str")
+_failure: Final = answers("tool_call_id", methodcaller("model_response"))
 _ROWS: Final[Mapping[str, Row]] = {
     **dict.fromkeys(("user-prompt", "system-prompt"), _prompt),
     **dict.fromkeys(("text", "instruction-delta"), says("content")),
     "thinking": says("content", sealed="signature"),
-    "tool-call": _call,
-    "tool-return": _result,
-    "builtin-tool-call": _provider_call,
-    "builtin-tool-return": _provided,
+    "tool-call": asks("tool_call_id", "tool_name", _arguments),
+    "tool-return": answers("tool_call_id", _returned, shown="files"),
+    "builtin-tool-call": asks(None, "tool_name", _arguments),
+    "builtin-tool-return": answers(None, _returned, shown="files"),
     **dict.fromkeys(("retry-prompt", "retry-feedback"), _retry),
-    "compaction": _compaction,
-    "speech": _speech,
+    "compaction": says("content", sealed=_sealed),
+    "speech": says("transcript", shown="audio"),
     "file": shows,
     # Records of what the framework did, which say nothing to a model in the place where they stand.
     **dict.fromkeys(("tool-availability-delta", "model-settings-delta", "instruction-baseline"), is_silent),
@@ -228,10 +168,4 @@ def _text_of(part: Any) -> str:
     return part.content if isinstance(part, ToolReturnPart) and isinstance(part.content, str) else ""
 
 
-register_results(
-    ModelRequest,
-    attrgetter("parts"),
-    _text_of,
-    lambda part, text: replace(part, content=text),
-    lambda request, parts: replace(request, parts=parts),
-)
+register_results(ModelRequest, "parts", _text_of, "content")
