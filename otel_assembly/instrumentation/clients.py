@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
@@ -140,6 +141,7 @@ def client(
     text_of: Callable[[Any], str | None] | None = None,
     carries: Callable[[Any, Any], bool] | None = None,
     told: Callable[[Instrumentation, Sent], ModelCall] | None = None,
+    prepared: Callable[..., ModelCall | None] | None = None,
 ) -> Wrap:
     """The hook of a function that calls a model: a coroutine function, a generator, or neither.
 
@@ -151,9 +153,29 @@ def client(
         text_of: The text of what it returns, for a summariser's; None of it where that is not known yet.
         carries: As for `within`.
         told: In the place of `tell`, where no context variable says which call is prepared.
+        prepared: The call that was prepared for it, from the `Instrumentation` and the client's arguments, where the
+            client is not called inside of it; the call ends with the client's.
     """
 
     def call_of(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> ClientCall:
         return ClientCall(instrumentation, lambda: reads(*args, **kwargs), text_of, told)
 
-    return within(call_of, carries)
+    hook = within(call_of, carries)
+    if prepared is None:
+        return hook
+    around = within(prepared, carries)
+    return lambda original, instrumentation: around(hook(original, instrumentation), instrumentation)
+
+
+def hands_on(owner: type, method: str) -> bool:
+    """Whether the code of a class of clients has what it is given answered by this method of the class behind it."""
+    codes = [getattr(inspect.unwrap(one), "__code__", None) for one in vars(owner).values()]
+    for code in codes:
+        codes += [inside for inside in getattr(code, "co_consts", ()) if hasattr(inside, "co_names")]
+    return any({"super", method} <= set(code.co_names) for code in codes if code is not None)
+
+
+def is_answered_behind(client: Any, owner: type, method: str) -> bool:
+    """Whether there is such a method behind a class of a client's, that is more than a promise."""
+    behind = getattr(super(owner, client), method, None)
+    return behind is not None and not getattr(behind, "__isabstractmethod__", False)

@@ -23,7 +23,7 @@ from packaging.specifiers import SpecifierSet
 from otel_assembly._internal.forks import new_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Collection, Generator, Iterable
     from types import ModuleType
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
@@ -279,13 +279,18 @@ class Following:
     Args:
         method: Its name.
         wrap: Makes the replacement, from the class's own function, the class and the instrumentation.
+        leaves: Classes that are left as they are, by their names, such as those that only ask others.
     """
 
     def __init__(
-        self, method: str, wrap: Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]]
+        self,
+        method: str,
+        wrap: Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]],
+        leaves: Collection[str] = (),
     ) -> None:
         self.method = method
         self.wrap = wrap
+        self._leaves = frozenset(leaves)
         self._lock = new_lock()
         self._seen: weakref.WeakSet[type] = weakref.WeakSet()
         self._instrumentation: weakref.ref[Instrumentation] | None = None
@@ -319,7 +324,7 @@ class Following:
                     self._take(owner, instrumentation)
 
     def _take(self, owner: type, instrumentation: Instrumentation) -> None:
-        if not instrumentation.patches.holds(owner, self.method):
+        if owner.__name__ not in self._leaves and not instrumentation.patches.holds(owner, self.method):
             instrumentation.patches.wrap(owner, self.method, lambda made: self.wrap(made, owner, instrumentation))
 
     def watch(self, base: Any, instrumentation: Instrumentation) -> None:

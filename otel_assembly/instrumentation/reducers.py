@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,10 +13,12 @@ from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 #: The step that reports what no hook explains of what a model is called with.
 FRAMEWORK: Final = "framework"
+#: Where the words of a class's name begin.
+_WORDS: Final = re.compile("(?<=[a-z0-9])(?=[A-Z])")
 
 
 def orphaned(stays: Sequence[Any], events: Sequence[Any]) -> list[Verdict]:
@@ -56,3 +60,56 @@ def unsummed(before: Sequence[Any], after: Sequence[Any], text_of: Callable[[Any
     made = [text for message in after if id(message) not in held and (text := text_of(message)) is not None]
     lost = bool(made) and all(no_summary(text, gone) for text in made)
     return [Verdict(gone, DecisionOutcome.DROPPED, DecisionReason.POLICY_ERROR)] if lost else []
+
+
+def is_own(reducer: Any, packages: Collection[str]) -> bool:
+    """Whether a reducer is one that the framework brings, by the packages that it consists of."""
+    return type(reducer).__module__.partition(".")[0] in packages
+
+
+def policy_name(
+    reducer: Any,
+    packages: Collection[str],
+    *endings: str,
+    names: Mapping[str, str] = {},  # never written to
+) -> str:
+    """A name of low cardinality: a program's own reducer is called as it is there; the framework's by what it does.
+
+    Args:
+        reducer: An object, or a function.
+        packages: As for `is_own`.
+        endings: What the names of the framework's classes end in, the outermost first.
+        names: Those of some of its classes that say less.
+    """
+    name = str(getattr(reducer, "__name__", type(reducer).__name__))
+    if not is_own(reducer, packages):
+        return name
+    if name in names:
+        return names[name]
+    for ending in endings:
+        name = name.removesuffix(ending)
+    return _WORDS.sub("_", name).lower()
+
+
+def settings_of(reducer: Any, leaves_out: Collection[str] = ()) -> Mapping[str, int | float]:
+    """The numbers that a reducer holds by public names."""
+    held = getattr(reducer, "__dict__", {})
+    numbers = {name: value for name, value in held.items() if isinstance(value, int | float)}
+    return {name: value for name, value in numbers.items() if name[0] != "_" and name not in leaves_out}
+
+
+def limit_of(reducer: Any, *names: str) -> int | None:
+    """The first of these of a reducer's attributes that is a whole number."""
+    held = (getattr(reducer, name, None) for name in names)
+    return next((limit for limit in held if type(limit) is int), None)
+
+
+def left_for(
+    before: Iterable[Any], after: Iterable[Any], why: Callable[[Any], tuple[DecisionOutcome, DecisionReason] | None]
+) -> list[Verdict]:
+    """Why each message left, by what is known of it; of those of which nothing is known, the step itself says it."""
+    kept, gone = set(map(id, after)), defaultdict[Any, list[Any]](list)
+    for message in before:
+        if id(message) not in kept:
+            gone[why(message)].append(message)
+    return [Verdict(messages, *known) for known, messages in gone.items() if known is not None]

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 class Reducer:
     """How one of a framework's reducers is read.
 
-    Each function takes the arguments that the reducer is called with.
+    Each function takes the arguments that the reducer is called with; where `by` is given, `policy`, `kind` and
+    `config` take what that found, and `said` in the place of the arguments.
 
     Attributes:
         before: The messages that it takes in; a `Sent` of them where it may change the system prompts too.
@@ -45,6 +46,7 @@ class Reducer:
             what came out, and the arguments.
         always: Whether it is told of also where it changed nothing; otherwise that is a count, and no span.
         asker: Who will ask a model with what it lets out, where it runs outside of any model call.
+        by: What reduces; None where nothing does.
     """
 
     before: Callable[..., Sequence[Any] | Sent | None]
@@ -55,6 +57,7 @@ class Reducer:
     said: Callable[..., Mapping[str, Any]] | None = None
     always: bool = False
     asker: Callable[..., Asker | None] | None = None
+    by: Callable[..., Any] | None = None
 
 
 class Reduction:
@@ -281,8 +284,13 @@ def reduces(reads: Reducer) -> Callable[..., Observation]:
 
     def observe(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
         def said_of(setting: Any) -> Any:
-            return setting(*args, **kwargs) if callable(setting) else setting
+            return setting(*about, **named) if callable(setting) else setting
 
+        about, named = args, kwargs
+        if reads.by is not None:
+            about, named = (reads.by(*args, **kwargs),), {}
+            if about[0] is None:
+                return
         prompts, before = _read(reads.before(*args, **kwargs))
         if before is None:
             return
@@ -293,10 +301,11 @@ def reduces(reads: Reducer) -> Callable[..., Observation]:
         after: Any = reads.before(*args, **kwargs) if reads.after is None else reads.after(result, *args, **kwargs)
         prompts_after, after = _read(after)
         if after is not None:
-            said = dict(reads.said(reduction.before, after, *args, **kwargs)) if reads.said is not None else {}
+            said = dict(reads.said(reduction.before, after, *about, **named)) if reads.said is not None else {}
             if prompts_after != prompts:
                 said["prompts"] = prompts_after
-            asker = said_of(reads.asker) if reduction.call is None else None
+            asks = reads.asker if reduction.call is None else None
+            asker = asks(*args, **kwargs) if asks is not None else None
             reduction.done(after, always=reads.always, asker=asker, **said)
 
     return observe

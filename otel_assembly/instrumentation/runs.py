@@ -104,6 +104,25 @@ def within(run_of: Callable[..., Run | None], carries: Callable[[Run, Any], bool
     return wrap
 
 
+def within_argument(run_of: Callable[..., Run | None], name: str) -> Wrap:
+    """The hook of a coroutine function that is given the run as an argument, by this name, to call it.
+
+    What the function puts around the run, such as the framework's own span, is there when the run begins.
+    """
+
+    def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+        @wraps(original)
+        async def called(*args: Any, **kwargs: Any) -> Any:
+            if not instrumentation.listening():
+                return await original(*args, **kwargs)
+            inside = within(lambda _, *__, **___: run_of(instrumentation, *args, **kwargs))
+            return await original(*args, **{**kwargs, name: inside(kwargs[name], instrumentation)})
+
+        return called
+
+    return wrap
+
+
 def _carried(run: Run, answer: Any, carries: Callable[[Run, Any], bool], instrumentation: Instrumentation) -> bool:
     if hasattr(run, "streams"):
         run.streams = True

@@ -1,0 +1,97 @@
+"""The model calls of one run of an agent: what prepares them, and what one of them has of another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.instrumentation.bound_runs import BoundRun
+from otel_assembly.instrumentation.model_call import CALL, ModelCall
+from otel_assembly.instrumentation.splicing import found
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextvars import ContextVar
+
+    from otel_assembly.instrumentation.conversation import Asker
+    from otel_assembly.instrumentation.instrumented import Instrumentation
+
+
+class Preparing(BoundRun):
+    """What prepares a call that is made after it, as a `Run` for `within`: where it raises, no model is called.
+
+    Args:
+        instrumentation: Where it is reported.
+        call: The call; None where what runs is for no call at all.
+        variables: What other context variables are in it.
+        returned: Called with what it returns.
+        spares: Exceptions that mean no harm: the call is not made, and that is all.
+    """
+
+    def __init__(
+        self,
+        instrumentation: Instrumentation,
+        call: ModelCall | None,
+        variables: Mapping[ContextVar[Any], Any] = {},  # never written to
+        *,
+        returned: Callable[[Any], Any] | None = None,
+        spares: tuple[type[BaseException], ...] = (),
+    ) -> None:
+        super().__init__(instrumentation, None, {CALL: call, **variables})
+        self._call = call
+        self._told = returned
+        self._spares = spares
+
+    def returned(self, answer: Any) -> None:
+        """It has returned this."""
+        if self._told is not None:
+            self._told(answer)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """It is over; only if it raised, so is the call."""
+        if self._call is not None and error is not None:
+            with self._instrumentation.contained():
+                self._call.end(None if isinstance(error, self._spares) else error)
+
+
+class CallsInTurn:
+    """The calls of a run of which each is prepared by itself.
+
+    Attributes:
+        last: The one that was prepared last; it may have been given up.
+    """
+
+    last: ModelCall | None = None
+
+    def begins(self, call: ModelCall | None = None) -> None:
+        """Another call is prepared, or none any more: the one before is not made any more, if it was not."""
+        if self.last is not None:
+            self.last.end()
+        self.last = call
+
+
+class CallsOfOneStart:
+    """The calls of a run that begin with what was loaded, and reduced, once.
+
+    It is told of each of them, for none is sent what has left.
+
+    Args:
+        instrumentation: Where they are reported.
+        asker: Who asks.
+
+    Attributes:
+        asker: Who asks.
+        first: The first call, for which that is done.
+    """
+
+    def __init__(self, instrumentation: Instrumentation, asker: Asker) -> None:
+        self.asker = asker
+        self.first = ModelCall(instrumentation, asker)
+        self._others: ModelCall | None = None
+
+    def begins(self, held: Sequence[Any]) -> ModelCall | None:
+        """A call of this run that holds these messages; None where they are none of the run's."""
+        begun = self.first if self._others is None else self._others.another()
+        if begun.out and found(held, begun.out) is None:
+            return None
+        self._others = self._others or begun.another()
+        return begun

@@ -1,0 +1,244 @@
+"""The calls of a run: what prepares one, how one follows another, and what middleware hands on to a client."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from otel_assembly.decision import DecisionOutcome, DecisionReason
+from otel_assembly.instrumentation import (
+    Asker,
+    BoundRun,
+    CallsInTurn,
+    CallsOfOneStart,
+    Following,
+    Handed,
+    Instrumentation,
+    ModelCall,
+    Preparing,
+    PromptsInFront,
+    Reducer,
+    Sent,
+    client,
+    current_model_call,
+    hands_on,
+    is_answered_behind,
+    left_for,
+    limit_of,
+    policy_name,
+    reducer,
+    settings_of,
+    within,
+    within_argument,
+)
+
+HISTORY = [{"role": "user", "content": str(number)} for number in range(4)]
+AGENT: ContextVar[str | None] = ContextVar("agent", default=None)
+
+
+@pytest.fixture
+def instrumentation(assembly_telemetry):
+    return Instrumentation("pretend")
+
+
+def call_of(instrumentation: Instrumentation, messages: Any = None) -> ModelCall:
+    return ModelCall(instrumentation, Asker("talk", "clerk", "clerk"), messages=messages)
+
+
+window = Reducer(lambda messages: messages, lambda result, _: result, "window")
+
+
+def preparing(instrumentation, call, **options):
+    """A function that prepares a call, in which a window keeps the newest two."""
+    reduced = reducer(window)(lambda messages: messages[-2:], instrumentation)
+
+    def prepare(error=None):
+        assert current_model_call() is call
+        if call is not None:
+            reduced(HISTORY)
+        if error is not None:
+            raise error
+        return "prepared"
+
+    return within(lambda _, *__: Preparing(instrumentation, call, {AGENT: "clerk"}, **options))(
+        prepare, instrumentation
+    )
+
+
+def test_what_prepares_a_call_leaves_it_to_be_made(instrumentation, assembly_telemetry):
+    call, returned = call_of(instrumentation), []
+    assert preparing(instrumentation, call, returned=returned.append)() == "prepared"
+    assert returned == ["prepared"]
+    assert not call.ended
+    call.receives(Sent(HISTORY[-2:]))
+    assert assembly_telemetry.span("assemble_context").attributes["assembly.events.in"] == 4
+
+
+@pytest.mark.parametrize(("error", "told"), [(LookupError(), "LookupError"), (KeyError(), None)])
+def test_where_it_raises_no_model_is_called(instrumentation, assembly_telemetry, error, told):
+    with pytest.raises(type(error)):
+        preparing(instrumentation, call_of(instrumentation), spares=(KeyError,))(error)
+    assert assembly_telemetry.span("assemble_context").attributes.get("error.type") == told
+
+
+def test_what_prepares_nothing_is_for_no_call_around_it_either(instrumentation):
+    with call_of(instrumentation).current():
+        assert preparing(instrumentation, None)() == "prepared"
+
+
+def test_of_calls_in_turn_the_next_ends_the_one_before(instrumentation, assembly_telemetry):
+    run, first, second = CallsInTurn(), call_of(instrumentation, HISTORY), call_of(instrumentation, HISTORY)
+    run.begins(first)
+    first.reduced("window", HISTORY, HISTORY[-2:])
+    run.begins(second)
+    assert first.ended
+    assert run.last is second
+    run.begins()
+    assert len(assembly_telemetry.spans_named("assemble_context")) == 1
+
+
+def test_of_calls_of_one_start_each_tells_what_was_done_once(instrumentation, assembly_telemetry):
+    run = CallsOfOneStart(instrumentation, Asker("talk", "clerk", "clerk"))
+    run.first.reduced("window", HISTORY, HISTORY[-2:])
+    answered = [*HISTORY[-2:], {"role": "assistant", "content": "Noted."}]
+    for messages in (HISTORY[-2:], answered):
+        call = run.begins(messages)
+        call.came(messages)
+        call.receives(Sent(messages))
+    told = assembly_telemetry.spans_named("assemble_context")
+    assert [one.attributes["assembly.events.in"] for one in told] == [4, 5]
+    assert [one.children[0].attributes["assembly.policy.name"] for one in told] == ["window", "window"]
+    assert run.begins([{"role": "user", "content": "another's"}]) is None
+
+
+@pytest.mark.parametrize(("handed_on", "kind"), [(HISTORY[1:], "reduction"), ([*HISTORY, HISTORY[0]], "injection")])
+def test_what_middleware_edits_is_a_step(instrumentation, assembly_telemetry, handed_on, kind):
+    call = call_of(instrumentation)
+    Handed(None, HISTORY, ["Be brief."]).handed_on(call, handed_on, ["Be brief."], "middleware")
+    call.receives(Sent(handed_on))
+    step = assembly_telemetry.span("apply_policy middleware")
+    assert step.attributes["assembly.policy.kind"] == kind
+
+
+def test_behind_a_plug_in_only_what_comes_after_it_is_told(instrumentation, assembly_telemetry):
+    call = call_of(instrumentation)
+    handed = Handed(None, HISTORY, ["Be brief."], (HISTORY[1:], HISTORY[2:], ["Be brief."]))
+    handed.handed_on(call, HISTORY[2:], ["Be brief."], "middleware")
+    call.receives(Sent(HISTORY[2:]))
+    (told,) = assembly_telemetry.spans_named("assemble_context")
+    assert (told.attributes["assembly.events.in"], told.attributes["assembly.events.out"]) == (4, 3)
+
+
+async def test_a_run_that_is_given_as_an_argument_begins_where_it_is_called(instrumentation, assembly_telemetry):
+    async def around(name, *, handler):
+        assert AGENT.get() is None
+        return await handler()
+
+    async def run():
+        return AGENT.get()
+
+    wrapped = within_argument(lambda told, name, **_: BoundRun(told, name, {AGENT: name}), "handler")
+    assert await wrapped(around, instrumentation)("clerk", handler=run) == "clerk"
+    assert assembly_telemetry.span("invoke_agent clerk")
+
+
+def test_a_client_is_called_for_the_call_that_was_prepared_for_it(instrumentation, assembly_telemetry):
+    call = call_of(instrumentation, HISTORY)
+    answers = client(lambda messages: Sent(messages), prepared=lambda _, messages: call)
+    assert answers(lambda messages: current_model_call(), instrumentation)(HISTORY[-1:]) is call
+    told = assembly_telemetry.span("assemble_context")
+    assert (told.attributes["assembly.events.in"], told.attributes["assembly.events.out"]) == (4, 1)
+
+
+def test_what_reduces_may_be_found_among_the_arguments(instrumentation, assembly_telemetry):
+    class Newest:
+        keep = 2
+
+    reads = Reducer(
+        lambda messages, strategy=None: messages,
+        lambda result, *_, **__: result,
+        policy=lambda strategy: type(strategy).__name__,
+        config=lambda strategy: {"keep": strategy.keep},
+        said=lambda before, after, strategy: {"budget": strategy.keep},
+        by=lambda messages, strategy=None: strategy,
+    )
+    apply = reducer(reads)(lambda messages, strategy=None: messages[-2:], instrumentation)
+    call = call_of(instrumentation)
+    with call.current():
+        assert apply(HISTORY, strategy=Newest()) == HISTORY[-2:]
+        assert apply(HISTORY[-2:]) == HISTORY[-2:]
+    call.receives(Sent(HISTORY[-2:]))
+    step = assembly_telemetry.span("apply_policy Newest")
+    assert step.attributes["assembly.policy.config"] == '{"keep":2}'
+    assert step.parent.attributes["assembly.budget.tokens"] == 2
+
+
+def test_classes_that_only_ask_others_are_left_as_they_are(instrumentation):
+    class Base:
+        def reduce(self):
+            return "base"
+
+    class Both(Base):
+        def reduce(self):
+            return "both"
+
+    following = Following("reduce", lambda original, owner, _: lambda self: owner.__name__, ("Base",))
+    following.tree(Base, instrumentation)
+    assert (Base().reduce(), Both().reduce()) == ("base", "Both")
+    instrumentation.patches.restore()
+    following.leave()
+    assert Both().reduce() == "both"
+
+
+def test_whether_a_client_hands_on_to_the_class_behind_it():
+    class Behind:
+        def ask(self):
+            return "asked"
+
+    class HandsOn(Behind):
+        def ask(self):
+            def later():
+                return super(HandsOn, self).ask()
+
+            return later()
+
+    assert [hands_on(one, "ask") for one in (Behind, HandsOn)] == [False, True]
+    assert [is_answered_behind(HandsOn(), one, "ask") for one in (Behind, HandsOn)] == [False, True]
+
+
+def test_the_prompts_in_front_are_parts_of_messages():
+    class Message:
+        def __init__(self, *parts):
+            self.parts = list(parts)
+
+    front = PromptsInFront(Message, "parts", lambda part: part[1:] if part.startswith("!") else None)
+    prompts, held = front.split([Message("!one"), Message("!two", "hello"), Message("!late")])
+    assert prompts == ["one", "two"]
+    assert [message.parts for message in held] == [["hello"], ["!late"]]
+    asked = Message("!one", "hello")
+    assert front.split([asked])[1][0] is front.split([asked])[1][0]
+    assert front.split([Message("!one")]) == (["one"], [])
+
+
+def test_what_is_known_of_a_framework_s_own_reducers():
+    class TwoWordsStrategy:
+        pass
+
+    TwoWordsStrategy.__module__ = "clerks.window"
+    own, packages = TwoWordsStrategy(), ("clerks",)
+    own.keep, own.name, own._size, own.id = 2, "private", 3, 4
+    assert policy_name(own, packages, "Strategy") == "two_words"
+    assert policy_name(own, packages, names={"TwoWordsStrategy": "few"}) == "few"
+    assert policy_name(own, (), "Strategy") == "TwoWordsStrategy"
+    assert policy_name(test_what_is_known_of_a_framework_s_own_reducers, packages).startswith("test_what")
+    assert settings_of(own, {"id"}) == {"keep": 2}
+    assert (limit_of(own, "name", "keep"), limit_of(own, "name")) == (2, None)
+
+
+def test_why_each_message_left():
+    why = {"0": (DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET)}
+    (verdict,) = left_for(HISTORY, HISTORY[2:], lambda message: why.get(message["content"]))
+    assert list(verdict.events) == HISTORY[:1]
+    assert verdict.reason is DecisionReason.OVER_BUDGET
