@@ -297,9 +297,9 @@ class Following:
         self._watched: list[tuple[Any, Any, Any]] = []
 
     @classmethod
-    def alike(cls, method: str, wrap: Wrap) -> Following:
+    def alike(cls, method: str, wrap: Wrap, leaves: Collection[str] = ()) -> Following:
         """One that wraps it in whatever class in the same way, as `Hook.wrap` does."""
-        return cls(method, lambda original, _, instrumentation: wrap(original, instrumentation))
+        return cls(method, lambda original, _, instrumentation: wrap(original, instrumentation), leaves)
 
     def tree(self, base: type, instrumentation: Instrumentation) -> None:
         """Wrap it in a class and in all its subclasses, those included that are yet to be defined."""

@@ -10,12 +10,15 @@ from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from otel_assembly.instrumentation.pydantic_ai import calls
+    from otel_assembly.instrumentation.pydantic_ai import calls, reducers
 else:
-    calls = Wraps(f"{__package__}.calls")
+    calls, reducers = (Wraps(f"{__package__}.{module}") for module in ("calls", "reducers"))
 
-_CAPABILITIES: Final = "pydantic_ai.capabilities.combined"
-_MODELS: Final = "pydantic_ai.models"
+_BEFORE: Final = "before_model_request"
+#: What each capability does before a request; of some their own only asks others, or does nothing.
+_CAPABILITIES: Final = Following.alike(
+    _BEFORE, reducers.before_request, ("AbstractCapability", "CombinedCapability", "WrapperCapability")
+)
 
 
 class PydanticAIInstrumentor(AssemblyInstrumentor):
@@ -24,22 +27,17 @@ class PydanticAIInstrumentor(AssemblyInstrumentor):
     framework = "pydantic_ai"
     requires = ("pydantic-ai-slim >= 2, < 3",)
     hooks: ClassVar[tuple[Hook, ...]] = (
-        Hook(
-            _CAPABILITIES,
-            "CombinedCapability.before_model_request",
-            calls.prepared,
-            "history processors, compaction and other capabilities that change what is sent",
-        ),
-        Hook(_CAPABILITIES, "CombinedCapability.wrap_run", calls.run, "a run that has no span of its own as one trace"),
         *in_module(
-            _MODELS,
-            ("Model.request", Following("request", calls.client_called), "what a model receives"),
-            ("Model.request_stream", Following("request_stream", calls.client_called), "the same, streamed"),
-            (
-                "Model.compact_messages",
-                Following("compact_messages", calls.compaction_called),
-                "compaction that a provider is asked for",
-            ),
+            "pydantic_ai.capabilities.combined",
+            (f"AbstractCapability.{_BEFORE}", _CAPABILITIES, "history processors, compaction, other capabilities"),
+            (f"CombinedCapability.{_BEFORE}", calls.prepared, "who asks, and what capabilities are handed"),
+            ("CombinedCapability.wrap_run", calls.run, "a run that has no span of its own as one trace"),
+        ),
+        *in_module(
+            "pydantic_ai.models",
+            ("Model.request Model.request_stream", calls.client_called, "what a model receives, streamed or not"),
+            ("Model.compact_messages", calls.compaction_called, "compaction that a provider is asked for"),
+            followed=True,
         ),
     )
     rows: ClassVar[Mapping[str, str]] = {"pydantic_ai": "otel_assembly.instrumentation.pydantic_ai.messages"}
