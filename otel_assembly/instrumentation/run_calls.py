@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.instrumentation.bound_runs import BoundRun
+from otel_assembly.instrumentation.conversation import ByIdentity
 from otel_assembly.instrumentation.model_call import CALL, ModelCall
+from otel_assembly.instrumentation.reductions import REDUCTION, reducing
 from otel_assembly.instrumentation.splicing import found
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from contextvars import ContextVar
 
     from otel_assembly.instrumentation.conversation import Asker
     from otel_assembly.instrumentation.instrumented import Instrumentation
@@ -54,11 +56,59 @@ class Preparing(BoundRun):
 
 
 class CallsInTurn:
-    """The calls of a run of which each is prepared by itself.
+    """The calls of runs in which each call is prepared by itself, one after another.
 
-    Attributes:
-        last: The one that was prepared last; it may have been given up.
+    A call is known by the object that the framework hands from where it is prepared to where it is made.
+
+    Args:
+        framework: The framework's name.
+        spares: As for `Preparing`.
     """
+
+    def __init__(self, framework: str, spares: tuple[type[BaseException], ...] = ()) -> None:
+        self._spares = spares
+        self._run: ContextVar[_Turn | None] = ContextVar(f"otel_assembly_{framework}_run", default=None)
+        self._prepared: ByIdentity[ModelCall] = ByIdentity()
+
+    def run(self, instrumentation: Instrumentation, name: str, conversation_id: str | None = None) -> BoundRun:
+        """One run of an agent: as it ends, none of its calls is made any more."""
+        turn = _Turn()
+        return BoundRun(instrumentation, name, {self._run: turn}, conversation_id=conversation_id, ends=turn.begins)
+
+    def prepares(self, instrumentation: Instrumentation, by: Any, begun: Callable[[], ModelCall]) -> Preparing:
+        """Something prepares a call: one that is prepared here already, or another.
+
+        What works for a reducer, such as a summariser's agent, is that reducer's affair, and prepares none.
+
+        Args:
+            instrumentation: Where it is reported.
+            by: What the call will be known by.
+            begun: Makes the call.
+        """
+        call, turn = CALL.get(), self._run.get()
+        if turn is None or turn.last is not call:
+            call = None
+        if call is None and reducing() is None:
+            call = self._prepared.put(by, begun())
+            if turn is not None:
+                turn.begins(call)
+        return Preparing(instrumentation, call, spares=self._spares)
+
+    def of(self, by: Any) -> ModelCall | None:
+        """The call that is known by this; None where a reducer asks."""
+        return None if by is None or REDUCTION.get() is not None else self._prepared.get(by)
+
+    def by_plugin(self, made: Callable[[], Sequence[Any]]) -> None:
+        """A plug-in of ours has made this of the call that was prepared last."""
+        turn = self._run.get()
+        call = turn.last if turn is not None else None
+        if call is not None:
+            with call.instrumentation.contained():
+                call.by_plugin(made())
+
+
+class _Turn:
+    """Whose turn it is in one run: the call that was prepared last, which may have been given up."""
 
     last: ModelCall | None = None
 

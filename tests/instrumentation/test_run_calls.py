@@ -88,15 +88,47 @@ def test_what_prepares_nothing_is_for_no_call_around_it_either(instrumentation):
         assert preparing(instrumentation, None)() == "prepared"
 
 
+class Handle:
+    """What a framework hands from where a call is prepared to where it is made."""
+
+
 def test_of_calls_in_turn_the_next_ends_the_one_before(instrumentation, assembly_telemetry):
-    run, first, second = CallsInTurn(), call_of(instrumentation, HISTORY), call_of(instrumentation, HISTORY)
-    run.begins(first)
-    first.reduced("window", HISTORY, HISTORY[-2:])
-    run.begins(second)
-    assert first.ended
-    assert run.last is second
-    run.begins()
-    assert len(assembly_telemetry.spans_named("assemble_context")) == 1
+    calls, handles, made = CallsInTurn("pretend"), [Handle(), Handle()], []
+
+    def begun():
+        made.append(call_of(instrumentation, HISTORY))
+        made[-1].reduced("window", HISTORY, HISTORY[-2:])
+        return made[-1]
+
+    def prepare(inner=None):
+        if inner is not None:
+            inner()
+
+    def prepares(handle):
+        return within(lambda told, *_: calls.prepares(told, handle, begun))(prepare, instrumentation)
+
+    run = calls.run(instrumentation, "clerk", "c-1")
+    with run.current():
+        prepares(handles[0])(prepares(Handle()))  # what is inside of it is a part of it
+        assert len(made) == 1
+        prepares(handles[1])()
+    assert [calls.of(handle) for handle in handles] == made
+    assert calls.of(None) is None
+    assert [call.ended for call in made] == [True, False]
+    run.end()
+    assert made[1].ended
+    assert len(assembly_telemetry.spans_named("assemble_context")) == 2
+
+
+def test_of_calls_in_turn_a_plug_in_tells_the_last_one_itself(instrumentation, assembly_telemetry):
+    calls = CallsInTurn("pretend")
+    calls.by_plugin(lambda: HISTORY)
+    run = calls.run(instrumentation, "clerk")
+    with run.current(), calls.prepares(instrumentation, handle := Handle(), lambda: call_of(instrumentation)).current():
+        calls.by_plugin(lambda: HISTORY[-2:])
+    calls.of(handle).receives(Sent(HISTORY[-2:]))
+    run.end()
+    assert assembly_telemetry.spans_named("assemble_context") == []
 
 
 def test_of_calls_of_one_start_each_tells_what_was_done_once(instrumentation, assembly_telemetry):
