@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_ai._run_context import get_current_run_context
 from pydantic_ai.exceptions import ModelRetry, SkipModelRequest
 
-from otel_assembly.instrumentation.bound_runs import BoundRun
 from otel_assembly.instrumentation.clients import client
-from otel_assembly.instrumentation.conversation import Asker, ByIdentity
+from otel_assembly.instrumentation.conversation import Asker
 from otel_assembly.instrumentation.instrumented import argument
-from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
+from otel_assembly.instrumentation.model_call import ModelCall, Sent
 from otel_assembly.instrumentation.pydantic_ai.messages import behind_prompts, instructions_of, schemas_of
-from otel_assembly.instrumentation.pydantic_ai.reducers import read
-from otel_assembly.instrumentation.reductions import REDUCTION, reducing
-from otel_assembly.instrumentation.run_calls import CallsInTurn, Preparing
+from otel_assembly.instrumentation.reductions import REDUCTION
+from otel_assembly.instrumentation.run_calls import CallsInTurn
 from otel_assembly.instrumentation.runs import within, within_argument
 from otel_assembly.instrumentation.splicing import same_objects
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from otel_assembly.instrumentation.bound_runs import BoundRun
     from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.run_calls import Preparing
 
 #: Models that hand on what they receive to others, which are told of; but one sends it on by itself, with what others
 #: are to be sent.
 _WRAPPERS: Final = frozenset({"WrapperModel", "FallbackModel"})
 _BATCHED: Final = "BatchedModel"
-#: The run whose body runs here; the framework itself carries what is set around its handler to where that is.
-_REQUESTS: Final[ContextVar[CallsInTurn | None]] = ContextVar("otel_assembly_pydantic_ai_requests", default=None)
-#: By the run context that the framework hands from where a call is prepared to where it is made.
-_PREPARED: Final[ByIdentity[ModelCall]] = ByIdentity()
+#: By the run context that is handed from where a call is prepared to where it is made; what capabilities raise so that no
+#: model is called, or another request is made, is no failure.
+_CALLS: Final = CallsInTurn("pydantic_ai", (ModelRetry, SkipModelRequest))
 
 
 def _run(instrumentation: Instrumentation, _: Any, ctx: Any, **__: Any) -> BoundRun:
-    requests, own = CallsInTurn(), ctx.conversation_id
-    named = _agent(ctx) or "agent"
-    return BoundRun(instrumentation, named, {_REQUESTS: requests}, conversation_id=own, ends=requests.begins)
+    return _CALLS.run(instrumentation, _agent(ctx) or "agent", ctx.conversation_id)
 
 
 def _agent(ctx: Any) -> str | None:
@@ -46,60 +42,47 @@ def _agent(ctx: Any) -> str | None:
 
 
 def _prepares(instrumentation: Instrumentation, _: Any, ctx: Any, request: Any, **__: Any) -> Preparing:
-    """A call is prepared, each of whose steps is what a capability has done.
+    """A call is prepared, each of whose steps is what a capability has done; what stands around all is the first."""
 
-    Capabilities in other ones are part of the same preparation. What an agent does that works for a reducer, such as a
-    summariser, is that reducer's affair.
-    """
-    call, requests = CALL.get(), _REQUESTS.get()
-    if requests is None or requests.last is not call:
-        call = None
-    if call is None and reducing() is None:
-        call = _begun(instrumentation, ctx, request)
-        if requests is not None:
-            requests.begins(call)
-    # What a capability raises so that no model is called, or another request is made.
-    return Preparing(instrumentation, call, spares=(ModelRetry, SkipModelRequest))
+    def begun() -> ModelCall:
+        conversation, name, given = ctx.conversation_id, _agent(ctx), read(request)
+        asker = Asker(conversation, name or "", name, conversation)
+        held, prompts, *_ = _read(ctx.messages, request.model_request_parameters, request.model)
+        call = ModelCall(instrumentation, asker, messages=held, prompts=prompts, model=request.model.model_name)
+        if not same_objects(held, given.messages):
+            call.reduced("wrap_model_request", held, given.messages, kind=None, prompts=given.prompts)
+        return call
 
-
-def _begun(instrumentation: Instrumentation, ctx: Any, request: Any) -> ModelCall:
-    """A call that is prepared; of capabilities that stand around the whole request, the first step tells."""
-    conversation, name, given = ctx.conversation_id, _agent(ctx), read(request)
-    asker = Asker(conversation, name or "", name, conversation)
-    call = _PREPARED.put(ctx, ModelCall(instrumentation, asker, model=request.model.model_name))
-    system, held = behind_prompts(ctx.messages)
-    call.came(held, prompts=[*system, *instructions_of(request.model_request_parameters, request.model)])
-    if not same_objects(held, given.messages):
-        call.reduced("wrap_model_request", held, given.messages, kind=None, prompts=given.prompts)
-    return call
+    return _CALLS.prepares(instrumentation, ctx, begun)
 
 
 def told_by_plugin(request: Any) -> None:
-    """A plug-in of ours has made an assembly of the call that was prepared last, and this request of it."""
-    requests = _REQUESTS.get()
-    call = requests.last if requests is not None else None
-    if call is not None:
-        with call.instrumentation.contained():
-            call.by_plugin(read(request).messages)
+    """A plug-in of ours has made this request."""
+    _CALLS.by_plugin(lambda: read(request).messages)
+
+
+def read(request: Any) -> Sent:
+    """What a request's messages are, as far as it is prepared, and what a model is told in front of them."""
+    return _read(request.messages, request.model_request_parameters, request.model)
+
+
+def _read(messages: Sequence[Any], parameters: Any, model: Any) -> Sent:
+    system, held = behind_prompts(messages)
+    return Sent(held, [*system, *instructions_of(parameters, model)])
 
 
 def _call_of(_: Instrumentation, model: Any, messages: Any, *args: Any, **kwargs: Any) -> ModelCall | None:
     """The call that was prepared for a request; None where there is none, as where a program calls a model itself."""
-    ctx = argument(args, kwargs, 2, "run_context") or get_current_run_context()
-    return None if ctx is None or REDUCTION.get() is not None else _PREPARED.get(ctx)
+    return _CALLS.of(argument(args, kwargs, 2, "run_context") or get_current_run_context())
 
 
 def _sent(model: Any, messages: Sequence[Any], *args: Any, **kwargs: Any) -> Sent | None:
     """What a model is given; None of one that hands it on, and where it is asked whether it is done."""
     if _hands_on(model) or _is_awaited(model, messages):
         return None
-    parameters = argument(args, kwargs, 1, "model_request_parameters")
-    system, held = behind_prompts(messages)
+    parameters, profile = argument(args, kwargs, 1, "model_request_parameters"), model.profile
     conversation = next((one.conversation_id for one in reversed(messages) if one.conversation_id), None)
-    profile = model.profile
-    return Sent(
-        held,
-        prompts=[*system, *instructions_of(parameters, model)],
+    return _read(messages, parameters, model)._replace(
         tools=schemas_of(parameters),
         model=model.model_name,
         window=profile.get("context_window") if isinstance(profile, dict) else None,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.instrumentation.model_call import CALL, Sent
-from otel_assembly.instrumentation.pydantic_ai.messages import behind_prompts, instructions_of
+from otel_assembly.instrumentation.model_call import CALL
+from otel_assembly.instrumentation.pydantic_ai.calls import read
 from otel_assembly.instrumentation.reducers import limit_of, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import Reducer, reducer
 
@@ -23,12 +23,6 @@ _NAMES: Final = {
     "SummarizingCompaction": "summarization",
     "PendingMessageDrainCapability": "pending_messages",
 }
-
-
-def read(request: Any) -> Sent:
-    """What a request's messages are, as far as it is prepared."""
-    system, held = behind_prompts(request.messages)
-    return Sent(held, [*system, *instructions_of(request.model_request_parameters, request.model)])
 
 
 def _policy(capability: Any) -> str:
