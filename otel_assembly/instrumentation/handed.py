@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.instrumentation.bound_runs import BoundRun
 from otel_assembly.instrumentation.splicing import found, same
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.model_call import ModelCall
 
 
@@ -29,6 +32,10 @@ class Handed:
     prompts: Sequence[str]
     plugin: tuple[Sequence[Any], Sequence[Any], Sequence[str]] | None = None
 
+    def hands(self, instrumentation: Instrumentation) -> BoundRun:
+        """The function in which middleware has it, as a `Run` for `within`."""
+        return BoundRun(instrumentation, None, {HANDED: self})
+
     def handed_on(self, call: ModelCall, messages: Sequence[Any], prompts: Sequence[str], policy: str) -> None:
         """What middleware hands on in the end: what it edited, in front of a plug-in of ours or behind, is a step.
 
@@ -46,6 +53,16 @@ class Handed:
             call.by_plugin(out, prompts=prompts_before)
             before = out
         _edited(call, policy, before, messages, prompts if prompts != prompts_before else None)
+
+
+#: What the client whose middleware runs here has handed to it.
+HANDED: Final[ContextVar[Handed | None]] = ContextVar("otel_assembly_handed", default=None)
+
+
+def handed_by(client: Any, messages: Sequence[Any], prompts: Sequence[str]) -> Handed:
+    """What this client has handed to its middleware; where there is none, that is what it is called with."""
+    handed = HANDED.get()
+    return handed if handed is not None and handed.client is client else Handed(client, messages, prompts)
 
 
 def _edited(

@@ -126,7 +126,7 @@ class CallsOfOneStart:
 
     Args:
         instrumentation: Where they are reported.
-        asker: Who asks.
+        asker: Who asks; the run is the conversation where there is no other.
 
     Attributes:
         asker: Who asks.
@@ -134,8 +134,8 @@ class CallsOfOneStart:
     """
 
     def __init__(self, instrumentation: Instrumentation, asker: Asker) -> None:
-        self.asker = asker
-        self.first = ModelCall(instrumentation, asker)
+        self.asker = asker if asker.conversation is not None else asker._replace(conversation=self)
+        self.first = ModelCall(instrumentation, self.asker)
         self._others: ModelCall | None = None
 
     def begins(self, held: Sequence[Any]) -> ModelCall | None:
