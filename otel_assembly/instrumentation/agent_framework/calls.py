@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import inspect
 import weakref
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_framework import ResponseStream, normalize_messages
 from opentelemetry import trace
 
 from otel_assembly.instrumentation.bound_runs import BoundRun
-from otel_assembly.instrumentation.clients import called, client
+from otel_assembly.instrumentation.clients import called, client, hands_on, is_answered_behind
 from otel_assembly.instrumentation.conversation import Asker, ByIdentity
+from otel_assembly.instrumentation.handed import HANDED, Handed, handed_by
 from otel_assembly.instrumentation.hooks import around_awaited
-from otel_assembly.instrumentation.instrumented import bound
 from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
 from otel_assembly.instrumentation.reductions import reducing
+from otel_assembly.instrumentation.run_calls import CallsOfOneStart, Preparing
 from otel_assembly.instrumentation.runs import Run, within
-from otel_assembly.instrumentation.splicing import found, same
+from otel_assembly.instrumentation.splicing import same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from otel_assembly.instrumentation.hooks import Observation, Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
@@ -59,131 +58,62 @@ def _traced() -> bool:
 run: Final[Wrap] = within(_begin_run, carries)
 
 
-class Ask:
-    """One run of an agent, from what its providers load and reduce to the last of its model calls.
-
-    What they reduce, they reduce once; it is told of each of these calls, for none of them is sent what has left.
-
-    Attributes:
-        asker: Who asks.
-        first: Its first call, for which providers load and reduce.
-    """
-
-    def __init__(self, instrumentation: Instrumentation, agent: Any, session: Any) -> None:
-        self.asker = asker_of(agent, session, self)
-        self.first = ModelCall(instrumentation, self.asker)
-        self._others: ModelCall | None = None
-
-    def begins(self, held: Sequence[Any]) -> ModelCall | None:
-        """A call of this run that holds these messages; None where they are none of the run's."""
-        begun = self.first if self._others is None else self._others.another()
-        if begun.out and found(held, begun.out) is None:
-            return None
-        self._others = self._others or begun.another()
-        return begun
-
-
-def asker_of(agent: Any, session: Any, run: object = None) -> Asker:
-    """Who asks: an agent in a session; one that has none, in a run.
-
-    A session is known by its id, for it may be written down and read again.
-    """
-    own = getattr(session, "session_id", None)
-    name = getattr(agent, "name", None)
-    return Asker(own or run, str(name or getattr(agent, "id", "")), name, own)
+def asker_of(agent: Any, session: Any) -> Asker:
+    """Who asks: an agent, in a session, which is known by its id, for it may be written down and read again."""
+    own, name = getattr(session, "session_id", None), getattr(agent, "name", None)
+    return Asker(own, str(name or getattr(agent, "id", "")), name, own)
 
 
 #: What is prepared of runs whose model is not called yet, by the context that their providers filled.
-_PREPARED: Final[ByIdentity[Ask]] = ByIdentity()
-#: The run whose model is called here.
-ASK: Final[ContextVar[Ask | None]] = ContextVar("otel_assembly_agent_framework_ask", default=None)
+_PREPARED: Final[ByIdentity[CallsOfOneStart]] = ByIdentity()
+#: The run whose model is called here: providers load and reduce once, for all of its calls.
+ASK: Final[ContextVar[CallsOfOneStart | None]] = ContextVar("otel_assembly_agent_framework_ask", default=None)
 
 
-@around_awaited
-def prepares(instrumentation: Instrumentation, agent: Any, /, *_: Any, session: Any = None, **__: Any) -> Observation:
-    """A run of an agent is prepared: its providers load and reduce; where one raises, no model is called."""
-    ask = Ask(instrumentation, agent, session)
-    try:
-        with bound(ASK, None), ask.first.current():
-            context = yield
-    except BaseException as error:
-        ask.first.end(error)
-        raise
-    _PREPARED.put(context["session_context"], ask)
+def _prepares(instrumentation: Instrumentation, agent: Any, /, *_: Any, session: Any = None, **__: Any) -> Preparing:
+    ask = CallsOfOneStart(instrumentation, asker_of(agent, session))
+    return Preparing(
+        instrumentation,
+        ask.first,
+        {ASK: None},
+        returned=lambda context: _PREPARED.put(context["session_context"], ask),
+    )
 
 
 def _calls_client(instrumentation: Instrumentation, agent: Any, context: Mapping[str, Any], **_: Any) -> BoundRun:
-    ask = _PREPARED.pop(context["session_context"]) or Ask(instrumentation, agent, context.get("session"))
+    prepared = _PREPARED.pop(context["session_context"])
+    ask = prepared or CallsOfOneStart(instrumentation, asker_of(agent, context.get("session")))
     return BoundRun(instrumentation, None, {ASK: ask, CALL: None}, ends=ask.first.end)
 
 
-#: A run of an agent calls its model, once or in rounds.
-calls_client: Final = within(_calls_client, carries)
-
-
-@dataclass(slots=True)
-class Held:
-    """What a client hands to its middleware.
-
-    Attributes:
-        client: The client.
-        messages: The messages; with those that a history is loaded to, where middleware of the framework's loads one.
-        prompts: The instructions.
-        plugin: What a plug-in of ours has made an assembly of, what came out of it, and the instructions with it.
-    """
-
-    client: Any
-    messages: Sequence[Any]
-    prompts: Sequence[str]
-    plugin: tuple[Sequence[Any], Sequence[Any], Sequence[str]] | None = None
-
-
-#: What the client whose middleware runs here has handed to it.
-HELD: Final[ContextVar[Held | None]] = ContextVar("otel_assembly_agent_framework_held", default=None)
-
-
 def _handed(instrumentation: Instrumentation, client: Any, /, messages: Any = (), **given: Any) -> BoundRun:
-    held = Held(client, normalize_messages(messages), prompts_of(given.get("options")))
-    return BoundRun(instrumentation, None, {HELD: held})
+    return Handed(client, normalize_messages(messages), prompts_of(given.get("options"))).hands(instrumentation)
 
 
 @around_awaited
 def loads(_: Instrumentation, middleware: Any, messages: Any, /) -> Observation:
     """Around what loads a history for one call of a model: it is held, too."""
-    context = yield
-    held: Any = HELD.get()
-    if held is not None and same(held.messages, messages):
-        held.messages = context.get_messages(include_input=True)
+    context, handed = (yield), HANDED.get()
+    if handed is not None and same(handed.messages, messages):
+        handed.messages = context.get_messages(include_input=True)
 
 
 def _begins(instrumentation: Instrumentation, client: Any, /, messages: Any = (), **given: Any) -> ModelCall | None:
     """A model is to be called: by a client that is not called by another one, and for no reducer."""
     if called() or reducing() is not None:
         return None
-    after, prompts_after = normalize_messages(messages), prompts_of(given.get("options"))
-    ask, held, strategy = ASK.get(), HELD.get(), given.get("compaction_strategy") or client.compaction_strategy
-    if held is None or held.client is not client:
-        held = Held(client, after, prompts_after)
-    call = (ask.begins(held.messages) if ask is not None else None) or ModelCall(instrumentation)
+    sent, prompts, ask = normalize_messages(messages), prompts_of(given.get("options")), ASK.get()
+    handed, strategy = handed_by(client, sent, prompts), given.get("compaction_strategy") or client.compaction_strategy
+    call = (ask.begins(handed.messages) if ask is not None else None) or ModelCall(instrumentation)
     call.knows(window=getattr(strategy, "max_context_window_tokens", None))
-    before, prompts = held.messages, held.prompts
-    call.came(before, prompts=prompts)
-    if held.plugin is not None:
-        seen, out, prompts = held.plugin
-        _edited(call, before, seen)
-        call.by_plugin(out, prompts=prompts)
-        before = out
-    _edited(call, before, after, prompts_after if prompts_after != prompts else None)
+    handed.handed_on(call, sent, prompts, "chat_middleware")
     return call
 
 
-def _edited(call: ModelCall, before: Sequence[Any], after: Sequence[Any], prompts: Sequence[str] | None = None) -> None:
-    """Middleware was handed messages, and hands others on."""
-    if prompts is not None or not same(before, after):
-        kind = "reduction" if found(after, before) is None else "injection"
-        call.reduced("chat_middleware", before, list(after), kind=kind, prompts=prompts)
-
-
+#: A run of an agent is prepared: its providers load and reduce; where one raises, no model is called.
+prepares: Final[Wrap] = within(_prepares)
+#: A run of an agent calls its model, once or in rounds.
+calls_client: Final[Wrap] = within(_calls_client, carries)
 handing: Final[Wrap] = within(_handed, carries)
 call: Final[Wrap] = within(_begins, carries)
 
@@ -192,28 +122,15 @@ def inner_client(original: Callable[..., Any], owner: type, instrumentation: Ins
     """What a class of clients is given; one that hands it on to the class behind it is looked through."""
 
     def reads(self: Any, /, *_: Any, messages: Any = (), options: Any = None, **__: Any) -> Sent | None:
-        behind = getattr(super(owner, self), _INNER, None) if hands_on else None
-        if behind is not None and not getattr(behind, "__isabstractmethod__", False):
+        if looked_through and is_answered_behind(self, owner, _INNER):
             return None
         known = options or {}
         model = known.get("model") or getattr(self, "model", None)
-        return Sent(
-            normalize_messages(messages),
-            prompts_of(options),
-            schemas_of(known.get("tools")),
-            model if isinstance(model, str) else None,
-        )
+        named = model if isinstance(model, str) else None
+        return Sent(normalize_messages(messages), prompts_of(options), schemas_of(known.get("tools")), named)
 
-    hands_on = _hands_on(owner)
+    looked_through = hands_on(owner, _INNER)
     return client(reads, lambda answer: str(answer.text), carries)(original, instrumentation)
-
-
-def _hands_on(owner: type) -> bool:
-    """Whether the code of a class of clients has what it is given answered by the class behind it."""
-    codes = [getattr(inspect.unwrap(one), "__code__", None) for one in vars(owner).values()]
-    for code in codes:
-        codes += [inside for inside in getattr(code, "co_consts", ()) if hasattr(inside, "co_names")]
-    return any({"super", _INNER} <= set(code.co_names) for code in codes if code is not None)
 
 
 def prompts_of(options: Mapping[str, Any] | None) -> list[str]:

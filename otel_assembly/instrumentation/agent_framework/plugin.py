@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from agent_framework import ChatMiddleware, ChatResponse, FunctionMiddleware, Message, ResponseStream
 
 import otel_assembly.instrumentation.agent_framework.messages  # noqa: F401  # how the messages are read
-from otel_assembly.instrumentation.agent_framework.calls import ASK, HELD, prompts_of, schemas_of
+from otel_assembly.instrumentation.agent_framework.calls import ASK, prompts_of, schemas_of
 from otel_assembly.instrumentation.conversation import ByIdentity
+from otel_assembly.instrumentation.handed import HANDED
 from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation
 from otel_assembly.instrumentation.splicing import alike
 
@@ -99,9 +100,9 @@ class AssemblyMiddleware(Plugin[PluginConversation], ChatMiddleware):
         context.messages = _messages(assembly)
         if assembly.prompts != prompts:
             context.options = {**options, "instructions": "\n\n".join(assembly.prompts)}
-        held = HELD.get()
-        if held is not None:
-            held.plugin = given, list(context.messages), prompts_of(context.options)
+        handed = HANDED.get()
+        if handed is not None:
+            handed.plugin = given, list(context.messages), prompts_of(context.options)
         await call_next()
         if isinstance(context.result, ResponseStream):
             context.result = context.result.with_result_hook(lambda answer: _answered(conversation, answer))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
+from otel_assembly.decision import DecisionOutcome, DecisionReason
 from otel_assembly.instrumentation.agent_framework.calls import asker_of
+from otel_assembly.instrumentation.reducers import is_own, left_for, limit_of, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import Reducer, reducer, reducing
 
 if TYPE_CHECKING:
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
 
     Why = tuple[DecisionOutcome, DecisionReason]
 
-#: Where the words of a class's name begin.
-_WORDS: Final = re.compile("(?<=[a-z])(?=[A-Z])")
+_PACKAGES: Final = ("agent_framework",)
 _OUTSIDE: Final = DecisionOutcome.DROPPED, DecisionReason.OUTSIDE_WINDOW
 _OVER: Final = DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET
 _COMPACTED: Final = DecisionOutcome.COMPACTED, DecisionReason.COMPACTED
@@ -34,32 +32,13 @@ _REASONS: Final[Mapping[str, Why]] = {
 }
 
 
-def _is_known(strategy: Any) -> bool:
-    return type(strategy).__module__.partition(".")[0] == "agent_framework"
-
-
-def _name(strategy: Any) -> str:
-    own = str(getattr(strategy, "__name__", type(strategy).__name__))
-    if not _is_known(strategy):
-        return own
-    return _WORDS.sub("_", own.removesuffix("Strategy").removesuffix("Compaction")).lower()
-
-
-def _config(strategy: Any) -> Mapping[str, Any]:
-    """The settings of a strategy of the framework's."""
-    known = vars(strategy) if _is_known(strategy) else {}
-    return {name: value for name, value in known.items() if isinstance(value, int | float) and name[0] != "_"}
-
-
 def _said(before: Sequence[Any], after: Sequence[Any], strategy: Any = None) -> Mapping[str, Any]:
-    """Why each message left, as the strategy noted on it; and the limit in tokens, where it has one."""
-    kept, gone = set(map(id, after)), defaultdict[Any, list[Any]](list)
-    for message in before:
-        if id(message) not in kept:
-            gone[_why(message.additional_properties)].append(message)
+    """Why each message left, as the strategy noted on it; and the limit of one that has it in tokens."""
+    counts = getattr(strategy, "tokenizer", None) is not None
+    limits = ("token_budget", "input_budget_tokens", *(("max_n",) if counts else ()))
     return {
-        "verdicts": [Verdict(left, *why) for why, left in gone.items() if why is not None],
-        "budget": _limit(strategy),
+        "verdicts": left_for(before, after, lambda message: _why(message.additional_properties)),
+        "budget": limit_of(strategy, *limits),
     }
 
 
@@ -70,28 +49,15 @@ def _why(noted: Mapping[str, Any]) -> Why | None:
     return _OUTSIDE if why == "truncation" and not counted else _REASONS.get(why)
 
 
-def _limit(strategy: Any) -> int | None:
-    """The limit of a strategy, where that is in tokens."""
-    found = getattr(strategy, "token_budget", None) or getattr(strategy, "input_budget_tokens", None)
-    if found is None and getattr(strategy, "tokenizer", None) is not None:
-        found = getattr(strategy, "max_n", None)
-    return found if type(found) is int else None
-
-
 def _compaction(strategy: Callable[..., Any], before: Callable[..., Sequence[Any] | None], **reads: Any) -> Wrap:
-    """The hook of what applies a strategy, which is found among its arguments."""
-
-    def messages(*args: Any, **kwargs: Any) -> Sequence[Any] | None:
-        if strategy(*args, **kwargs) is None or reducing() is not None:  # for a reducer's own call
-            return None
-        return before(*args, **kwargs)
-
+    """The hook of what applies a strategy, which is found among its arguments; for a reducer's own call it is left."""
     return reducer(
         Reducer(
-            messages,
-            policy=lambda *args, **kwargs: _name(strategy(*args, **kwargs)),
-            config=lambda *args, **kwargs: _config(strategy(*args, **kwargs)),
-            said=lambda given, out, *args, **kwargs: _said(given, out, strategy(*args, **kwargs)),
+            before,
+            policy=lambda applied: policy_name(applied, _PACKAGES, "Strategy", "Compaction"),
+            config=lambda applied: settings_of(applied) if is_own(applied, _PACKAGES) else {},
+            said=_said,
+            by=lambda *args, **kwargs: strategy(*args, **kwargs) if reducing() is None else None,
             **reads,
         )
     )

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 #: are to be sent.
 _WRAPPERS: Final = frozenset({"WrapperModel", "FallbackModel"})
 _BATCHED: Final = "BatchedModel"
-#: By the run context that is handed from where a call is prepared to where it is made; what capabilities raise so that no
-#: model is called, or another request is made, is no failure.
+#: Known by the run context that is handed from where a call is prepared to where it is made. That a capability wants no
+#: model called, or another request made, is no failure.
 _CALLS: Final = CallsInTurn("pydantic_ai", (ModelRetry, SkipModelRequest))
 
 
