@@ -22,9 +22,21 @@ from otel_assembly.messages.shortening import content_texts, parts_texts, parts_
 
 if TYPE_CHECKING:
     from otel_assembly.messages.pair_check import broken_pairs
-    from otel_assembly.messages.rows import answers, asks, function_schema, is_silent, read_part, says, shows
+    from otel_assembly.messages.rows import (
+        answers,
+        asks,
+        function_schema,
+        is_silent,
+        read_part,
+        register_parts,
+        says,
+        shows,
+    )
 
-_HOMES = {"pair_check": "broken_pairs", "rows": "answers asks function_schema is_silent read_part says shows"}
+_HOMES = {
+    "pair_check": "broken_pairs",
+    "rows": "answers asks function_schema is_silent read_part register_parts says shows",
+}
 __getattr__, __dir__ = face(__name__, homes(_HOMES))
 
 __all__ = [
@@ -45,6 +57,7 @@ __all__ = [
     "read_content",
     "read_part",
     "read_parts",
+    "register_parts",
     "register_results",
     "result_texts",
     "says",

@@ -8,10 +8,13 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from otel_assembly.messages.describe import EventFacts, describe
+from otel_assembly.messages.draft import Draft
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from otel_assembly.messages.draft import Draft
+    from otel_assembly.messages.describe import EventKind
 
     #: Reads one part.
     Row: TypeAlias = Callable[[Draft, Any], None]
@@ -100,7 +103,36 @@ def read_part(draft: Draft, rows: Mapping[Any, Row], kind: Any, part: Any) -> No
         row(draft, part)
     else:
         name = kind if isinstance(kind, str) else type(part).__name__
-        draft.other(name, getattr(part, "__dict__", str(part)))
+        draft.other(name, part.to_dict() if hasattr(part, "to_dict") else getattr(part, "__dict__", str(part)))
+
+
+def register_parts(
+    event_type: type,
+    parts: str,
+    of: Where,
+    rows: Mapping[Any, Row],
+    kind: Callable[[Any, Draft], EventKind],
+    known: Callable[[Any], Mapping[str, Any]] | None = None,
+) -> None:
+    """Register how an event is read that consists of parts.
+
+    Args:
+        event_type: The event's type.
+        parts: The attribute that holds its parts.
+        of: Where a part says what it is.
+        rows: The rows of its parts, by that.
+        kind: What the event is, from the event and what was found in its parts.
+        known: What else is known of it, by the names of `EventFacts`.
+    """
+    kind_of = _getter(of)
+
+    def row(event: Any) -> EventFacts:
+        draft, also = Draft(), {} if known is None else known(event)
+        for part in getattr(event, parts):
+            read_part(draft, rows, kind_of(part), part)
+        return draft.facts(kind(event, draft), also, **{name: one for name, one in also.items() if name != "id"})
+
+    describe.register(event_type, row)
 
 
 def function_schema(name: str, description: str | None, parameters: Any) -> dict[str, Any]:

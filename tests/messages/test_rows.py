@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from otel_assembly import EventKind, describe
 from otel_assembly.messages import (
     MEDIA_TOKENS,
     Draft,
@@ -15,6 +16,8 @@ from otel_assembly.messages import (
     asks,
     edited,
     function_schema,
+    is_silent,
+    register_parts,
     register_results,
     result_texts,
     says,
@@ -93,3 +96,26 @@ def test_the_schema_of_a_tool():
         "type": "function",
         "function": {"name": "look", "description": "", "parameters": {"type": "object"}},
     }
+
+
+def test_an_event_of_parts_is_read_by_their_rows():
+    @dataclass
+    class Told(Message):
+        pass
+
+    class Odd(Part):
+        def to_dict(self) -> dict[str, str]:
+            return {"odd": self.text}
+
+    register_parts(
+        Told,
+        "parts",
+        "kind",
+        {"said": says("text"), "result": answers("id", "text"), "note": is_silent},
+        lambda message, draft: EventKind.TOOL_RESULT if draft.closes else EventKind.REQUEST,
+        lambda message: {"id": "m1", "name": "clerk"},
+    )
+    facts = describe(Told([Part("said"), Part("note"), Odd("odd")]))
+    assert (facts.kind, facts.id, facts.name, facts.unknown) == ("request", "m1", "clerk", ("odd",))
+    assert facts.texts == ("here", "clerk", '{"odd": "here"}')
+    assert describe(Told([Part("result")])).kind == "tool_result"
