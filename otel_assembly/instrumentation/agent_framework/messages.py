@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from copy import copy
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_framework import Content, Message
 
-from otel_assembly.messages import Draft, register_results, spelled, summary_like, summary_text
+from otel_assembly.messages import ROLES, edited, register_results, spelled, summary_like, summary_text
 from otel_assembly.messages.content_snapshot import read_as
-from otel_assembly.messages.describe import EventFacts, EventKind, describe
-from otel_assembly.messages.rows import asks, is_silent, says, shows
+from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.rows import asks, is_silent, read_part, register_parts, says, shows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from otel_assembly.messages import Draft
     from otel_assembly.messages.rows import Row
 
 #: What our own summaries are known by; nothing of a message's additional properties is sent.
@@ -25,12 +25,6 @@ _OUR_SUMMARY: Final = "_otel_assembly_summary"
 _PLACE: Final = re.compile(r"msg_\d+")
 #: A message that does nothing but answer or ask for an approval is for the framework, and not for the model.
 _APPROVALS: Final = frozenset({"function_approval_response", "oauth_consent_request"})
-_ROLES: Final = {
-    "system": EventKind.SYSTEM,
-    "developer": EventKind.SYSTEM,
-    "user": EventKind.REQUEST,
-    "tool": EventKind.TOOL_RESULT,
-}
 #: What is read of the contents that are most frequent; others are compared as a whole, which takes longer.
 _SAID: Final = {
     "text": attrgetter("type", "text"),
@@ -58,19 +52,18 @@ def _given_id(message: Message) -> str | None:
 read_as(Message, _said)
 
 
-@describe.register
-def _(message: Message) -> EventFacts:
-    draft, contents = Draft(), message.contents
-    _read(draft, contents)
-    kind = _ROLES.get(message.role, EventKind.RESPONSE)
+def _kind(message: Message, draft: Draft) -> EventKind:
     if is_summary(message):
-        kind = EventKind.SUMMARY
-    elif contents and all(content.type in _APPROVALS for content in contents):
-        kind = EventKind.OTHER
-    elif draft.closes and not draft.said:
-        kind = EventKind.TOOL_RESULT
-    name = message.author_name or "" if message.role != "tool" else ""
-    return draft.facts(kind, {"id": _given_id(message)}, name)
+        return EventKind.SUMMARY
+    if message.contents and all(content.type in _APPROVALS for content in message.contents):
+        return EventKind.OTHER
+    if draft.closes and not draft.said:
+        return EventKind.TOOL_RESULT
+    return ROLES.get(message.role, EventKind.RESPONSE)
+
+
+def _known(message: Message) -> dict[str, Any]:
+    return {"id": _given_id(message), "name": message.author_name or "" if message.role != "tool" else ""}
 
 
 def is_summary(message: Message) -> bool:
@@ -84,11 +77,7 @@ def _read(draft: Draft, *given: Any) -> None:
     """Contents, and whatever a tool of the provider's was given, or gave."""
     for value in given:
         if isinstance(value, Content):
-            row = _ROWS.get(value.type)
-            if row is not None:
-                row(draft, value)
-            else:
-                draft.other(value.type, value.to_dict())
+            read_part(draft, _ROWS, value.type, value)
         elif isinstance(value, list | tuple):
             _read(draft, *value)
         elif value is not None:
@@ -136,6 +125,9 @@ _ROWS: Final[dict[str, Row]] = {
 }
 
 
+register_parts(Message, "contents", "type", _ROWS, _kind, _known)
+
+
 @summary_like.register(Message)
 def _(event: Message, text: str, events: Sequence[Any]) -> Message:
     return Message("user", [summary_text(text)], additional_properties={_OUR_SUMMARY: True})
@@ -146,16 +138,8 @@ def _text(content: Content) -> str:
 
 
 def _saying(content: Content, text: str) -> Content:
-    """The same result with another text; what else it holds, it goes on to hold."""
-    made = copy(content)
-    made.result, made.items = text, [Content.from_text(text), *_shown(content)]
+    made: Content = edited(content, result=text, items=[Content.from_text(text), *_shown(content)])
     return made
 
 
-def _made_of(message: Message, contents: list[Any]) -> Message:
-    made = copy(message)
-    made.contents = contents
-    return made
-
-
-register_results(Message, attrgetter("contents"), _text, _saying, _made_of)
+register_results(Message, "contents", _text, _saying)

@@ -10,16 +10,15 @@ from pydantic_ai.messages import ModelRequest, ModelResponse, ToolReturnPart, Us
 from pydantic_ai.profiles import DEFAULT_PROMPTED_OUTPUT_TEMPLATE
 
 from otel_assembly.instrumentation.prompts import PromptsInFront
-from otel_assembly.messages import Draft, register_results, summary_like, summary_text
+from otel_assembly.messages import function_schema, register_results, summary_like, summary_text
 from otel_assembly.messages.content_snapshot import read_from
-from otel_assembly.messages.describe import EventFacts, EventKind, describe
-from otel_assembly.messages.rows import answers, asks, function_schema, is_silent, read_part, says, shows
+from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.rows import answers, asks, is_silent, read_part, register_parts, says, shows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pydantic_ai.messages import ModelMessage
-
+    from otel_assembly.messages import Draft
     from otel_assembly.messages.rows import Row
 
 #: Marks our own summaries, in a request's metadata, which is never sent to a model.
@@ -27,29 +26,6 @@ SUMMARY: Final = "otel_assembly_summary"
 
 read_from(ModelRequest, "parts", "metadata")
 read_from(ModelResponse, "parts", "usage")
-
-
-@describe.register(ModelRequest)
-def _(message: ModelRequest) -> EventFacts:
-    return _read(message).facts(_kind_of(message), {})
-
-
-@describe.register(ModelResponse)
-def _(message: ModelResponse) -> EventFacts:
-    only_summary = bool(message.parts) and all(part.part_kind == "compaction" for part in message.parts)
-    return _read(message).facts(
-        EventKind.SUMMARY if only_summary else EventKind.RESPONSE,
-        {},
-        billed_tokens=message.usage.input_tokens or None,
-        output_tokens=message.usage.output_tokens or None,
-    )
-
-
-def _read(message: ModelMessage) -> Draft:
-    draft = Draft()
-    for part in message.parts:
-        read_part(draft, _ROWS, part.part_kind, part)
-    return draft
 
 
 #: `behind_prompts` gives the system prompts in front of everything else, and the messages behind them.
@@ -142,7 +118,7 @@ _KINDS: Final = {
 }
 
 
-def _kind_of(request: ModelRequest) -> EventKind:
+def _request(request: ModelRequest, _: Any) -> EventKind:
     if (request.metadata or {}).get(SUMMARY):
         return EventKind.SUMMARY
     kinds = set(map(_makes, request.parts))
@@ -155,6 +131,19 @@ def _makes(part: Any) -> EventKind | None:
     if part.part_kind == "retry-feedback" and part.retry.cause == "no_output":
         return EventKind.SYSTEM
     return _KINDS.get(part.part_kind)
+
+
+def _response(response: ModelResponse, _: Any) -> EventKind:
+    return EventKind.SUMMARY if {part.part_kind for part in response.parts} == {"compaction"} else EventKind.RESPONSE
+
+
+def _used(response: ModelResponse) -> dict[str, Any]:
+    usage = response.usage
+    return {"billed_tokens": usage.input_tokens or None, "output_tokens": usage.output_tokens or None}
+
+
+register_parts(ModelRequest, "parts", "part_kind", _ROWS, _request)
+register_parts(ModelResponse, "parts", "part_kind", _ROWS, _response, _used)
 
 
 @summary_like.register(ModelRequest)
