@@ -167,15 +167,37 @@ def client(
     return lambda original, instrumentation: around(hook(original, instrumentation), instrumentation)
 
 
-def hands_on(owner: type, method: str) -> bool:
-    """Whether the code of a class of clients has what it is given answered by this method of the class behind it."""
+def innermost(
+    method: str,
+    reads: Callable[..., Sent | None],
+    text_of: Callable[[Any], str | None] | None = None,
+    carries: Callable[[Any, Any], bool] | None = None,
+) -> Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]]:
+    """What a `Following` makes of a method of clients: a class that hands on to the one behind it is looked through.
+
+    Args:
+        method: Its name.
+        reads: As for `client`.
+        text_of: As for `client`.
+        carries: As for `client`.
+    """
+
+    def wrap(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
+        def sent(self: Any, /, *args: Any, **kwargs: Any) -> Sent | None:
+            behind = getattr(super(owner, self), method, None) if hands_on else None
+            if behind is not None and not getattr(behind, "__isabstractmethod__", False):
+                return None
+            return reads(self, *args, **kwargs)
+
+        hands_on = _hands_on(owner, method)
+        return client(sent, text_of, carries)(original, instrumentation)
+
+    return wrap
+
+
+def _hands_on(owner: type, method: str) -> bool:
+    """Whether the code of a class has what it is given answered by this method of the class behind it."""
     codes = [getattr(inspect.unwrap(one), "__code__", None) for one in vars(owner).values()]
     for code in codes:
         codes += [inside for inside in getattr(code, "co_consts", ()) if hasattr(inside, "co_names")]
     return any({"super", method} <= set(code.co_names) for code in codes if code is not None)
-
-
-def is_answered_behind(client: Any, owner: type, method: str) -> bool:
-    """Whether there is such a method behind a class of a client's, that is more than a promise."""
-    behind = getattr(super(owner, client), method, None)
-    return behind is not None and not getattr(behind, "__isabstractmethod__", False)

@@ -120,26 +120,56 @@ class _Turn:
 
 
 class CallsOfOneStart:
-    """The calls of a run that begin with what was loaded, and reduced, once.
+    """The calls of runs that begin with what was loaded, and reduced, once for all calls of the run.
 
     It is told of each of them, for none is sent what has left.
 
     Args:
-        instrumentation: Where they are reported.
-        asker: Who asks; the run is the conversation where there is no other.
-
-    Attributes:
-        asker: Who asks.
-        first: The first call, for which that is done.
+        framework: The framework's name.
     """
 
+    def __init__(self, framework: str) -> None:
+        self._run: ContextVar[_Started | None] = ContextVar(f"otel_assembly_{framework}_run", default=None)
+        self._prepared: ByIdentity[_Started] = ByIdentity()
+
+    @property
+    def asker(self) -> Asker | None:
+        """Who asks in the run whose model is called here; None outside of any."""
+        run = self._run.get()
+        return run.first.asker if run is not None else None
+
+    def prepares(self, instrumentation: Instrumentation, asker: Asker, by: Callable[[Any], Any]) -> Preparing:
+        """A run is prepared: what is loaded and reduced for it is done in this.
+
+        Args:
+            instrumentation: Where it is reported.
+            asker: Who asks; the run is the conversation where there is no other.
+            by: What the run will be known by where its model is called, of what this returns.
+        """
+        run = _Started(instrumentation, asker)
+        keep = self._prepared.put
+        return Preparing(instrumentation, run.first, {self._run: None}, returned=lambda made: keep(by(made), run))
+
+    def run(self, instrumentation: Instrumentation, by: Any, asker: Asker) -> BoundRun:
+        """A run calls its model, once or in rounds; one that was not prepared begins here."""
+        run = self._prepared.pop(by) or _Started(instrumentation, asker)
+        return BoundRun(instrumentation, None, {self._run: run, CALL: None}, ends=run.first.end)
+
+    def begins(self, held: Sequence[Any]) -> ModelCall | None:
+        """A call of the run that holds these messages; None where they are none of a run's."""
+        run = self._run.get()
+        return run.begins(held) if run is not None else None
+
+
+class _Started:
+    """One run: its first call, for which that is done, and what the others begin with."""
+
     def __init__(self, instrumentation: Instrumentation, asker: Asker) -> None:
-        self.asker = asker if asker.conversation is not None else asker._replace(conversation=self)
-        self.first = ModelCall(instrumentation, self.asker)
+        known = asker if asker.conversation is not None else asker._replace(conversation=self)
+        self.first = ModelCall(instrumentation, known)
         self._others: ModelCall | None = None
 
     def begins(self, held: Sequence[Any]) -> ModelCall | None:
-        """A call of this run that holds these messages; None where they are none of the run's."""
         begun = self.first if self._others is None else self._others.another()
         if begun.out and found(held, begun.out) is None:
             return None

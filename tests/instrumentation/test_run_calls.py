@@ -23,8 +23,7 @@ from otel_assembly.instrumentation import (
     Sent,
     client,
     current_model_call,
-    hands_on,
-    is_answered_behind,
+    innermost,
     left_for,
     limit_of,
     policy_name,
@@ -131,18 +130,36 @@ def test_of_calls_in_turn_a_plug_in_tells_the_last_one_itself(instrumentation, a
     assert assembly_telemetry.spans_named("assemble_context") == []
 
 
-def test_of_calls_of_one_start_each_tells_what_was_done_once(instrumentation, assembly_telemetry):
-    run = CallsOfOneStart(instrumentation, Asker("talk", "clerk", "clerk"))
-    run.first.reduced("window", HISTORY, HISTORY[-2:])
+@pytest.mark.parametrize("asker", [Asker("talk", "clerk", "clerk"), Asker(None, "clerk", "clerk")])
+def test_of_calls_of_one_start_each_tells_what_was_done_once(instrumentation, assembly_telemetry, asker):
+    calls = CallsOfOneStart("pretend")
+
+    def load():
+        current_model_call().reduced("window", HISTORY, HISTORY[-2:])
+        return Handle()
+
+    handle = within(lambda told: calls.prepares(told, asker, lambda made: made))(load, instrumentation)()
     answered = [*HISTORY[-2:], {"role": "assistant", "content": "Noted."}]
-    for messages in (HISTORY[-2:], answered):
-        call = run.begins(messages)
-        call.came(messages)
-        call.receives(Sent(messages))
+    run = calls.run(instrumentation, handle, Asker())
+    with run.current():
+        assert calls.asker.agent_name == "clerk"
+        for messages in (HISTORY[-2:], answered):
+            call = calls.begins(messages)
+            call.came(messages)
+            call.receives(Sent(messages))
+        assert calls.begins([{"role": "user", "content": "another's"}]) is None
+    run.end()
+    assert calls.begins(HISTORY) is calls.asker is None
     told = assembly_telemetry.spans_named("assemble_context")
     assert [one.attributes["assembly.events.in"] for one in told] == [4, 5]
+    assert [one.attributes["assembly.turn"] for one in told] == [0, 1]
     assert [one.children[0].attributes["assembly.policy.name"] for one in told] == ["window", "window"]
-    assert run.begins([{"role": "user", "content": "another's"}]) is None
+
+
+def test_a_run_that_was_not_prepared_begins_as_it_calls_its_model(instrumentation):
+    calls = CallsOfOneStart("pretend")
+    with calls.run(instrumentation, Handle(), Asker("talk", "clerk", "clerk")).current():
+        assert calls.begins(HISTORY).asker.agent_name == "clerk"
 
 
 @pytest.mark.parametrize(("handed_on", "kind"), [(HISTORY[1:], "reduction"), ([*HISTORY, HISTORY[0]], "injection")])
@@ -224,20 +241,24 @@ def test_classes_that_only_ask_others_are_left_as_they_are(instrumentation):
     assert Both().reduce() == "both"
 
 
-def test_whether_a_client_hands_on_to_the_class_behind_it():
+def test_of_clients_that_hand_on_the_innermost_is_told(instrumentation, assembly_telemetry):
     class Behind:
-        def ask(self):
+        def ask(self, messages):
             return "asked"
 
     class HandsOn(Behind):
-        def ask(self):
+        def ask(self, messages):
             def later():
-                return super(HandsOn, self).ask()
+                return super(HandsOn, self).ask(messages[-1:])
 
             return later()
 
-    assert [hands_on(one, "ask") for one in (Behind, HandsOn)] == [False, True]
-    assert [is_answered_behind(HandsOn(), one, "ask") for one in (Behind, HandsOn)] == [False, True]
+    following = Following("ask", innermost("ask", lambda self, messages: Sent(messages)))
+    following.tree(Behind, instrumentation)
+    assert HandsOn().ask(HISTORY) == "asked"
+    assert assembly_telemetry.span("assemble_context").attributes["assembly.events.out"] == 1
+    instrumentation.patches.restore()
+    following.leave()
 
 
 def test_the_prompts_in_front_are_parts_of_messages():
