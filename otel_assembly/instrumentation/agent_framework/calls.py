@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import weakref
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_framework import ResponseStream, normalize_messages
 from opentelemetry import trace
 
-from otel_assembly.instrumentation.bound_runs import BoundRun
-from otel_assembly.instrumentation.clients import called, client, hands_on, is_answered_behind
-from otel_assembly.instrumentation.conversation import Asker, ByIdentity
+from otel_assembly.instrumentation.clients import called, innermost
+from otel_assembly.instrumentation.conversation import Asker
 from otel_assembly.instrumentation.handed import HANDED, Handed, handed_by
 from otel_assembly.instrumentation.hooks import around_awaited
-from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
+from otel_assembly.instrumentation.model_call import ModelCall, Sent
 from otel_assembly.instrumentation.reductions import reducing
-from otel_assembly.instrumentation.run_calls import CallsOfOneStart, Preparing
+from otel_assembly.instrumentation.run_calls import CallsOfOneStart
 from otel_assembly.instrumentation.runs import Run, within
 from otel_assembly.instrumentation.splicing import same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
+    from otel_assembly.instrumentation.bound_runs import BoundRun
     from otel_assembly.instrumentation.hooks import Observation, Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
-
-_INNER: Final = "_inner_get_response"
+    from otel_assembly.instrumentation.run_calls import Preparing
 
 
 def carries(run: Run, answer: Any) -> bool:
@@ -64,26 +62,16 @@ def asker_of(agent: Any, session: Any) -> Asker:
     return Asker(own, str(name or getattr(agent, "id", "")), name, own)
 
 
-#: What is prepared of runs whose model is not called yet, by the context that their providers filled.
-_PREPARED: Final[ByIdentity[CallsOfOneStart]] = ByIdentity()
-#: The run whose model is called here: providers load and reduce once, for all of its calls.
-ASK: Final[ContextVar[CallsOfOneStart | None]] = ContextVar("otel_assembly_agent_framework_ask", default=None)
+#: The runs of agents: providers load and reduce once, for all calls of a run.
+RUNS: Final = CallsOfOneStart("agent_framework")
 
 
 def _prepares(instrumentation: Instrumentation, agent: Any, /, *_: Any, session: Any = None, **__: Any) -> Preparing:
-    ask = CallsOfOneStart(instrumentation, asker_of(agent, session))
-    return Preparing(
-        instrumentation,
-        ask.first,
-        {ASK: None},
-        returned=lambda context: _PREPARED.put(context["session_context"], ask),
-    )
+    return RUNS.prepares(instrumentation, asker_of(agent, session), lambda context: context["session_context"])
 
 
 def _calls_client(instrumentation: Instrumentation, agent: Any, context: Mapping[str, Any], **_: Any) -> BoundRun:
-    prepared = _PREPARED.pop(context["session_context"])
-    ask = prepared or CallsOfOneStart(instrumentation, asker_of(agent, context.get("session")))
-    return BoundRun(instrumentation, None, {ASK: ask, CALL: None}, ends=ask.first.end)
+    return RUNS.run(instrumentation, context["session_context"], asker_of(agent, context.get("session")))
 
 
 def _handed(instrumentation: Instrumentation, client: Any, /, messages: Any = (), **given: Any) -> BoundRun:
@@ -102,12 +90,19 @@ def _begins(instrumentation: Instrumentation, client: Any, /, messages: Any = ()
     """A model is to be called: by a client that is not called by another one, and for no reducer."""
     if called() or reducing() is not None:
         return None
-    sent, prompts, ask = normalize_messages(messages), prompts_of(given.get("options")), ASK.get()
+    sent, prompts = normalize_messages(messages), prompts_of(given.get("options"))
     handed, strategy = handed_by(client, sent, prompts), given.get("compaction_strategy") or client.compaction_strategy
-    call = (ask.begins(handed.messages) if ask is not None else None) or ModelCall(instrumentation)
+    call = RUNS.begins(handed.messages) or ModelCall(instrumentation)
     call.knows(window=getattr(strategy, "max_context_window_tokens", None))
     handed.handed_on(call, sent, prompts, "chat_middleware")
     return call
+
+
+def _sent(client: Any, /, *_: Any, messages: Any = (), options: Any = None, **__: Any) -> Sent:
+    known = options or {}
+    model = known.get("model") or getattr(client, "model", None)
+    named = model if isinstance(model, str) else None
+    return Sent(normalize_messages(messages), prompts_of(options), schemas_of(known.get("tools")), named)
 
 
 #: A run of an agent is prepared: its providers load and reduce; where one raises, no model is called.
@@ -116,21 +111,8 @@ prepares: Final[Wrap] = within(_prepares)
 calls_client: Final[Wrap] = within(_calls_client, carries)
 handing: Final[Wrap] = within(_handed, carries)
 call: Final[Wrap] = within(_begins, carries)
-
-
-def inner_client(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
-    """What a class of clients is given; one that hands it on to the class behind it is looked through."""
-
-    def reads(self: Any, /, *_: Any, messages: Any = (), options: Any = None, **__: Any) -> Sent | None:
-        if looked_through and is_answered_behind(self, owner, _INNER):
-            return None
-        known = options or {}
-        model = known.get("model") or getattr(self, "model", None)
-        named = model if isinstance(model, str) else None
-        return Sent(normalize_messages(messages), prompts_of(options), schemas_of(known.get("tools")), named)
-
-    looked_through = hands_on(owner, _INNER)
-    return client(reads, lambda answer: str(answer.text), carries)(original, instrumentation)
+#: What each class of clients is given.
+inner_client: Final = innermost("_inner_get_response", _sent, lambda answer: str(answer.text), carries)
 
 
 def prompts_of(options: Mapping[str, Any] | None) -> list[str]:

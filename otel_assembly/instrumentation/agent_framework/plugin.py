@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from agent_framework import ChatMiddleware, ChatResponse, FunctionMiddleware, Message, ResponseStream
 
 import otel_assembly.instrumentation.agent_framework.messages  # noqa: F401  # how the messages are read
-from otel_assembly.instrumentation.agent_framework.calls import ASK, prompts_of, schemas_of
+from otel_assembly.instrumentation.agent_framework.calls import RUNS, prompts_of, schemas_of
 from otel_assembly.instrumentation.conversation import ByIdentity
 from otel_assembly.instrumentation.handed import HANDED
 from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation
@@ -91,8 +91,8 @@ class AssemblyMiddleware(Plugin[PluginConversation], ChatMiddleware):
         known, options = conversation.context, context.options or {}
         model = options.get("model") or getattr(context.client, "model", None)
         known.model = model if isinstance(model, str) else None
-        asks = ASK.get()
-        known.agent_name = self._agent_name or (asks.asker.agent_name if asks is not None else None)
+        asker = RUNS.asker
+        known.agent_name = self._agent_name or (asker.agent_name if asker is not None else None)
         known.tools = tuple(schemas_of(options.get("tools")))
         given, prompts = list(context.messages), prompts_of(options)
         await conversation.show(given)
