@@ -104,12 +104,16 @@ def limit_of(reducer: Any, *names: str) -> int | None:
     return next((limit for limit in held if type(limit) is int), None)
 
 
-def left_for(
-    before: Iterable[Any], after: Iterable[Any], why: Callable[[Any], tuple[DecisionOutcome, DecisionReason] | None]
-) -> list[Verdict]:
+def left_for(before: Iterable[Any], after: Iterable[Any], why: Callable[[Any], DecisionReason | None]) -> list[Verdict]:
     """Why each message left, by what is known of it; of those of which nothing is known, the step itself says it."""
     kept, gone = set(map(id, after)), defaultdict[Any, list[Any]](list)
     for message in before:
         if id(message) not in kept:
             gone[why(message)].append(message)
-    return [Verdict(messages, *known) for known, messages in gone.items() if known is not None]
+    return [Verdict(messages, outcome_of(known), known) for known, messages in gone.items() if known is not None]
+
+
+def outcome_of(reason: DecisionReason) -> DecisionOutcome:
+    """What became of what left for this reason: it is in a summary, or gone."""
+    compacted = reason is DecisionReason.COMPACTED
+    return DecisionOutcome.COMPACTED if compacted else DecisionOutcome.DROPPED

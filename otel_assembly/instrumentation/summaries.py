@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.budget.attempt import CompactionOutcome
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
 from otel_assembly.instrumentation.instrumented import bound
-from otel_assembly.instrumentation.reducers import no_summary
+from otel_assembly.instrumentation.reducers import no_summary, outcome_of
 from otel_assembly.instrumentation.splicing import marks
 from otel_assembly.messages.describe import EventKind, describe
 
@@ -80,10 +80,8 @@ class Summary:
         self._left([one for one in self._given if marks([one]) & known], DecisionReason.COMPACTED)
 
     def _left(self, messages: Sequence[Any], reason: DecisionReason) -> None:
-        compacted = reason is DecisionReason.COMPACTED
-        outcome = DecisionOutcome.COMPACTED if compacted else DecisionOutcome.DROPPED
         if messages:
-            self._reduction.verdicts.append(Verdict(messages, outcome, reason))
+            self._reduction.verdicts.append(Verdict(messages, outcome_of(reason), reason))
 
 
 def summed_up(reduction: Reduction, after: Sequence[Any], summary: Any = None) -> list[Verdict]:

@@ -291,7 +291,7 @@ def test_what_is_known_of_a_framework_s_own_reducers():
 
 
 def test_why_each_message_left():
-    why = {"0": (DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET)}
-    (verdict,) = left_for(HISTORY, HISTORY[2:], lambda message: why.get(message["content"]))
-    assert list(verdict.events) == HISTORY[:1]
-    assert verdict.reason is DecisionReason.OVER_BUDGET
+    why = {"0": DecisionReason.OVER_BUDGET, "1": DecisionReason.COMPACTED}
+    verdicts = left_for(HISTORY, HISTORY[3:], lambda message: why.get(message["content"]))
+    assert [list(verdict.events) for verdict in verdicts] == [HISTORY[:1], HISTORY[1:2]]
+    assert [verdict.outcome for verdict in verdicts] == [DecisionOutcome.DROPPED, DecisionOutcome.COMPACTED]
