@@ -8,8 +8,6 @@ from otel_assembly.instrumentation.hooks import Following, Hook, Wraps, in_modul
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from otel_assembly.instrumentation.agent_framework import calls, reducers
 else:
     calls, reducers = (Wraps(f"{__package__}.{module}") for module in ("calls", "reducers"))
@@ -55,6 +53,4 @@ class AgentFrameworkInstrumentor(AssemblyInstrumentor):
         Hook("agent_framework._workflows._workflow", "Workflow._run_core", calls.run, _RUN),
         Hook("agent_framework._workflows._functional", "FunctionalWorkflow._run_core", calls.run, _RUN),
     )
-    rows: ClassVar[Mapping[str, str]] = {
-        "agent_framework": "otel_assembly.instrumentation.agent_framework.messages",
-    }
+    rows: ClassVar = {"agent_framework": f"{__package__}.messages"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.decision import DecisionOutcome, DecisionReason
+from otel_assembly.decision import DecisionReason
 from otel_assembly.instrumentation.agent_framework.calls import asker_of
 from otel_assembly.instrumentation.reducers import is_own, left_for, limit_of, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import Reducer, reducer, reducing
@@ -14,21 +14,16 @@ if TYPE_CHECKING:
 
     from otel_assembly.instrumentation.hooks import Wrap
 
-    Why = tuple[DecisionOutcome, DecisionReason]
-
 _PACKAGES: Final = ("agent_framework",)
-_OUTSIDE: Final = DecisionOutcome.DROPPED, DecisionReason.OUTSIDE_WINDOW
-_OVER: Final = DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET
-_COMPACTED: Final = DecisionOutcome.COMPACTED, DecisionReason.COMPACTED
 #: By what a strategy notes on a message that it leaves out.
-_REASONS: Final[Mapping[str, Why]] = {
-    "sliding_window": _OUTSIDE,
-    "truncation": _OVER,
-    "tool_call_compaction": _OUTSIDE,
-    "token_budget_fallback": _OVER,
-    "token_budget_fallback_strict": _OVER,
-    "tool_result_compaction": _COMPACTED,
-    "summarized": _COMPACTED,
+_REASONS: Final[Mapping[str, DecisionReason]] = {
+    "sliding_window": DecisionReason.OUTSIDE_WINDOW,
+    "truncation": DecisionReason.OVER_BUDGET,
+    "tool_call_compaction": DecisionReason.OUTSIDE_WINDOW,
+    "token_budget_fallback": DecisionReason.OVER_BUDGET,
+    "token_budget_fallback_strict": DecisionReason.OVER_BUDGET,
+    "tool_result_compaction": DecisionReason.COMPACTED,
+    "summarized": DecisionReason.COMPACTED,
 }
 
 
@@ -42,11 +37,11 @@ def _said(before: Sequence[Any], after: Sequence[Any], strategy: Any = None) -> 
     }
 
 
-def _why(noted: Mapping[str, Any]) -> Why | None:
+def _why(noted: Mapping[str, Any]) -> DecisionReason | None:
     """A truncation goes by messages where nothing has counted their tokens."""
     why = str(noted.get("_exclude_reason"))
     counted = isinstance((noted.get("_group") or {}).get("token_count"), int)
-    return _OUTSIDE if why == "truncation" and not counted else _REASONS.get(why)
+    return DecisionReason.OUTSIDE_WINDOW if why == "truncation" and not counted else _REASONS.get(why)
 
 
 def _compaction(strategy: Callable[..., Any], before: Callable[..., Sequence[Any] | None], **reads: Any) -> Wrap:

@@ -30,11 +30,11 @@ _WRAPPERS: Final = frozenset({"WrapperModel", "FallbackModel"})
 _BATCHED: Final = "BatchedModel"
 #: Known by the run context that is handed from where a call is prepared to where it is made. That a capability wants no
 #: model called, or another request made, is no failure.
-_CALLS: Final = CallsInTurn("pydantic_ai", (ModelRetry, SkipModelRequest))
+CALLS: Final = CallsInTurn("pydantic_ai", (ModelRetry, SkipModelRequest))
 
 
 def _run(instrumentation: Instrumentation, _: Any, ctx: Any, **__: Any) -> BoundRun:
-    return _CALLS.run(instrumentation, _agent(ctx) or "agent", ctx.conversation_id)
+    return CALLS.run(instrumentation, _agent(ctx) or "agent", ctx.conversation_id)
 
 
 def _agent(ctx: Any) -> str | None:
@@ -53,12 +53,7 @@ def _prepares(instrumentation: Instrumentation, _: Any, ctx: Any, request: Any, 
             call.reduced("wrap_model_request", held, given.messages, kind=None, prompts=given.prompts)
         return call
 
-    return _CALLS.prepares(instrumentation, ctx, begun)
-
-
-def told_by_plugin(request: Any) -> None:
-    """A plug-in of ours has made this request."""
-    _CALLS.by_plugin(lambda: read(request).messages)
+    return CALLS.prepares(instrumentation, ctx, begun)
 
 
 def read(request: Any) -> Sent:
@@ -73,7 +68,7 @@ def _read(messages: Sequence[Any], parameters: Any, model: Any) -> Sent:
 
 def _call_of(_: Instrumentation, model: Any, messages: Any, *args: Any, **kwargs: Any) -> ModelCall | None:
     """The call that was prepared for a request; None where there is none, as where a program calls a model itself."""
-    return _CALLS.of(argument(args, kwargs, 2, "run_context") or get_current_run_context())
+    return CALLS.of(argument(args, kwargs, 2, "run_context") or get_current_run_context())
 
 
 def _sent(model: Any, messages: Sequence[Any], *args: Any, **kwargs: Any) -> Sent | None:

@@ -8,8 +8,6 @@ from otel_assembly.instrumentation.hooks import Following, Hook, Wraps, in_modul
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from otel_assembly.instrumentation.pydantic_ai import calls, reducers
 else:
     calls, reducers = (Wraps(f"{__package__}.{module}") for module in ("calls", "reducers"))
@@ -40,4 +38,4 @@ class PydanticAIInstrumentor(AssemblyInstrumentor):
             followed=True,
         ),
     )
-    rows: ClassVar[Mapping[str, str]] = {"pydantic_ai": "otel_assembly.instrumentation.pydantic_ai.messages"}
+    rows: ClassVar = {"pydantic_ai": f"{__package__}.messages"}

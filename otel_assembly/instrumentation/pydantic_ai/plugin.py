@@ -14,7 +14,7 @@ from pydantic_ai.models import Model
 
 from otel_assembly.errors import HaltedError
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
-from otel_assembly.instrumentation.pydantic_ai.calls import told_by_plugin
+from otel_assembly.instrumentation.pydantic_ai.calls import CALLS, read
 from otel_assembly.instrumentation.pydantic_ai.messages import behind_prompts, instructions_of, schemas_of
 from otel_assembly.instrumentation.splicing import same_objects
 
@@ -140,7 +140,7 @@ class AssemblyCapability(Plugin[PluginConversation], AbstractCapability[Any]):
             request_context.model_request_parameters = replace(parameters, instruction_parts=parts)
         if assembly.prompts != prompts or not same_objects(events, held):
             request_context.messages = _in_front(messages, held, events, prompted=bool(system))
-        told_by_plugin(request_context)
+        CALLS.by_plugin(lambda: read(request_context).messages)
         return request_context
 
     async def after_model_request(self, ctx: Any, *, request_context: Any, response: Any) -> Any:

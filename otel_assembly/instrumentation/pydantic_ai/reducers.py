@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _PACKAGES: Final = ("pydantic_ai", "pydantic_ai_harness")
-_COMPACTION: Final = "pydantic_ai_harness.compaction."
 _BY_PROVIDER: Final = "provider_compaction"
 _NAMES: Final = {
     "AnthropicCompaction": _BY_PROVIDER,
@@ -32,17 +31,20 @@ def _policy(capability: Any) -> str:
     return "history_processor" if said.startswith("<") else said
 
 
+def _compacts(capability: Any) -> bool:
+    return type(capability).__module__.startswith("pydantic_ai_harness.compaction.")
+
+
 def _kind(capability: Any) -> str | None:
-    name, module = type(capability).__name__, type(capability).__module__
-    reduces = name == "ProcessHistory" or module.startswith(_COMPACTION) or _NAMES.get(name) == _BY_PROVIDER
+    name = type(capability).__name__
+    reduces = name == "ProcessHistory" or _NAMES.get(name) == _BY_PROVIDER or _compacts(capability)
     return "reduction" if reduces else None
 
 
 def _said(_: Any, __: Any, capability: Any) -> Mapping[str, Any]:
     """The tokens that the harness's compaction is to keep within, where they are said."""
-    limit = limit_of(capability, "target_tokens", "max_tokens")
-    known = limit is not None and type(capability).__module__.startswith(_COMPACTION)
-    return {"budget": limit, "of_prompt": True} if known else {}
+    limit = limit_of(capability, "target_tokens", "max_tokens") if _compacts(capability) else None
+    return {} if limit is None else {"budget": limit, "of_prompt": True}
 
 
 def _reduces(capability: Any, *_: Any, **__: Any) -> Any:
