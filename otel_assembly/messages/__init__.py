@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         answers,
         asks,
         function_schema,
+        holds,
         is_silent,
         read_part,
         register_parts,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "pair_check": "broken_pairs",
-    "rows": "answers asks function_schema is_silent read_part register_parts says shows",
+    "rows": "answers asks function_schema holds is_silent read_part register_parts says shows",
 }
 __getattr__, __dir__ = face(__name__, homes(_HOMES))
 
@@ -51,6 +52,7 @@ __all__ = [
     "content_texts",
     "edited",
     "function_schema",
+    "holds",
     "is_silent",
     "parts_texts",
     "parts_with_texts",

@@ -87,6 +87,27 @@ def answers(call: Where | None, *texts: Where, shown: Where | None = None) -> Ro
     return row
 
 
+def holds(content: Where, rows: Mapping[Any, Row], of: str) -> Row:
+    """The row of a part that holds others: a text, or a list of texts and parts.
+
+    Args:
+        content: Where they are.
+        rows: The rows of those parts.
+        of: The attribute by which one says what it is; one that says nothing has no row.
+    """
+    content_of = _getter(content)
+
+    def row(draft: Draft, part: Any) -> None:
+        held = content_of(part)
+        for one in (held,) if isinstance(held, str) else held:
+            if isinstance(one, str):
+                draft.text(one)
+            else:
+                read_part(draft, rows, getattr(one, of, None), one)
+
+    return row
+
+
 def shows(draft: Draft, _: Any) -> None:
     """The row of an image, a clip or a file."""
     draft.file()

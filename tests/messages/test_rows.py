@@ -16,6 +16,7 @@ from otel_assembly.messages import (
     asks,
     edited,
     function_schema,
+    holds,
     is_silent,
     register_parts,
     register_results,
@@ -31,7 +32,7 @@ class Part:
     id: str = "1"
     name: str = "look"
     text: str = "here"
-    files: list[str] | None = None
+    files: Any = None
 
     def spelled(self) -> str:
         return f"<{self.text}>"
@@ -61,6 +62,14 @@ def test_a_call_whose_arguments_are_worked_out_and_one_that_the_provider_answers
     assert (asked.texts, asked.opens) == (["look", "<here>"], ["1"])
     own = draft_of(asks(None, "name", "text"), Part())
     assert (own.texts, own.opens, own.calls) == (["look", "here"], [], [])
+
+
+def test_a_part_that_holds_others():
+    row = holds("files", {"said": says("text"), "note": is_silent}, "kind")
+    assert draft_of(row, Part(files="a text")).texts == ["a text"]
+    held = draft_of(row, Part(files=["one", Part("said"), Part("note"), {"odd": 1}]))
+    assert held.texts[:2] == ["one", "here"]
+    assert held.unknown == ["dict"]
 
 
 @pytest.mark.parametrize(("call", "closes"), [("id", ["1"]), (None, [])])
