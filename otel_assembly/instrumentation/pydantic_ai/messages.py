@@ -13,7 +13,7 @@ from otel_assembly.instrumentation.prompts import PromptsInFront
 from otel_assembly.messages import function_schema, register_results, summary_like, summary_text
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.describe import EventKind
-from otel_assembly.messages.rows import answers, asks, is_silent, read_part, register_parts, says, shows
+from otel_assembly.messages.rows import answers, asks, holds, is_silent, register_parts, says, shows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,15 +65,6 @@ def schemas_of(parameters: Any) -> list[dict[str, Any]]:
     return [function_schema(tool.name, tool.description, tool.parameters_json_schema) for tool in offered]
 
 
-def _prompt(draft: Draft, part: Any) -> None:
-    """What a person says: a text, or texts and files; marks of a cache say nothing."""
-    for item in (part.content,) if isinstance(part.content, str) else part.content:
-        if isinstance(item, str):
-            draft.text(item)
-        else:
-            read_part(draft, _ITEMS, getattr(item, "kind", None), item)
-
-
 def _retry(draft: Draft, part: Any) -> None:
     if getattr(part, "tool_name", None):
         _failure(draft, part)
@@ -85,11 +76,17 @@ def _sealed(part: Any) -> Any:
     return None if part.content else (part.provider_details or {}).get("encrypted_content")
 
 
+#: What stands in a prompt beside texts, by its ``kind``.
+_ITEMS: Final[Mapping[str, Row]] = {
+    **dict.fromkeys(("image-url", "audio-url", "video-url", "document-url", "binary", "uploaded-file"), shows),
+    **dict.fromkeys(("text-content", "structured-content"), says("content")),
+    "cache-point": is_silent,
+}
 #: As the model reads them; what a provider answers itself, nobody owes a result.
 _returned, _arguments = methodcaller("model_response_str"), methodcaller("args_as_json_str")
 _failure: Final = answers("tool_call_id", methodcaller("model_response"))
 _ROWS: Final[Mapping[str, Row]] = {
-    **dict.fromkeys(("user-prompt", "system-prompt"), _prompt),
+    **dict.fromkeys(("user-prompt", "system-prompt"), holds("content", _ITEMS, "kind")),
     **dict.fromkeys(("text", "instruction-delta"), says("content")),
     "thinking": says("content", sealed="signature"),
     "tool-call": asks("tool_call_id", "tool_name", _arguments),
@@ -102,12 +99,6 @@ _ROWS: Final[Mapping[str, Row]] = {
     "file": shows,
     # Records of what the framework did, which say nothing to a model in the place where they stand.
     **dict.fromkeys(("tool-availability-delta", "model-settings-delta", "instruction-baseline"), is_silent),
-}
-#: What stands in a prompt beside texts, by its ``kind``.
-_ITEMS: Final[Mapping[str, Row]] = {
-    **dict.fromkeys(("image-url", "audio-url", "video-url", "document-url", "binary", "uploaded-file"), shows),
-    **dict.fromkeys(("text-content", "structured-content"), says("content")),
-    "cache-point": is_silent,
 }
 #: What a part makes of its request; of several the one that stands first here.
 _KINDS: Final = {
