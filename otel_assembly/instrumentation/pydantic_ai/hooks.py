@@ -13,10 +13,8 @@ else:
     calls, reducers = (Wraps(f"{__package__}.{module}") for module in ("calls", "reducers"))
 
 _BEFORE: Final = "before_model_request"
-#: What each capability does before a request; of some their own only asks others, or does nothing.
-_CAPABILITIES: Final = Following.alike(
-    _BEFORE, reducers.before_request, ("AbstractCapability", "CombinedCapability", "WrapperCapability")
-)
+#: What each capability does before a request; of some their own only asks others.
+_CAPABILITIES: Final = Following.alike(_BEFORE, reducers.before_request, ("CombinedCapability", "WrapperCapability"))
 
 
 class PydanticAIInstrumentor(AssemblyInstrumentor):

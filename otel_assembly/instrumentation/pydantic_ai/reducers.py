@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic_ai.capabilities.abstract import AbstractCapability
+
 from otel_assembly.instrumentation.model_call import CALL
 from otel_assembly.instrumentation.pydantic_ai.calls import read
 from otel_assembly.instrumentation.reducers import limit_of, policy_name, settings_of
@@ -48,8 +50,10 @@ def _said(_: Any, __: Any, capability: Any) -> Mapping[str, Any]:
 
 
 def _reduces(capability: Any, *_: Any, **__: Any) -> Any:
-    """A capability, where a call is prepared; a plug-in of ours tells by itself what it does."""
-    return None if CALL.get() is None or getattr(capability, "otel_assembly_plugin", False) else capability
+    """A capability with a hook of its own, where a call is prepared; a plug-in of ours tells itself what it does."""
+    own = type(capability).before_model_request is not AbstractCapability.before_model_request
+    ours = getattr(capability, "otel_assembly_plugin", False)
+    return capability if own and not ours and CALL.get() is not None else None
 
 
 #: What a capability does before a request.
