@@ -75,7 +75,6 @@ _HOMES: Final = {
     "Handed": "handed",
     "handed_by": "handed",
     "PromptsInFront": "prompts",
-    "in_module": "hooks",
     "innermost": "clients",
     "left_for": "reducers",
     "limit_of": "reducers",
