@@ -144,7 +144,7 @@ class Instrumentation:
             link: The span of what has caused it, where that is in another trace.
         """
         recorder, run = self.recorder, None
-        if isinstance(recorder, telemetry.OpenTelemetryRecorder):
+        if self.open and isinstance(recorder, telemetry.OpenTelemetryRecorder):
             with self.contained():
                 run = recorder.begin_run(
                     agent_name, framework=self.framework, conversation_id=conversation_id, anew=anew, link=link

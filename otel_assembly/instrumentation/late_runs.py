@@ -52,7 +52,7 @@ class LateRun:
             with self.instrumentation.contained():
                 if self._at_once or _in_a_span():
                     self._open()
-        with self._inside():
+        with self.inside():
             yield
 
     @contextmanager
@@ -64,7 +64,7 @@ class LateRun:
 
     def joined(self) -> AbstractContextManager[None]:
         """What runs in this block belongs to the run, unless a span is current that was opened in it."""
-        return nullcontext() if _in_a_span() else self._inside()
+        return nullcontext() if _in_a_span() else self.inside()
 
     def end(self, error: BaseException | None = None) -> None:
         """The run came to its end."""
@@ -75,13 +75,18 @@ class LateRun:
     def _open(self) -> None:
         if self._opened is None:
             with self._around():
-                self._opened = self.instrumentation.begin_run(self.name, conversation_id=self.conversation_id)
+                self._opened = self.begin()
+
+    def begin(self) -> OpenRun | None:
+        """Open its span; None where nothing is recorded."""
+        return self.instrumentation.begin_run(self.name, conversation_id=self.conversation_id)
 
     def _around(self) -> AbstractContextManager[None]:
         return self.parent.reported() if self.parent is not None else nullcontext()
 
     @contextmanager
-    def _inside(self) -> Iterator[None]:
+    def inside(self) -> Iterator[None]:
+        """What runs in this block belongs to the run, as far as that has begun."""
         if self._opened is None:
             yield
         else:

@@ -1,0 +1,114 @@
+"""What has caused a run, where agents send one another messages: it goes on with the trace in which it was asked for.
+
+A message may be handled in a task that knows nothing of its sender. Where nobody had a span as it was sent, the run
+that it causes is a trace of its own, with a link to the run after which it was sent.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry import trace
+
+from otel_assembly._internal.registry import Registry
+from otel_assembly.instrumentation.instrumented import bound
+from otel_assembly.instrumentation.late_runs import LateRun
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from opentelemetry.trace import Span, SpanContext
+
+    from otel_assembly.instrumentation.conversation import Asker
+    from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.telemetry.run import OpenRun
+
+#: Messages of which it is remembered who has sent them.
+_MESSAGES: Final = 1_000
+
+
+@dataclass(slots=True)
+class _Handled:
+    """What has caused a message, while that is handled.
+
+    Attributes:
+        parent: The span in which it was sent, where there was one.
+        after: The run after which it was sent, likewise.
+        run: The run that was begun last for it.
+        waiting: What is reported once the run that follows has a span.
+    """
+
+    parent: Span | None = None
+    after: SpanContext | None = None
+    run: SpanContext | None = None
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+
+
+_HANDLED: Final[ContextVar[_Handled | None]] = ContextVar("otel_assembly_handled_message", default=None)
+
+
+class Causes:
+    """Who has sent which message, by an id that is one in the process."""
+
+    def __init__(self) -> None:
+        self._of: Registry[str, tuple[Span | None, SpanContext | None]] = Registry(_MESSAGES, anew_in_child=True)
+
+    def sent(self, message_id: str) -> None:
+        """A message is sent here."""
+        here, handled = trace.get_current_span().get_span_context(), _HANDLED.get()
+        parent = trace.NonRecordingSpan(here) if here.is_valid else None
+        after = handled.run if handled is not None else None
+        self._of.of(message_id, lambda: (parent, after))
+
+    @contextmanager
+    def handling(self, message_id: str) -> Iterator[None]:
+        """A message is handled in this block: runs that begin in it are caused by it."""
+        handled = _Handled(*(self._of.get(message_id) or ()))
+        with bound(_HANDLED, handled), nullcontext() if handled.parent is None else trace.use_span(handled.parent):
+            yield
+
+
+class CausedRun(LateRun):
+    """A run that a message may have caused, which stands in the trace of that or links to it.
+
+    Args:
+        instrumentation: Where it is reported.
+        asker: Whose run it is; asked for as it begins.
+    """
+
+    def __init__(self, instrumentation: Instrumentation, asker: Callable[[], Asker]) -> None:
+        super().__init__(instrumentation, "", at_once=True)
+        self._asker = asker
+
+    def begin(self) -> OpenRun | None:
+        """Open its span, and report what has waited for that."""
+        asker, handled = self._asker(), _HANDLED.get()
+        self.name, self.conversation_id = str(asker.agent_name), asker.conversation_id
+        link = handled.after if handled is not None and handled.parent is None else None
+        run = self.instrumentation.begin_run(
+            self.name, conversation_id=self.conversation_id, anew=not _has_span(), link=link
+        )
+        if handled is not None and run is not None:
+            handled.run = run.run.span.get_span_context()
+            with run.current():
+                while handled.waiting:
+                    handled.waiting.pop(0)()
+        return run
+
+
+def reported_in_run(report: Callable[[], None]) -> None:
+    """Report something that is worked out for a run: now, or as soon as the run that a message causes has a span."""
+    handled = _HANDLED.get()
+    if handled is None or _has_span():
+        report()
+    else:
+        handled.waiting.append(report)
+
+
+def _has_span() -> bool:
+    """Whether a span is current, and not just that of what has caused the run."""
+    span, handled = trace.get_current_span(), _HANDLED.get()
+    return span.get_span_context().is_valid and (handled is None or span is not handled.parent)
