@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
@@ -80,6 +81,12 @@ class ClientCall:
         self._sent = sent = self._read()
         if sent is None:
             return
+        messages: object = sent.messages
+        if not isinstance(messages, Sequence):  # what can be read once is the client's to read
+            call = CALL.get()
+            if call is not None:
+                call.fail(TypeError(f"a model's client is given its messages as {type(messages).__name__}"))
+            return
         self._told, reduction = True, reducing()
         if reduction is None:
             self._calling = self._tell(self._instrumentation, sent).calling
@@ -136,6 +143,13 @@ def tell(instrumentation: Instrumentation, sent: Sent) -> ModelCall:
     return call
 
 
+def tell_alone(instrumentation: Instrumentation, sent: Sent) -> ModelCall:
+    """A client receives this for a call of its own, whatever is prepared here."""
+    call = ModelCall(instrumentation, sent.asker)
+    call.receives(sent)
+    return call
+
+
 def client(
     reads: Callable[..., Sent | None],
     text_of: Callable[[Any], str | None] | None = None,
@@ -152,7 +166,7 @@ def client(
         reads: What the client is given, from its arguments; None where that is left out.
         text_of: The text of what it returns, for a summariser's; None of it where that is not known yet.
         carries: As for `within`.
-        told: In the place of `tell`, where no context variable says which call is prepared.
+        told: In the place of `tell`, where no context variable says which call is prepared: `tell_alone` where none is.
         prepared: The call that was prepared for it, from the `Instrumentation` and the client's arguments, where the
             client is not called inside of it; the call ends with the client's.
     """
