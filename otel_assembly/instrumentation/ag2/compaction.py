@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
+from otel_assembly.decision import DecisionReason
 from otel_assembly.instrumentation.ag2.conversation import asker_of, in_run_of, model_of, turn_of
 from otel_assembly.instrumentation.ag2.messages import package_of
 from otel_assembly.instrumentation.clients import client
 from otel_assembly.instrumentation.hooks import around_awaited
 from otel_assembly.instrumentation.known_reducers import KnownReducer
 from otel_assembly.instrumentation.model_call import ModelCall, Sent
-from otel_assembly.instrumentation.reducers import no_summary
+from otel_assembly.instrumentation.reducers import unsummed
 from otel_assembly.instrumentation.reductions import Reducer, reducing
 from otel_assembly.instrumentation.upkeep import keeps_up
 
@@ -38,17 +38,14 @@ def _history(_: Any, /, events: Sequence[Any], context: Any, store: Any = None) 
 def _call_of(
     name: str, instrumentation: Instrumentation, _: Any, /, events: Sequence[Any], context: Any, store: Any = None
 ) -> Iterator[ModelCall]:
-    compacts, turn = name == "compaction", turn_of(context)
+    """In the place of a prompt, or beside all of them, with an asker of its own."""
+    of_prompts, turn = name == "compaction", turn_of(context)
     with in_run_of(context):
-        yield ModelCall(
-            instrumentation,
-            asker_of(context, "" if compacts else name),
-            messages=events,
-            prompts=list(context.prompt) if compacts else (),
-            tools=turn.tools[1] if compacts and turn is not None else (),
-            model=model_of(context),
-            name=name,
-        )
+        asker = asker_of(context, "" if of_prompts else name)
+        call = ModelCall(instrumentation, asker, model=model_of(context), name=name)
+        call.came(events, prompts=list(context.prompt) if of_prompts else ())
+        call.knows(tools=(turn and turn.tools) or () if of_prompts else ())
+        yield call
 
 
 def _settings(strategy: Any, /, *_: Any, **__: Any) -> dict[str, Any]:
@@ -66,15 +63,10 @@ def _compacted(
 
 
 def _why(before: Sequence[Any], after: Sequence[Any], strategy: Any, /, *_: Any, **__: Any) -> dict[str, Any]:
-    """Why events left: they are lost, where what was made for them is no summary."""
     if type(strategy).__name__ == "TailWindowCompact":
         return {"reason": DecisionReason.OUTSIDE_WINDOW}
-    held, stays = set(map(id, before)), set(map(id, after))
-    gone = [event for event in before if id(event) not in stays]
-    made = [event for event in after if id(event) not in held and hasattr(event, "summary")]
-    if made and all(no_summary(event.summary, gone) for event in made):
-        return {"verdicts": [Verdict(gone, DecisionOutcome.DROPPED, DecisionReason.POLICY_ERROR)]}
-    return {}
+    lost = unsummed(before, after, lambda event: str(event.summary or "") if hasattr(event, "summary") else None)
+    return {"verdicts": lost} if lost else {}
 
 
 _COMPACTS: Final = Reducer(_history, _compacted, "compaction", config=_settings, said=_why)

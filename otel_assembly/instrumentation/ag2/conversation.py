@@ -9,29 +9,28 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.events import HaltEvent
-from otel_assembly.instrumentation.ag2.channels import begun, channel_of
-from otel_assembly.instrumentation.clients import client
-from otel_assembly.instrumentation.conversation import Asker, ByIdentity
+from otel_assembly.instrumentation.causes import CausedRun
+from otel_assembly.instrumentation.clients import client, tell_alone
+from otel_assembly.instrumentation.conversation import Asker
+from otel_assembly.instrumentation.halts import assembled, report_halt
 from otel_assembly.instrumentation.hooks import around_awaited, instead
 from otel_assembly.instrumentation.instrumented import bound, ending
+from otel_assembly.instrumentation.middlewares import handling
 from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
 from otel_assembly.instrumentation.reductions import reducing
-from otel_assembly.recorder import Whose
-from otel_assembly.telemetry.recorder import OpenTelemetryRecorder, emit_halt
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.telemetry.run import OpenRun
 
 #: AG2's names of agents that it makes for one task: as many names as tasks.
 _SUBTASK: Final = re.compile(r"(subtask)-[0-9a-f]{8}")
@@ -40,20 +39,27 @@ _SUBTASK: Final = re.compile(r"(subtask)-[0-9a-f]{8}")
 class Turn:
     """One turn of an agent, and the innermost of its middlewares.
 
-    Attributes:
+    Args:
+        instrumentation: Where it is reported.
         agent: The agent.
+        given: What AG2 runs it with, to which it adds itself.
+
+    Attributes:
         context: AG2's context of it.
         held: The history and the prompts with which AG2 has begun its last model call.
-        tools: The schemas of its tools, as AG2 and as we hold them, once they were needed.
+        tools: The schemas of its tools; None until they were needed.
+        run: The run of the agent, which begins with the agent's loop.
     """
 
-    def __init__(self, instrumentation: Instrumentation, agent: Any, context: Any) -> None:
+    def __init__(self, instrumentation: Instrumentation, agent: Any, given: dict[str, Any]) -> None:
+        given["additional_middleware"] = (*given.get("additional_middleware", ()), self)
         self.agent = agent
-        self.context = context
+        self.context = given["context"]
         self.held: tuple[list[Any], list[str]] | None = None
-        self.tools: tuple[Any, tuple[dict[str, Any], ...]] = (None, ())
+        self.tools: tuple[dict[str, Any], ...] | None = None
+        self.run = CausedRun(instrumentation, partial(asker_of, self.context))
         self._instrumentation = instrumentation
-        self._run: OpenRun | None = None
+        self._offered: Any = None
 
     def __call__(self, event: Any, context: Any) -> Turn:
         """AG2 makes a turn's middlewares."""
@@ -61,10 +67,7 @@ class Turn:
 
     async def on_turn(self, call_next: Any, event: Any, context: Any) -> Any:
         """The agent's loop."""
-        with self._instrumentation.contained():
-            if self._run is None and self._instrumentation.listening():
-                self._run = begun(self._instrumentation, asker_of(self.context))
-        with self.current():
+        with self.run.current():
             return await call_next(event, context)
 
     async def on_llm_call(self, call_next: Any, events: Any, context: Any) -> Any:
@@ -80,27 +83,20 @@ class Turn:
 
     on_human_input = on_tool_execution
 
-    def current(self) -> AbstractContextManager[None]:
-        """What runs in this block belongs to the run."""
-        return nullcontext() if self._run is None else self._run.current()
-
     async def drive(self, turn: Callable[[], Awaitable[Any]]) -> Any:
         """The whole turn; an agent that is asked while another's model call is prepared makes calls of its own."""
-        with ending(self._end), bound(TURN, self), bound(CALL, None):
+        with ending(self.run.end), bound(TURN, self), bound(CALL, None):
             return await turn()
 
-    def _end(self, error: BaseException | None) -> None:
-        if self._run is not None:
-            self._run.end(error)
+    def offers(self, schemas: Any) -> tuple[dict[str, Any], ...]:
+        """What its model is offered, worked out once: the list is the same one in all of its calls."""
+        if self.tools is None or self._offered is not schemas:
+            self._offered, self.tools = schemas, tools_of(schemas)
+        return self.tools
 
 
-def _sent(events: Any, context: Any) -> Sent | None:
-    if isinstance(events, list | tuple):
-        return Sent(events, list(context.prompt), model=model_of(context), asker=asker_of(context))
-    call = CALL.get()
-    if call is not None:
-        call.fail(TypeError(f"a model's client is given its events as {type(events).__name__}"))
-    return None
+def _sent(events: Any, context: Any) -> Sent:
+    return Sent(events, list(context.prompt), model=model_of(context), asker=asker_of(context))
 
 
 def _said(response: Any) -> str:
@@ -110,39 +106,25 @@ def _said(response: Any) -> str:
 _CLIENT: Final = client(_sent, _said)
 
 
-def _asked(model: Any, /, messages: Any, context: Any, *, tools: Any = (), **_: Any) -> Sent | None:
-    if not isinstance(messages, list | tuple):
-        return None
+def _asked(model: Any, /, messages: Any, context: Any, *, tools: Any = (), **_: Any) -> Sent:
     name = model_of(context) if reducing() is None else type(model).__name__
-    tools = _tools_of(tools) if isinstance(tools, list | tuple) else ()
-    return Sent(messages, list(context.prompt), tools, name, asker=asker_of(context, "client"))
-
-
-def _alone(instrumentation: Instrumentation, sent: Sent) -> ModelCall:
-    call = ModelCall(instrumentation, sent.asker)
-    call.receives(sent)
-    return call
+    offered = tools_of(tools) if isinstance(tools, list | tuple) else ()
+    return Sent(messages, list(context.prompt), offered, name, asker=asker_of(context, "client"))
 
 
 def asked(original: Callable[..., Any], _: type, instrumentation: Instrumentation) -> Callable[..., Any]:
     """Around a model's client, for whoever calls it outside of a turn's own calls: a policy, a live agent."""
-    return client(_asked, _said, told=_alone)(original, instrumentation)
-
-
-def _innermost(turn: Turn, given: dict[str, Any]) -> dict[str, Any]:
-    return given | {"additional_middleware": (*given.get("additional_middleware", ()), turn)}
+    return client(_asked, _said, told=tell_alone)(original, instrumentation)
 
 
 @instead
-def turn_scope(instrumentation: Instrumentation, original: Any, agent: Any, event: Any, **given: Any) -> Any:
-    """In the place of `Agent._turn_scope`, which hands out what drives a turn; every run goes through it."""
-    turn = Turn(instrumentation, agent, given["context"])
-    return _followed(original(agent, event, **_innermost(turn, given)), turn)
-
-
 @asynccontextmanager
-async def _followed(scope: Any, turn: Turn) -> AsyncGenerator[Callable[[], Awaitable[Any]], None]:
-    async with scope as drive:
+async def turn_scope(
+    instrumentation: Instrumentation, original: Any, agent: Any, event: Any, **given: Any
+) -> AsyncGenerator[Callable[[], Awaitable[Any]], None]:
+    """In the place of `Agent._turn_scope`, which hands out what drives a turn; every run goes through it."""
+    turn = Turn(instrumentation, agent, given)
+    async with original(agent, event, **given) as drive:
         yield partial(turn.drive, drive)
 
 
@@ -151,8 +133,8 @@ async def execute(instrumentation: Instrumentation, original: Any, agent: Any, e
     """In the place of `Agent._execute` of the versions in which every run goes through that."""
     if hasattr(type(agent), "_turn_scope"):
         return await original(agent, event, **given)
-    turn = Turn(instrumentation, agent, given["context"])
-    return await turn.drive(partial(original, agent, event, **_innermost(turn, given)))
+    turn = Turn(instrumentation, agent, given)
+    return await turn.drive(partial(original, agent, event, **given))
 
 
 TURN: Final[ContextVar[Turn | None]] = ContextVar("otel_assembly_ag2_turn", default=None)
@@ -167,7 +149,7 @@ def turn_of(context: Any) -> Turn | None:
 def in_run_of(context: Any) -> AbstractContextManager[None]:
     """What runs in this block belongs to the run that this context is made for, if one goes on."""
     turn = turn_of(context)
-    return nullcontext() if turn is None else turn.current()
+    return nullcontext() if turn is None else turn.run.inside()
 
 
 def agent_of(context: Any) -> Any:
@@ -178,12 +160,16 @@ def agent_of(context: Any) -> Any:
 
 def asker_of(context: Any, stage: str = "") -> Asker:
     """Who asks, in which conversation: two agents on one stream are two, and so is what is no prompt of an agent's."""
-    agent, history = agent_of(context), context.stream.history
+    agent, history, known = agent_of(context), context.stream.history, context.dependencies
     name = None if agent is None else _SUBTASK.sub(r"\1", str(agent.name))
-    # A network makes a stream anew for every turn of a channel; a history in memory takes its ledger with it.
-    channel, stream = channel_of(context, agent), getattr(context.stream, "id", None)
-    conversation = channel or (history if type(history.storage).__name__ == "MemoryStorage" else str(stream))
-    return Asker(conversation, f"{name}\0{stage}", name, channel or (None if stream is None else str(stream)))
+    # A network makes a stream anew for every turn of a channel, in which an agent that is asked has a stream of its
+    # own; a history in memory takes its ledger with it.
+    ours = getattr(known.get("ag2.network.agent_client"), "agent", None) is agent
+    channel = known.get("ag2.network.channel") if ours else None
+    stream = getattr(context.stream, "id", None) if channel is None else channel.channel_id
+    own = None if stream is None else str(stream)
+    in_memory = channel is None and type(history.storage).__name__ == "MemoryStorage"
+    return Asker(history if in_memory else str(stream), f"{name}\0{stage}", name, own)
 
 
 def model_of(context: Any) -> str | None:
@@ -195,22 +181,8 @@ def model_of(context: Any) -> str | None:
     return None
 
 
-def tools_of(call_next: Any) -> tuple[dict[str, Any], ...]:
-    """The functions that the model is offered, from the call at the end of the chain of middlewares."""
-    while isinstance(call_next, partial) and "tools" not in call_next.keywords:
-        call_next = call_next.args[0] if call_next.args else None
-    if not isinstance(call_next, partial):
-        return ()
-    schemas, turn = call_next.keywords["tools"], TURN.get()
-    if turn is not None and turn.tools[0] is schemas:  # the list is the same one in all calls of a turn
-        return turn.tools[1]
-    tools = _tools_of(schemas)
-    if turn is not None:
-        turn.tools = schemas, tools
-    return tools
-
-
-def _tools_of(schemas: Iterable[Any]) -> tuple[dict[str, Any], ...]:
+def tools_of(schemas: Iterable[Any]) -> tuple[dict[str, Any], ...]:
+    """The functions among these schemas of tools."""
     return tuple(tool for schema in schemas if (tool := tool_of(schema)) is not None)
 
 
@@ -229,28 +201,25 @@ def tool_of(schema: Any) -> dict[str, Any] | None:
 def preparing(
     instrumentation: Instrumentation, call_next: Any, events: Any, context: Any
 ) -> Iterator[ModelCall | None]:
-    """A middleware of a model call runs in this block, and what it stands around: the call that it prepares is bound.
+    """A middleware of a model call runs in this block; a call begins with what AG2 has read of the history for it."""
 
-    Where none is prepared yet, one begins, with what AG2 has read of the history for it; not in what a reducer runs.
-    """
-    call, turn = CALL.get(), turn_of(context)
-    with instrumentation.contained():
-        if call is None and reducing() is None:
-            held, prompts = turn.held if turn is not None and turn.held is not None else (events, list(context.prompt))
-            tools, model, asker = tools_of(call_next), model_of(context), asker_of(context)
-            call = ModelCall(instrumentation, asker, messages=held, prompts=prompts, tools=tools, model=model)
-    if call is None or reducing() is not None:
-        yield None
-        return
-    with call.onwards(), call.current():
-        with instrumentation.contained():
-            call.arrives(events, prompts=context.prompt)
+    def begin() -> ModelCall:
+        turn, end = turn_of(context), call_next
+        while isinstance(end, partial) and "tools" not in end.keywords:  # a chain of middlewares, and the client
+            end = end.args[0] if end.args else None
+        schemas = end.keywords["tools"] if isinstance(end, partial) else ()
+        tools = tools_of(schemas) if turn is None else turn.offers(schemas)
+        held, prompts = (turn and turn.held) or (events, list(context.prompt))
+        model = model_of(context)
+        return ModelCall(instrumentation, asker_of(context), messages=held, prompts=prompts, tools=tools, model=model)
+
+    with handling(instrumentation, begin, events, prompts=context.prompt) as call:
         try:
             yield call
         finally:
-            with instrumentation.contained():
-                history = context.stream.history
-                _LAST.put(history, call.trail or _LAST.get(history))
+            if call is not None:
+                with instrumentation.contained():
+                    assembled(context.stream.history, call)
 
 
 @around_awaited
@@ -261,25 +230,9 @@ def history_read(instrumentation: Instrumentation, history: Any) -> Observation:
         turn.held = list(events), list(turn.context.prompt)
 
 
-#: The halts that were reported; one that is passed on to another stream is not reported again.
-_REPORTED: Final[ByIdentity[bool]] = ByIdentity()
-#: What is remembered of the last assembly of a history of AG2's.
-_LAST: Final[ByIdentity[object]] = ByIdentity()
-
-
-def already_reported(halt: Any) -> bool:
-    """Whether this halt has been reported; from now on it has."""
-    reported = _REPORTED.get(halt) is not None
-    _REPORTED.put(halt, True)
-    return reported
-
-
 @around_awaited
 def sent(instrumentation: Instrumentation, stream: Any, event: Any, context: Any) -> Observation:
     """Around `MemoryStream.send`, through which every event of a stream goes: the halts are reported."""
-    if any(base.__name__ == "HaltEvent" for base in type(event).__mro__) and not already_reported(event):
-        recorder, whose = instrumentation.recorder, Whose(framework=instrumentation.framework)
-        told_by = recorder if isinstance(recorder, OpenTelemetryRecorder) else None
-        halt = HaltEvent(reason=str(event.reason), source=str(event.source))
-        emit_halt(halt, _LAST.get(stream.history), None, whose, recorder=told_by)
+    if any(base.__name__ == "HaltEvent" for base in type(event).__mro__):
+        report_halt(instrumentation, stream.history, event)
     yield

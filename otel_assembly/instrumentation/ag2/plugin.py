@@ -13,13 +13,13 @@ from otel_assembly.errors import HaltedError
 from otel_assembly.events import HaltEvent
 from otel_assembly.instrumentation.ag2.conversation import (
     agent_of,
-    already_reported,
     asker_of,
     model_of,
     tool_of,
     turn_of,
 )
 from otel_assembly.instrumentation.ag2.messages import package_of, register
+from otel_assembly.instrumentation.halts import already_reported
 from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, PluginStream
 from otel_assembly.knowledge import KnowledgeStore
 from otel_assembly.runtime.stream import MAX_NESTED_SENDS
@@ -210,8 +210,8 @@ def _dependencies(context: Any) -> dict[Any, Any]:
 async def _tools(context: Any) -> tuple[dict[str, Any], ...]:
     """The functions that the model is offered, as far as they can be known."""
     turn = turn_of(context)
-    if turn is not None and turn.tools[0] is not None:
-        return turn.tools[1]
+    if turn is not None and turn.tools is not None:
+        return turn.tools
     found: list[dict[str, Any]] = []
     for tool in getattr(agent_of(context), "tools", ()):
         found += [made for schema in await tool.schemas(context) if (made := tool_of(schema)) is not None]

@@ -6,46 +6,31 @@ own policies it is known why they drop what they drop; of anybody else's only wh
 
 from __future__ import annotations
 
-from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.conversation import alert_facts
 from otel_assembly.decision import DecisionReason
 from otel_assembly.instrumentation.ag2.conversation import preparing
-from otel_assembly.instrumentation.conversation import ByIdentity
-from otel_assembly.instrumentation.hooks import around_awaited, instead
-from otel_assembly.instrumentation.instrumented import argument, bound
-from otel_assembly.instrumentation.known_reducers import KnownReducer
+from otel_assembly.instrumentation.hooks import around_awaited
+from otel_assembly.instrumentation.known_reducers import KnownReducer, MadeWith, behind, known_of
+from otel_assembly.instrumentation.middlewares import reduces_and_hands_on
 from otel_assembly.instrumentation.model_call import CALL
-from otel_assembly.instrumentation.reductions import Reduction, reducing
+from otel_assembly.instrumentation.reductions import Reduction, plugged_in, reducing
 from otel_assembly.messages.describe import EventKind, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from otel_assembly.conversation import AlertFacts
-    from otel_assembly.instrumentation.hooks import Observation, Wrap
+    from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.model_call import ModelCall
 
 #: What AG2 takes for the characters of a token where its policy is not told otherwise.
 CHARACTERS_PER_TOKEN: Final = 4
 
 #: The limits that token budgets were given, of which they themselves keep only a number of characters.
-_LIMITS: Final[ByIdentity[int]] = ByIdentity()
-
-
-def limited(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around `TokenBudgetPolicy.__init__`: a provider may be configured later, before the policy is applied."""
-
-    @wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if instrumentation.open:
-            with instrumentation.contained():
-                _LIMITS.put(self, int(argument(args, kwargs, 0, "max_tokens")))
-
-    return init
+_LIMITS: Final = MadeWith(0, "max_tokens")
+limited: Final = _LIMITS.wrap
 
 
 def _new_alerts(policy: Any, delivered: frozenset[Any], given: Sequence[Any]) -> list[AlertFacts]:
@@ -56,11 +41,6 @@ def _new_alerts(policy: Any, delivered: frozenset[Any], given: Sequence[Any]) ->
             alerts.setdefault((event.source, str(event.severity), event.message), alert_facts(event))
     new = set(policy._delivered_keys) - delivered  # noqa: SLF001  # as above
     return [alert for key, alert in alerts.items() if key in new]
-
-
-def _behind(cut: Callable[[Any, Sequence[Any]], int]) -> Callable[[Any, Sequence[Any], Sequence[Any]], Sequence[Any]]:
-    """What stays behind a cut; where nothing was cut, what came out."""
-    return lambda policy, given, after: given[max(0, cut(policy, given)) :] if len(after) < len(given) else after
 
 
 def _over_budget(policy: Any, given: Sequence[Any]) -> int:
@@ -75,15 +55,15 @@ def _over_budget(policy: Any, given: Sequence[Any]) -> int:
 
 
 def _outside_window(policy: Any, given: Sequence[Any]) -> int:
-    return len(given) - _max_of(policy)
+    return len(given) - _max_events(policy)
 
 
 def _beyond_the_newest(limiter: Any, given: Sequence[Any]) -> int:
     """The limiter keeps a request that begins the history, beside the newest events."""
-    return len(given) - _max_of(limiter) + (describe(given[0]).kind is EventKind.REQUEST)
+    return len(given) - _max_events(limiter) + (describe(given[0]).kind is EventKind.REQUEST)
 
 
-def _max_of(policy: Any, *_: Any) -> int:
+def _max_events(policy: Any, *_: Any) -> int:
     limit = getattr(policy, "_max_events", None)
     return int(policy._max if limit is None else limit)  # noqa: SLF001  # as above
 
@@ -107,26 +87,18 @@ _BUILT_IN: Final[Mapping[str, KnownReducer]] = {
     "SlidingWindowPolicy": KnownReducer(
         reason=_OUTSIDE,
         settings={"max_events": "_max"} | _TRANSPARENT,
-        stays=_behind(_outside_window),
-        limit=_max_of,
+        stays=behind(_outside_window),
+        limit=_max_events,
         unit="items",
     ),
     "TokenBudgetPolicy": KnownReducer(
-        reason=_OVER, settings=_TRANSPARENT, stays=_behind(_over_budget), limit=_max_tokens
+        reason=_OVER,
+        settings={"max_tokens": _max_tokens, **_TRANSPARENT},
+        stays=behind(_over_budget),
+        limit=_max_tokens,
     ),
     "WorkingMemoryPolicy": _INJECTION,
 }
-
-
-def _known(policy: Any) -> KnownReducer:
-    """What is known of a policy: of those derived from AG2's what is known of AG2's own."""
-    of_ag2 = (base for base in type(policy).__mro__ if base.__module__.startswith(("ag2.", "autogen.beta.")))
-    return next((_BUILT_IN[base.__name__] for base in of_ag2 if base.__name__ in _BUILT_IN), _OTHERS)
-
-
-def _config(known: KnownReducer, policy: Any) -> dict[str, Any]:
-    in_tokens = known.limit is not None and known.unit == "tokens"
-    return known.config(policy) | ({"max_tokens": _max_tokens(policy)} if in_tokens else {})
 
 
 def _name_of(policy: Any) -> str:
@@ -153,72 +125,35 @@ def applied(instrumentation: Instrumentation, policy: Any, /, prompts: Any, even
     if call is None or reducing() is not None:
         return
     if getattr(policy, "otel_assembly_plugin", False):
-        yield from _plugged_in(instrumentation, call)
+        with plugged_in(instrumentation, call):
+            prompts, events = yield
+        call.by_plugin(events, prompts=prompts)
         return
     call.arrives(events, prompts=prompts)
-    name, known = _name_of(policy), _known(policy)
-    reduction = Reduction(instrumentation, name, events, kind=known.kind, config=_config(known, policy))
+    name, known = _name_of(policy), known_of(type(policy), _BUILT_IN, ("ag2.", "autogen.beta.")) or _OTHERS
+    reduction = Reduction(instrumentation, name, events, kind=known.kind, config=known.config(policy))
     reduction.open()
     delivered = frozenset(policy._delivered_keys if known is _ALERTS else ())  # noqa: SLF001  # as above
-    try:
-        with reduction.running():
-            prompts, events = _returned(policy, (yield))
+    with reduction.followed():
+        prompts, events = yield
+        if not isinstance(events, list | tuple):
+            raise TypeError(f"{name} returned its events as {type(events).__name__}: they cannot be looked at")
         alerts = _new_alerts(policy, delivered, reduction.before) if known is _ALERTS else ()
         known.done(reduction, policy, events, prompts=prompts, alerts=alerts)
-    except BaseException as error:
-        reduction.failed(error)
-        raise
-
-
-def _plugged_in(instrumentation: Instrumentation, call: ModelCall) -> Observation:
-    """A plug-in of ours makes an assembly itself, of which a model that it asks is a part."""
-    call.end()
-    with bound(CALL, None):
-        plugged_in = Reduction(instrumentation, "", ())
-        with plugged_in.running():
-            prompts, events = yield
-    plugged_in.over = True
-    call.by_plugin(events, prompts=prompts)
-
-
-def _returned(policy: Any, result: Any) -> tuple[Any, Any]:
-    prompts, events = result
-    if not isinstance(events, list | tuple):
-        raise TypeError(f"{_name_of(policy)} returned its events as {type(events).__name__}: they cannot be looked at")
-    return prompts, events
-
-
-def _limiter(known: KnownReducer) -> Wrap:
-    @instead
-    async def on_llm_call(
-        instrumentation: Instrumentation, original: Any, limiter: Any, /, call_next: Any, events: Any, context: Any
-    ) -> Any:
-        with preparing(instrumentation, call_next, events, context) as call:
-            reduction = None
-            if call is not None:
-                with instrumentation.contained():
-                    reduction = Reduction(instrumentation, known.policy, events, config=_config(known, limiter))
-
-            async def limited(kept: Any, context: Any) -> Any:
-                if reduction is not None:
-                    with instrumentation.contained():
-                        known.done(reduction, limiter, kept)
-                return await call_next(kept, context)
-
-            return await original(limiter, limited, events, context)
-
-    return on_llm_call
 
 
 #: In the place of what `HistoryLimiter` and `TokenLimiter` do.
-history_limiter = _limiter(
+history_limiter = reduces_and_hands_on(
     KnownReducer(
         "history_limiter",
         reason=_OUTSIDE,
         settings={"max_events": "_max_events"},
-        stays=_behind(_beyond_the_newest),
-        limit=_max_of,
+        stays=behind(_beyond_the_newest),
+        limit=_max_events,
         unit="items",
-    )
+    ),
+    preparing,
 )
-token_limiter = _limiter(KnownReducer("token_limiter", reason=_OVER, limit=_max_tokens))
+token_limiter = reduces_and_hands_on(
+    KnownReducer("token_limiter", reason=_OVER, settings={"max_tokens": _max_tokens}, limit=_max_tokens), preparing
+)
