@@ -6,23 +6,25 @@ that it causes is a trace of its own, with a link to the run after which it was 
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 
 from otel_assembly._internal.registry import Registry
+from otel_assembly.instrumentation.hooks import around_awaited
 from otel_assembly.instrumentation.instrumented import bound
 from otel_assembly.instrumentation.late_runs import LateRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from opentelemetry.trace import Span, SpanContext
 
     from otel_assembly.instrumentation.conversation import Asker
+    from otel_assembly.instrumentation.hooks import Observation, Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.telemetry.run import OpenRun
 
@@ -51,22 +53,29 @@ _HANDLED: Final[ContextVar[_Handled | None]] = ContextVar("otel_assembly_handled
 
 
 class Causes:
-    """Who has sent which message, by an id that is one in the process."""
+    """Who has sent which message: the hooks of what sends one, and of what handles it.
 
-    def __init__(self) -> None:
+    Args:
+        id_of: The id of the message, which is one in the process, from the arguments of either.
+    """
+
+    def __init__(self, id_of: Callable[..., Any]) -> None:
+        self._id_of = id_of
         self._of: Registry[str, tuple[Span | None, SpanContext | None]] = Registry(_MESSAGES, anew_in_child=True)
+        #: Of a coroutine function that sends a message, as its sender runs.
+        self.sends: Wrap = around_awaited(self._sending)
+        #: Of one that handles a message: runs that begin in it are caused by that.
+        self.handles: Wrap = around_awaited(self._handling)
 
-    def sent(self, message_id: str) -> None:
-        """A message is sent here."""
+    def _sending(self, _: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
         here, handled = trace.get_current_span().get_span_context(), _HANDLED.get()
         parent = trace.NonRecordingSpan(here) if here.is_valid else None
         after = handled.run if handled is not None else None
-        self._of.of(message_id, lambda: (parent, after))
+        self._of.of(str(self._id_of(*args, **kwargs)), lambda: (parent, after))
+        yield
 
-    @contextmanager
-    def handling(self, message_id: str) -> Iterator[None]:
-        """A message is handled in this block: runs that begin in it are caused by it."""
-        handled = _Handled(*(self._of.get(message_id) or ()))
+    def _handling(self, _: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
+        handled = _Handled(*(self._of.get(str(self._id_of(*args, **kwargs))) or ()))
         with bound(_HANDLED, handled), nullcontext() if handled.parent is None else trace.use_span(handled.parent):
             yield
 

@@ -84,7 +84,7 @@ class ClientCall:
         messages: object = sent.messages
         if not isinstance(messages, Sequence):  # what can be read once is the client's to read
             call = CALL.get()
-            if call is not None:
+            if call is not None and reducing() is None and self._tell is not tell_alone:
                 call.fail(TypeError(f"a model's client is given its messages as {type(messages).__name__}"))
             return
         self._told, reduction = True, reducing()
@@ -148,6 +148,20 @@ def tell_alone(instrumentation: Instrumentation, sent: Sent) -> ModelCall:
     call = ModelCall(instrumentation, sent.asker)
     call.receives(sent)
     return call
+
+
+def summarises(reads: Callable[..., Sent], text_of: Callable[[Any], str | None] | None = None) -> Wrap:
+    """The hook of a reducer's own function that has a model summarise: a part of its step, and otherwise no call.
+
+    Args:
+        reads: As for `client`.
+        text_of: Likewise.
+    """
+
+    def read(*args: Any, **kwargs: Any) -> Sent | None:
+        return None if reducing() is None else reads(*args, **kwargs)
+
+    return client(read, text_of)
 
 
 def client(

@@ -122,6 +122,21 @@ def in_module(
     ]
 
 
+def in_package(package: str, *rows: tuple[Any, ...], versions: str = "") -> list[Hook]:
+    """The hooks of several modules of one package.
+
+    Args:
+        package: Its whole name.
+        rows: Those of `in_module`, behind the module's name in the package.
+        versions: The versions of all that have none of their own.
+    """
+    return [
+        hook
+        for module, target, *row in rows
+        for hook in in_module(f"{package}.{module}", (target, *row), versions=versions)
+    ]
+
+
 def installed(requirements: Iterable[str]) -> tuple[str, str] | None:
     """The first of these distributions that is installed, whatever its version, and its version."""
     for text in requirements:

@@ -13,7 +13,7 @@ from otel_assembly.instrumentation.reducers import orphaned
 from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.reductions import Reduction
@@ -56,15 +56,25 @@ def behind(cut: Callable[[Any, Sequence[Any]], int]) -> Callable[[Any, Sequence[
     return lambda reducer, given, after: given[max(0, cut(reducer, given)) :] if len(after) < len(given) else after
 
 
-def known_of(met: type, known: Mapping[str, KnownReducer], packages: tuple[str, ...]) -> KnownReducer | None:
+def newest(attribute: str) -> Callable[[Any, Sequence[Any], Sequence[Any]], Sequence[Any]]:
+    """What a reducer keeps that holds in this attribute how many of the newest messages stay."""
+    return behind(lambda reducer, given: len(given) - int(getattr(reducer, attribute)))
+
+
+def _said_by(setting: Callable[..., Any] | str, reducer: Any, *read: Any) -> Any:
+    return setting(reducer, *read) if callable(setting) else getattr(reducer, setting, None)
+
+
+def known_of(met: type, known: Mapping[str, KnownReducer], packages: Iterable[str]) -> KnownReducer | None:
     """What is known of a class of reducers: of one that derives from a framework's, what is known of that.
 
     Args:
         met: The class.
         known: The framework's own reducers, by the names of their classes.
-        packages: What the names of the framework's modules begin with.
+        packages: The framework's packages.
     """
-    own = (base.__name__ for base in met.__mro__ if base.__module__.startswith(packages))
+    inside = tuple(f"{package}." for package in packages)
+    own = (base.__name__ for base in met.__mro__ if base.__module__.startswith(inside))
     return next((known[name] for name in own if name in known), None)
 
 
@@ -80,7 +90,8 @@ class KnownReducer:
         reason: Why messages leave that its own rule does not keep.
         settings: The settings that are reported: the attribute that holds each, or what says it of the reducer.
         stays: What its own rule keeps; what of that does not come out had lost its other half.
-        limit: Its limit: a budget where that is in tokens. Where nothing comes out, or more items do, it did not hold.
+        limit: Its limit, or the attribute that holds it: a budget where that is in tokens. Where nothing comes out, or
+            more items do, it did not hold.
         unit: What the limit is in.
         reported: How many messages it says itself that it left out.
     """
@@ -90,22 +101,19 @@ class KnownReducer:
     reason: DecisionReason = DecisionReason.POLICY
     settings: Mapping[str, str | Callable[[Any], Any]] = field(default_factory=dict)
     stays: Callable[[Any, Sequence[Any], Sequence[Any]], Sequence[Any]] | None = None
-    limit: Callable[[Any, Sequence[Any], Sequence[Any]], int | None] | None = None
+    limit: Callable[[Any, Sequence[Any], Sequence[Any]], int | None] | str | None = None
     unit: str = "tokens"
     reported: Callable[[Any, Sequence[Any], Sequence[Any]], int | None] | None = None
 
-    def config(self, reducer: Any) -> dict[str, Any]:
+    def config(self, reducer: Any, *_: Any, **__: Any) -> dict[str, Any]:
         """Its settings, as far as they can be read."""
-        held = {
-            name: setting(reducer) if callable(setting) else getattr(reducer, setting, None)
-            for name, setting in self.settings.items()
-        }
+        held = {name: _said_by(setting, reducer) for name, setting in self.settings.items()}
         return {name: value for name, value in held.items() if value is not None}
 
     def done(self, reduction: Reduction, reducer: Any, after: Sequence[Any], **said: Any) -> None:
         """Say of one run of it what came out, and why."""
         read = reducer, reduction.before, after
-        limit = None if self.limit is None else self.limit(*read)
+        limit = None if self.limit is None else _said_by(self.limit, *read)
         verdicts = () if self.stays is None else orphaned(self.stays(*read), after)
         if limit is not None and self.unit == "items" and len(after) > max(0, limit):
             self._overflow(reduction, limit, len(after), OverflowCause.FRAMEWORK)

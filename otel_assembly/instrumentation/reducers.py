@@ -37,6 +37,12 @@ def orphaned(stays: Sequence[Any], events: Sequence[Any]) -> list[Verdict]:
     return [Verdict(gone, DecisionOutcome.DROPPED, reason) for reason, gone in lost.items() if gone]
 
 
+def name_of(reducer: Any) -> str:
+    """The name that a reducer gives itself, else its class's."""
+    name = getattr(reducer, "name", None)
+    return name if isinstance(name, str) and name else type(reducer).__name__
+
+
 def no_summary(answer: Any, read: Iterable[Any]) -> CompactionOutcome | None:
     """Why a summariser's answer is no summary of the messages that it has read; None where it is one."""
     text = answer if isinstance(answer, str) else ""

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_assembly.instrumentation.causes import reported_in_run
-from otel_assembly.instrumentation.hooks import around_either
+from otel_assembly.instrumentation.hooks import around_awaited
 from otel_assembly.instrumentation.instrumented import bound, ending
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _VIEWING: Final[ContextVar[bool]] = ContextVar("otel_assembly_viewing", default=
 
 
 def view(reads: Callable[..., View]) -> Wrap:
-    """The hook of a function that works out what an agent is shown, awaited or not, and returns the messages.
+    """The hook of a coroutine function that works out what an agent is shown, and returns the messages.
 
     Args:
         reads: What is known of it, from the function's arguments.
@@ -77,7 +77,7 @@ def view(reads: Callable[..., View]) -> Wrap:
         with ending(over), bound(_VIEWING, True):
             messages = yield
 
-    return around_either(viewed)
+    return around_awaited(viewed)
 
 
 def _unseen(_: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
@@ -85,5 +85,5 @@ def _unseen(_: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
         yield
 
 
-#: The hook of a function that asks a view for what is no part of a history.
-unseen: Final = around_either(_unseen)
+#: The hook of a coroutine function that asks a view for what is no part of a history.
+unseen: Final = around_awaited(_unseen)

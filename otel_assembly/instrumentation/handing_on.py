@@ -6,6 +6,7 @@ import inspect
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from otel_assembly.instrumentation.halts import assembled
 from otel_assembly.instrumentation.hooks import instead
 from otel_assembly.instrumentation.model_call import CALL
 from otel_assembly.instrumentation.reductions import Reduction, reducing
@@ -27,6 +28,7 @@ def handling(
     messages: Sequence[Any],
     *,
     prompts: Sequence[str] | None = None,
+    conversation: Any = None,
 ) -> Iterator[ModelCall | None]:
     """A middleware of a model call runs in this block, and what it stands around: the call that it prepares is bound.
 
@@ -37,6 +39,7 @@ def handling(
         begin: Begins a call, where none is prepared yet.
         messages: What the middleware is handed.
         prompts: The system prompts with them.
+        conversation: What a halt that comes after it may halt, as `report_halt` is told.
     """
     call = None
     if reducing() is None:
@@ -48,7 +51,11 @@ def handling(
     with call.onwards(), call.current():
         with instrumentation.contained():
             call.arrives(messages, prompts=prompts)
-        yield call
+        try:
+            yield call
+        finally:
+            with instrumentation.contained():
+                assembled(conversation, call)
 
 
 def reduces_and_hands_on(known: KnownReducer, handled: Callable[..., AbstractContextManager[ModelCall | None]]) -> Wrap:
