@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.causes import Causes
-from otel_assembly.instrumentation.hooks import around, around_awaited
+from otel_assembly.instrumentation.hooks import around
 from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.views import View, unseen, view
 
@@ -13,21 +13,11 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
-_ENVELOPES: Final = Causes()
-
-
-@around_awaited
-def dispatched(instrumentation: Instrumentation, hub: Any, envelope: Any, /, *args: Any, **kwargs: Any) -> Observation:
-    """Around the hub's handing out of an envelope, where that has its id, as its sender runs."""
-    _ENVELOPES.sent(str(envelope.envelope_id))
-    yield
-
-
-@around_awaited
-def received(instrumentation: Instrumentation, client: Any, envelope: Any, /) -> Observation:
-    """Around an agent's receiving of an envelope, in a task of the network's own."""
-    with _ENVELOPES.handling(str(envelope.envelope_id)):
-        yield
+_ENVELOPES: Final = Causes(lambda _, envelope, /, *args, **kwargs: envelope.envelope_id)
+#: Around the hub's handing out of an envelope, where that has its id, as its sender runs.
+dispatched: Final = _ENVELOPES.sends
+#: Around an agent's receiving of an envelope, in a task of the network's own.
+received: Final = _ENVELOPES.handles
 
 
 def _viewed(policy: Any, /, *args: Any, participant_id: Any, channel: Any, name_for: Any = None, **rest: Any) -> View:

@@ -7,9 +7,8 @@ ends with the turn, whose compaction and aggregation come after the agent's loop
 
 from __future__ import annotations
 
-import json
 import re
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict
 from functools import partial
@@ -18,15 +17,16 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.instrumentation.causes import CausedRun
 from otel_assembly.instrumentation.clients import client, tell_alone
 from otel_assembly.instrumentation.conversation import Asker
-from otel_assembly.instrumentation.halts import assembled, report_halt
+from otel_assembly.instrumentation.halts import report_halt
+from otel_assembly.instrumentation.handing_on import handling
 from otel_assembly.instrumentation.hooks import around_awaited, instead
 from otel_assembly.instrumentation.instrumented import bound, ending
-from otel_assembly.instrumentation.middlewares import handling
 from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
+from otel_assembly.instrumentation.offered import Offered, offered
 from otel_assembly.instrumentation.reductions import reducing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+    from collections.abc import AsyncGenerator, Awaitable, Callable
     from contextlib import AbstractContextManager
 
     from otel_assembly.instrumentation.hooks import Observation
@@ -39,27 +39,22 @@ _SUBTASK: Final = re.compile(r"(subtask)-[0-9a-f]{8}")
 class Turn:
     """One turn of an agent, and the innermost of its middlewares.
 
-    Args:
-        instrumentation: Where it is reported.
-        agent: The agent.
-        given: What AG2 runs it with, to which it adds itself.
-
     Attributes:
+        agent: The agent.
         context: AG2's context of it.
         held: The history and the prompts with which AG2 has begun its last model call.
-        tools: The schemas of its tools; None until they were needed.
+        tools: What its models are offered.
         run: The run of the agent, which begins with the agent's loop.
     """
 
     def __init__(self, instrumentation: Instrumentation, agent: Any, given: dict[str, Any]) -> None:
-        given["additional_middleware"] = (*given.get("additional_middleware", ()), self)
+        given["additional_middleware"] = (*given.get("additional_middleware", ()), self)  # with what AG2 runs it
         self.agent = agent
         self.context = given["context"]
         self.held: tuple[list[Any], list[str]] | None = None
-        self.tools: tuple[dict[str, Any], ...] | None = None
+        self.tools = Offered(function_of)
         self.run = CausedRun(instrumentation, partial(asker_of, self.context))
         self._instrumentation = instrumentation
-        self._offered: Any = None
 
     def __call__(self, event: Any, context: Any) -> Turn:
         """AG2 makes a turn's middlewares."""
@@ -88,12 +83,6 @@ class Turn:
         with ending(self.run.end), bound(TURN, self), bound(CALL, None):
             return await turn()
 
-    def offers(self, schemas: Any) -> tuple[dict[str, Any], ...]:
-        """What its model is offered, worked out once: the list is the same one in all of its calls."""
-        if self.tools is None or self._offered is not schemas:
-            self._offered, self.tools = schemas, tools_of(schemas)
-        return self.tools
-
 
 def _sent(events: Any, context: Any) -> Sent:
     return Sent(events, list(context.prompt), model=model_of(context), asker=asker_of(context))
@@ -108,13 +97,12 @@ _CLIENT: Final = client(_sent, _said)
 
 def _asked(model: Any, /, messages: Any, context: Any, *, tools: Any = (), **_: Any) -> Sent:
     name = model_of(context) if reducing() is None else type(model).__name__
-    offered = tools_of(tools) if isinstance(tools, list | tuple) else ()
-    return Sent(messages, list(context.prompt), offered, name, asker=asker_of(context, "client"))
+    schemas = offered(tools, function_of)
+    return Sent(messages, list(context.prompt), schemas, name, asker=asker_of(context, "client"))
 
 
-def asked(original: Callable[..., Any], _: type, instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Around a model's client, for whoever calls it outside of a turn's own calls: a policy, a live agent."""
-    return client(_asked, _said, told=tell_alone)(original, instrumentation)
+#: Around a model's client, for whoever calls it outside of a turn's own calls: a policy, a live agent.
+asked: Final = client(_asked, _said, told=tell_alone)
 
 
 @instead
@@ -146,12 +134,6 @@ def turn_of(context: Any) -> Turn | None:
     return turn if turn is not None and turn.context is context else None
 
 
-def in_run_of(context: Any) -> AbstractContextManager[None]:
-    """What runs in this block belongs to the run that this context is made for, if one goes on."""
-    turn = turn_of(context)
-    return nullcontext() if turn is None else turn.run.inside()
-
-
 def agent_of(context: Any) -> Any:
     """The agent that runs here, or None."""
     turn = turn_of(context)
@@ -181,45 +163,27 @@ def model_of(context: Any) -> str | None:
     return None
 
 
-def tools_of(schemas: Iterable[Any]) -> tuple[dict[str, Any], ...]:
-    """The functions among these schemas of tools."""
-    return tuple(tool for schema in schemas if (tool := tool_of(schema)) is not None)
+def function_of(schema: Any) -> dict[str, Any] | None:
+    """The function that a tool's schema is of; what a provider's own tools cost is not known."""
+    return {"type": "function", "function": asdict(schema.function)} if schema.type == "function" else None
 
 
-def tool_of(schema: Any) -> dict[str, Any] | None:
-    """A function's schema as a provider is sent it; what a provider's own tools cost is not known."""
-    if schema.type != "function":
-        return None
-    try:
-        tool: dict[str, Any] = json.loads(json.dumps({"type": "function", "function": asdict(schema.function)}))
-    except (TypeError, ValueError):
-        return None
-    return tool
-
-
-@contextmanager
 def preparing(
     instrumentation: Instrumentation, call_next: Any, events: Any, context: Any
-) -> Iterator[ModelCall | None]:
+) -> AbstractContextManager[ModelCall | None]:
     """A middleware of a model call runs in this block; a call begins with what AG2 has read of the history for it."""
 
     def begin() -> ModelCall:
         turn, end = turn_of(context), call_next
         while isinstance(end, partial) and "tools" not in end.keywords:  # a chain of middlewares, and the client
             end = end.args[0] if end.args else None
-        schemas = end.keywords["tools"] if isinstance(end, partial) else ()
-        tools = tools_of(schemas) if turn is None else turn.offers(schemas)
+        known = Offered(function_of) if turn is None else turn.tools
+        tools = known.read(end.keywords["tools"]) if isinstance(end, partial) else ()
         held, prompts = (turn and turn.held) or (events, list(context.prompt))
-        model = model_of(context)
-        return ModelCall(instrumentation, asker_of(context), messages=held, prompts=prompts, tools=tools, model=model)
+        asker, model = asker_of(context), model_of(context)
+        return ModelCall(instrumentation, asker, messages=held, prompts=prompts, tools=tools, model=model)
 
-    with handling(instrumentation, begin, events, prompts=context.prompt) as call:
-        try:
-            yield call
-        finally:
-            if call is not None:
-                with instrumentation.contained():
-                    assembled(context.stream.history, call)
+    return handling(instrumentation, begin, events, prompts=context.prompt, conversation=context.stream.history)
 
 
 @around_awaited

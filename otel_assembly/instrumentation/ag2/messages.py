@@ -7,14 +7,13 @@ it again costs nothing: of a call the response is what is sent, and the text of 
 from __future__ import annotations
 
 import importlib
-from copy import copy
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.errors import ConfigurationError
 from otel_assembly.messages import Draft, register_results, spelled, summary_like
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.describe import EventFacts, EventKind, describe
+from otel_assembly.messages.replacements import edited
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,9 +48,8 @@ def register(package: str) -> None:
         result = event.result
         files = [part for part in result.parts if _text_of(part) is None]
         # AG2 sends the parts of an error too; the exception beside them is its own business.
-        short = copy(event)
-        short.result = events.ToolResult(text, parts=files, final=result.final, metadata=dict(result.metadata))
-        return short
+        short = events.ToolResult(text, parts=files, final=result.final, metadata=dict(result.metadata))
+        return edited(event, result=short)
 
     for event_type, row, attributes in (
         (events.BaseEvent, lambda _: EventFacts(EventKind.OTHER), ("__class__",)),
@@ -74,30 +72,11 @@ def register(package: str) -> None:
         events.BaseEvent, lambda _, text, stands_for: summary_type(summary=text, event_count=len(stands_for))
     )
     register_results(events.ToolResultEvent, lambda event: (event,), _said, _saying, lambda _, made: made[0])
-    register_results(events.ToolResultsEvent, lambda event: event.results, _said, _saying, _batch_of)
-
-
-def package_of(history: Any) -> str:
-    """``ag2`` or ``autogen.beta``, of an AG2 stream's history.
-
-    Raises:
-        ConfigurationError: It is none.
-    """
-    for base in type(history).__mro__:
-        package = base.__module__.rpartition(".")[0]
-        if package in PACKAGES:
-            return package
-    raise ConfigurationError(f"{type(history).__qualname__} is not the history of an AG2 stream")
+    register_results(events.ToolResultsEvent, "results", _said, _saying)
 
 
 def _said(event: Any) -> str:
     return "\n".join(text for part in event.result.parts if (text := _text_of(part)))
-
-
-def _batch_of(event: Any, results: list[Any]) -> Any:
-    batch = copy(event)
-    batch.results = results
-    return batch
 
 
 def _response(event: Any) -> EventFacts:

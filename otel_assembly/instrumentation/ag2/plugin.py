@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from otel_assembly.conversation import alert_facts, conversation_of_id, is_alert
-from otel_assembly.errors import HaltedError
+from otel_assembly.errors import ConfigurationError, HaltedError
 from otel_assembly.events import HaltEvent
 from otel_assembly.instrumentation.ag2.conversation import (
     agent_of,
     asker_of,
+    function_of,
     model_of,
-    tool_of,
     turn_of,
 )
-from otel_assembly.instrumentation.ag2.messages import package_of, register
+from otel_assembly.instrumentation.ag2.messages import PACKAGES, register
 from otel_assembly.instrumentation.halts import already_reported
+from otel_assembly.instrumentation.offered import offered
 from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, PluginStream
 from otel_assembly.knowledge import KnowledgeStore
 from otel_assembly.runtime.stream import MAX_NESTED_SENDS
@@ -124,11 +125,24 @@ class AssembledPolicy(Plugin[PluginConversation]):
         history = stream.history
         held = self._of_histories.get(history)
         if held is None:
-            register(package_of(history))
+            register(_package_of(history))
             in_memory = type(history.storage).__name__ == "MemoryStorage"
             held = _Conversation(self, stream, None if in_memory else str(stream.id))
             self._of_histories[history] = held
         return held
+
+
+def _package_of(history: Any) -> str:
+    """``ag2`` or ``autogen.beta``, of an AG2 stream's history.
+
+    Raises:
+        ConfigurationError: It is none.
+    """
+    for base in type(history).__mro__:
+        package = base.__module__.rpartition(".")[0]
+        if package in PACKAGES:
+            return package
+    raise ConfigurationError(f"{type(history).__qualname__} is not the history of an AG2 stream")
 
 
 class _Conversation(PluginConversation):
@@ -163,7 +177,7 @@ class _Sink(PluginStream):
         if conversation_id is not None:
             self.history.conversation = conversation_of_id(conversation_id)
         self._of_ag2 = weakref.ref(stream)
-        self._package = package_of(stream.history)
+        self._package = _package_of(stream.history)
         self.halts = 0
         #: AG2's alerts that were put on its stream.
         self.alerts: list[Any] = []
@@ -202,7 +216,7 @@ def _same(one: Any, other: Any) -> bool:
 def _dependencies(context: Any) -> dict[Any, Any]:
     """What AG2's context has for policies; its knowledge store is one that ours read."""
     found = dict(context.dependencies)
-    knowledge = sys.modules.get(f"{package_of(context.stream.history)}.knowledge")
+    knowledge = sys.modules.get(f"{_package_of(context.stream.history)}.knowledge")
     store = found.get(getattr(knowledge, "KnowledgeStore", None))
     return found if store is None else {**found, KnowledgeStore: store}
 
@@ -210,11 +224,11 @@ def _dependencies(context: Any) -> dict[Any, Any]:
 async def _tools(context: Any) -> tuple[dict[str, Any], ...]:
     """The functions that the model is offered, as far as they can be known."""
     turn = turn_of(context)
-    if turn is not None and turn.tools is not None:
-        return turn.tools
+    if turn is not None and turn.tools.schemas is not None:
+        return turn.tools.schemas
     found: list[dict[str, Any]] = []
     for tool in getattr(agent_of(context), "tools", ()):
-        found += [made for schema in await tool.schemas(context) if (made := tool_of(schema)) is not None]
+        found += offered(list(await tool.schemas(context)), function_of)
     return tuple(found)
 
 

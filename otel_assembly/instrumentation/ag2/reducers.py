@@ -1,25 +1,36 @@
-"""AG2's reducers: the policies of an `AssemblerMiddleware`, and the middlewares that limit a history without one.
+"""AG2's reducers: policies, the middlewares that limit a history without one, and what is done to it after a turn.
 
-Each is a step of the model call that it runs for, and holds until the middleware that does it has its answer. Of AG2's
-own policies it is known why they drop what they drop; of anybody else's only what goes in and what comes out.
+Each policy or limiter is a step of the model call that it runs for. Of AG2's own policies it is known why they drop
+what they drop; of anybody else's only what goes in and what comes out.
+
+Compaction is an assembly of its own, of one step, in the ledger of the prompts: what it takes out, no later prompt has.
+Aggregation takes nothing out; it reads a history and writes memory, in a ledger of its own. No model is called with
+either; their name says what they are.
 """
 
 from __future__ import annotations
 
+import sys
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.conversation import alert_facts
+from otel_assembly.conversation import alert_facts, is_alert
 from otel_assembly.decision import DecisionReason
-from otel_assembly.instrumentation.ag2.conversation import preparing
+from otel_assembly.instrumentation.ag2.conversation import asker_of, model_of, preparing, turn_of
+from otel_assembly.instrumentation.ag2.messages import PACKAGES
+from otel_assembly.instrumentation.clients import summarises
+from otel_assembly.instrumentation.handing_on import reduces_and_hands_on
 from otel_assembly.instrumentation.hooks import around_awaited
-from otel_assembly.instrumentation.known_reducers import KnownReducer, MadeWith, behind, known_of
-from otel_assembly.instrumentation.middlewares import reduces_and_hands_on
-from otel_assembly.instrumentation.model_call import CALL
-from otel_assembly.instrumentation.reductions import Reduction, plugged_in, reducing
+from otel_assembly.instrumentation.known_reducers import KnownReducer, MadeWith, behind, known_of, newest
+from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
+from otel_assembly.instrumentation.reducers import name_of, unsummed
+from otel_assembly.instrumentation.reductions import Reducer, Reduction, plugged_in, reducing
+from otel_assembly.instrumentation.upkeep import keeps_up
 from otel_assembly.messages.describe import EventKind, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from otel_assembly.conversation import AlertFacts
     from otel_assembly.instrumentation.hooks import Observation
@@ -35,10 +46,7 @@ limited: Final = _LIMITS.wrap
 
 def _new_alerts(policy: Any, delivered: frozenset[Any], given: Sequence[Any]) -> list[AlertFacts]:
     """The alerts among these events that an `AlertPolicy` has delivered since; nothing else says which."""
-    alerts: dict[Any, AlertFacts] = {}
-    for event in given:
-        if all(hasattr(event, name) for name in ("source", "severity", "message")):
-            alerts.setdefault((event.source, str(event.severity), event.message), alert_facts(event))
+    alerts = {(one.source, str(one.severity), one.message): alert_facts(one) for one in given if is_alert(one)}
     new = set(policy._delivered_keys) - delivered  # noqa: SLF001  # as above
     return [alert for key, alert in alerts.items() if key in new]
 
@@ -54,18 +62,10 @@ def _over_budget(policy: Any, given: Sequence[Any]) -> int:
     return cut
 
 
-def _outside_window(policy: Any, given: Sequence[Any]) -> int:
-    return len(given) - _max_events(policy)
-
-
 def _beyond_the_newest(limiter: Any, given: Sequence[Any]) -> int:
     """The limiter keeps a request that begins the history, beside the newest events."""
-    return len(given) - _max_events(limiter) + (describe(given[0]).kind is EventKind.REQUEST)
-
-
-def _max_events(policy: Any, *_: Any) -> int:
-    limit = getattr(policy, "_max_events", None)
-    return int(policy._max if limit is None else limit)  # noqa: SLF001  # as above
+    newest = limiter._max_events - (describe(given[0]).kind is EventKind.REQUEST)  # noqa: SLF001  # as above
+    return len(given) - int(newest)
 
 
 def _max_tokens(policy: Any, *_: Any) -> int:
@@ -87,23 +87,18 @@ _BUILT_IN: Final[Mapping[str, KnownReducer]] = {
     "SlidingWindowPolicy": KnownReducer(
         reason=_OUTSIDE,
         settings={"max_events": "_max"} | _TRANSPARENT,
-        stays=behind(_outside_window),
-        limit=_max_events,
+        stays=newest("_max"),
+        limit="_max",
         unit="items",
     ),
     "TokenBudgetPolicy": KnownReducer(
         reason=_OVER,
-        settings={"max_tokens": _max_tokens, **_TRANSPARENT},
+        settings={**_TRANSPARENT, "max_tokens": _max_tokens},
         stays=behind(_over_budget),
         limit=_max_tokens,
     ),
     "WorkingMemoryPolicy": _INJECTION,
 }
-
-
-def _name_of(policy: Any) -> str:
-    name = getattr(policy, "name", None)
-    return name if isinstance(name, str) and name else type(policy).__name__
 
 
 @around_awaited
@@ -130,7 +125,7 @@ def applied(instrumentation: Instrumentation, policy: Any, /, prompts: Any, even
         call.by_plugin(events, prompts=prompts)
         return
     call.arrives(events, prompts=prompts)
-    name, known = _name_of(policy), known_of(type(policy), _BUILT_IN, ("ag2.", "autogen.beta.")) or _OTHERS
+    name, known = name_of(policy), known_of(type(policy), _BUILT_IN, PACKAGES) or _OTHERS
     reduction = Reduction(instrumentation, name, events, kind=known.kind, config=known.config(policy))
     reduction.open()
     delivered = frozenset(policy._delivered_keys if known is _ALERTS else ())  # noqa: SLF001  # as above
@@ -149,7 +144,7 @@ history_limiter = reduces_and_hands_on(
         reason=_OUTSIDE,
         settings={"max_events": "_max_events"},
         stays=behind(_beyond_the_newest),
-        limit=_max_events,
+        limit="_max_events",
         unit="items",
     ),
     preparing,
@@ -157,3 +152,65 @@ history_limiter = reduces_and_hands_on(
 token_limiter = reduces_and_hands_on(
     KnownReducer("token_limiter", reason=_OVER, settings={"max_tokens": _max_tokens}, limit=_max_tokens), preparing
 )
+
+
+def _history(_: Any, /, events: Sequence[Any], context: Any, store: Any = None) -> Sequence[Any]:
+    return events
+
+
+@contextmanager
+def _call_of(
+    name: str, instrumentation: Instrumentation, _: Any, /, events: Sequence[Any], context: Any, store: Any = None
+) -> Iterator[ModelCall]:
+    """In the place of a prompt, or beside all of them, with an asker of its own."""
+    of_prompts, turn = name == "compaction", turn_of(context)
+    with nullcontext() if turn is None else turn.run.inside():
+        asker = asker_of(context, "" if of_prompts else name)
+        call = ModelCall(instrumentation, asker, model=model_of(context), name=name)
+        call.came(events, prompts=list(context.prompt) if of_prompts else ())
+        call.knows(tools=(turn and turn.tools.schemas) or () if of_prompts else ())
+        yield call
+
+
+def _compacted(
+    compacted: Iterable[Any], _: Any, /, events: Sequence[Any], context: Any, store: Any = None
+) -> list[Any]:
+    """What the history is now: AG2 puts back its records of tokens, in the releases that write them."""
+    of_agents = [sys.modules[f"{package}.agent"] for package in PACKAGES if f"{package}.agent" in sys.modules]
+    put_back = getattr(of_agents[0], "_with_usage_events", None) if turn_of(context) is not None else None
+    compacted = list(compacted)
+    return compacted if put_back is None else list(put_back(before=events, compacted=compacted, spent_during=[]))
+
+
+def _why(before: Sequence[Any], after: Sequence[Any], strategy: Any, /, *_: Any, **__: Any) -> dict[str, Any]:
+    if type(strategy).__name__ == "TailWindowCompact":
+        return {"reason": DecisionReason.OUTSIDE_WINDOW}
+    lost = unsummed(before, after, lambda event: str(event.summary or "") if hasattr(event, "summary") else None)
+    return {"verdicts": lost} if lost else {}
+
+
+_TARGET: Final = KnownReducer(settings={"target": "_target"})
+_COMPACTS: Final = Reducer(_history, _compacted, "compaction", config=_TARGET.config, said=_why)
+_AGGREGATES: Final = Reducer(_history, policy="aggregation", kind=None, config=_TARGET.config, always=True)
+
+#: Around a strategy's ``compact``, and its ``aggregate``.
+compact = keeps_up(_COMPACTS, partial(_call_of, "compaction"))
+aggregate = keeps_up(_AGGREGATES, partial(_call_of, "aggregation"))
+
+
+def _read(strategy: Any, /, *args: Any, **kwargs: Any) -> Sent:
+    """What a strategy of AG2's own has summarised: the last list among the arguments."""
+    events = next(given for given in reversed((*args, *kwargs.values())) if isinstance(given, list))
+    return Sent(events, model=type(strategy).__name__)
+
+
+#: Around the summariser's call of a strategy of AG2's own.
+summarize = summarises(_read, str)
+
+
+@around_awaited
+def on_turn(instrumentation: Instrumentation, middleware: Any, /, *args: Any, **kwargs: Any) -> Observation:
+    """Around the middlewares that run strategies: those of users are known when they are met."""
+    for method, wrap in (("compact", compact), ("aggregate", aggregate)):
+        instrumentation.take(type(middleware._strategy), method, wrap)  # noqa: SLF001  # nothing else names it
+    yield
