@@ -80,10 +80,12 @@ def view(reads: Callable[..., View]) -> Wrap:
     return around_awaited(viewed)
 
 
-def _unseen(_: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
+@around_awaited
+def _asked(_: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
     with bound(_VIEWING, True):
         yield
 
 
-#: The hook of a coroutine function that asks a view for what is no part of a history.
-unseen: Final = around_awaited(_unseen)
+def unseen(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """The hook of a coroutine function that asks a view for what is no part of a history."""
+    return _asked(original, instrumentation)

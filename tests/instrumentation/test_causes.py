@@ -8,8 +8,13 @@ import contextvars
 import pytest
 from opentelemetry import trace
 
-from otel_assembly.instrumentation import Asker, Instrumentation
-from otel_assembly.instrumentation.causes import CausedRun, Causes, reported_in_run
+from otel_assembly.instrumentation import (
+    Asker,
+    CausedRun,
+    Causes,
+    Instrumentation,
+    reported_in_run,
+)
 
 
 class Post:

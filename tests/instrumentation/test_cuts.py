@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from otel_assembly.decision import DecisionOutcome, DecisionReason
-from otel_assembly.instrumentation import Asker, Instrumentation, KnownReducer, ModelCall, Reduction, Sent, client
-from otel_assembly.instrumentation.clients import summarises, tell_alone
-from otel_assembly.instrumentation.hooks import in_package
-from otel_assembly.instrumentation.known_reducers import MadeWith, behind, known_of, newest
-from otel_assembly.instrumentation.reducers import name_of, unsummed
-from otel_assembly.instrumentation.reductions import plugged_in
+from otel_assembly import DecisionOutcome, DecisionReason
+from otel_assembly.instrumentation import (
+    Asker,
+    Instrumentation,
+    KnownReducer,
+    MadeWith,
+    ModelCall,
+    Reduction,
+    Sent,
+    behind,
+    client,
+    in_package,
+    known_of,
+    name_of,
+    newest,
+    plugged_in,
+    summarises,
+    tell_alone,
+    unsummed,
+)
 
 TALK = [{"role": "user", "content": word} for word in ("one", "two", "three", "four")]
 

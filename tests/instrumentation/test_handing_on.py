@@ -5,10 +5,21 @@ from __future__ import annotations
 import pytest
 
 from otel_assembly import DecisionReason
-from otel_assembly.instrumentation import Asker, Instrumentation, KnownReducer, ModelCall, Reduction, Sent, client
-from otel_assembly.instrumentation.halts import already_reported, assembled, report_halt
-from otel_assembly.instrumentation.handing_on import handling, reduces_and_hands_on
-from otel_assembly.instrumentation.known_reducers import newest
+from otel_assembly.instrumentation import (
+    Asker,
+    Instrumentation,
+    KnownReducer,
+    ModelCall,
+    Reduction,
+    Sent,
+    already_reported,
+    assembled,
+    client,
+    handling,
+    newest,
+    reduces_and_hands_on,
+    report_halt,
+)
 
 TALK = [{"role": "user", "content": word} for word in ("one", "two", "three", "four")]
 LIMITER = KnownReducer(

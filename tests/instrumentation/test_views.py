@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from otel_assembly.instrumentation import Instrumentation
-from otel_assembly.instrumentation.views import View, unseen, view
+from otel_assembly.instrumentation import (
+    Instrumentation,
+    View,
+    unseen,
+    view,
+)
 
 SAID = [{"role": "user", "content": word} for word in ("one", "two", "three")]
 

@@ -22,7 +22,7 @@ from otel_assembly.instrumentation.handing_on import handling
 from otel_assembly.instrumentation.hooks import around_awaited, instead
 from otel_assembly.instrumentation.instrumented import bound, ending
 from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
-from otel_assembly.instrumentation.offered import Offered, offered
+from otel_assembly.instrumentation.offered_tools import Offered, offered
 from otel_assembly.instrumentation.reductions import reducing
 
 if TYPE_CHECKING:

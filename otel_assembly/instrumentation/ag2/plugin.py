@@ -20,7 +20,7 @@ from otel_assembly.instrumentation.ag2.conversation import (
 )
 from otel_assembly.instrumentation.ag2.messages import PACKAGES, register
 from otel_assembly.instrumentation.halts import already_reported
-from otel_assembly.instrumentation.offered import offered
+from otel_assembly.instrumentation.offered_tools import offered
 from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, PluginStream
 from otel_assembly.knowledge import KnowledgeStore
 from otel_assembly.runtime.stream import MAX_NESTED_SENDS

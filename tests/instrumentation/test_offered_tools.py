@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from otel_assembly.instrumentation.offered import Offered, offered
+from otel_assembly.instrumentation import (
+    Offered,
+    offered,
+)
 
 
 def schema_of(name):
