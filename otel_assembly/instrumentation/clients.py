@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.hooks import Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
-#: Stands for a call that nothing prepared.
-_UNPREPARED: Final = object()
-#: The call that is told, whose client is called here: a client that calls another one for it is one call. One that has
-#: an agent of its own answer makes that agent's calls, too.
-_CALLED: Final[ContextVar[object]] = ContextVar("otel_assembly_client_called", default=None)
+#: The client that is called here, and the call that is prepared: a client that calls another one for it is one call.
+#: One that has an agent of its own answer makes that agent's calls, too.
+_CALLED: Final[ContextVar[tuple[ClientCall, ModelCall | None] | None]] = ContextVar(
+    "otel_assembly_client_called", default=None
+)
 
 
 class ClientCall:
@@ -39,6 +39,9 @@ class ClientCall:
         read: What the client is given; None where it is not to be told of.
         text_of: The text of an answer, for a summariser's; None of it where that is not known yet.
         told: Tells what the client is given, and returns the call that this is.
+
+    Attributes:
+        over: Whether it has answered: what it has started may still run, and make calls of its own.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class ClientCall:
         self._calling: Callable[[], AbstractContextManager[Any]] = nullcontext
         #: Whether it answers step by step: what is opened for it is then not held open in between.
         self.streams = False
+        self.over = False
         self._began = False
         self._told = False
         self._called = CalledModel(prepared=False)
@@ -72,7 +76,7 @@ class ClientCall:
         if not self._told:
             yield
             return
-        with bound(_CALLED, _prepared()), self._calling(), self._called.current():
+        with bound(_CALLED, (self, CALL.get())), self._calling(), self._called.current():
             yield
 
     def _begin(self) -> None:
@@ -110,6 +114,7 @@ class ClientCall:
 
     def end(self, error: BaseException | None = None) -> None:
         """The client's call is over."""
+        self.over = True
         compacts, self._compacts = self._compacts, None
         if compacts is not None:
             with self._instrumentation.contained():
@@ -124,11 +129,8 @@ class ClientCall:
 
 def called() -> bool:
     """Whether a client is called here whose call is told: what it calls in its turn is no call of its own."""
-    return _CALLED.get() is _prepared()
-
-
-def _prepared() -> object:
-    return CALL.get() or _UNPREPARED
+    around = _CALLED.get()
+    return around is not None and not around[0].over and around[1] is CALL.get()
 
 
 def _tokens(count: Callable[[str], int], sent: Sent) -> int:
