@@ -9,22 +9,25 @@ with what a call has let out earlier, or with one that was made, begins a call o
 from __future__ import annotations
 
 import atexit
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.forks import in_child, new_lock
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
-from otel_assembly.instrumentation.conversation import Asker
+from otel_assembly.instrumentation.conversation import Asker, Openings
+from otel_assembly.instrumentation.instrumented import bound
 from otel_assembly.instrumentation.model_call import ModelCall
 from otel_assembly.instrumentation.splicing import alike, marks, same, same_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Self
 
-    from otel_assembly.instrumentation.conversation import Openings
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.late_runs import LateRun
+    from otel_assembly.instrumentation.model_call import Sent
 
 #: Calls that wait for their model, at most: those that were handed on in a run, and those outside of any.
 _HANDED_ON: Final = 64
@@ -323,6 +326,71 @@ class Place:
             return _share(call.let_out, messages, exactly=self.calls.exactly)
         known, among = set(map(id, call.let_out)), set(map(id, messages))
         return among <= known or (known <= among and (among - known).isdisjoint(map(id, call.messages or ())))
+
+
+class Places:
+    """Where in one framework something runs.
+
+    Args:
+        framework: Its name.
+        role: Whose a message is, as `Openings` takes it.
+        text: The text of a system message.
+
+    Attributes:
+        run: The `PreparedRun` that goes on here.
+        place: The place that was found, or made, for what runs here.
+    """
+
+    def __init__(self, framework: str, role: Callable[[Any], str], text: Callable[[Any], str]) -> None:
+        self.run: ContextVar[Any] = ContextVar(f"otel_assembly_{framework}_run", default=None)
+        self.place: ContextVar[Place | None] = ContextVar(f"otel_assembly_{framework}_place", default=None)
+        self._role = role
+        self._text = text
+        self._openings = Openings(role)
+        self._outside = PreparedOutside()
+
+    def at(self, key: str, nodes: Sequence[str], step: int, conversation_id: str | None) -> Place:
+        """The place of a node; that which is bound where it is the same.
+
+        Args:
+            key: What tells one execution of the node from any other in its run.
+            nodes: The names of the nodes around it, in nested runs, and its own: who asks a model there.
+            step: The step of its run.
+            conversation_id: The conversation's real id, if it has one.
+        """
+        run, known = self.run.get(), self.place.get()
+        run = None if run is None or run.ended else run
+        if known is not None and known.run is run and known.key == key:
+            return known
+        asker = Asker(conversation_id, "", None, conversation_id)
+        if run is None:
+            return Place(self._outside, key, step, None, asker, "", self._openings)
+        *around, node = nodes
+        asker = asker._replace(name="/".join([f"{run.scope}\0", *around, ""]), agent_name=run.name)
+        return Place(run.calls, key, step, run, asker, node, self._openings)
+
+    def tell(self, place: Place, instrumentation: Instrumentation, sent: Sent) -> ModelCall:
+        """A model is sent these messages there: the end of the call that was prepared for them, or of one nothing was.
+
+        System messages in front that no reducer has seen are its prompts.
+        """
+        messages = list(sent.messages)
+        front = next((at for at, one in enumerate(messages) if self._role(one) != "system"), len(messages))
+        call = place.sends(instrumentation, messages, front)
+        known = set(map(id, call.out))
+        while front and id(messages[front - 1]) in known:
+            front -= 1
+        call.receives(sent._replace(messages=messages[front:], prompts=[self._text(one) for one in messages[:front]]))
+        return call
+
+    @contextmanager
+    def behind_plugin(self, place: Place, came: Sequence[Any], out: Sequence[Any]) -> Iterator[None]:
+        """A plug-in of ours has made an assembly of its own there; what came out is sent in this block."""
+        if place.run is not None and place.run.instrumentation.listening():
+            with place.run.instrumentation.contained():
+                place = place.behind_plugin(place.run.instrumentation, came, out)
+        with bound(self.place, place):
+            yield
 
 
 def _share(one: Sequence[Any], other: Sequence[Any], *, exactly: bool = False) -> bool:

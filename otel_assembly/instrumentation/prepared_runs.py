@@ -1,0 +1,62 @@
+"""Runs of nodes, each in a context of its own: the calls that are prepared in one are known by their messages."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from otel_assembly.instrumentation.instrumented import bound
+from otel_assembly.instrumentation.late_runs import LateRun
+from otel_assembly.instrumentation.prepared_calls import PreparedCalls
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.prepared_calls import Places
+
+
+class PreparedRun(LateRun):
+    """One run of nodes, a `Run` as `within` takes it.
+
+    Args:
+        places: Those of its framework.
+        instrumentation: Where it is reported.
+        name: The agent's name.
+        conversation_id: The conversation's real id, if it has one.
+        scope: Tells apart conversations that have the same id; by default the name.
+        step: The step of the run around this one in which this one runs.
+        model_node: The node that calls the model, of an agent: its span is opened with its first step.
+
+    Attributes:
+        calls: The calls of a model that are prepared in it.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        instrumentation: Instrumentation,
+        name: str,
+        conversation_id: str | None = None,
+        *,
+        scope: str | None = None,
+        step: int = 0,
+        model_node: str | None = None,
+    ) -> None:
+        outer = places.run.get()
+        super().__init__(instrumentation, name, conversation_id, parent=outer, at_once=model_node is not None)
+        self.scope = name if scope is None else scope
+        self.model_node = model_node
+        self.calls = PreparedCalls(outer.calls if outer is not None else None, step)
+        self._places = places
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """One step of it."""
+        with bound(self._places.run, self), super().current():
+            yield
+
+    def end(self, error: BaseException | None = None) -> None:
+        """It came to its end, and so does what waited in it for a model call that never came."""
+        self.calls.end()
+        super().end(error)
