@@ -17,7 +17,7 @@ from otel_assembly.instrumentation.bound_runs import BoundRun
 from otel_assembly.instrumentation.hooks import around, around_awaited
 from otel_assembly.instrumentation.instrumented import argument, bound
 from otel_assembly.instrumentation.langchain.reducers import MiddlewareCall, is_observed
-from otel_assembly.instrumentation.langchain.runs import GRAPH_RUN, PLACE, here
+from otel_assembly.instrumentation.langchain.runs import PLACES, here
 from otel_assembly.instrumentation.reductions import REDUCTION
 from otel_assembly.instrumentation.runs import within
 
@@ -43,7 +43,7 @@ class _Request:
     def current(self) -> Iterator[None]:
         """The middleware runs in this block."""
         own = replace(self._place, apart=f"{self._place.node}/{type(self._owner).__name__}")
-        with bound(PLACE, own), self._reducer.running():
+        with bound(PLACES.place, own), self._reducer.running():
             yield
 
     def end(self, error: BaseException | None = None) -> None:
@@ -61,7 +61,7 @@ class _Request:
             call.arrives(call.out if call.messages is not None else reducer.before, prompts=before)
         reducer.done(list(request.messages), prompts=after if before != after else None)
         self._reducer = MiddlewareCall(self._instrumentation, self._owner, reducer.before)
-        return BoundRun(self._instrumentation, None, {PLACE: self._place, REDUCTION: None})
+        return BoundRun(self._instrumentation, None, {PLACES.place: self._place, REDUCTION: None})
 
 
 def _prompts_of(request: Any) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ _MACHINERY: Final = ("langgraph.pregel", "langgraph.graph")
 
 def _executed(attribute: str, _: Instrumentation, runnable: Any, /, *args: Any, **kwargs: Any) -> Observation:
     function, place = getattr(runnable, attribute, None), here(argument(args, kwargs, 1, "config"))
-    owner, run = getattr(function, "__self__", None), GRAPH_RUN.get()
+    owner, run = getattr(function, "__self__", None), PLACES.run.get()
     observed = is_observed(owner)
     machinery = str(getattr(function, "__module__", "")).startswith(_MACHINERY) and not observed
     if function is None or run is None or place.run is None or machinery:
@@ -127,7 +127,7 @@ def _executed(attribute: str, _: Instrumentation, runnable: Any, /, *args: Any, 
     reducer = MiddlewareCall(run.instrumentation, owner if observed else name, place.messages, asker)
     before = not observed or any(getattr(owner, name, None) == function for name in _BEFORE)
     try:
-        with bound(PLACE, place), reducer.running():
+        with bound(PLACES.place, place), reducer.running():
             result = yield
     except BaseException as error:
         reducer.failed(error)

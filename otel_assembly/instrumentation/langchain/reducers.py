@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.hooks import around, around_awaited
 from otel_assembly.instrumentation.instrumented import argument
-from otel_assembly.instrumentation.langchain.runs import GRAPH_RUN, prepared
+from otel_assembly.instrumentation.langchain.runs import PLACES, prepared
 from otel_assembly.instrumentation.reductions import REDUCTION, Reduction
 from otel_assembly.instrumentation.summaries import SUMMARY, Summary
 
@@ -40,7 +40,7 @@ class MiddlewareCall(Reduction):
     def __init__(
         self, instrumentation: Instrumentation, owner: Any, before: Sequence[Any], asker: str | None = None
     ) -> None:
-        kind, run = type(owner), GRAPH_RUN.get()
+        kind, run = type(owner), PLACES.run.get()
         known = _NAMED.get((kind.__module__, kind.__qualname__))
         #: Whether it is known to be a reducer: that it found nothing to do, or failed, is then worth telling.
         self.known = known is not None
