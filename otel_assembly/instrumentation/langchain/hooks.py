@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from otel_assembly.instrumentation.hooks import Hook, Wraps, in_module
@@ -34,8 +33,8 @@ class LangChainInstrumentor(AssemblyInstrumentor):
     hooks: ClassVar[tuple[Hook, ...]] = (
         *in_module(
             "langchain_core.messages.utils",
-            ("_last_max_tokens", partial(trims.trim_messages, last=True), "trim_messages with strategy 'last'"),
-            ("_first_max_tokens", partial(trims.trim_messages, last=False), "trim_messages with strategy 'first'"),
+            ("_last_max_tokens", trims.last_max_tokens, "trim_messages with strategy 'last'"),
+            ("_first_max_tokens", trims.first_max_tokens, "trim_messages with strategy 'first'"),
         ),
         *in_module(
             "langgraph._internal._runnable",

@@ -8,65 +8,28 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.instrumentation.bound_runs import BoundRun
 from otel_assembly.instrumentation.hooks import around, around_awaited
 from otel_assembly.instrumentation.instrumented import argument, bound
-from otel_assembly.instrumentation.langchain.reducers import MiddlewareCall, is_observed
+from otel_assembly.instrumentation.langchain.reducers import done_by, is_observed
 from otel_assembly.instrumentation.langchain.runs import PLACES, here
-from otel_assembly.instrumentation.reductions import REDUCTION
-from otel_assembly.instrumentation.runs import within
+from otel_assembly.instrumentation.middlewares import GoingOn, going_on
+from otel_assembly.instrumentation.model_call import Sent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.middlewares import MiddlewareReduction
 
 
-class _Request:
-    """One call of a middleware's ``wrap_model_call``, as a run; a model that it calls itself is asked by itself."""
-
-    def __init__(self, instrumentation: Instrumentation, owner: Any, request: Any) -> None:
-        self._instrumentation = instrumentation
-        self._owner = owner
-        self._place = here()
-        self._prompts = _prompts_of(request)  # LangChain 1.0 lets middleware change a request in place
-        self._reducer = MiddlewareCall(instrumentation, owner, request.messages)
-        self._asked = False
-
-    @contextmanager
-    def current(self) -> Iterator[None]:
-        """The middleware runs in this block."""
-        own = replace(self._place, apart=f"{self._place.node}/{type(self._owner).__name__}")
-        with bound(PLACES.place, own), self._reducer.running():
-            yield
-
-    def end(self, error: BaseException | None = None) -> None:
-        """It has answered, or raised."""
-        if error is not None and not self._asked:
-            with self._instrumentation.contained():
-                self._reducer.failed(error)
-
-    def goes_on(self, _: Instrumentation, request: Any) -> BoundRun:
-        """It asks for what is behind it with this request; it is told for each time that it does."""
-        reducer, self._asked = self._reducer, True
-        before, after = self._prompts, _prompts_of(request)
-        call = reducer.works_for() if before != after else None
-        if call is not None:
-            call.arrives(call.out if call.messages is not None else reducer.before, prompts=before)
-        reducer.done(list(request.messages), prompts=after if before != after else None)
-        self._reducer = MiddlewareCall(self._instrumentation, self._owner, reducer.before)
-        return BoundRun(self._instrumentation, None, {PLACES.place: self._place, REDUCTION: None})
-
-
-def _prompts_of(request: Any) -> tuple[str, ...]:
+def _read(request: Any) -> Sent:
     prompt = request.system_prompt
-    return (str(prompt),) if prompt else ()
+    return Sent(request.messages, (str(prompt),) if prompt else ())
 
 
 def chain(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -90,18 +53,12 @@ def _watched(handler: Callable[..., Any], instrumentation: Instrumentation) -> C
     if not is_observed(owner):
         return handler
 
-    @wraps(handler)
-    def watched(request: Any, call: Callable[[Any], Any]) -> Any:
-        run: _Request | None = None
-        if instrumentation.listening():
-            with instrumentation.contained():
-                run = _Request(instrumentation, owner, request)
-        if run is None:
-            return handler(request, call)
-        goes_on = within(run.goes_on)(call, instrumentation)
-        return within(lambda *_: run)(handler, instrumentation)(request, goes_on)
+    def begun(request: Any) -> GoingOn:
+        place, reduces = here(), partial(done_by, instrumentation, owner)
+        own = replace(place, apart=f"{place.node}/{type(owner).__name__}")
+        return GoingOn(instrumentation, reduces, _read, request, {PLACES.place: own}, {PLACES.place: place})
 
-    return watched
+    return going_on(handler, instrumentation, begun)
 
 
 #: The hooks whose node comes before a model call: whatever they change in the messages is reported.
@@ -124,7 +81,7 @@ def _executed(attribute: str, _: Instrumentation, runnable: Any, /, *args: Any, 
     place.asked(place.messages)  # a middleware may show only copies of them to the reducers behind it
     name = getattr(function, "__name__", type(function).__name__)
     asker = run.model_node if observed or place.node == _PRE_MODEL_HOOK else None
-    reducer = MiddlewareCall(run.instrumentation, owner if observed else name, place.messages, asker)
+    reducer = done_by(run.instrumentation, owner if observed else name, place.messages, asker)
     before = not observed or any(getattr(owner, name, None) == function for name in _BEFORE)
     try:
         with bound(PLACES.place, place), reducer.running():
@@ -145,7 +102,7 @@ def _messages(state: Any) -> Sequence[Any]:
     return [*messages] if isinstance(messages, list) else ()  # LangChain 1.0 lets middleware change the very list
 
 
-def _told(reducer: MiddlewareCall, result: Any, *, before: bool, removing: bool) -> list[Sequence[Any]]:
+def _told(reducer: MiddlewareReduction, result: Any, *, before: bool, removing: bool) -> list[Sequence[Any]]:
     """A node returned a change of the state: what it did to the messages is told. Which messages it hands on.
 
     Args:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.hooks import around, around_awaited
 from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.langchain.runs import PLACES, prepared
-from otel_assembly.instrumentation.reductions import REDUCTION, Reduction
+from otel_assembly.instrumentation.middlewares import MiddlewareReduction
+from otel_assembly.instrumentation.reducers import numbers_of
+from otel_assembly.instrumentation.reductions import REDUCTION
 from otel_assembly.instrumentation.summaries import SUMMARY, Summary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
@@ -27,7 +26,9 @@ _NAMED: Final = {
 }
 
 
-class MiddlewareCall(Reduction):
+def done_by(
+    instrumentation: Instrumentation, owner: Any, before: Sequence[Any], asker: str | None = None
+) -> MiddlewareReduction:
     """What a middleware, or a node, does to the messages.
 
     Args:
@@ -36,36 +37,18 @@ class MiddlewareCall(Reduction):
         before: What it takes in.
         asker: The node that asks the model that it works for, where that is not the one that runs here.
     """
-
-    def __init__(
-        self, instrumentation: Instrumentation, owner: Any, before: Sequence[Any], asker: str | None = None
-    ) -> None:
-        kind, run = type(owner), PLACES.run.get()
-        known = _NAMED.get((kind.__module__, kind.__qualname__))
-        #: Whether it is known to be a reducer: that it found nothing to do, or failed, is then worth telling.
-        self.known = known is not None
-        #: Whether it, or the class that it is derived from, is one whose own calls of a model are a summariser's.
-        self.reduces = any((one.__module__, one.__qualname__) in _NAMED for one in kind.__mro__)
-        super().__init__(
-            instrumentation,
-            known or (owner if isinstance(owner, str) else kind.__name__),
-            before,
-            kind="reduction" if known else None,
-            config=_settings(owner) if known else {},
-            finds=partial(prepared, instrumentation, node=asker),
-            agent_name=run.name if run is not None else None,
-        )
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """It runs in this block."""
-        with super().running() if self.reduces else nullcontext():
-            yield
-
-    def failed(self, error: BaseException) -> None:
-        """It raised; of what is not known to be a reducer that says nothing, unless it reduced."""
-        if self.known or self.step is not None:
-            super().failed(error)
+    kind, run = type(owner), PLACES.run.get()
+    known = _NAMED.get((kind.__module__, kind.__qualname__))
+    return MiddlewareReduction(
+        instrumentation,
+        known or (owner if isinstance(owner, str) else kind.__name__),
+        before,
+        summarises=any((one.__module__, one.__qualname__) in _NAMED for one in kind.__mro__),
+        kind="reduction" if known else None,
+        config=_settings(owner) if known else {},
+        finds=partial(prepared, instrumentation, node=asker),
+        agent_name=run.name if run is not None else None,
+    )
 
 
 def is_observed(owner: Any) -> bool:
@@ -77,10 +60,7 @@ def is_observed(owner: Any) -> bool:
 
 def _settings(owner: Any) -> dict[str, Any]:
     """The settings of LangChain's own reducers, of which only numbers are told."""
-    found: dict[str, Any] = {}
-    for one in (owner, *getattr(owner, "edits", ())[:1]):
-        names = getattr(one, "__dict__", None) or type(one).__slots__
-        found |= {name: value for name in names if isinstance(value := getattr(one, name, None), int)}
+    found: dict[str, Any] = numbers_of(owner, *getattr(owner, "edits", ())[:1])
     for name in ("keep", "trigger"):
         limits = getattr(owner, name, None)
         for limit in limits if isinstance(limits, list) else [limits]:
@@ -93,7 +73,7 @@ def _summarised(instrumentation: Instrumentation, middleware: Any, /, *args: Any
     """The summary that a middleware makes, inside a step that is reported."""
     given: Sequence[Any] = argument(args, kwargs, 0, "messages_to_summarize", ())
     reducer = REDUCTION.get()
-    if isinstance(reducer, MiddlewareCall) and given and reducer.open() is not None:
+    if isinstance(reducer, MiddlewareReduction) and given and reducer.open() is not None:
         with Summary(reducer, given) as summary:
             made = yield
             summary.made(made if isinstance(made, str) else "")
