@@ -109,9 +109,9 @@ def policy_name(
 
 def settings_of(reducer: Any, leaves_out: Collection[str] = ()) -> Mapping[str, int | float]:
     """The numbers that a reducer holds by public names."""
-    held = getattr(reducer, "__dict__", {})
-    numbers = {name: value for name, value in held.items() if isinstance(value, int | float)}
-    return {name: value for name, value in numbers.items() if name[0] != "_" and name not in leaves_out}
+    names = getattr(reducer, "__dict__", None) or getattr(type(reducer), "__slots__", ())
+    held = {name: getattr(reducer, name, None) for name in names if name[0] != "_" and name not in leaves_out}
+    return {name: value for name, value in held.items() if isinstance(value, int | float)}
 
 
 def limit_of(reducer: Any, *names: str) -> int | None:

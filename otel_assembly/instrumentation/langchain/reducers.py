@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.instrumentation.going_on import MiddlewareReduction
 from otel_assembly.instrumentation.hooks import around, around_awaited
 from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.langchain.runs import PLACES, prepared
-from otel_assembly.instrumentation.middlewares import MiddlewareReduction
-from otel_assembly.instrumentation.reducers import numbers_of
+from otel_assembly.instrumentation.reducers import settings_of
 from otel_assembly.instrumentation.reductions import REDUCTION
 from otel_assembly.instrumentation.summaries import SUMMARY, Summary
 
@@ -60,7 +60,9 @@ def is_observed(owner: Any) -> bool:
 
 def _settings(owner: Any) -> dict[str, Any]:
     """The settings of LangChain's own reducers, of which only numbers are told."""
-    found: dict[str, Any] = numbers_of(owner, *getattr(owner, "edits", ())[:1])
+    found: dict[str, Any] = {}
+    for one in (owner, *getattr(owner, "edits", ())[:1]):
+        found |= settings_of(one)
     for name in ("keep", "trigger"):
         limits = getattr(owner, name, None)
         for limit in limits if isinstance(limits, list) else [limits]:
