@@ -12,7 +12,7 @@ import atexit
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_assembly._internal.forks import in_child, new_lock
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.late_runs import LateRun
     from otel_assembly.instrumentation.model_call import Sent
+    from otel_assembly.instrumentation.reductions import Reduction
 
 #: Calls that wait for their model, at most: those that were handed on in a run, and those outside of any.
 _HANDED_ON: Final = 64
@@ -328,6 +329,22 @@ class Place:
         return among <= known or (known <= among and (among - known).isdisjoint(map(id, call.messages or ())))
 
 
+class Where(NamedTuple):
+    """Where a framework says that something runs.
+
+    Attributes:
+        key: What tells one execution of a node from any other in its run.
+        nodes: The names of the nodes around it, in nested runs, and its own: who asks a model there.
+        step: The step of its run.
+        conversation_id: The conversation's real id, if it has one.
+    """
+
+    key: str
+    nodes: Sequence[str]
+    step: int
+    conversation_id: str | None
+
+
 class Places:
     """Where in one framework something runs.
 
@@ -335,48 +352,51 @@ class Places:
         framework: Its name.
         role: Whose a message is, as `Openings` takes it.
         text: The text of a system message.
+        where: Where something runs, by what the framework hands it; without that, what runs here.
 
     Attributes:
         run: The `PreparedRun` that goes on here.
         place: The place that was found, or made, for what runs here.
     """
 
-    def __init__(self, framework: str, role: Callable[[Any], str], text: Callable[[Any], str]) -> None:
+    def __init__(
+        self, framework: str, role: Callable[[Any], str], text: Callable[[Any], str], where: Callable[..., Where]
+    ) -> None:
         self.run: ContextVar[Any] = ContextVar(f"otel_assembly_{framework}_run", default=None)
         self.place: ContextVar[Place | None] = ContextVar(f"otel_assembly_{framework}_place", default=None)
         self._role = role
         self._text = text
+        self._where = where
         self._openings = Openings(role)
         self._outside = PreparedOutside()
 
-    def at(self, key: str, nodes: Sequence[str], step: int, conversation_id: str | None) -> Place:
-        """The place of a node; that which is bound where it is the same.
-
-        Args:
-            key: What tells one execution of the node from any other in its run.
-            nodes: The names of the nodes around it, in nested runs, and its own: who asks a model there.
-            step: The step of its run.
-            conversation_id: The conversation's real id, if it has one.
-        """
-        run, known = self.run.get(), self.place.get()
+    def here(self, *handed: Any) -> Place:
+        """The place of what runs here, or of what the framework hands this; the one that is bound where it is that."""
+        (key, nodes, step, conversation), run, known = self._where(*handed), self.run.get(), self.place.get()
         run = None if run is None or run.ended else run
         if known is not None and known.run is run and known.key == key:
             return known
-        asker = Asker(conversation_id, "", None, conversation_id)
+        asker = Asker(conversation, "", None, conversation)
         if run is None:
             return Place(self._outside, key, step, None, asker, "", self._openings)
         *around, node = nodes
         asker = asker._replace(name="/".join([f"{run.scope}\0", *around, ""]), agent_name=run.name)
         return Place(run.calls, key, step, run, asker, node, self._openings)
 
-    def tell(self, place: Place, instrumentation: Instrumentation, sent: Sent) -> ModelCall:
-        """A model is sent these messages there: the end of the call that was prepared for them, or of one nothing was.
+    def prepared(
+        self, instrumentation: Instrumentation, messages: Sequence[Any], since_ns: int, node: str | None = None
+    ) -> tuple[ModelCall, Sequence[Any] | None]:
+        """The call that a reducer works for which runs here, as `Place.prepares`."""
+        return self.here().prepares(instrumentation, messages, since_ns, node)
+
+    def tell(self, instrumentation: Instrumentation, sent: Sent) -> ModelCall:
+        """A model is sent these messages here: the end of the call that was prepared for them, or of one nothing was.
 
         System messages in front that no reducer has seen are its prompts.
         """
         messages = list(sent.messages)
         front = next((at for at, one in enumerate(messages) if self._role(one) != "system"), len(messages))
-        call = place.sends(instrumentation, messages, front)
+        call = self.here().sends(instrumentation, messages, front)
         known = set(map(id, call.out))
         while front and id(messages[front - 1]) in known:
             front -= 1
@@ -384,8 +404,20 @@ class Places:
         return call
 
     @contextmanager
-    def behind_plugin(self, place: Place, came: Sequence[Any], out: Sequence[Any]) -> Iterator[None]:
-        """A plug-in of ours has made an assembly of its own there; what came out is sent in this block."""
+    def node(self, place: Place, reduction: Reduction) -> Iterator[None]:
+        """A node runs there in this block, which may reduce; what it raises is told of that, and goes through."""
+        try:
+            with bound(self.place, place), reduction.running():
+                yield
+        except BaseException as error:
+            reduction.failed(error)
+            place.failed()
+            raise
+
+    @contextmanager
+    def behind_plugin(self, came: Sequence[Any], out: Sequence[Any]) -> Iterator[None]:
+        """A plug-in of ours has made an assembly of its own here; what came out is sent in this block."""
+        place = self.here()
         if place.run is not None and place.run.instrumentation.listening():
             with place.run.instrumentation.contained():
                 place = place.behind_plugin(place.run.instrumentation, came, out)

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.budget.attempt import CompactionOutcome
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
+from otel_assembly.instrumentation.hooks import around_either
 from otel_assembly.instrumentation.instrumented import bound
 from otel_assembly.instrumentation.reducers import no_summary, outcome_of
+from otel_assembly.instrumentation.reductions import reducing
 from otel_assembly.instrumentation.splicing import marks
 from otel_assembly.messages.describe import EventKind, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Self
 
     from otel_assembly.budget.attempt import Attempt
+    from otel_assembly.instrumentation.hooks import Observation, Wrap
+    from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.reductions import Reduction
 
 
@@ -106,3 +110,27 @@ def summed_up(reduction: Reduction, after: Sequence[Any], summary: Any = None) -
 
 #: The summary that is being made here.
 SUMMARY: Final[ContextVar[Summary | None]] = ContextVar("otel_assembly_summary", default=None)
+
+
+def summarises(given: Callable[..., Sequence[Any]]) -> Wrap:
+    """The hook of a function that makes a summary inside of a reducer, awaited or not, by the messages it is given."""
+
+    def observe(_: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
+        messages, reduction = given(*args, **kwargs), reducing()
+        if messages and reduction is not None and reduction.open() is not None:
+            with Summary(reduction, messages) as summary:
+                made = yield
+                summary.made(made if isinstance(made, str) else "")
+
+    return around_either(observe)
+
+
+def read_by_summariser(model: Callable[..., str]) -> Wrap:
+    """The hook of a function that gives what a summariser is to read, which is called next, by its name."""
+
+    def observe(_: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
+        seen, summary = (yield), SUMMARY.get()
+        if summary is not None:
+            summary.begin(model(*args, **kwargs), seen)
+
+    return around_either(observe)
