@@ -68,7 +68,7 @@ class LangChainInstrumentor(AssemblyInstrumentor):
         *in_module(
             "langchain.agents.middleware.summarization",
             (f"{_SUMMARY}._create_summary", reducers.create_summary, "the summariser's call, and what had no room"),
-            (f"{_SUMMARY}._acreate_summary", reducers.acreate_summary, "the same, async", ">=1.1"),
+            (f"{_SUMMARY}._acreate_summary", reducers.create_summary, "the same, async", ">=1.1"),
             (f"{_SUMMARY}._trim_messages_for_summary", reducers.trim_for_summary, "what the summariser never saw"),
         ),
         *in_module("langgraph.pregel.main", ("Pregel.stream Pregel.astream", runs.run, "one run as one trace")),

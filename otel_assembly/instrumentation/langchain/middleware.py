@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.going_on import GoingOn, going_on
 from otel_assembly.instrumentation.hooks import around, around_awaited
-from otel_assembly.instrumentation.instrumented import argument, bound
+from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.langchain.reducers import done_by, is_observed
-from otel_assembly.instrumentation.langchain.runs import PLACES, here
+from otel_assembly.instrumentation.langchain.runs import PLACES
 from otel_assembly.instrumentation.model_call import Sent
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _watched(handler: Callable[..., Any], instrumentation: Instrumentation) -> C
         return handler
 
     def begun(request: Any) -> GoingOn:
-        place, reduces = here(), partial(done_by, instrumentation, owner)
+        place, reduces = PLACES.here(), partial(done_by, instrumentation, owner)
         own = replace(place, apart=f"{place.node}/{type(owner).__name__}")
         return GoingOn(instrumentation, reduces, _read, request, {PLACES.place: own}, {PLACES.place: place})
 
@@ -70,7 +70,7 @@ _MACHINERY: Final = ("langgraph.pregel", "langgraph.graph")
 
 
 def _executed(attribute: str, _: Instrumentation, runnable: Any, /, *args: Any, **kwargs: Any) -> Observation:
-    function, place = getattr(runnable, attribute, None), here(argument(args, kwargs, 1, "config"))
+    function, place = getattr(runnable, attribute, None), PLACES.here(argument(args, kwargs, 1, "config"))
     owner, run = getattr(function, "__self__", None), PLACES.run.get()
     observed = is_observed(owner)
     machinery = str(getattr(function, "__module__", "")).startswith(_MACHINERY) and not observed
@@ -83,13 +83,8 @@ def _executed(attribute: str, _: Instrumentation, runnable: Any, /, *args: Any, 
     asker = run.model_node if observed or place.node == _PRE_MODEL_HOOK else None
     reducer = done_by(run.instrumentation, owner if observed else name, place.messages, asker)
     before = not observed or any(getattr(owner, name, None) == function for name in _BEFORE)
-    try:
-        with bound(PLACES.place, place), reducer.running():
-            result = yield
-    except BaseException as error:
-        reducer.failed(error)
-        place.failed()
-        raise
+    with PLACES.node(place, reducer):
+        result = yield
     place.left(_told(reducer, result, before=before, removing=not (observed and before)))
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation import clients
-from otel_assembly.instrumentation.conversation import ByIdentity
 from otel_assembly.instrumentation.instrumented import argument
-from otel_assembly.instrumentation.langchain.runs import tell
+from otel_assembly.instrumentation.langchain.runs import PLACES
 from otel_assembly.instrumentation.model_call import Sent
+from otel_assembly.instrumentation.tool_schemas import ToolSchemas
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-logger = logging.getLogger("otel_assembly")
+    from collections.abc import Mapping
 
 #: Where chat models of LangChain keep the name of the model that they call.
 _NAMES: Final = ("model_name", "model", "model_id")
@@ -41,23 +38,14 @@ def model_of(model: Any, settings: Mapping[str, Any] | None = None) -> str | Non
     return None
 
 
-_KNOWN: Final[ByIdentity[Mapping[str, Any]]] = ByIdentity()
-
-
-def schemas_of(tools: Iterable[Any]) -> tuple[Mapping[str, Any], ...]:
-    """The schemas of tools; each is worked out once. One that has none takes no tokens."""
-    found = (tool if isinstance(tool, dict) else _KNOWN.worked_out(tool, _schema) for tool in tools)
-    return tuple(schema for schema in found if schema)
-
-
 def _schema(tool: Any) -> Mapping[str, Any]:
     from langchain_core.utils.function_calling import convert_to_openai_tool  # who has tools has imported it
 
-    try:
-        return convert_to_openai_tool(tool)
-    except Exception as error:  # noqa: BLE001  # a tool that LangChain itself cannot describe is the model's to refuse
-        logger.debug("a tool has no schema: %s", type(error).__name__)
-        return {}
+    return convert_to_openai_tool(tool)
+
+
+#: The schemas of tools.
+schemas_of: Final = ToolSchemas(_schema).of
 
 
 def _read(model: Any, /, *args: Any, **settings: Any) -> Sent:
@@ -90,6 +78,6 @@ def _text(answer: Any) -> str:
 
 
 #: Around the ways in which a chat model is called: prompts all at once, each of several, and step by step.
-generate = clients.client(_only, _text, told=tell)
-each = clients.client(_read, _text, told=tell)
-stream = clients.client(_streamed, told=tell)
+generate = clients.client(_only, _text, told=PLACES.tell)
+each = clients.client(_read, _text, told=PLACES.tell)
+stream = clients.client(_streamed, told=PLACES.tell)

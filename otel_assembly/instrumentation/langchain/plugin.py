@@ -19,7 +19,7 @@ from otel_assembly.errors import HaltedError
 from otel_assembly.instrumentation.instrumented import bound
 from otel_assembly.instrumentation.langchain.knowledge import BLOCKING, GraphKnowledgeStore
 from otel_assembly.instrumentation.langchain.model_calls import model_of, schemas_of
-from otel_assembly.instrumentation.langchain.runs import PLACES, current_config, here, thread_of
+from otel_assembly.instrumentation.langchain.runs import PLACES, current_config, thread_of
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
 from otel_assembly.knowledge import KnowledgeStore
 
@@ -94,7 +94,7 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
         changed = _finished(self._assembled(conversation, request))
         if isinstance(changed, AIMessage):
             return changed
-        with PLACES.behind_plugin(here(), request.messages, changed.messages):
+        with PLACES.behind_plugin(request.messages, changed.messages):
             response = handler(changed)
         if self._observers:
             _finished(conversation.show(_answered(response)))
@@ -106,7 +106,7 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
         changed = await self._assembled(conversation, request)
         if isinstance(changed, AIMessage):
             return changed
-        with PLACES.behind_plugin(here(), request.messages, changed.messages):
+        with PLACES.behind_plugin(request.messages, changed.messages):
             response = await handler(changed)
         await conversation.show(_answered(response))
         return response

@@ -8,15 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.going_on import MiddlewareReduction
-from otel_assembly.instrumentation.hooks import around, around_awaited
-from otel_assembly.instrumentation.instrumented import argument
-from otel_assembly.instrumentation.langchain.runs import PLACES, prepared
+from otel_assembly.instrumentation.langchain.runs import PLACES
 from otel_assembly.instrumentation.reducers import settings_of
-from otel_assembly.instrumentation.reductions import REDUCTION
-from otel_assembly.instrumentation.summaries import SUMMARY, Summary
+from otel_assembly.instrumentation.summaries import read_by_summariser, summarises
 
 if TYPE_CHECKING:
-    from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
 #: LangChain's own middleware that reduces, by the names of its classes, and how its steps are called.
@@ -46,7 +42,7 @@ def done_by(
         summarises=any((one.__module__, one.__qualname__) in _NAMED for one in kind.__mro__),
         kind="reduction" if known else None,
         config=_settings(owner) if known else {},
-        finds=partial(prepared, instrumentation, node=asker),
+        finds=partial(PLACES.prepared, instrumentation, node=asker),
         agent_name=run.name if run is not None else None,
     )
 
@@ -71,23 +67,11 @@ def _settings(owner: Any) -> dict[str, Any]:
     return found
 
 
-def _summarised(instrumentation: Instrumentation, middleware: Any, /, *args: Any, **kwargs: Any) -> Observation:
-    """The summary that a middleware makes, inside a step that is reported."""
-    given: Sequence[Any] = argument(args, kwargs, 0, "messages_to_summarize", ())
-    reducer = REDUCTION.get()
-    if isinstance(reducer, MiddlewareReduction) and given and reducer.open() is not None:
-        with Summary(reducer, given) as summary:
-            made = yield
-            summary.made(made if isinstance(made, str) else "")
+def _summariser(middleware: Any, *_: Any, **__: Any) -> str:
+    return type(getattr(middleware, "summarizer", None) or middleware.model).__name__
 
 
-#: Around ``SummarizationMiddleware._create_summary`` and ``_acreate_summary``.
-create_summary, acreate_summary = around(_summarised), around_awaited(_summarised)
-
-
-@around
-def trim_for_summary(instrumentation: Instrumentation, middleware: Any, /, *args: Any, **kwargs: Any) -> Observation:
-    """Around ``SummarizationMiddleware._trim_messages_for_summary``, after which the summariser is called."""
-    seen, summary = (yield), SUMMARY.get()
-    if summary is not None:
-        summary.begin(type(getattr(middleware, "summarizer", None) or middleware.model).__name__, seen)
+#: Around ``SummarizationMiddleware._create_summary`` and ``_acreate_summary``; and around its
+#: ``_trim_messages_for_summary``, after which the summariser is called.
+create_summary = summarises(lambda _, messages_to_summarize=(), *__, **___: messages_to_summarize)
+trim_for_summary = read_by_summariser(_summariser)

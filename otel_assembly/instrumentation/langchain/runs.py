@@ -12,24 +12,20 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.instrumented import argument
-from otel_assembly.instrumentation.prepared_calls import Places
+from otel_assembly.instrumentation.prepared_calls import Places, Where
 from otel_assembly.instrumentation.prepared_runs import PreparedRun
 from otel_assembly.instrumentation.runs import within
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.model_call import ModelCall, Sent
-    from otel_assembly.instrumentation.prepared_calls import Place
 
 _UNNAMED: Final = "LangGraph"
 #: The functions that call the model in the graphs of LangChain's factories.
 _MODEL_NODES: Final = frozenset({"create_agent.<locals>.model_node", "create_react_agent.<locals>.call_model"})
 #: Checkpointers whose threads are theirs alone: the same id in another one is another conversation.
 _IN_MEMORY: Final = frozenset({"InMemorySaver", "MemorySaver"})
-
-PLACES: Final = Places("langchain", attrgetter("type"), lambda message: str(message.text))
 
 
 def current_config() -> Any:
@@ -52,6 +48,17 @@ def thread_of(config: Any) -> str | None:
 def _step_of(config: Any) -> int:
     """The number of the step of its graph that a configuration was made for; 0 outside of any."""
     return int(((config or {}).get("metadata") or {}).get("langgraph_step") or 0)
+
+
+def _where(config: Any = None) -> Where:
+    """By a configuration; by default the one that is in force here."""
+    config = config if _setting(config, "checkpoint_ns") else current_config()
+    task = _setting(config, "checkpoint_ns") or ""
+    return Where(task, [part.split(":", 1)[0] for part in task.split("|")], _step_of(config), thread_of(config))
+
+
+#: Who asks a model is a node, at its place in nested graphs.
+PLACES: Final = Places("langchain", attrgetter("type"), lambda message: str(message.text), _where)
 
 
 def _model_node(graph: Any) -> str | None:
@@ -78,26 +85,3 @@ def _run(instrumentation: Instrumentation, graph: Any, /, *args: Any, **kwargs: 
 
 #: Around ``Pregel.stream`` and ``astream``, which ``invoke`` and ``ainvoke`` read too.
 run = within(_run)
-
-
-def here(config: Any = None) -> Place:
-    """Where a configuration says that something runs; by default the one that is in force here.
-
-    Who asks a model is a node, at its place in nested graphs.
-    """
-    config = config if _setting(config, "checkpoint_ns") else current_config()
-    task = _setting(config, "checkpoint_ns") or ""
-    nodes = [part.split(":", 1)[0] for part in task.split("|")]
-    return PLACES.at(task, nodes, _step_of(config), thread_of(config))
-
-
-def prepared(
-    instrumentation: Instrumentation, messages: Sequence[Any], since_ns: int, node: str | None = None
-) -> tuple[ModelCall, Sequence[Any] | None]:
-    """The call that a reducer works for which runs here, as `Place.prepares`."""
-    return here().prepares(instrumentation, messages, since_ns, node)
-
-
-def tell(instrumentation: Instrumentation, sent: Sent) -> ModelCall:
-    """A model is sent these messages here, as `Places.tell`."""
-    return PLACES.tell(here(), instrumentation, sent)

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from otel_assembly.instrumentation.langchain.model_calls import model_of
-from otel_assembly.instrumentation.langchain.runs import prepared
+from otel_assembly.instrumentation.langchain.runs import PLACES
 from otel_assembly.instrumentation.trims import CountedTrim, trims
 
 
@@ -22,7 +22,7 @@ _TRIM: Final = CountedTrim(
     cuts=("allow_partial", "partial_strategy"),
     system="include_system",
     role=attrgetter("type"),
-    finds=prepared,
+    finds=PLACES.prepared,
     model_of=_model_of,
 )
 
