@@ -137,6 +137,17 @@ def in_package(package: str, *rows: tuple[Any, ...], versions: str = "") -> list
     ]
 
 
+def in_class(
+    module: str,
+    name: str,
+    *rows: tuple[str, Wrap | Following, str] | tuple[str, Wrap | Following, str, str],
+    **settings: Any,
+) -> list[Hook]:
+    """The hooks of one class of a module: as `in_module`, but for the class's name, which stands before each target."""
+    named = [(" ".join(f"{name}.{method}" for method in row[0].split()), *row[1:]) for row in rows]
+    return in_module(module, *named, **settings)
+
+
 def installed(requirements: Iterable[str]) -> tuple[str, str] | None:
     """The first of these distributions that is installed, whatever its version, and its version."""
     for text in requirements:
