@@ -14,15 +14,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from otel_assembly.messages import (
-    ROLES,
-    Draft,
-    content_texts,
-    parts_texts,
-    parts_with_texts,
-    read_content,
-    with_texts,
-)
+from otel_assembly.messages import ROLES, Draft, read_content
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.describe import EventFacts, EventKind, describe
 from otel_assembly.messages.replacements import result_texts, shortened, summary_like, summary_text
@@ -33,15 +25,8 @@ if TYPE_CHECKING:
 #: What LangChain's own summaries are marked with, in ``additional_kwargs``.
 SUMMARY_SOURCE: Final = {"lc_source": "summarization"}
 
-_KINDS: Final = {
-    "human": EventKind.REQUEST,
-    "ai": EventKind.RESPONSE,
-    "system": EventKind.SYSTEM,
-    "tool": EventKind.TOOL_RESULT,
-    "function": EventKind.TOOL_RESULT,
-}
-#: The type of a chunk is the class's name.
-_CHUNK: Final = "MessageChunk"
+#: What LangChain calls otherwise than providers do.
+_ROLES: Final = {"human": "user", "ai": "assistant"}
 #: Calls of the form that came before tool calls have no id.
 _LEGACY_CALL_ID: Final = "function_call"
 _CALL_LISTS: Final = ("tool_calls", "invalid_tool_calls")
@@ -97,29 +82,25 @@ def _(_: BaseMessage, text: str, events: Sequence[Any]) -> HumanMessage:
 
 @result_texts.register(BaseMessage)
 def _(message: BaseMessage) -> Sequence[str]:
-    if isinstance(message, (ToolMessage, FunctionMessage)):
-        return content_texts(message.content)
-    return parts_texts(message.content) if isinstance(message.content, list) else ()
+    return result_texts(_as_dict(message)) or ()
 
 
 @shortened.register(BaseMessage)
 def _(message: BaseMessage, texts: Sequence[str]) -> BaseMessage:
-    content: Any = message.content
-    if isinstance(message, (ToolMessage, FunctionMessage)):
-        content = with_texts(content, texts)
-    elif isinstance(content, list):
-        content = parts_with_texts(content, texts)
-    return message.model_copy(update={"content": content})
+    return message.model_copy(update={"content": shortened(_as_dict(message), texts)["content"]})
+
+
+def _as_dict(message: BaseMessage) -> dict[str, Any]:
+    """The same as a dict, as far as the results of tools in it go."""
+    answers = isinstance(message, (ToolMessage, FunctionMessage))
+    return {"role": "tool" if answers else "user", "content": message.content}
 
 
 def _kind(message: BaseMessage) -> EventKind:
     if message.additional_kwargs.get("lc_source") == SUMMARY_SOURCE["lc_source"]:
         return EventKind.SUMMARY
-    name = message.type.removesuffix(_CHUNK).lower()
-    role = getattr(message, "role", None)
-    if name == "chat" and isinstance(role, str):
-        return ROLES.get(role, EventKind.OTHER)
-    return _KINDS.get(name, EventKind.OTHER)
+    name = message.type.removesuffix("MessageChunk").lower()  # the type of a chunk is the class's name
+    return ROLES.get(getattr(message, "role", "") if name == "chat" else _ROLES.get(name, name), EventKind.OTHER)
 
 
 def _unrepeated(content: Sequence[Any], calls: Sequence[Mapping[str, Any]]) -> list[Any]:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
-_UNNAMED: Final = "LangGraph"
 #: The functions that call the model in the graphs of LangChain's factories.
 _MODEL_NODES: Final = frozenset({"create_agent.<locals>.model_node", "create_react_agent.<locals>.call_model"})
 #: Checkpointers whose threads are theirs alone: the same id in another one is another conversation.
@@ -71,7 +70,7 @@ def _model_node(graph: Any) -> str | None:
 
 def _run(instrumentation: Instrumentation, graph: Any, /, *args: Any, **kwargs: Any) -> PreparedRun:
     config, around = argument(args, kwargs, 1, "config"), current_config()
-    name, saver = graph.name or _UNNAMED, getattr(graph, "checkpointer", None)
+    name, saver = graph.name or "LangGraph", getattr(graph, "checkpointer", None)
     return PreparedRun(
         PLACES,
         instrumentation,
