@@ -109,7 +109,7 @@ def policy_name(
 
 def settings_of(reducer: Any, leaves_out: Collection[str] = ()) -> Mapping[str, int | float]:
     """The numbers that a reducer holds by public names."""
-    names: Iterable[str] = getattr(reducer, "__dict__", None) or getattr(type(reducer), "__slots__", ())
+    names: Any = getattr(reducer, "__dict__", None) or getattr(type(reducer), "__slots__", ())
     held = {name: getattr(reducer, name, None) for name in names if name[0] != "_" and name not in leaves_out}
     return {name: value for name, value in held.items() if isinstance(value, int | float)}
 
