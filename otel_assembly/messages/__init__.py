@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from otel_assembly._internal.faces import face, homes
+from otel_assembly.messages import shortening as _shortening  # noqa: F401  # registers how results are shortened
 from otel_assembly.messages.chat import ChatSummary
 from otel_assembly.messages.describe import ROLES, spelled
 from otel_assembly.messages.draft import MEDIA_TOKENS, Draft
@@ -18,7 +19,6 @@ from otel_assembly.messages.replacements import (
     summary_text,
 )
 from otel_assembly.messages.responses import ITEMS
-from otel_assembly.messages.shortening import content_texts, parts_texts, parts_with_texts, with_texts
 
 if TYPE_CHECKING:
     from otel_assembly.messages.pair_check import broken_pairs
@@ -49,13 +49,10 @@ __all__ = [
     "answers",
     "asks",
     "broken_pairs",
-    "content_texts",
     "edited",
     "function_schema",
     "holds",
     "is_silent",
-    "parts_texts",
-    "parts_with_texts",
     "read_content",
     "read_part",
     "read_parts",
@@ -68,5 +65,4 @@ __all__ = [
     "spelled",
     "summary_like",
     "summary_text",
-    "with_texts",
 ]

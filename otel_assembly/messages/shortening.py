@@ -13,7 +13,7 @@ from otel_assembly.messages.parts import read_parts
 from otel_assembly.messages.replacements import result_texts, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 #: Where the result stands in a part that holds one, by the part's type or only key.
 _TYPED: Final = {"tool_result": ("content",), "tool_call_response": ("response", "result")}
@@ -25,7 +25,12 @@ _TEXT_TYPES: Final = frozenset({"input_text", "output_text"})
 @result_texts.register(dict)
 def _(message: dict[str, Any]) -> Sequence[str]:
     found: list[str] = []
-    _edited(message, _into(found))
+
+    def take(text: str) -> str:
+        found.append(text)
+        return text
+
+    _edited(message, take)
     return found
 
 
@@ -33,40 +38,6 @@ def _(message: dict[str, Any]) -> Sequence[str]:
 def _(message: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
     given = iter(texts)
     return {**message, **_edited(message, lambda text: next(given))}
-
-
-def content_texts(content: Any) -> list[str]:
-    """The text of a result whose content this is; none where it has no text."""
-    found: list[str] = []
-    _content(content, _into(found))
-    return found
-
-
-def with_texts(content: Any, texts: Iterable[str]) -> Any:
-    """The same content that says the first of these texts instead of its own."""
-    given = iter(texts)
-    return _content(content, lambda text: next(given))
-
-
-def parts_texts(parts: Sequence[Any]) -> list[str]:
-    """The texts of the results that stand among the parts of a message."""
-    found: list[str] = []
-    _parts(parts, _into(found))
-    return found
-
-
-def parts_with_texts(parts: Sequence[Any], texts: Iterable[str]) -> list[Any]:
-    """The same parts whose results say these texts."""
-    given = iter(texts)
-    return _parts(parts, lambda text: next(given))
-
-
-def _into(found: list[str]) -> Callable[[str], str]:
-    def take(text: str) -> str:
-        found.append(text)
-        return text
-
-    return take
 
 
 def _edited(message: Mapping[str, Any], edit: Callable[[str], str]) -> dict[str, Any]:
