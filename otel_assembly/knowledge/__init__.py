@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         WorkingMemoryAggregate,
     )
     from otel_assembly.knowledge.disk import DiskKnowledgeStore
+    from otel_assembly.knowledge.items import StoreOfItems
     from otel_assembly.knowledge.memory import MemoryKnowledgeStore
     from otel_assembly.knowledge.redis import RedisKnowledgeStore
     from otel_assembly.knowledge.rendering import MAX_TOOL_RESULT_CHARACTERS, render_events
@@ -40,6 +41,7 @@ __getattr__, __dir__ = face(
                 "Aggregate AggregateTrigger ConversationSummaryAggregate WorkingMemoryAggregate"
             ),
             "disk": "DiskKnowledgeStore",
+            "items": "StoreOfItems",
             "memory": "MemoryKnowledgeStore",
             "redis": "RedisKnowledgeStore",
             "rendering": "MAX_TOOL_RESULT_CHARACTERS render_events",
@@ -64,6 +66,7 @@ __all__ = [
     "MemoryKnowledgeStore",
     "RedisKnowledgeStore",
     "SqliteKnowledgeStore",
+    "StoreOfItems",
     "WorkingMemoryAggregate",
     "render_events",
 ]

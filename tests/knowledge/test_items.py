@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_assembly import ConfigurationError, KnowledgePathError, KnowledgeStoreError
-from otel_assembly.knowledge import KnowledgeStore
-from otel_assembly.knowledge.items import StoreOfItems
+from otel_assembly.knowledge import KnowledgeStore, StoreOfItems
 
 
 class Items(StoreOfItems):

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import KnowledgeStoreError
-from otel_assembly.knowledge.items import StoreOfItems
+from otel_assembly.knowledge import StoreOfItems
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
