@@ -43,16 +43,6 @@ def name_of(reducer: Any) -> str:
     return name if isinstance(name, str) and name else type(reducer).__name__
 
 
-def numbers_of(*owners: Any) -> dict[str, int | float]:
-    """The settings of reducers as far as they are numbers, by the public names that these are kept under."""
-    found: dict[str, int | float] = {}
-    for owner in owners:
-        names = getattr(owner, "__dict__", None) or getattr(type(owner), "__slots__", ())
-        held = {name: getattr(owner, name, None) for name in names if not name.startswith("_")}
-        found |= {name: value for name, value in held.items() if isinstance(value, int | float)}
-    return found
-
-
 def no_summary(answer: Any, read: Iterable[Any]) -> CompactionOutcome | None:
     """Why a summariser's answer is no summary of the messages that it has read; None where it is one."""
     text = answer if isinstance(answer, str) else ""

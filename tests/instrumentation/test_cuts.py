@@ -20,7 +20,7 @@ from otel_assembly.instrumentation import (
     name_of,
     newest,
     plugged_in,
-    summarises,
+    summariser_call,
     tell_alone,
     unsummed,
 )
@@ -123,7 +123,9 @@ def test_messages_that_can_be_read_once_are_left_to_the_client(instrumentation, 
 
 
 def test_a_summarisers_own_function_is_told_only_inside_of_a_reducer(instrumentation, assembly_telemetry):
-    summary = summarises(lambda messages: Sent(messages, model="gpt-4o"), str)(lambda messages: "so", instrumentation)
+    summary = summariser_call(lambda messages: Sent(messages, model="gpt-4o"), str)(
+        lambda messages: "so", instrumentation
+    )
     summary(TALK)
     assert assembly_telemetry.spans == []
     call = ModelCall(instrumentation, Asker("talk", "clerk", "clerk"), messages=TALK)

@@ -19,7 +19,7 @@ from otel_assembly.conversation import alert_facts, is_alert
 from otel_assembly.decision import DecisionReason
 from otel_assembly.instrumentation.ag2.conversation import asker_of, model_of, preparing, turn_of
 from otel_assembly.instrumentation.ag2.messages import PACKAGES
-from otel_assembly.instrumentation.clients import summarises
+from otel_assembly.instrumentation.clients import summariser_call
 from otel_assembly.instrumentation.handing_on import reduces_and_hands_on
 from otel_assembly.instrumentation.hooks import around_awaited
 from otel_assembly.instrumentation.known_reducers import KnownReducer, MadeWith, behind, known_of, newest
@@ -205,7 +205,7 @@ def _read(strategy: Any, /, *args: Any, **kwargs: Any) -> Sent:
 
 
 #: Around the summariser's call of a strategy of AG2's own.
-summarize = summarises(_read, str)
+summarize = summariser_call(_read, str)
 
 
 @around_awaited
