@@ -1,4 +1,4 @@
-"""Middlewares to take along: timing, a rate limit, a prompt that changes, a model to fall back on, tools that come
+"""Middlewares to take along: timing, a rate limit, a prompt that changes, a fallback model, tools of a middleware.
 
 Each runs in `otel_assembly.Agent`, and as it stands in an agent of AgentScope 2.x.
 

@@ -123,9 +123,8 @@ def test_messages_that_can_be_read_once_are_left_to_the_client(instrumentation, 
 
 
 def test_a_summarisers_own_function_is_told_only_inside_of_a_reducer(instrumentation, assembly_telemetry):
-    summary = summariser_call(lambda messages: Sent(messages, model="gpt-4o"), str)(
-        lambda messages: "so", instrumentation
-    )
+    told = summariser_call(lambda messages: Sent(messages, model="gpt-4o"), str)
+    summary = told(lambda messages: "so", instrumentation)
     summary(TALK)
     assert assembly_telemetry.spans == []
     call = ModelCall(instrumentation, Asker("talk", "clerk", "clerk"), messages=TALK)
