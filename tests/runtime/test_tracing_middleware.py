@@ -36,8 +36,8 @@ from otel_assembly.telemetry import ContentCapture, TelemetrySettings
 from otel_assembly.testing import RecordedTelemetry, ScriptedModel
 
 SECRET = "sesame-4711"
-#: The instrumentation scope of GenAI's spans.
-SCOPE = "otel_assembly.telemetry.tracing_middleware"
+#: The instrumentation scope of GenAI's spans is the module.
+SCOPE = TracingMiddleware.__module__
 
 
 @pytest.fixture
