@@ -173,7 +173,7 @@ async def test_a_bad_path_is_refused_before_anything_is_sent():
         (redis.asyncio.Redis, {}, "class Redis"),
         (None, {}, "cannot be awaited"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_a_server_that_cannot_work_is_refused(server, settings, problem):
     with pytest.raises(ConfigurationError, match=problem) as refused:
