@@ -258,54 +258,76 @@ class Loop:
 
     async def _act(self, agent: Agent, session: Session, calls: Sequence[ToolCallEvent]) -> AsyncGenerator[Event, None]:
         """Run calls at once; yields what they yield, and their results as they come."""
-        events: asyncio.Queue[Event | Exception] = asyncio.Queue()
         recorded: set[str] = set()
-        tasks = [asyncio.create_task(self._run_call(agent, session, call, events, recorded)) for call in calls]
-        waiting, failed = len(calls), None
+        running = [self._call(agent, session, call, recorded) for call in calls]
         try:
-            while waiting:
-                event = await events.get()
-                if isinstance(event, Exception):
-                    failed = failed or event
-                    continue
-                waiting -= _is_result(event)
-                yield event
+            async with aclosing(running[0] if len(running) == 1 else _at_once(running)) as events:
+                async for event in events:
+                    yield event
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             _write_down(session, [_error(call, _CANCELLED) for call in calls if call.id not in recorded])
-        if failed is not None:
-            raise failed
 
-    async def _run_call(
-        self,
-        agent: Agent,
-        session: Session,
-        call: ToolCallEvent,
-        events: asyncio.Queue[Event | Exception],
-        recorded: set[str],
-    ) -> None:
+    async def _call(
+        self, agent: Agent, session: Session, call: ToolCallEvent, recorded: set[str]
+    ) -> AsyncGenerator[Event, None]:
+        """Run one call: yields what it yields, its result last."""
         result: Result = _error(call, "gave no result")
+        failed: Exception | None = None
+
+        async def step(tool_call: ToolCallEvent) -> AsyncGenerator[Event, None]:
+            yield await _result(agent, session, tool_call)
+
         try:
-
-            async def step(tool_call: ToolCallEvent) -> AsyncGenerator[Event, None]:
-                yield await _result(agent, session, tool_call)
-
-            async for event in self._acting.events(agent, step, {"tool_call": call}):
-                if isinstance(event, ToolResultEvent | ToolErrorEvent):
-                    result = event
-                else:
-                    events.put_nowait(event)
-        except Exception as error:  # noqa: BLE001  # raised to whoever asks, once the other calls are over
+            async with aclosing(self._acting.events(agent, step, {"tool_call": call})) as events:
+                async for event in events:
+                    if isinstance(event, ToolResultEvent | ToolErrorEvent):
+                        result = event
+                    else:
+                        yield event
+        except Exception as error:  # noqa: BLE001  # raised once the result is written down
             # A middleware's: what a tool raises is its result. The model is told, so that the session can go on.
-            events.put_nowait(error)
+            failed = error
             result = _error(call, f"not run to its end: {type(error).__name__}")
         if result.parent_id != call.id:
             result = result.model_copy(update={"parent_id": call.id})
         recorded.add(call.id)
         await session.stream.send(result)
-        events.put_nowait(result)
+        yield result
+        if failed is not None:
+            raise failed
+
+
+async def _at_once(several: Sequence[AsyncGenerator[Event, None]]) -> AsyncGenerator[Event, None]:
+    """What several yield, as it comes; what one of them raises, once all are over."""
+    events: asyncio.Queue[Event | None] = asyncio.Queue()
+
+    async def read(one: AsyncGenerator[Event, None]) -> Exception | None:
+        try:
+            async with aclosing(one):
+                async for event in one:
+                    events.put_nowait(event)
+        except Exception as error:  # noqa: BLE001  # as above
+            return error
+        finally:
+            events.put_nowait(None)
+        return None
+
+    tasks = [asyncio.create_task(read(one)) for one in several]
+    try:
+        left = len(tasks)
+        while left:
+            event = await events.get()
+            if event is None:
+                left -= 1
+            else:
+                yield event
+        for failed in await asyncio.gather(*tasks):
+            if failed is not None:
+                raise failed
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _result(agent: Agent, session: Session, call: ToolCallEvent) -> Result:
