@@ -1,7 +1,7 @@
 """Run each framework's tests against its newest release, or against the earlier ones that its hook tables speak of.
 
 Beside the newest ones, each in an environment of its own: the tests with other vendors' instrumentors, and the whole
-suite on every other Python that this machine has.
+suite on the newest other Python that this machine has; with the earlier ones, on the Pythons before it.
 
 python scripts/version_matrix.py              # the newest of each, and all of that
 python scripts/version_matrix.py --earlier    # the oldest of each, and what lies between
@@ -82,15 +82,13 @@ def main() -> int:
     parser.add_argument("names", nargs="*", choices=[[], *known], metavar="NAME", help=", ".join(known))
     parser.add_argument("--earlier", action="store_true", help="all releases of the frameworks but the newest")
     given = parser.parse_args()
-    names = given.names or [name for name in known if name != THIS_PYTHON]
+    names = given.names or [*RELEASES, BESIDE, *pythons_here(earlier=given.earlier)]
     cells = [cell for name in names for cell in cells_of(name, earlier=given.earlier)]
     # Of a cell's tests one runs after the other, so that there are as many cells at once as processors.
     with ThreadPoolExecutor(os.cpu_count()) as workers:
         passed = list(workers.map(lambda cell: cell[1](), cells))
     failed = [what for (what, _), holding in zip(cells, passed, strict=True) if not holding]
-    if not given.earlier:
-        asked = bool(given.names)
-        failed += [name for name in names if name in pythons and not suite_passes(name, pythons[name], asked=asked)]
+    failed += [name for name in names if name in pythons and not suite_passes(name, pythons[name])]
     if failed:
         print("does not hold:", "; ".join(failed))
     return 1 if failed else 0
@@ -117,12 +115,19 @@ def interpreter(version: str) -> Path | None:
     return None
 
 
-def suite_passes(name: str, version: str, *, asked: bool) -> bool:
-    """Whether what `make test` runs passes on a Python; one that is not here fails only who asked for it."""
+def pythons_here(*, earlier: bool) -> list[str]:
+    """The newest of the other Pythons that this machine has, or those before it."""
+    here = [f"python{version}" for version in PYTHONS if interpreter(version) is not None]
+    others = [name for name in here if name != THIS_PYTHON]
+    return others[:-1] if earlier else others[-1:]
+
+
+def suite_passes(name: str, version: str) -> bool:
+    """Whether what `make test` runs passes on a Python; one that is not here does not."""
     base = interpreter(version)
     if base is None:
         print(f"{name}: not on this machine", flush=True)
-        return not asked
+        return False
     options = ("--ignore=tests/stack", "-m", "not slow", "-n", "auto", "--dist", "worksteal")
     with environment(name, (), "all,dev", base) as python:
         return tests_pass(python, ROOT / "tests", name, *options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from version_matrix import interpreter
+from version_matrix import interpreter, pythons_here
 
 
 @pytest.fixture
@@ -39,3 +39,12 @@ def test_a_shim_that_runs_nothing_is_passed_over_for_what_pyenv_has(machine):
 def test_one_that_says_another_version_is_not_it(machine):
     machine("bin/python3.99", "3.98")
     assert interpreter("3.99") is None
+
+
+def test_the_newest_other_python_is_run_with_the_newest_releases_and_others_with_the_earlier(machine, monkeypatch):
+    monkeypatch.setattr("version_matrix.PYTHONS", ("3.96", "3.97", "3.98", "3.99"))
+    monkeypatch.setattr("version_matrix.THIS_PYTHON", "python3.97")
+    for version in ("3.96", "3.97", "3.98"):
+        machine(f"bin/python{version}", version)
+    assert pythons_here(earlier=False) == ["python3.98"]
+    assert pythons_here(earlier=True) == ["python3.96"]
