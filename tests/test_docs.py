@@ -27,6 +27,8 @@ NEWCOMERS = [
     ROOT / "docs" / "guide.md",
     ROOT / "docs" / "explain.md",
     ROOT / "docs" / "view.md",
+    ROOT / "docs" / "write-an-agent.md",
+    ROOT / "docs" / "write-a-middleware.md",
     ROOT / "docs" / "instrumentation.md",
     *sorted((ROOT / "docs" / "instrumentation").glob("*.md")),
 ]
@@ -120,6 +122,8 @@ def test_a_program_of_the_docs_exists(command):
 def test_what_the_docs_install_are_extras_that_there_are(command):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     found = re.search(r"'otel-assembly\[(.*?)\]'", command)
+    if command == "pip install otel-assembly":
+        return
     assert found, "brackets are quoted, which some shells read for themselves"
     assert set(found[1].split(",")) <= set(project["optional-dependencies"])
 
