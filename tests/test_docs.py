@@ -36,7 +36,7 @@ PAGES = [*NEWCOMERS, ROOT / "docs" / "tool-loop.md", ROOT / "CONTRIBUTING.md", R
 PROGRAMS = {"opentelemetry-instrument", "python", "cat"}
 #: What looks at servers has tests of its own.
 AT_A_STACK = "--jaeger"
-A_COMMAND_OF_OURS = re.compile(r"\botel-assembly( .*)?$")
+A_COMMAND_OF_OURS = re.compile(r"(?<!install )\botel-assembly( .*)?$")
 
 
 def _blocks(page: Path, language: str) -> list[str]:
