@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.assembler import Assembler
@@ -117,11 +117,12 @@ class AssemblerMiddleware(MiddlewareBase):
 
 
 async def _send(call: ModelCall, assembly: Assembly, next_handler: NextHandler) -> Any:
-    before, call.prompts = call.prompts, assembly.prompts
+    """Call what is behind with what was assembled; calls that run at once, as in a vote, each see their own."""
+    token = MODEL_CALL.set(replace(call, prompts=assembly.prompts))
     try:
         return await next_handler(messages=assembly.events)
     finally:
-        call.prompts = before
+        MODEL_CALL.reset(token)
 
 
 def _same(made: _Made, messages: Sequence[Any]) -> bool:

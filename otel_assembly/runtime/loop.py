@@ -141,11 +141,15 @@ class Loop:
                 raise SessionError(f"the model {agent.model.model!r} of agent {agent.name!r} gave no response")
             response, calls, refused = await self._permit_all(agent, session, _with_ids_of_their_own(response))
             await session.stream.send(response)
-            yield response
+            session.pending.update({call.id: call for call in response.tool_calls if call.awaiting_approval})
             for error in refused:
                 await session.stream.send(error)
-                yield error
-            session.pending.update({call.id: call for call in response.tool_calls if call.awaiting_approval})
+            try:
+                for event in (response, *refused):
+                    yield event
+            except BaseException:  # who reads has left: no call of these will run
+                _write_down(session, [_error(call, _CANCELLED) for call in calls])
+                raise
             if not response.tool_calls:
                 session.guard.check()
                 return
@@ -162,7 +166,8 @@ class Loop:
 
         async def step(current_model: ModelClient, messages: Any, tools: Any = (), tool_choice: Any = None) -> Any:
             session.guard.check()
-            return await current_model(call.prompts, messages, tools=tools, tool_choice=tool_choice)
+            sent = MODEL_CALL.get() or call
+            return await current_model(sent.prompts, messages, tools=tools, tool_choice=tool_choice)
 
         token = MODEL_CALL.set(call)
         try:

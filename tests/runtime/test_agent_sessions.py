@@ -191,6 +191,18 @@ async def test_who_leaves_a_stream_early_can_ask_again():
     assert (await agent.ask()).content == "Going on."
 
 
+async def test_who_leaves_as_the_calls_are_told_leaves_none_unanswered():
+    def work() -> str:
+        return "done"
+
+    agent = Agent("helper", "", ScriptedModel(calls("work"), "Going on."), [work])
+    events = agent.stream("Go.")
+    async for _ in events:
+        break
+    await events.aclose()
+    assert said(agent.session)[-1] == "error work: not run to its end: the ask was cancelled"
+
+
 async def test_a_session_goes_on_where_it_was_saved():
     model = ScriptedModel(calls("transfer", arguments='{"amount": 5}'), "Sent.")
     agent = Agent("bank", "", model, [Tool(transfer, needs_approval=True)])

@@ -192,6 +192,29 @@ async def test_a_vote_may_call_the_model_several_times_at_once():
     assert (await agent.ask("Hi.")).content == "c"
 
 
+async def test_calls_at_once_are_each_sent_what_was_assembled_once():
+    class Vote(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            return (await asyncio.gather(next_handler(), next_handler(), next_handler()))[0]
+
+    class Memo:
+        name = "memo"
+
+        async def apply(self, prompts, events, context):
+            await asyncio.sleep(0.01)
+            return [*prompts, "remember"], events
+
+    async def slowly(prompts, events):
+        await asyncio.sleep(0.02)
+        return "Yes."
+
+    model = ScriptedModel(*[slowly] * 6)
+    agent = Agent("helper", "Be brief.", model, assembly=[Memo()], middlewares=[Vote()])
+    await agent.ask("Hi.")
+    await agent.ask("Again.")
+    assert {call.prompts for call in model.received} == {("Be brief.", "remember")}
+
+
 # The chain among them
 
 
