@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.events import ModelResponse, ResponseChunk, ToolCallEvent, Usage
 from otel_assembly.ledger.figures import Breakpoints
 from otel_assembly.runtime.anthropic_messages import to_anthropic
+from otel_assembly.runtime.model_client import begun
 from otel_assembly.runtime.provider_errors import broken_off, failing, sdk
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
 _PROVIDER: Final = "anthropic"
 _CHOICES: Final[Mapping[str, str]] = {"auto": "auto", "none": "none", "required": "any"}
@@ -90,7 +91,7 @@ class AnthropicModel:
             if tool_choice is not None:
                 request["tool_choice"] = _choice(tool_choice)
         if self._streams:
-            return self._streamed(request)
+            return await begun(self._streamed(request))
         with failing(_PROVIDER, self.model):
             answer = await self._client.messages.create(**request)
             texts = [block.text for block in answer.content if block.type == "text"]
@@ -101,7 +102,7 @@ class AnthropicModel:
             ]
             return ModelResponse(content="".join(texts), tool_calls=tuple(calls), usage=_usage(answer.usage))
 
-    async def _streamed(self, request: Mapping[str, Any]) -> AsyncIterator[ResponseChunk | ModelResponse]:
+    async def _streamed(self, request: Mapping[str, Any]) -> AsyncGenerator[ResponseChunk | ModelResponse, None]:
         said: list[str] = []
         calls: dict[int, _OpenCall] = {}
         usage: Usage | None = None

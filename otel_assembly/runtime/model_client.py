@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
     from otel_assembly.events import ModelResponse, ResponseChunk
+
+Piece = TypeVar("Piece")
 
 
 @runtime_checkable
@@ -20,7 +23,8 @@ class ModelClient(Protocol):
     "description": …, "parameters": …}}``; ``tool_choice`` is ``auto``, ``none``, ``required``, or a tool's name.
 
     It raises `ModelCallError` where the provider does not answer, and `ModelContextLengthError` where it refuses the
-    prompt as too long; of an iterator, while it is read.
+    prompt as too long: before it gives an iterator, so that whoever calls it can assemble less, or call another.
+    What cuts a stream in the middle is raised where it is read.
 
     Attributes:
         model: The model's name, as its provider knows it; `Context.model` is the same.
@@ -41,3 +45,16 @@ class ModelClient(Protocol):
     ) -> ModelResponse | AsyncIterator[ResponseChunk | ModelResponse]:
         """The model's answer, whole or piece by piece."""
         ...
+
+
+async def begun(pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[Piece, None]:
+    """The pieces of an answer, once the first has come: what the provider refuses is raised here, not to a reader."""
+    first = await anext(pieces)
+
+    async def all_of_them() -> AsyncGenerator[Piece, None]:
+        async with aclosing(pieces):
+            yield first
+            async for piece in pieces:
+                yield piece
+
+    return all_of_them()

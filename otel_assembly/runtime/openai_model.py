@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.events import ModelResponse, ResponseChunk, ToolCallEvent, Usage
+from otel_assembly.runtime.model_client import begun
 from otel_assembly.runtime.openai_messages import to_openai
 from otel_assembly.runtime.provider_errors import broken_off, failing, sdk
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
 _CHOICES: Final = ("auto", "none", "required")
 
@@ -76,7 +77,7 @@ class OpenAIModel:
             if tool_choice is not None:
                 request["tool_choice"] = _choice(tool_choice)
         if self._streams:
-            return self._streamed(request)
+            return await begun(self._streamed(request))
         with failing(self.provider, self.model):
             answer = await self._client.chat.completions.create(**request)
             if not answer.choices:
@@ -86,7 +87,7 @@ class OpenAIModel:
             content = message.content or getattr(message, "refusal", None) or ""
             return ModelResponse(content=content, tool_calls=tuple(calls), usage=_usage(answer.usage))
 
-    async def _streamed(self, request: Mapping[str, Any]) -> AsyncIterator[ResponseChunk | ModelResponse]:
+    async def _streamed(self, request: Mapping[str, Any]) -> AsyncGenerator[ResponseChunk | ModelResponse, None]:
         said: list[str] = []
         calls: dict[int, dict[str, str]] = {}
         usage = ended = None

@@ -161,6 +161,13 @@ async def test_a_server_that_numbers_no_pieces_and_bills_nothing():
     assert whole.tool_calls[0].arguments == "{}"
 
 
+async def test_a_stream_that_is_refused_is_refused_before_anybody_reads_it():
+    answer, *_ = next(iter(TOO_LONG_FOR_OPENAI.values()))
+    async with Provider(answer) as server:
+        with pytest.raises(ModelContextLengthError):
+            await openai_at(server, streams=True)([], [ASK])
+
+
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("shape", TOO_LONG_FOR_OPENAI)
 async def test_a_prompt_that_openai_finds_too_long(shape, streams):
