@@ -379,6 +379,21 @@ class View(Sequence[Any]):
             segments += ((column, low, high) for low, high in left)
         return self._cut_out(segments)
 
+    def shared_with(self, other: View) -> int:
+        """How many items it begins with at the same positions as another view, as far as their intervals tell.
+
+        Args:
+            other: A view of the same history.
+        """
+        count = 0
+        for (column, start, stop), (its, low, high) in zip(self.current, other.current, strict=False):
+            if column is not its or start != low:
+                break
+            count += min(stop, high) - start
+            if stop != high:
+                break
+        return count
+
     def pick_positions(self, positions: Iterable[int]) -> View:
         """The part of this view at these positions of its history, in the view's order."""
         indexes = sorted(index for position in positions if (index := self.index_of(position)) >= 0)

@@ -7,6 +7,7 @@ changed, and not what the conversation has grown to.
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from itertools import chain, islice, starmap
 from operator import is_
@@ -17,7 +18,7 @@ from otel_assembly._internal.forks import in_child, new_lock
 from otel_assembly._internal.registry import Registry
 from otel_assembly._internal.slices import LISTED, SLICE, InTurn
 from otel_assembly.errors import DescribeError
-from otel_assembly.history.history import History, ListHistory
+from otel_assembly.history.history import History, ListHistory, text_digest
 from otel_assembly.history.read_events import ReadEvent, ReadEvents
 from otel_assembly.history.view import Run, View, difference, is_in, merged, to_runs
 from otel_assembly.ledger.made_items import Leaves, changed_since_made, made_before, made_by
@@ -84,7 +85,7 @@ class Ledger:
         #: What each event of the last list said when it was read.
         self._contents: list[Any] = []
         #: The last stable prefix that was hashed: its prompts, its events and the state of the hash.
-        self.hashed_prefix: tuple[tuple[str, ...], View, Any] | None = None
+        self._hashed_prefix: tuple[tuple[str, ...], View, Any] | None = None
         #: What a step made of others, by its item id: theirs, of those that nobody made.
         self.leaves = Leaves()
 
@@ -100,6 +101,25 @@ class Ledger:
         with self.lock:
             self._next_made += 1
             return self._next_made - 1
+
+    def prefix_hash(self, prompts: tuple[str, ...], view: View) -> str:
+        """16 hex digits that stand for the text of a prefix; of one that only grew since the last, what came is read.
+
+        Args:
+            prompts: The prompts in it.
+            view: The events in it.
+        """
+        hashed = self._hashed_prefix
+        if hashed is not None and hashed[0] == prompts and view.shared_with(hashed[1]) == len(hashed[1]):
+            state, known = hashed[2].copy(), len(hashed[1])
+        else:
+            state, known = hashlib.blake2b(digest_size=8), 0
+            for prompt in prompts:
+                state.update(text_digest((prompt,)).to_bytes(8, "little"))
+        state.update(view.history.digests(view.pick([(known, len(view))])))
+        self._hashed_prefix = prompts, view, state
+        digest: str = state.hexdigest()
+        return digest
 
     def arrivals(
         self, source: LedgerInput, steps: Sequence[Step], by: CountedBy, table: TokenTable

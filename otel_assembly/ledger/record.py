@@ -5,14 +5,13 @@ The numbers are sums over what each step passes on, and differences from the ass
 
 from __future__ import annotations
 
-import hashlib
 import os
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, Overflow, OverflowCause, PrefixBreak, PromptPart
-from otel_assembly.history.history import KINDS, text_digest
+from otel_assembly.history.history import KINDS
 from otel_assembly.history.tool_pairs import ECHO, broken_in
 from otel_assembly.ledger.figures import Prefix, StepTotals, Totals
 from otel_assembly.ledger.snapshot import ItemGroup, Snapshot, entered, gone, without
@@ -414,7 +413,7 @@ def prefix_of(record: Record) -> Prefix:
 
 def shared_prefix(new: View, old: View) -> int:
     """How many items two views begin with that read the same: by interval as far as that goes, then by their text."""
-    count = shared_positions(new, old)
+    count = new.shared_with(old)
     if count == min(len(new), len(old)):
         return count
     if not _reads_the_same(new.history, new.position(count), old.history, old.position(count)):
@@ -424,18 +423,6 @@ def shared_prefix(new: View, old: View) -> int:
         if not _reads_the_same(new.history, position, old.history, other):
             break
         count += 1
-    return count
-
-
-def shared_positions(new: View, old: View) -> int:
-    """How many items two views of one history begin with at the same positions, as far as their intervals tell."""
-    count = 0
-    for (column, start, stop), (other, low, high) in zip(new.current, old.current, strict=False):
-        if column is not other or start != low:
-            break
-        count += min(stop, high) - start
-        if stop != high:
-            break
     return count
 
 
@@ -482,20 +469,9 @@ def _holds(group: ItemGroup, view: View, position: int, item: int) -> bool:
 
 
 def prefix_hash(record: Record, prefix: Prefix) -> str:
-    """16 hex digits that stand for the text of a prefix, equal in every process; one that only grew is read on."""
-    prompts = record.prompts_out[: prefix.prompts]
+    """16 hex digits that stand for the text of a prefix, equal in every process."""
     view = record.view_out.pick([(0, prefix.events)])
-    hashed = record.ledger.hashed_prefix
-    if hashed is not None and hashed[0] == prompts and shared_positions(view, hashed[1]) == len(hashed[1]):
-        state, known = hashed[2].copy(), len(hashed[1])
-    else:
-        state, known = hashlib.blake2b(digest_size=8), 0
-        for prompt in prompts:
-            state.update(text_digest((prompt,)).to_bytes(8, "little"))
-    state.update(view.history.digests(view.pick([(known, len(view))])))
-    record.ledger.hashed_prefix = prompts, view, state
-    digest: str = state.hexdigest()
-    return digest
+    return record.ledger.prefix_hash(record.prompts_out[: prefix.prompts], view)
 
 
 def _size(text: str) -> int:
