@@ -1,7 +1,7 @@
 """Our event vocabulary: what an agent's run puts on its stream (as in AG2), as frozen models with one JSON form.
 
 Every event has a ``type`` (its discriminator in JSON) and an ``id``. ``event_to_json`` and ``event_from_json`` are
-exact inverses. How the engine reads an event is its ``describe()`` row, at the foot of this module.
+exact inverses. How the engine reads an event is its ``describe()`` row, in `rows`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,42 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from pydantic_core import PydanticSerializationError
 
-from otel_assembly.messages.content_snapshot import read_from
-from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, describe
-from otel_assembly.messages.replacements import result_texts, shortened, summary_like, summary_text
+__all__ = [
+    "AggregationCompleted",
+    "AggregationFailed",
+    "AnyEvent",
+    "AssemblyCompleted",
+    "CompactionSummary",
+    "ConfirmResult",
+    "ConversationResumed",
+    "Event",
+    "ExternalExecutionResultEvent",
+    "HaltEvent",
+    "ModelRequest",
+    "ModelResponse",
+    "ObserverAlert",
+    "ObserverCompleted",
+    "ObserverStarted",
+    "ResponseChunk",
+    "Severity",
+    "SeverityName",
+    "ToolCallEvent",
+    "ToolErrorEvent",
+    "ToolResultEvent",
+    "ToolResultsEvent",
+    "TurnCompleted",
+    "TurnStarted",
+    "Usage",
+    "UsageEvent",
+    "UserConfirmResultEvent",
+    "event_from_json",
+    "event_to_json",
+    "severity_name",
+]
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
-
-def _new_id() -> str:
+def new_id() -> str:
+    """The id of an event that nobody has named: 32 hex digits."""
     return os.urandom(16).hex()
 
 
@@ -37,7 +64,7 @@ class Event(BaseModel):
     # An error's message goes to logs, where no content belongs.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    id: str = Field(default_factory=_new_id)
+    id: str = Field(default_factory=new_id)
 
 
 class ModelRequest(Event):
@@ -450,118 +477,5 @@ def severity_name(severity: Any) -> str:
     return str(getattr(severity, "value", severity)).lower()
 
 
-read_from(Event, "__dict__")
-
-
-def _named(event: Event) -> dict[str, Any]:
-    """Its id, and whether somebody gave it: every event is made with one."""
-    return {"id": event.id, "id_given": "id" in event.model_fields_set}
-
-
-@describe.register
-def _(event: ModelRequest) -> EventFacts:
-    return EventFacts(EventKind.REQUEST, event.content, id=event.id, id_given="id" in event.model_fields_set)
-
-
-@describe.register
-def _(event: ModelResponse) -> EventFacts:
-    fields: list[str] = []
-    for call in event.tool_calls:
-        fields += (call.name, call.arguments)
-    return EventFacts(
-        EventKind.RESPONSE,
-        event.content,
-        fields=fields,
-        opens=[call.id for call in event.tool_calls],
-        awaiting=[call.id for call in event.tool_calls if call.awaiting_approval],
-        **_named(event),
-        billed_tokens=event.usage.input_tokens if event.usage else None,
-        output_tokens=event.usage.output_tokens if event.usage else None,
-        calls=[ToolCallFacts(call.id, call.name, call.arguments) for call in event.tool_calls],
-    )
-
-
-@describe.register
-def _(event: ToolCallEvent) -> EventFacts:
-    return EventFacts(
-        EventKind.TOOL_CALL,
-        fields=(event.name, event.arguments),
-        opens=(event.id,),
-        awaiting=(event.id,) if event.awaiting_approval else (),
-        **_named(event),
-        restates=True,
-        calls=(ToolCallFacts(event.id, event.name, event.arguments),),
-    )
-
-
-@describe.register
-def _(event: ToolResultEvent) -> EventFacts:
-    return EventFacts(EventKind.TOOL_RESULT, event.content, closes=(event.parent_id,), **_named(event), restates=True)
-
-
-@describe.register
-def _(event: ToolErrorEvent) -> EventFacts:
-    return EventFacts(EventKind.TOOL_RESULT, event.error, closes=(event.parent_id,), **_named(event), restates=True)
-
-
-@describe.register
-def _(event: ToolResultsEvent) -> EventFacts:
-    return EventFacts(
-        EventKind.TOOL_RESULT,
-        fields=[_said(result) for result in event.results],
-        closes=[result.parent_id for result in event.results],
-        **_named(event),
-        restates=True,
-    )
-
-
-@describe.register
-def _(event: CompactionSummary) -> EventFacts:
-    return EventFacts(EventKind.SUMMARY, summary_text(event.summary), **_named(event))
-
-
-@describe.register
-def _(event: ObserverAlert) -> EventFacts:
-    return EventFacts(EventKind.ALERT, **_named(event))
-
-
-@describe.register
-def _(event: Event) -> EventFacts:
-    return EventFacts(EventKind.OTHER, **_named(event))
-
-
-@summary_like.register(Event)
-def _(event: Event, text: str, events: Sequence[Any]) -> CompactionSummary:
-    named = (one.id for one in events if isinstance(one, Event))
-    return CompactionSummary(summary=text, event_count=len(events), provenance=tuple(named))
-
-
-def _said(result: ToolResultEvent | ToolErrorEvent) -> str:
-    return result.content if isinstance(result, ToolResultEvent) else result.error
-
-
-@result_texts.register(ToolResultEvent)
-@result_texts.register(ToolErrorEvent)
-@result_texts.register(ToolResultsEvent)
-def _(event: ToolResultEvent | ToolErrorEvent | ToolResultsEvent) -> Sequence[str]:
-    results = event.results if isinstance(event, ToolResultsEvent) else (event,)
-    return [text for text in map(_said, results) if text]
-
-
-@shortened.register(ToolResultEvent)
-@shortened.register(ToolErrorEvent)
-@shortened.register(ToolResultsEvent)
-def _(event: ToolResultEvent | ToolErrorEvent | ToolResultsEvent, texts: Sequence[str]) -> Event:
-    # New ids: these are other events, and the ledger says that they stand for the first.
-    given = iter(texts)
-    if isinstance(event, ToolResultsEvent):
-        results = tuple(_saying(one, next(given, _said(one))) if _said(one) else one for one in event.results)
-        return event.model_copy(update={"results": results, "id": _new_id()})
-    return _saying(event, next(given, _said(event)))
-
-
-def _saying(result: ToolResultEvent | ToolErrorEvent, text: str) -> ToolResultEvent | ToolErrorEvent:
-    if text == _said(result):
-        return result
-    key = "content" if isinstance(result, ToolResultEvent) else "error"
-    return result.model_copy(update={key: text, "id": _new_id()})
+# The rows name the classes above. Whoever has an event has imported this, and so the engine can read it.
+from otel_assembly.events import rows as _rows  # noqa: E402, F401

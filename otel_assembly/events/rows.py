@@ -1,0 +1,140 @@
+"""How the engine reads our events, and what it makes in their stead: a summary of them, results cut shorter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.events import (
+    CompactionSummary,
+    Event,
+    ModelRequest,
+    ModelResponse,
+    ObserverAlert,
+    ToolCallEvent,
+    ToolErrorEvent,
+    ToolResultEvent,
+    ToolResultsEvent,
+    new_id,
+)
+from otel_assembly.messages.content_snapshot import read_from
+from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, describe
+from otel_assembly.messages.replacements import result_texts, shortened, summary_like, summary_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+read_from(Event, "__dict__")
+
+
+def _named(event: Event) -> dict[str, Any]:
+    """Its id, and whether somebody gave it: every event is made with one."""
+    return {"id": event.id, "id_given": "id" in event.model_fields_set}
+
+
+@describe.register
+def _(event: ModelRequest) -> EventFacts:
+    return EventFacts(EventKind.REQUEST, event.content, id=event.id, id_given="id" in event.model_fields_set)
+
+
+@describe.register
+def _(event: ModelResponse) -> EventFacts:
+    fields: list[str] = []
+    for call in event.tool_calls:
+        fields += (call.name, call.arguments)
+    return EventFacts(
+        EventKind.RESPONSE,
+        event.content,
+        fields=fields,
+        opens=[call.id for call in event.tool_calls],
+        awaiting=[call.id for call in event.tool_calls if call.awaiting_approval],
+        **_named(event),
+        billed_tokens=event.usage.input_tokens if event.usage else None,
+        output_tokens=event.usage.output_tokens if event.usage else None,
+        calls=[ToolCallFacts(call.id, call.name, call.arguments) for call in event.tool_calls],
+    )
+
+
+@describe.register
+def _(event: ToolCallEvent) -> EventFacts:
+    return EventFacts(
+        EventKind.TOOL_CALL,
+        fields=(event.name, event.arguments),
+        opens=(event.id,),
+        awaiting=(event.id,) if event.awaiting_approval else (),
+        **_named(event),
+        restates=True,
+        calls=(ToolCallFacts(event.id, event.name, event.arguments),),
+    )
+
+
+@describe.register
+def _(event: ToolResultEvent) -> EventFacts:
+    return EventFacts(EventKind.TOOL_RESULT, event.content, closes=(event.parent_id,), **_named(event), restates=True)
+
+
+@describe.register
+def _(event: ToolErrorEvent) -> EventFacts:
+    return EventFacts(EventKind.TOOL_RESULT, event.error, closes=(event.parent_id,), **_named(event), restates=True)
+
+
+@describe.register
+def _(event: ToolResultsEvent) -> EventFacts:
+    return EventFacts(
+        EventKind.TOOL_RESULT,
+        fields=[_said(result) for result in event.results],
+        closes=[result.parent_id for result in event.results],
+        **_named(event),
+        restates=True,
+    )
+
+
+@describe.register
+def _(event: CompactionSummary) -> EventFacts:
+    return EventFacts(EventKind.SUMMARY, summary_text(event.summary), **_named(event))
+
+
+@describe.register
+def _(event: ObserverAlert) -> EventFacts:
+    return EventFacts(EventKind.ALERT, **_named(event))
+
+
+@describe.register
+def _(event: Event) -> EventFacts:
+    return EventFacts(EventKind.OTHER, **_named(event))
+
+
+@summary_like.register(Event)
+def _(event: Event, text: str, events: Sequence[Any]) -> CompactionSummary:
+    named = (one.id for one in events if isinstance(one, Event))
+    return CompactionSummary(summary=text, event_count=len(events), provenance=tuple(named))
+
+
+def _said(result: ToolResultEvent | ToolErrorEvent) -> str:
+    return result.content if isinstance(result, ToolResultEvent) else result.error
+
+
+@result_texts.register(ToolResultEvent)
+@result_texts.register(ToolErrorEvent)
+@result_texts.register(ToolResultsEvent)
+def _(event: ToolResultEvent | ToolErrorEvent | ToolResultsEvent) -> Sequence[str]:
+    results = event.results if isinstance(event, ToolResultsEvent) else (event,)
+    return [text for text in map(_said, results) if text]
+
+
+@shortened.register(ToolResultEvent)
+@shortened.register(ToolErrorEvent)
+@shortened.register(ToolResultsEvent)
+def _(event: ToolResultEvent | ToolErrorEvent | ToolResultsEvent, texts: Sequence[str]) -> Event:
+    # New ids: these are other events, and the ledger says that they stand for the first.
+    given = iter(texts)
+    if isinstance(event, ToolResultsEvent):
+        results = tuple(_saying(one, next(given, _said(one))) if _said(one) else one for one in event.results)
+        return event.model_copy(update={"results": results, "id": new_id()})
+    return _saying(event, next(given, _said(event)))
+
+
+def _saying(result: ToolResultEvent | ToolErrorEvent, text: str) -> ToolResultEvent | ToolErrorEvent:
+    if text == _said(result):
+        return result
+    key = "content" if isinstance(result, ToolResultEvent) else "error"
+    return result.model_copy(update={key: text, "id": new_id()})
