@@ -6,8 +6,10 @@ import pytest
 from autogen_agentchat.agents import AssistantAgent
 from autogen_calls import Scripted, assert_every_call_is_told, tokens_of, told_calls, wants
 from autogen_core.model_context import BufferedChatCompletionContext
-from autogen_programs import BONN, PROGRAMS, said, society, weather
+from autogen_parts import BONN, said, weather
+from autogen_programs import PROGRAMS
 from autogen_talk import filled, reply, user
+from autogen_team_programs import society
 
 from otel_assembly import BudgetPolicy, SlidingWindowPolicy
 from otel_assembly.instrumentation import instrument, uninstrument

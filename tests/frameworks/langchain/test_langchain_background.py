@@ -10,7 +10,7 @@ from langchain.agents.middleware import AgentMiddleware
 from langchain_calls import assert_every_call_is_told, client
 from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.messages import HumanMessage
-from langchain_programs import asks, calls, weather
+from langchain_parts import asks, calls, weather
 
 ASIDE = {"messages": [HumanMessage("One."), HumanMessage("Two.")]}
 

@@ -8,7 +8,9 @@ from langchain.agents.middleware import AgentMiddleware, wrap_model_call
 from langchain_agents import summarizer, tool_loop
 from langchain_calls import Client, Streaming, assert_every_call_is_told, client
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, trim_messages
-from langchain_programs import PROGRAMS, line, weather
+from langchain_graph_programs import line
+from langchain_parts import weather
+from langchain_programs import PROGRAMS
 
 from otel_assembly import SlidingWindowPolicy
 from otel_assembly.instrumentation import instrument, uninstrument
