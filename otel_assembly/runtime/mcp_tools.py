@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,7 +61,7 @@ async def mcp_tools(
 
 
 class _NoAnswerError(Exception):
-    """The server did not answer; says why, and quotes nothing."""
+    """The server did not answer, or refused; says why, in its words where it has some, for the model to read."""
 
 
 class _Connection:
@@ -75,26 +76,36 @@ class _Connection:
 
     async def open(self) -> None:
         ready = asyncio.Event()
-        self._task = asyncio.create_task(self._hold(self._transport(), ready))
+        task = self._task = asyncio.create_task(self._hold(self._transport(), ready))
         opened = asyncio.create_task(ready.wait())
-        await asyncio.wait({self._task, opened}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
-        opened.cancel()
-        if not ready.is_set():
-            problem = "it did not answer in time"
-            if self._task.done() and (error := self._task.exception()) is not None:
+        problem = "it did not answer in time"
+        try:
+            await asyncio.wait({task, opened}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 problem = _types(error)
-            await self.close()
+        finally:
+            opened.cancel()
+            if not ready.is_set():  # also where who waits is cancelled: nobody else would ever close it
+                await self._break_off()
+        if not ready.is_set():
             raise ConfigurationError(f"MCP server {self.name} cannot be reached: {problem}")
 
     async def close(self) -> None:
+        """End it in good order; what has not come to its end in time is broken off."""
         self._closing.set()
+        try:
+            if self._task is not None:
+                await asyncio.wait({self._task}, timeout=self._timeout)
+        finally:
+            await self._break_off()
+
+    async def _break_off(self) -> None:
         task = self._task
         if task is not None:
-            await asyncio.wait({task}, timeout=self._timeout)
-            if not task.done():
-                task.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await task
+            task.cancel()
+            await asyncio.wait({task})
+            if not task.cancelled():
+                task.exception()  # it has been told, or nobody needs the connection any more
 
     async def list_tools(self) -> list[dict[str, Any]]:
         """Every tool's name, description and schema."""
@@ -144,6 +155,8 @@ class _Connection:
             stdio = import_module("mcp.client.stdio")
         except ImportError as missing:
             raise ConfigurationError("mcp_tools needs mcp; install it: pip install 'otel-assembly[mcp]'") from missing
+        if not self._server:
+            raise ConfigurationError("the command that starts an MCP server is empty; give a list, or the server's URL")
         command, *arguments = self._server
         return stdio.stdio_client(stdio.StdioServerParameters(command=command, args=arguments, env=self._env))
 
@@ -181,7 +194,7 @@ def _tool(connection: _Connection, listed: Mapping[str, Any], prefix: str, needs
 
 
 def _text(result: Mapping[str, Any]) -> str:
-    """What the model reads: texts as they are; of a picture or a sound, that it is there."""
+    """What the model reads: texts as they are; of a picture or a sound, that it is there; else data, as JSON."""
     said = []
     for block in result["content"]:
         kind = block["type"]
@@ -191,6 +204,8 @@ def _text(result: Mapping[str, Any]) -> str:
             said.append(block["resource"]["text"])
         else:
             said.append(f"[{kind} {block.get('uri') or block.get('mimeType') or ''}]".replace(" ]", "]"))
+    if not said and result.get("structuredContent") is not None:
+        return json.dumps(result["structuredContent"], ensure_ascii=False)
     return "\n".join(said)
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 
 from mcp.server.fastmcp import FastMCP
+from mcp.types import CallToolResult
 
 server = FastMCP("kitchen", port=int(sys.argv[1]) if len(sys.argv) > 1 else 8000, log_level="ERROR")
 
@@ -34,6 +35,12 @@ def sleep() -> str:
     """Takes long."""
     time.sleep(30)
     return "awake"
+
+
+@server.tool()
+def weigh() -> CallToolResult:
+    """Answers with data and no text."""
+    return CallToolResult(content=[], structuredContent={"grams": 250})
 
 
 if __name__ == "__main__":

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from otel_assembly import Agent, ConfigurationError, ModelResponse, ToolCallEvent, ToolErrorEvent, mcp_tools
+from otel_assembly import (
+    Agent,
+    ConfigurationError,
+    ModelResponse,
+    ToolCallEvent,
+    ToolErrorEvent,
+    ToolResultEvent,
+    mcp_tools,
+)
 from otel_assembly.testing import ScriptedModel
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
@@ -97,3 +106,45 @@ async def test_a_timeout_is_positive():
     with pytest.raises(ConfigurationError, match="above 0 s"):
         async with mcp_tools(STDIO, timeout=0):
             pass
+
+
+#: A program that says that it runs, and never answers.
+SILENT = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(60)"
+
+
+def is_gone(pid):
+    with suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return False
+    return True
+
+
+async def test_who_is_cancelled_while_it_connects_leaves_no_server_behind(tmp_path):
+    started = tmp_path / "pid"
+
+    async def connect():
+        async with mcp_tools([sys.executable, "-c", f"import os; {SILENT}", str(started)], timeout=50):
+            pass
+
+    connecting = asyncio.create_task(connect())
+    while not (started.exists() and started.read_text()):
+        await asyncio.sleep(0.05)
+    connecting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await connecting
+    assert is_gone(int(started.read_text()))
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_command_that_is_empty_is_refused():
+    with pytest.raises(ConfigurationError, match="the command that starts an MCP server is empty"):
+        async with mcp_tools([]):
+            pass
+
+
+async def test_data_without_a_text_is_what_the_model_reads():
+    async with mcp_tools(STDIO) as tools:
+        agent = Agent("cook", "", ScriptedModel(calls("weigh"), "250 g"), tools)
+        await agent.ask("?")
+    (result,) = [event for event in agent.session.history if isinstance(event, ToolResultEvent)]
+    assert result.content == '{"grams": 250}'
