@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
@@ -15,6 +16,7 @@ from otel_assembly.errors import ConfigurationError, ToolError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -65,7 +67,7 @@ class Tool:
             raise ConfigurationError("a tool that somebody else runs needs a name and parameters")
         self.function = function
         self.name = name or str(getattr(function, "__name__", type(function).__name__))
-        if not self.name.replace("-", "_").isidentifier() or not self.name.isascii():
+        if _NAME.fullmatch(self.name) is None:
             raise ConfigurationError(
                 f"{self.name!r} is no name of a tool: providers take letters, digits, '_' and '-'; give Tool(…, name=…)"
             )

@@ -43,5 +43,11 @@ def weigh() -> CallToolResult:
     return CallToolResult(content=[], structuredContent={"grams": 250})
 
 
+@server.tool(name="3d_print")
+def print_it() -> str:
+    """Has a name that begins with a digit."""
+    return "printed"
+
+
 if __name__ == "__main__":
     server.run("streamable-http" if len(sys.argv) > 1 else "stdio")

@@ -87,6 +87,11 @@ async def test_a_server_that_dies_is_named_and_the_session_goes_on(server):
         assert (await agent.ask("still there?")).content == "yes"
 
 
+async def test_a_name_may_begin_with_a_digit():
+    async with mcp_tools(STDIO) as tools:
+        assert "3d_print" in [tool.name for tool in tools]
+
+
 async def test_a_call_that_takes_too_long_is_an_error_of_that_call():
     async with mcp_tools(STDIO, timeout=3) as tools:
         agent = Agent("cook", "", ScriptedModel(calls("sleep"), "late"), tools)
