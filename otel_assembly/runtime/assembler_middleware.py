@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import operator
 from contextvars import ContextVar
@@ -37,7 +38,19 @@ class ModelCall:
 
     context: Context
     prompts: list[str]
-    made: dict[int, list[_Made]] = field(default_factory=dict)
+    made: dict[int, _MadeByChain] = field(default_factory=dict)
+
+    def assemblies(self) -> list[Assembly]:
+        """The newest of each chain that has made one, in the order in which they began."""
+        return [made.assemblies[-1].assembly for made in self.made.values() if made.assemblies]
+
+
+@dataclass(frozen=True, slots=True)
+class _MadeByChain:
+    """What one chain made for one model call; held while it makes more, so that calls at once are sent one assembly."""
+
+    making: asyncio.Lock = field(default_factory=asyncio.Lock)
+    assemblies: list[_Made] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +72,9 @@ class AssemblerMiddleware(MiddlewareBase):
     ``Agent(assembly=…)`` is this, as the innermost of the agent's middlewares: what others change, it sees. Put one
     first into ``middlewares`` to have it outermost, as in AG2: then others see what it gave.
 
-    A call that is made again with the same model and the same messages is sent the same assembly. Where the provider
-    refuses a prompt as too long, the chain is run once more for 0.8 of its tokens; if that cannot be, or is refused
-    too, the provider's error comes through. Each refusal is an overflow, cause ``provider``.
+    Calls with the same model and the same messages, one after the other or at once, are sent the same assembly. Where
+    the provider refuses a prompt as too long, the chain is run once more for 0.8 of its tokens; if that cannot be, or
+    is refused too, the provider's error comes through. Each refusal is an overflow, cause ``provider``.
 
     Args:
         policies: The chain, or an `Assembler` with settings of its own.
@@ -107,13 +120,14 @@ class AssemblerMiddleware(MiddlewareBase):
 
     async def _assembly(self, call: ModelCall, context: Context, messages: Sequence[Any]) -> Assembly:
         asked = (context.model, context.budget_ratio, context.tools, call.prompts)
-        made = call.made.setdefault(id(self), [])
-        for one in made:
-            if one.asked == asked and _same(one, messages):
-                return one.assembly
-        assembly = await self.assembler.assemble(call.prompts, messages, context)
-        made.append(_Made(asked, messages, len(messages), assembly))
-        return assembly
+        made = call.made.setdefault(id(self), _MadeByChain())
+        async with made.making:
+            for one in made.assemblies:
+                if one.asked == asked and _same(one, messages):
+                    return one.assembly
+            assembly = await self.assembler.assemble(call.prompts, messages, context)
+            made.assemblies.append(_Made(asked, messages, len(messages), assembly))
+            return assembly
 
 
 async def _send(call: ModelCall, assembly: Assembly, next_handler: NextHandler) -> Any:

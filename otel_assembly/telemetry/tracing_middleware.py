@@ -186,8 +186,8 @@ class TracingMiddleware(MiddlewareBase):
             middlewares = [*getattr(agent, "middlewares", ())]
             behind = middlewares[middlewares.index(self) + 1 :] if self in middlewares else []
             if call is not None and any(isinstance(one, AssemblerMiddleware) for one in behind):
-                for made in call.made.values():
-                    prompts, messages = made[-1].assembly.prompts, made[-1].assembly.events
+                for assembly in call.assemblies():
+                    prompts, messages = assembly.prompts, assembly.events
             invocation.system_instruction = content.instructions(prompts)
             invocation.input_messages = content.inputs(messages)
             invocation.tool_definitions = content.tools(given["tools"] or ())

@@ -218,6 +218,26 @@ async def test_calls_at_once_are_each_sent_what_was_assembled_once(recorder):
     assert len(recorder.spans_named("assemble_context")) == 2
 
 
+async def test_calls_that_begin_at_once_are_sent_one_assembly(recorder):
+    class Vote(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            answers = await asyncio.gather(next_handler(), next_handler(), next_handler())
+            return max(answers, key=lambda answer: answer.content)
+
+    class Memo:
+        name = "memo"
+
+        async def apply(self, prompts, events, context):
+            await asyncio.sleep(0)  # as whoever reads a store
+            return [*prompts, "remember"], events
+
+    model = ScriptedModel("b", "c", "a")
+    agent = Agent("helper", "Be brief.", model, assembly=[Memo()], middlewares=[Vote()])
+    assert (await agent.ask("Hi.")).content == "c"
+    assert [call.prompts for call in model.received] == [("Be brief.", "remember")] * 3
+    assert len(recorder.spans_named("assemble_context")) == 1
+
+
 # The chain among them
 
 
