@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         RenderError,
         SessionError,
         SourceFailedError,
+        StructuredOutputError,
         TokenizerError,
         ToolError,
         TranscriptError,
@@ -273,6 +274,7 @@ __all__ = [
     "SourceFailedError",
     "SqliteKnowledgeStore",
     "Stream",
+    "StructuredOutputError",
     "Task",
     "TiktokenCounter",
     "TokenBudgetPolicy",
@@ -348,7 +350,8 @@ _NAMES: Final = {
         "AssemblyError CompactionError ConfigurationError ContextOverflowError DescribeError HaltedError "
         "KnowledgeConflictError KnowledgeError KnowledgePathError KnowledgeStoreError MiddlewareError "
         "ModelCallError ModelContextLengthError PolicyContractError PolicyError PolicyFailedError RenderError "
-        "SessionError SourceFailedError TokenizerError ToolError TranscriptError UnknownNameError"
+        "SessionError SourceFailedError StructuredOutputError TokenizerError ToolError TranscriptError "
+        "UnknownNameError"
     ),
     "events": (
         "AggregationCompleted AggregationFailed AssemblyCompleted CompactionSummary ConfirmResult "

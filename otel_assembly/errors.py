@@ -19,6 +19,7 @@
     ├── MiddlewareError                      a middleware raised, or gave no result; names its class and hook
     ├── ToolError                            a tool cannot take its arguments, was late, or returned no JSON; names it
     ├── SessionError                         an agent's session cannot take this input now, or cannot be loaded
+    ├── StructuredOutputError                a model's answer is not of the form that was asked for; names it
     ├── ModelCallError                       a model's provider did not answer; names provider and model
     │   └── ModelContextLengthError          it refused the prompt as too long
     └── KnowledgeError
@@ -284,6 +285,20 @@ class ToolError(AssemblyError):
 
 class SessionError(AssemblyError):
     """An agent's session cannot take this input now, or cannot be loaded from what was given."""
+
+
+class StructuredOutputError(AssemblyError):
+    """A model gave no answer of the form that was asked for.
+
+    Attributes:
+        schema: The form's name.
+        problem: What was wrong with the answer: where, and what was expected there.
+    """
+
+    def __init__(self, schema: str, problem: str) -> None:
+        self.schema = schema
+        self.problem = problem
+        super().__init__(f"no answer of the form {schema!r}: {problem}")
 
 
 class ModelCallError(AssemblyError):

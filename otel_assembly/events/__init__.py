@@ -114,12 +114,14 @@ class ModelResponse(Event):
         content: The text; empty where there is none.
         tool_calls: The calls that it asks for.
         usage: What the provider billed for it, where that is known: an estimating counter is calibrated by it.
+        structured_output: The answer in the form that the ask has asked for, as JSON values; None where it has not.
     """
 
     type: Literal["model_response"] = "model_response"
     content: str = ""
     tool_calls: tuple[ToolCallEvent, ...] = ()
     usage: Usage | None = None
+    structured_output: dict[str, Any] | None = None
 
 
 class ResponseChunk(Event):

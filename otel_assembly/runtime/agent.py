@@ -131,7 +131,9 @@ class Agent:
             inputs: A text, a `ModelRequest`, a list of them, what a person decided on calls that wait
                 (`UserConfirmResultEvent`), results of calls that somebody else ran (`ExternalExecutionResultEvent`), or
                 None to go on from where it stands.
-            structured_schema: Handed to ``on_reply``; the agent itself has no use for one.
+            structured_schema: A pydantic model, a dataclass or a ``TypedDict``: the answer's `structured_output` is
+                one, as JSON values, checked. The model gives it by a tool that only this ask has. None: the answer is a
+                text.
 
         Returns:
             The model's answer; one with tool calls that wait for somebody; or one that says that the conversation was
@@ -142,6 +144,7 @@ class Agent:
             SessionError: The inputs do not fit what the session waits for.
             MiddlewareError: A middleware raised, or gave no result.
             ContextOverflowError: What must be in the prompt does not fit.
+            StructuredOutputError: The model gave no answer of the form that was asked for.
             ModelCallError: The provider did not answer. The session can be asked again: ``ask()`` tries once more.
         """
         answer: ModelResponse | None = None

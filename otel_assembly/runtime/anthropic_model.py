@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.events import ModelResponse, ResponseChunk, ToolCallEvent, Usage
@@ -12,10 +13,12 @@ from otel_assembly.runtime.model_client import begun
 from otel_assembly.runtime.provider_errors import broken_off, failing, sdk
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 _PROVIDER: Final = "anthropic"
 _CHOICES: Final[Mapping[str, str]] = {"auto": "auto", "none": "none", "required": "any"}
+#: The choices that Anthropic takes of a model that thinks; it refuses a call that is forced to use a tool.
+_WHILE_IT_THINKS: Final = ("auto", "none")
 #: The input tokens that are billed beside `input_tokens`: they came from the cache, or went there.
 _CACHED: Final = ("cache_creation_input_tokens", "cache_read_input_tokens")
 
@@ -65,6 +68,8 @@ class AnthropicModel:
         self._streams = streams
         self._caches = caches
         self._options = {"max_tokens": max_tokens, **options}
+        thinking = options.get("thinking")
+        self._thinks = isinstance(thinking, Mapping) and thinking.get("type", "disabled") != "disabled"
 
     async def __call__(
         self,
@@ -89,7 +94,7 @@ class AnthropicModel:
         if tools:
             request["tools"] = [_tool(tool) for tool in tools]
             if tool_choice is not None:
-                request["tool_choice"] = _choice(tool_choice)
+                request["tool_choice"] = _choice(tool_choice, thinks=self._thinks)
         if self._streams:
             return await begun(self._streamed(request))
         with failing(_PROVIDER, self.model):
@@ -163,8 +168,10 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {**made, "description": function["description"]} if function.get("description") else made
 
 
-def _choice(tool_choice: str) -> dict[str, str]:
+def _choice(tool_choice: str, *, thinks: bool) -> dict[str, str]:
     kind = _CHOICES.get(tool_choice)
+    if thinks and kind not in _WHILE_IT_THINKS:
+        return {"type": "auto"}
     return {"type": kind} if kind is not None else {"type": "tool", "name": tool_choice}
 
 

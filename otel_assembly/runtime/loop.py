@@ -17,7 +17,6 @@ from otel_assembly.errors import (
     is_failure,
 )
 from otel_assembly.events import (
-    ExternalExecutionResultEvent,
     ModelResponse,
     ToolCallEvent,
     ToolErrorEvent,
@@ -27,7 +26,8 @@ from otel_assembly.events import (
 )
 from otel_assembly.runtime.assembler_middleware import MODEL_CALL, AssemblerMiddleware, ModelCall
 from otel_assembly.runtime.middleware import Onion, PermissionDecision
-from otel_assembly.runtime.session import inputs_of
+from otel_assembly.runtime.session import not_run, take
+from otel_assembly.runtime.structured_answer import StructuredAnswer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -53,7 +53,7 @@ class Agent(Protocol):
 
 
 _CANCELLED: Final = "not run to its end: the ask was cancelled"
-_PASSED_OVER: Final = "not run: nobody has confirmed it, and the conversation went on"
+_STOPPED: Final = "not run: the ask ended before it"
 _ALLOWED: Final = PermissionDecision("allow")
 
 
@@ -91,15 +91,19 @@ class Loop:
         async with session.asking:
 
             def step(inputs: Any, structured_schema: Any = None) -> AsyncGenerator[Event, None]:
-                return _as_one_run(agent, session, self._turn(agent, session, inputs))
+                owed = None if structured_schema is None else StructuredAnswer(structured_schema, agent.tools)
+                return _as_one_run(agent, session, self._turn(agent, session, inputs, owed))
 
             given = {"inputs": inputs, "structured_schema": schema}
             async with aclosing(self._replying.events(agent, step, given)) as events:
                 async for event in events:
                     yield event
 
-    async def _turn(self, agent: Agent, session: Session, inputs: Any) -> AsyncGenerator[Event, None]:
-        taken, calls = _take(session, inputs)
+    async def _turn(
+        self, agent: Agent, session: Session, inputs: Any, owed: StructuredAnswer | None
+    ) -> AsyncGenerator[Event, None]:
+        taken, calls = take(session, inputs)
+        session.owed = owed
         await session.stream.send(TurnStarted(turn=session.turns))
         session.turns += 1
         try:
@@ -115,18 +119,19 @@ class Loop:
     async def _rounds(
         self, agent: Agent, session: Session, calls: Sequence[ToolCallEvent]
     ) -> AsyncGenerator[Event, None]:
+        owed = session.owed
         for _ in range(agent.max_rounds):
-            if calls:
-                async with aclosing(self._act(agent, session, calls)) as events:
-                    async for event in events:
-                        yield event
+            async with aclosing(self._act(agent, session, calls)) as events:
+                async for event in events:
+                    yield event
             session.guard.check()
-            if session.pending:
-                yield ModelResponse(tool_calls=tuple(session.pending.values()))
+            answer = _answer_without_the_model(session)
+            if answer is not None:
+                yield answer
                 return
             await self.compress(agent, session)
             response: ModelResponse | None = None
-            given = {"tool_choice": None}
+            given = {"tool_choice": None if owed is None else "required"}
 
             def step(tool_choice: str | None = None) -> AsyncGenerator[Event, None]:
                 return self._reason(agent, session, tool_choice)
@@ -148,19 +153,43 @@ class Loop:
                 for event in (response, *refused):
                     yield event
             except BaseException:  # who reads has left: no call of these will run
-                _write_down(session, [_error(call, _CANCELLED) for call in calls])
+                _write_down(session, [not_run(call, _CANCELLED) for call in calls])
                 raise
             if not response.tool_calls:
                 session.guard.check()
+                if owed is not None:
+                    yield owed.take_text(response)
                 return
-        yield ModelResponse(content=f"STOPPED: no answer after {agent.max_rounds} calls of the model")
+        async with aclosing(self._stopped(agent, session, calls)) as events:
+            async for event in events:
+                yield event
+
+    async def _stopped(
+        self, agent: Agent, session: Session, calls: Sequence[ToolCallEvent]
+    ) -> AsyncGenerator[Event, None]:
+        """End an ask whose rounds are over; of its last calls one alone may still run, that which is the answer."""
+        owed = session.owed
+        answering = [call for call in calls if owed is not None and call.name == owed.tool.name]
+        errors = [not_run(call, _STOPPED) for call in calls if call not in answering]
+        for error in errors:
+            await session.stream.send(error)
+        for error in errors:
+            yield error
+        if owed is None:
+            yield ModelResponse(content=f"STOPPED: no answer after {agent.max_rounds} calls of the model")
+            return
+        async with aclosing(self._act(agent, session, answering)) as events:
+            async for event in events:
+                yield event
+        session.guard.check()
+        yield owed.answer()
 
     async def _reason(self, agent: Agent, session: Session, tool_choice: str | None) -> AsyncGenerator[Event, None]:
         call = ModelCall(session.context, [await self._prompt(agent)])
         given = {
             "current_model": agent.model,
             "messages": session.history,
-            "tools": list(session.context.tools),
+            "tools": [*session.context.tools, *([] if session.owed is None else [session.owed.tool.definition])],
             "tool_choice": tool_choice,
         }
 
@@ -232,20 +261,20 @@ class Loop:
         refused: list[ToolErrorEvent] = []
         try:
             for call in response.tool_calls:
-                decision = await self._permit(agent, call)
+                decision = await self._permit(agent, session, call)
                 waits = decision.behavior in {"ask", "external"}
                 shown.append(call.model_copy(update={"awaiting_approval": True}) if waits else call)
                 if decision.behavior == "deny":
-                    refused.append(_error(call, f"not run: {decision.message or 'it is not allowed'}"))
+                    refused.append(not_run(call, f"not run: {decision.message or 'it is not allowed'}"))
                 elif not waits:
                     allowed.append(_with_input(call, decision))
         except BaseException:
-            _write_down(session, [response, *(_error(call, _CANCELLED) for call in response.tool_calls)])
+            _write_down(session, [response, *(not_run(call, _CANCELLED) for call in response.tool_calls)])
             raise
         return response.model_copy(update={"tool_calls": tuple(shown)}), allowed, refused
 
-    async def _permit(self, agent: Agent, call: ToolCallEvent) -> PermissionDecision:
-        tool = agent.tools.get(call.name)
+    async def _permit(self, agent: Agent, session: Session, call: ToolCallEvent) -> PermissionDecision:
+        tool = _tool(agent, session, call.name)
         if tool is None:
             return _ALLOWED  # its run is an error that says so
         if not self._permitting:
@@ -263,6 +292,8 @@ class Loop:
 
     async def _act(self, agent: Agent, session: Session, calls: Sequence[ToolCallEvent]) -> AsyncGenerator[Event, None]:
         """Run calls at once; yields what they yield, and their results as they come."""
+        if not calls:
+            return
         recorded: set[str] = set()
         running = [self._call(agent, session, call, recorded) for call in calls]
         try:
@@ -270,13 +301,13 @@ class Loop:
                 async for event in events:
                     yield event
         finally:
-            _write_down(session, [_error(call, _CANCELLED) for call in calls if call.id not in recorded])
+            _write_down(session, [not_run(call, _CANCELLED) for call in calls if call.id not in recorded])
 
     async def _call(
         self, agent: Agent, session: Session, call: ToolCallEvent, recorded: set[str]
     ) -> AsyncGenerator[Event, None]:
         """Run one call: yields what it yields, its result last."""
-        result: Result = _error(call, "gave no result")
+        result: Result = not_run(call, "gave no result")
         failed: Exception | None = None
 
         async def step(tool_call: ToolCallEvent) -> AsyncGenerator[Event, None]:
@@ -292,7 +323,7 @@ class Loop:
         except Exception as error:  # noqa: BLE001  # raised once the result is written down
             # A middleware's: what a tool raises is its result. The model is told, so that the session can go on.
             failed = error
-            result = _error(call, f"not run to its end: {type(error).__name__}")
+            result = not_run(call, f"not run to its end: {type(error).__name__}")
         if result.parent_id != call.id:
             result = result.model_copy(update={"parent_id": call.id})
         recorded.add(call.id)
@@ -337,7 +368,7 @@ async def _at_once(several: Sequence[AsyncGenerator[Event, None]]) -> AsyncGener
 
 async def _result(agent: Agent, session: Session, call: ToolCallEvent) -> Result:
     """What one call comes to; whatever goes wrong in the tool, the model reads."""
-    tool, guard = agent.tools.get(call.name), session.guard
+    tool, guard = _tool(agent, session, call.name), session.guard
     try:
         guard.check()
         if tool is None:
@@ -353,11 +384,11 @@ async def _result(agent: Agent, session: Session, call: ToolCallEvent) -> Result
                 raise
             raise ToolError(call.name, f"took more than {seconds:g} s") from None
     except HaltedError as halted:
-        return _error(call, f"not run: {halted}")
+        return not_run(call, f"not run: {halted}")
     except ToolError as error:
-        return _error(call, str(error))
+        return not_run(call, str(error))
     except Exception as error:  # noqa: BLE001  # what a tool raises is its result
-        return _error(call, f"{type(error).__name__}: {error}")
+        return not_run(call, f"{type(error).__name__}: {error}")
     return ToolResultEvent(parent_id=call.id, name=call.name, content=text)
 
 
@@ -386,45 +417,17 @@ async def _as_one_run(agent: Agent, session: Session, turn: AsyncGenerator[Event
             opened.end(error if error is not None and is_failure(error) else None)
 
 
-def _take(session: Session, inputs: Any) -> tuple[list[Event], list[ToolCallEvent]]:
-    """What somebody gave: the events that it puts on the stream, and the calls that may run now.
-
-    Raises:
-        SessionError: It does not fit what the session waits for.
-    """
-    given = inputs_of(inputs)
-    pending = session.pending
-    if isinstance(given, list):
-        passed_over = [_error(call, _PASSED_OVER) for call in pending.values()]
-        pending.clear()
-        return [*passed_over, *given], []
-    if given is None:
-        if pending:
-            raise SessionError(f"calls wait for somebody ({', '.join(pending)}): give what became of them, or ask anew")
-        if not session.history:
-            raise SessionError("there is nothing to answer yet; ask something")
-        return [], []
-    if isinstance(given, ExternalExecutionResultEvent):
-        _check_ids(session, [result.parent_id for result in given.execution_results])
-        session.answered(given.execution_results)
-        return [given, *given.execution_results], []
-    _check_ids(session, [one.tool_call.id for one in given.confirm_results])
-    refused = [
-        _error(one.tool_call, f"not run: {one.message or 'it was not confirmed'}")
-        for one in given.confirm_results
-        if not one.confirmed
-    ]
-    for one in given.confirm_results:
-        del pending[one.tool_call.id]
-    confirmed = [one.tool_call for one in given.confirm_results if one.confirmed]
-    return [given, *refused], confirmed
+def _answer_without_the_model(session: Session) -> ModelResponse | None:
+    """The answer that is there once calls have run: that some wait for somebody, or the structured one."""
+    if session.pending:
+        return ModelResponse(tool_calls=tuple(session.pending.values()))
+    owed = session.owed
+    return owed.answer() if owed is not None and owed.value is not None else None
 
 
-def _check_ids(session: Session, ids: Sequence[str]) -> None:
-    unknown = [one for one in ids if one not in session.pending]
-    if unknown or len(set(ids)) < len(ids):
-        waiting = f"the calls that wait are {', '.join(session.pending)}" if session.pending else "no call waits"
-        raise SessionError(f"{', '.join(unknown) or 'one call twice'}: {waiting}")
+def _tool(agent: Agent, session: Session, name: str) -> Tool | None:
+    owed = session.owed
+    return owed.tool if owed is not None and owed.tool.name == name else agent.tools.get(name)
 
 
 def _decision(tool: Tool) -> PermissionDecision:
@@ -449,10 +452,6 @@ def _with_ids_of_their_own(response: ModelResponse) -> ModelResponse:
     if len(seen) == len(calls):
         return response
     return response.model_copy(update={"tool_calls": tuple(calls)})
-
-
-def _error(call: ToolCallEvent, error: str) -> ToolErrorEvent:
-    return ToolErrorEvent(parent_id=call.id, name=call.name, error=error)
 
 
 def _write_down(session: Session, events: Iterable[Event]) -> None:

@@ -38,9 +38,11 @@ if TYPE_CHECKING:
 
     from otel_assembly.conversation import HaltGuard
     from otel_assembly.runtime.observers import Observer
+    from otel_assembly.runtime.structured_answer import StructuredAnswer
 
 _FORMAT: Final = "otel-assembly session"
 _VERSION: Final = 1
+_PASSED_OVER: Final = "not run: nobody has confirmed it, and the conversation went on"
 
 
 class Session:
@@ -64,6 +66,7 @@ class Session:
         context: What the agent's policies, observers and tools are given.
         pending: The tool calls that wait for a person, or for somebody who runs them, by their ids.
         turns: How many asks it has had.
+        owed: The answer that the ask under way owes in a form of its own; None where it owes none.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Session:
         )
         self.pending: dict[str, ToolCallEvent] = {}
         self.turns = 0
+        self.owed: StructuredAnswer | None = None
         #: Held while an ask is answered: two at once would speak into each other.
         self.asking = asyncio.Lock()
         self._restore(events)
@@ -232,3 +236,49 @@ def inputs_of(given: Any) -> list[ModelRequest] | UserConfirmResultEvent | Exter
         f"an agent is asked with a text, a ModelRequest, a list of them, a UserConfirmResultEvent or an "
         f"ExternalExecutionResultEvent, not with a {type(given).__name__}"
     )
+
+
+def take(session: Session, inputs: Any) -> tuple[list[Event], list[ToolCallEvent]]:
+    """What somebody gave: the events that it puts on the stream, and the calls that may run now.
+
+    Raises:
+        SessionError: It does not fit what the session waits for.
+    """
+    given = inputs_of(inputs)
+    pending = session.pending
+    if isinstance(given, list):
+        passed_over = [not_run(call, _PASSED_OVER) for call in pending.values()]
+        pending.clear()
+        return [*passed_over, *given], []
+    if given is None:
+        if pending:
+            raise SessionError(f"calls wait for somebody ({', '.join(pending)}): give what became of them, or ask anew")
+        if not session.history:
+            raise SessionError("there is nothing to answer yet; ask something")
+        return [], []
+    if isinstance(given, ExternalExecutionResultEvent):
+        _check_ids(session, [result.parent_id for result in given.execution_results])
+        session.answered(given.execution_results)
+        return [given, *given.execution_results], []
+    _check_ids(session, [one.tool_call.id for one in given.confirm_results])
+    refused = [
+        not_run(one.tool_call, f"not run: {one.message or 'it was not confirmed'}")
+        for one in given.confirm_results
+        if not one.confirmed
+    ]
+    for one in given.confirm_results:
+        del pending[one.tool_call.id]
+    confirmed = [one.tool_call for one in given.confirm_results if one.confirmed]
+    return [given, *refused], confirmed
+
+
+def _check_ids(session: Session, ids: Sequence[str]) -> None:
+    unknown = [one for one in ids if one not in session.pending]
+    if unknown or len(set(ids)) < len(ids):
+        waiting = f"the calls that wait are {', '.join(session.pending)}" if session.pending else "no call waits"
+        raise SessionError(f"{', '.join(unknown) or 'one call twice'}: {waiting}")
+
+
+def not_run(call: ToolCallEvent, error: str) -> ToolErrorEvent:
+    """The result of a call that came to nothing, with what the model reads."""
+    return ToolErrorEvent(parent_id=call.id, name=call.name, error=error)

@@ -104,7 +104,7 @@ class Tool:
                 return _OBJECT.validate_json(arguments or "{}")
             given = self._arguments.model_validate_json(arguments or "{}")
         except ValidationError as error:
-            raise ToolError(self.name, f"cannot take these arguments: {_said(error)}") from error
+            raise ToolError(self.name, f"cannot take these arguments: {said_of(error)}") from error
         fields, named = type(given).model_fields, given.model_fields_set
         return {str(field.alias): getattr(given, name) for name, field in fields.items() if name in named}
 
@@ -214,7 +214,7 @@ def _schema(arguments: type[BaseModel] | None, name: str) -> dict[str, Any]:
     return {"properties": {}, **schema}
 
 
-def _said(error: ValidationError) -> str:
+def said_of(error: ValidationError) -> str:
     """What is wrong, for the model that wrote it."""
     return "; ".join(
         f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}" for one in error.errors(include_url=False)

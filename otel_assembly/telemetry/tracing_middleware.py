@@ -156,6 +156,9 @@ class TracingMiddleware(MiddlewareBase):
     ) -> AsyncGenerator[Any, None]:
         tools, content = getattr(agent, "tools", None), spans.content
         tool = tools.get(call.name) if isinstance(tools, dict) else None
+        owed = getattr(getattr(agent, "session", None), "owed", None)
+        if owed is not None and owed.tool.name == call.name:
+            tool = owed.tool
         # A name that is none of the agent's tools is the model's own words.
         name = call.name if tool is not None or not isinstance(tools, dict) else names.OTHER
         run = spans.execute_tool(name, call.id, getattr(tool, "description", None), agent.name)

@@ -150,6 +150,7 @@ async def test_a_model_that_never_stops_calling_is_stopped():
 
     agent = Agent("helper", "", ScriptedModel(*[calls("more")] * 3, "At last."), [more], max_rounds=3)
     assert (await agent.ask("Go.")).content == "STOPPED: no answer after 3 calls of the model"
+    assert said(agent.session)[-2:] == ["call ['more']", "error more: not run: the ask ended before it"]
     assert (await agent.ask()).content == "At last."
 
 
