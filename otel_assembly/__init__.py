@@ -90,6 +90,7 @@ if TYPE_CHECKING:
         ObserverStarted,
         ResponseChunk,
         Severity,
+        Thinking,
         ToolCallEvent,
         ToolErrorEvent,
         ToolResultEvent,
@@ -276,6 +277,7 @@ __all__ = [
     "Stream",
     "StructuredOutputError",
     "Task",
+    "Thinking",
     "TiktokenCounter",
     "TokenBudgetPolicy",
     "TokenCounter",
@@ -356,7 +358,7 @@ _NAMES: Final = {
     "events": (
         "AggregationCompleted AggregationFailed AssemblyCompleted CompactionSummary ConfirmResult "
         "ConversationResumed Event ExternalExecutionResultEvent HaltEvent ModelRequest ModelResponse "
-        "ObserverAlert ObserverCompleted ObserverStarted ResponseChunk Severity ToolCallEvent ToolErrorEvent "
+        "ObserverAlert ObserverCompleted ObserverStarted ResponseChunk Severity Thinking ToolCallEvent ToolErrorEvent "
         "ToolResultEvent ToolResultsEvent TurnCompleted TurnStarted Usage UsageEvent UserConfirmResultEvent "
         "event_from_json event_to_json"
     ),

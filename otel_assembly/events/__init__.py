@@ -33,6 +33,7 @@ __all__ = [
     "ResponseChunk",
     "Severity",
     "SeverityName",
+    "Thinking",
     "ToolCallEvent",
     "ToolErrorEvent",
     "ToolResultEvent",
@@ -107,6 +108,26 @@ class Usage(BaseModel):
     output_tokens: int = Field(default=0, ge=0)
 
 
+class Thinking(BaseModel):
+    """What a model thought before it answered, in the form in which its provider wants it back.
+
+    Attributes:
+        text: What can be read of it.
+        signature: By which the provider knows it for its own.
+        sealed: What only the provider can read, where it gives no text.
+        form: What it is called in the provider's messages, which are the only ones that it is sent in.
+        behind: How many parts of the response, its text and its calls, stand in front of it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    text: str = ""
+    signature: str = ""
+    sealed: str = ""
+    form: Literal["thinking", "redacted_thinking", "reasoning_content", "reasoning"]
+    behind: int = Field(default=0, ge=0)
+
+
 class ModelResponse(Event):
     """What the model answered: a text, tool calls, or both.
 
@@ -114,6 +135,8 @@ class ModelResponse(Event):
         content: The text; empty where there is none.
         tool_calls: The calls that it asks for.
         usage: What the provider billed for it, where that is known: an estimating counter is calibrated by it.
+        thinking: What the model thought. It is sent back, and counted, where the response calls tools: there providers
+            want it, and elsewhere they pass it over.
         structured_output: The answer in the form that the ask has asked for, as JSON values; None where it has not.
     """
 
@@ -121,6 +144,7 @@ class ModelResponse(Event):
     content: str = ""
     tool_calls: tuple[ToolCallEvent, ...] = ()
     usage: Usage | None = None
+    thinking: tuple[Thinking, ...] = ()
     structured_output: dict[str, Any] | None = None
 
 

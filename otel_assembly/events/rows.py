@@ -18,6 +18,7 @@ from otel_assembly.events import (
 )
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, describe
+from otel_assembly.messages.draft import encrypted_tokens
 from otel_assembly.messages.replacements import result_texts, shortened, summary_like, summary_text
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ def _(event: ModelResponse) -> EventFacts:
     fields: list[str] = []
     for call in event.tool_calls:
         fields += (call.name, call.arguments)
+    sealed = 0
+    if event.thinking and event.tool_calls:
+        fields += [thought.text for thought in event.thinking if thought.text]
+        sealed = sum(encrypted_tokens(one.sealed or one.signature) for one in event.thinking if not one.text)
     return EventFacts(
         EventKind.RESPONSE,
         event.content,
@@ -48,6 +53,7 @@ def _(event: ModelResponse) -> EventFacts:
         opens=[call.id for call in event.tool_calls],
         awaiting=[call.id for call in event.tool_calls if call.awaiting_approval],
         **_named(event),
+        media_tokens=sealed,
         billed_tokens=event.usage.input_tokens if event.usage else None,
         output_tokens=event.usage.output_tokens if event.usage else None,
         calls=[ToolCallFacts(call.id, call.name, call.arguments) for call in event.tool_calls],

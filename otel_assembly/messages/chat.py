@@ -17,6 +17,7 @@ from otel_assembly.messages.describe import (
     chat_row,
     describe,
     speaker,
+    thoughts,
     tool_calls,
 )
 from otel_assembly.messages.draft import Draft
@@ -74,6 +75,9 @@ def _read(draft: Draft, message: Mapping[str, Any], kind: EventKind) -> EventFac
     """What is told of a message with parts; one of the user's that only answers tools is no request."""
     if "refusal" in message:
         draft.text(message["refusal"])
+    if kind is EventKind.RESPONSE:
+        for thought in thoughts(message):
+            draft.text(thought)
     if "tool_calls" in message or "function_call" in message:
         said = tuple(draft.opens)
         for call in tool_calls(message, draft.awaiting):

@@ -141,6 +141,11 @@ ROLES: Final[Mapping[str, EventKind]] = {
 }
 
 
+#: Under which servers of OpenAI's form say what a model thought, and are given it back.
+ThoughtKey: TypeAlias = Literal["reasoning_content", "reasoning"]
+THOUGHT_KEYS: Final[tuple[ThoughtKey, ...]] = ("reasoning_content", "reasoning")
+
+
 class _Describe:
     """``describe``: finds the row of an event's type and reads the event with it, as ``functools.singledispatch`` does.
 
@@ -241,6 +246,8 @@ def chat_row(other: Callable[[dict[str, Any], EventKind | None], EventFacts]) ->
             return other(message, kind)
         refusal = message.get("refusal")
         fields = [refusal] if isinstance(refusal, str) else []
+        if kind is EventKind.RESPONSE:
+            fields += thoughts(message)
         opens: list[str] = []
         awaiting: list[str] = []
         calls: list[ToolCallFacts] = []
@@ -262,6 +269,15 @@ def chat_row(other: Callable[[dict[str, Any], EventKind | None], EventFacts]) ->
         )
 
     return row
+
+
+def thoughts(message: Mapping[str, Any]) -> list[str]:
+    """What a model thought, where a server of OpenAI's form says it beside the content; of two names one is read."""
+    for key in THOUGHT_KEYS:
+        text = message.get(key)
+        if isinstance(text, str) and text:
+            return [text]
+    return []
 
 
 def speaker(message: Mapping[str, Any]) -> str:

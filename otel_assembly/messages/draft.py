@@ -27,6 +27,11 @@ _warned: set[str] = set()
 _warning = new_lock()
 
 
+def encrypted_tokens(data: str | bytes) -> int:
+    """What something that only the provider can read is counted as; the rule goes by its base64."""
+    return int(len(data) / _ENCRYPTED_PER_TOKEN)
+
+
 class Draft:
     """What is found in the parts of one message, in their order.
 
@@ -71,9 +76,9 @@ class Draft:
         self.said = True
 
     def encrypted(self, data: Any) -> None:
-        """Something that only the provider can read; the rule goes by its base64."""
+        """Something that only the provider can read."""
         if isinstance(data, (str, bytes)):
-            self.media += int(len(data) / _ENCRYPTED_PER_TOKEN)
+            self.media += encrypted_tokens(data)
 
     @contextmanager
     def aside(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ from otel_assembly.runtime.rendered_turns import NO_RESULT_YET, Answer, Rendered
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from otel_assembly.events import Thinking
     from otel_assembly.ledger.figures import Breakpoints
 
 _PROVIDER: Final = "Anthropic"
@@ -25,6 +26,8 @@ _REFUSED: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME: Final = 128
 _DATA_URL: Final = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
 _OWN_PARTS: Final = ("image", "document")
+#: What Anthropic's models think, as `Thinking.form` has it.
+_THOUGHTS: Final = ("thinking", "redacted_thinking")
 
 
 def to_anthropic(
@@ -159,10 +162,29 @@ def _asking(turn: RenderedTurn, names: Sequence[str]) -> tuple[str, list[dict[st
         return "user", list(_texts(summary_text(event.summary)))
     if isinstance(event, (ModelResponse, ToolCallEvent)):
         text = event.content if isinstance(event, ModelResponse) else ""
-        return "assistant", [*_texts(text), *_uses(turn, names)]
+        return "assistant", _with_thoughts(event, [*_texts(text), *_uses(turn, names)])
     if turn.answers or not (turn.facts.texts or turn.facts.media_tokens):
         return "user", []
     raise turn.cannot(_PROVIDER, "it has no form there")
+
+
+def _with_thoughts(event: Any, said: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The parts of a response, with what the model thought where it stood; it is not sent where no tool is called."""
+    thinking = [one for one in getattr(event, "thinking", ()) if one.form in _THOUGHTS]
+    if not thinking or not event.tool_calls:
+        return said
+    blocks: list[dict[str, Any]] = []
+    for index in range(len(said) + 1):
+        last = index == len(said)
+        blocks += [_thought(one) for one in thinking if one.behind == index or (last and one.behind > index)]
+        blocks += said[index : index + 1]
+    return blocks
+
+
+def _thought(thought: Thinking) -> dict[str, Any]:
+    if thought.form == "redacted_thinking":
+        return {"type": "redacted_thinking", "data": thought.sealed}
+    return {"type": "thinking", "thinking": sendable(thought.text), "signature": thought.signature}
 
 
 def _texts(text: str) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.events import ModelResponse, ResponseChunk, ToolCallEvent, Usage
+from otel_assembly.events import ModelResponse, ResponseChunk, Thinking, ToolCallEvent, Usage
 from otel_assembly.ledger.figures import Breakpoints
 from otel_assembly.runtime.anthropic_messages import to_anthropic
 from otel_assembly.runtime.model_client import begun
@@ -19,6 +19,13 @@ _PROVIDER: Final = "anthropic"
 _CHOICES: Final[Mapping[str, str]] = {"auto": "auto", "none": "none", "required": "any"}
 #: The choices that Anthropic takes of a model that thinks; it refuses a call that is forced to use a tool.
 _WHILE_IT_THINKS: Final = ("auto", "none")
+#: Where the text of a block stands, by its type; and the piece of one, by the type of a delta.
+_TEXTS: Final[Mapping[str, str]] = {"text": "text", "thinking": "thinking"}
+_DELTAS: Final[Mapping[str, str]] = {
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "input_json_delta": "partial_json",
+}
 #: The input tokens that are billed beside `input_tokens`: they came from the cache, or went there.
 _CACHED: Final = ("cache_creation_input_tokens", "cache_read_input_tokens")
 
@@ -28,8 +35,9 @@ class AnthropicModel:
 
     The SDK makes a call anew by itself, twice by default, where that may help. A halt does not reach into a call under
     way, nor between its attempts: where it has to, give ``max_retries=0`` and let a middleware call again, which asks
-    the guard each time. The client belongs to the event loop in which it is first used. What a model thinks is not
-    kept: leave extended thinking off in a loop that calls tools.
+    the guard each time. The client belongs to the event loop in which it is first used. A model that thinks
+    (``thinking={"type": "enabled", …}``) is sent back what it thought where it called tools; it cannot be forced to
+    call one, so that a `tool_choice` that would is ``auto`` there.
 
     Args:
         model: The model's name.
@@ -99,17 +107,11 @@ class AnthropicModel:
             return await begun(self._streamed(request))
         with failing(_PROVIDER, self.model):
             answer = await self._client.messages.create(**request)
-            texts = [block.text for block in answer.content if block.type == "text"]
-            calls = [
-                ToolCallEvent(id=block.id, name=block.name, arguments=_written(block.input))
-                for block in answer.content
-                if block.type == "tool_use"
-            ]
-            return ModelResponse(content="".join(texts), tool_calls=tuple(calls), usage=_usage(answer.usage))
+            blocks = [_Block(block) for block in answer.content]
+            return _response(blocks, _usage(answer.usage))
 
     async def _streamed(self, request: Mapping[str, Any]) -> AsyncGenerator[ResponseChunk | ModelResponse, None]:
-        said: list[str] = []
-        calls: dict[int, _OpenCall] = {}
+        blocks: dict[int, _Block] = {}
         usage: Usage | None = None
         is_whole = False
         with failing(_PROVIDER, self.model):
@@ -122,17 +124,15 @@ class AnthropicModel:
                             usage = _usage(piece.usage, usage)
                         case "message_stop":
                             is_whole = True
-                        case "content_block_start" if piece.content_block.type == "tool_use":
-                            calls[piece.index] = _OpenCall(piece.content_block)
-                        case "content_block_delta" if piece.delta.type == "input_json_delta" and piece.index in calls:
-                            calls[piece.index].written.append(piece.delta.partial_json)
-                        case "content_block_delta" if piece.delta.type == "text_delta" and piece.delta.text:
-                            said.append(piece.delta.text)
-                            yield ResponseChunk(content=piece.delta.text)
+                        case "content_block_start":
+                            blocks[piece.index] = _Block(piece.content_block)
+                        case "content_block_delta":
+                            blocks[piece.index].grow(piece.delta)
+                            if piece.delta.type == "text_delta" and piece.delta.text:
+                                yield ResponseChunk(content=piece.delta.text)
             if not is_whole:
                 raise broken_off(_PROVIDER, self.model)
-        made = [call.event() for call in calls.values()]
-        yield ModelResponse(content="".join(said), tool_calls=tuple(made), usage=usage)
+        yield _response(list(blocks.values()), usage)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -142,17 +142,53 @@ class AnthropicModel:
         return f"AnthropicModel({self.model!r})"
 
 
-class _OpenCall:
-    """A call whose arguments are being written."""
+class _Block:
+    """A block of an answer, whole or while it is being written."""
 
     def __init__(self, block: Any) -> None:
         self._block = block
-        self.written: list[str] = []
+        self.type: str = block.type
+        #: Texts, thoughts, and arguments as the model wrote them; what the block began with stands first.
+        self._written: list[str] = [getattr(block, _TEXTS[block.type], None) or ""] if block.type in _TEXTS else []
+        self._signature: str = getattr(block, "signature", None) or ""
 
-    def event(self) -> ToolCallEvent:
+    def grow(self, delta: Any) -> None:
+        """Take what came of it; what nobody knows is passed over."""
+        if delta.type in _DELTAS:
+            self._written.append(getattr(delta, _DELTAS[delta.type]))
+        elif delta.type == "signature_delta":
+            self._signature += delta.signature
+
+    @property
+    def text(self) -> str:
+        """What has been written so far."""
+        return "".join(self._written)
+
+    def call(self) -> ToolCallEvent:
         """The call with its arguments as the model wrote them, well or not."""
-        arguments = "".join(self.written) or _written(self._block.input)
+        arguments = self.text or _written(self._block.input)
         return ToolCallEvent(id=self._block.id, name=self._block.name, arguments=arguments)
+
+    def thought(self, behind: int) -> Thinking:
+        """What was thought, where it stood."""
+        if self.type == "redacted_thinking":
+            return Thinking(form="redacted_thinking", sealed=self._block.data, behind=behind)
+        return Thinking(form="thinking", text=self.text, signature=self._signature, behind=behind)
+
+
+def _response(blocks: Sequence[_Block], usage: Usage | None) -> ModelResponse:
+    said: list[str] = []
+    calls: list[ToolCallEvent] = []
+    thinking: list[Thinking] = []
+    for block in blocks:
+        if block.type == "text":
+            said.append(block.text)
+        elif block.type == "tool_use":
+            calls.append(block.call())
+        elif block.type in ("thinking", "redacted_thinking"):
+            # Texts are one part of a response, and one of nothing but white space is none that is sent.
+            thinking.append(block.thought(len(calls) + bool("".join(said).strip())))
+    return ModelResponse(content="".join(said), tool_calls=tuple(calls), usage=usage, thinking=tuple(thinking))
 
 
 def _written(value: Any) -> str:

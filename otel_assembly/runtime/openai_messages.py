@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.events import CompactionSummary, ModelRequest, ModelResponse, ToolCallEvent
-from otel_assembly.messages.describe import ROLES, sendable
+from otel_assembly.messages.describe import ROLES, THOUGHT_KEYS, sendable
 from otel_assembly.messages.replacements import summary_text
 from otel_assembly.runtime.rendered_turns import NO_RESULT_YET, Answer, RenderedTurn, rendered_turns, sendable_json
 
@@ -72,10 +72,20 @@ def _asking(turn: RenderedTurn, ids: Sequence[str]) -> list[Any]:
                 {"id": name, "type": "function", "function": {"name": call.name, "arguments": sendable(call.arguments)}}
                 for call, name in zip(turn.calls, ids, strict=True)
             ]
+            message |= _thoughts(event)
         return [message]
     if not turn.facts.texts and not turn.facts.media_tokens:
         return []
     raise turn.cannot(_PROVIDER, "it has no form there")
+
+
+def _thoughts(event: Any) -> dict[str, str]:
+    """What the model thought, under the name under which its server said it."""
+    texts: dict[str, list[str]] = {}
+    for thought in getattr(event, "thinking", ()):
+        if thought.form in THOUGHT_KEYS and thought.text:
+            texts.setdefault(thought.form, []).append(thought.text)
+    return {form: sendable("".join(said)) for form, said in texts.items()}
 
 
 def _as_it_is(turn: RenderedTurn, ids: Sequence[str]) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.events import ModelResponse, ResponseChunk, ToolCallEvent, Usage
+from otel_assembly.events import ModelResponse, ResponseChunk, Thinking, ToolCallEvent, Usage
+from otel_assembly.messages.describe import THOUGHT_KEYS, ThoughtKey
 from otel_assembly.runtime.model_client import begun
 from otel_assembly.runtime.openai_messages import to_openai
 from otel_assembly.runtime.provider_errors import broken_off, failing, sdk
@@ -85,10 +86,14 @@ class OpenAIModel:
             message = answer.choices[0].message
             calls = [_call(call) for call in message.tool_calls or ()]
             content = message.content or getattr(message, "refusal", None) or ""
-            return ModelResponse(content=content, tool_calls=tuple(calls), usage=_usage(answer.usage))
+            thinking = [Thinking(form=key, text=said) for key, said in [_thought(message)] if said]
+            return ModelResponse(
+                content=content, tool_calls=tuple(calls), usage=_usage(answer.usage), thinking=tuple(thinking)
+            )
 
     async def _streamed(self, request: Mapping[str, Any]) -> AsyncGenerator[ResponseChunk | ModelResponse, None]:
         said: list[str] = []
+        thought: dict[ThoughtKey, list[str]] = {}
         calls: dict[int, dict[str, str]] = {}
         usage = ended = None
         options = {"include_usage": True, **(request.get("stream_options") or {})}
@@ -99,6 +104,9 @@ class OpenAIModel:
                     usage = _usage(chunk.usage) or usage
                     for choice in chunk.choices[:1]:
                         ended = choice.finish_reason or ended
+                        key, piece = _thought(choice.delta)
+                        if piece:
+                            thought.setdefault(key, []).append(piece)
                         text = choice.delta.content or getattr(choice.delta, "refusal", None)
                         if text:
                             said.append(text)
@@ -108,7 +116,8 @@ class OpenAIModel:
             if ended is None:
                 raise broken_off(self.provider, self.model)
         made = [_event(one["id"], one["name"], one["arguments"]) for one in calls.values()]
-        yield ModelResponse(content="".join(said), tool_calls=tuple(made), usage=usage)
+        thinking = [Thinking(form=key, text="".join(pieces)) for key, pieces in thought.items()]
+        yield ModelResponse(content="".join(said), tool_calls=tuple(made), usage=usage, thinking=tuple(thinking))
 
     async def close(self) -> None:
         """Close the connections."""
@@ -122,6 +131,15 @@ def _choice(tool_choice: str) -> Any:
     if tool_choice in _CHOICES:
         return tool_choice
     return {"type": "function", "function": {"name": tool_choice}}
+
+
+def _thought(message: Any) -> tuple[ThoughtKey, str]:
+    """What the model thought, and under which name the server says it; some say it under both."""
+    for key in THOUGHT_KEYS:
+        text = getattr(message, key, None)
+        if isinstance(text, str) and text:
+            return key, text
+    return THOUGHT_KEYS[0], ""
 
 
 def _call(call: Any) -> ToolCallEvent:

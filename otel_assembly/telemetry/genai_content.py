@@ -79,7 +79,8 @@ class Content:
                 continue
             if not facts.rendered:
                 continue
-            parts: list[types.MessagePart] = []
+            thoughts = [thought.text for thought in getattr(event, "thinking", ()) if thought.text]
+            parts: list[types.MessagePart] = [types.ReasoningPart(self._redacted(text)) for text in thoughts]
             if facts.closes:
                 parts.append(types.ToolCallResponsePart(self._redacted("\n".join(facts.texts)), facts.closes[0]))
             elif facts.text:

@@ -327,7 +327,7 @@ async def test_anthropic_streams_pieces_and_malformed_arguments_as_they_were_wri
     assert [one.arguments for one in answer.tool_calls] == ['{"q": "bag"}', '{"q": ', "{}"]
     assert answer.usage == Usage(input_tokens=21 + 188 + 2048, output_tokens=15)
     sent = [block.get("input") for block in server.requests[1]["messages"][1]["content"]]
-    assert sent == [None, {"q": "bag"}, {"malformed_arguments": '{"q": '}, {}]
+    assert sent == [None, None, {"q": "bag"}, {"malformed_arguments": '{"q": '}, {}]
 
 
 async def test_anthropics_cache_is_marked_where_that_is_asked_for():
