@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from otel_assembly._internal.arguments import OnError, OnHalt, counts, instance, one_of, window
@@ -236,6 +236,40 @@ class Assembler:
         await assembly.succeeded_in_slices()
         record.context.done(succeeded=True)
         return Assembly(record)
+
+    @property
+    def compacts(self) -> bool:
+        """Whether a policy of the chain makes texts shorter, and does not only leave them out."""
+        return any(getattr(policy, "compacts", False) for policy in self.policies)
+
+    async def compact_ahead(self, prompts: Sequence[str], history: History, context: Context) -> bool:
+        """Have the policies that compact do so ahead of need, as an `Agent` does between model calls.
+
+        What they make stands in the next prompt that needs it, and nobody waits for it there. No assembly is open
+        meanwhile: each attempt is a span of its own, under the caller's.
+
+        Args:
+            prompts: The system-level texts in front of the conversation.
+            history: The conversation.
+            context: Its `budget_ratio` is the share of the budgets from which on they compact.
+
+        Returns:
+            Whether there was anything to compact.
+        """
+        found = False
+        meter = self._meter(self.model or context.model)
+        for policy in self.policies:
+            if not getattr(policy, "compacts", False):
+                continue
+            recording = self._recorded_by().begin_compaction(policy.name, context.agent_name)
+            with recording or nullcontext():
+                own = context.for_assembly(meter, recording.watch if recording is not None else None)
+                try:
+                    outcome = await policy.decide(tuple(prompts), history.view(), own)  # type: ignore[attr-defined]
+                except ContextOverflowError:
+                    continue  # the assembly says so, with all that stands in front of the policy
+            found = found or bool(outcome.compactions)
+        return found
 
     async def _arrive(self, view: View, meter: TokenMeter) -> None:
         """Count what is new."""

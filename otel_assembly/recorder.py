@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NULL_RECORDING",
     "AllocationRecording",
+    "CompactionRecording",
     "NullRecorder",
     "PolicyTime",
     "Projection",
@@ -104,6 +105,14 @@ class Recording(Protocol):
         ...
 
 
+class CompactionRecording(AbstractContextManager[Any], Protocol):
+    """What a policy compacts ahead of need, while no assembly is open; left, it is told to its end."""
+
+    def watch(self, kind: str) -> Watch:
+        """What stands around attempts to compact something of this kind."""
+        ...
+
+
 class Recorder(Protocol):
     """Turns records into telemetry."""
 
@@ -117,6 +126,10 @@ class Recorder(Protocol):
 
     def begin_allocation(self) -> AllocationRecording | None:
         """The allocator begins, outside of any chain; None where no provider is configured."""
+        ...
+
+    def begin_compaction(self, policy: str, agent_name: str | None) -> CompactionRecording | None:
+        """A policy is to compact ahead of need, while no assembly is open; None where no provider is configured."""
         ...
 
     def calibrated(self, model: str | None, counted: int, billed: int) -> None:
@@ -178,6 +191,10 @@ class NullRecorder:
         return None
 
     def begin_allocation(self) -> AllocationRecording | None:
+        """Nothing is recorded."""
+        return None
+
+    def begin_compaction(self, policy: str, agent_name: str | None) -> CompactionRecording | None:
         """Nothing is recorded."""
         return None
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly.errors import (
     ConfigurationError,
-    ContextOverflowError,
     HaltedError,
     SessionError,
     ToolError,
@@ -81,9 +80,7 @@ class Loop:
         self._compressing = Onion(middlewares, "on_compress_context")
         self._prompting = [one for one in middlewares if one.is_implemented("on_system_prompt")]
         chains = [one.assembler for one in middlewares if isinstance(one, AssemblerMiddleware)]
-        self._compacting: list[Any] = [
-            policy for chain in chains for policy in chain.policies if getattr(policy, "compacts", False)
-        ]
+        self._compacting = [chain for chain in chains if chain.compacts]
 
     async def reply(self, agent: Agent, session: Session, inputs: Any, schema: Any) -> AsyncGenerator[Event, None]:
         """Answer what was asked; yields events, the answer last."""
@@ -244,12 +241,8 @@ class Loop:
             return
         prompt = await self._prompt(agent)
         context = session.context.with_budget_ratio(min(session.context.budget_ratio, agent.compress_at))
-        for policy in self._compacting:
-            try:
-                outcome = await policy.decide([prompt], session.history.view(), context)
-            except ContextOverflowError:
-                continue  # the assembly says so, with all that stands in front of the policy
-            if outcome.compactions:
+        for chain in self._compacting:
+            if await chain.compact_ahead([prompt], session.history, context):
                 session.context.budget_ratio = context.budget_ratio
 
     async def _permit_all(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from opentelemetry import context as otel_context
 from opentelemetry.trace import Status, StatusCode
@@ -14,7 +14,7 @@ from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.emitter import Arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from opentelemetry.context import Context as OtelContext
     from opentelemetry.trace import Span
@@ -24,12 +24,18 @@ if TYPE_CHECKING:
 
 
 class AttemptSpans:
-    """The ``compact_block`` spans of one recording."""
+    """The ``compact_block`` spans of one recording.
 
-    __slots__ = ("_emitter", "_spans")
+    Args:
+        emitter: What opens them.
+        attributes: What stands on each of them beside what is known of its attempt.
+    """
 
-    def __init__(self, emitter: Emitter) -> None:
+    __slots__ = ("_attributes", "_emitter", "_spans")
+
+    def __init__(self, emitter: Emitter, attributes: Mapping[str, Any] | None = None) -> None:
         self._emitter = emitter
+        self._attributes = attributes or {}
         #: Each attempt, by identity, with its span, the context in it, and when it ended.
         self._spans: dict[int, tuple[Attempt, Span, OtelContext, int]] = {}
 
@@ -39,6 +45,7 @@ class AttemptSpans:
         @contextmanager
         def around(attempt: Attempt, /) -> Iterator[None]:
             attributes = {
+                **self._attributes,
                 names.BLOCK_KIND: kind,
                 names.COMPACTION_COMPACTOR: attempt.compactor,
                 names.COMPACTION_ATTEMPT: attempt.number,
@@ -88,3 +95,24 @@ class AttemptSpans:
                     span.set_status(Status(StatusCode.ERROR, names.STATUS_COMPACTION_FAILED))
                 span.end(ended_ns)
         self._spans.clear()
+
+
+class OpenCompaction:
+    """What a policy compacts ahead of need, while no assembly is open: its attempts belong to the caller's span."""
+
+    __slots__ = ("_attempts", "_emitter")
+
+    def __init__(self, emitter: Emitter, policy: str, agent_name: str | None) -> None:
+        self._emitter = emitter
+        self._attempts = AttemptSpans(emitter, {names.POLICY_NAME: policy, names.GEN_AI_AGENT_NAME: agent_name})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._emitter.contained("span"):
+            self._attempts.end()
+
+    def watch(self, kind: str) -> Watch:
+        """What stands around attempts to compact something of this kind."""
+        return self._attempts.watch(kind)

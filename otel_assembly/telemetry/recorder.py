@@ -17,6 +17,7 @@ from otel_assembly.recorder import Whose, default_recorder
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
 from otel_assembly.telemetry.allocation import OpenAllocation
+from otel_assembly.telemetry.attempts import OpenCompaction
 from otel_assembly.telemetry.project_view import put_projection
 from otel_assembly.telemetry.recording import OPEN, AssemblyRecorder
 from otel_assembly.telemetry.run import RUN, OpenRun
@@ -51,6 +52,13 @@ class OpenTelemetryRecorder(AssemblyRecorder):
         with self.emitter.contained("begin"):
             if self._records():
                 return OpenAllocation(self.emitter)
+        return None
+
+    def begin_compaction(self, policy: str, agent_name: str | None) -> OpenCompaction | None:
+        """A policy is to compact ahead of need, while no assembly is open."""
+        with self.emitter.contained("begin"):
+            if self._records():
+                return OpenCompaction(self.emitter, policy, agent_name)
         return None
 
     def calibrated(self, model: str | None, counted: int, billed: int) -> None:
