@@ -63,7 +63,7 @@ def read(request: Any) -> Sent:
 
 def _read(messages: Sequence[Any], parameters: Any, model: Any) -> Sent:
     system, held = behind_prompts(messages)
-    return Sent(held, [*system, *instructions_of(parameters, model)])
+    return Sent(held, [*system, *instructions_of(messages, parameters, model)])
 
 
 def _call_of(_: Instrumentation, model: Any, messages: Any, *args: Any, **kwargs: Any) -> ModelCall | None:
@@ -78,7 +78,7 @@ def _sent(model: Any, messages: Sequence[Any], *args: Any, **kwargs: Any) -> Sen
     parameters, profile = argument(args, kwargs, 1, "model_request_parameters"), model.profile
     conversation = next((one.conversation_id for one in reversed(messages) if one.conversation_id), None)
     return _read(messages, parameters, model)._replace(
-        tools=schemas_of(parameters),
+        tools=schemas_of(parameters, model),
         model=model.model_name,
         window=profile.get("context_window") if isinstance(profile, dict) else None,
         asker=Asker(conversation, "", None, conversation),

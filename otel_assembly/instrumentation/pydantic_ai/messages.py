@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic_ai.messages import ModelRequest, ModelResponse, ToolReturnPart, UserPromptPart
+from pydantic_ai.messages import InstructionPart, ModelRequest, ModelResponse, ToolReturnPart, UserPromptPart
 from pydantic_ai.profiles import DEFAULT_PROMPTED_OUTPUT_TEMPLATE
 
 from otel_assembly.instrumentation.prompts import PromptsInFront
@@ -18,7 +19,6 @@ from otel_assembly.messages.rows import answers, asks, holds, is_silent, registe
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from otel_assembly.messages import Draft
     from otel_assembly.messages.rows import Row
 
 #: Marks our own summaries, in a request's metadata, which is never sent to a model.
@@ -34,42 +34,51 @@ behind_prompts: Final = PromptsInFront(
 ).split
 
 
-def instructions_of(parameters: Any, model: Any = None) -> list[str]:
-    """What a model is told beside the messages: the instructions, and how to write an output it is prompted for.
+def completed(parameters: Any, model: Any) -> Any:
+    """The parameters of a request as its model completes them, as far as that says how it is asked for an output."""
+    profile: Mapping[str, Any] = {}
+    with suppress(NotImplementedError):  # a model that falls back to others has none
+        profile = model.profile
+    parameters = parameters.with_default_output_mode(profile.get("default_structured_output_mode", "tool"))
+    mode, template = parameters.output_mode, parameters.prompted_output_template
+    described = mode == "native" and profile.get("native_output_requires_schema_in_instructions")
+    if template is None and (mode == "prompted" or described):
+        template = profile.get("prompted_output_template", DEFAULT_PROMPTED_OUTPUT_TEMPLATE)
+    return replace(
+        parameters,
+        output_tools=parameters.output_tools if mode == "tool" else [],
+        prompted_output_template=template if mode in {"prompted", "native"} else None,
+    )
 
-    Args:
-        parameters: The `ModelRequestParameters` of a request.
-        model: The model, whose profile may say how it is asked for that output.
-    """
+
+def instructions_of(messages: Sequence[Any], parameters: Any, model: Any) -> list[str]:
+    """What a model is told beside the messages: the instructions, and how to write an output."""
     sent = getattr(parameters, "instruction_visibility", None) or {}
-    asked = parameters.instruction_parts or ()
+    asked = model._get_instruction_parts(messages, parameters) or ()  # noqa: SLF001  # as every model does
     parts = [one for one in asked if sent.get(str(getattr(one, "id", None)), "prefix") == "prefix"]
-    texts = [part.content for part in parts]
-    if parameters.output_mode == "prompted" and parameters.output_object is not None:
-        if parameters.prompted_output_template is None and model is not None:
-            profile = model.profile if isinstance(model.profile, dict) else {}
-            template = profile.get("prompted_output_template") or DEFAULT_PROMPTED_OUTPUT_TEMPLATE
-            parameters = replace(parameters, prompted_output_template=template)
-        fixed = sum(not part.dynamic for part in parts)
-        texts.insert(fixed, parameters.prompted_output_instructions or "")
-    text = "\n\n".join(text for text in texts if text).strip()
+    output = completed(parameters, model).prompted_output_instructions
+    if output:
+        parts = InstructionPart.sorted([*parts, InstructionPart(content=output)])
+    text = "\n\n".join(part.content for part in parts if part.content).strip()
     return [text] if text else []
 
 
-def schemas_of(parameters: Any) -> list[dict[str, Any]]:
+def schemas_of(parameters: Any, model: Any) -> list[dict[str, Any]]:
     """The schemas of the tools that a request offers, those included that give its output."""
     declared = getattr(parameters, "declared_function_tools", None)  # what is withheld is not among them
     if declared is None:
         declared = [tool for tool in parameters.function_tools if not getattr(tool, "defer_loading", False)]
-    offered = (*declared, *(parameters.output_tools if parameters.output_mode in {"tool", "auto"} else ()))
+    offered = (*declared, *completed(parameters, model).output_tools)
     return [function_schema(tool.name, tool.description, tool.parameters_json_schema) for tool in offered]
 
 
-def _retry(draft: Draft, part: Any) -> None:
-    if getattr(part, "tool_name", None):
-        _failure(draft, part)
-    else:
-        draft.text(part.model_response())
+def _what(part: Any) -> str:
+    """What a part is: as it says, but for what is told to a tool's call, and what is asked for instead of nothing."""
+    if part.part_kind == "retry-prompt" and part.tool_name:
+        return "retry-return"
+    if part.part_kind == "retry-feedback" and part.retry.cause == "no_output":
+        return "no-output"
+    return str(part.part_kind)
 
 
 def _sealed(part: Any) -> Any:
@@ -84,7 +93,7 @@ _ITEMS: Final[Mapping[str, Row]] = {
 }
 #: As the model reads them; what a provider answers itself, nobody owes a result.
 _returned, _arguments = methodcaller("model_response_str"), methodcaller("args_as_json_str")
-_failure: Final = answers("tool_call_id", methodcaller("model_response"))
+_retry: Final = methodcaller("model_response")
 _ROWS: Final[Mapping[str, Row]] = {
     **dict.fromkeys(("user-prompt", "system-prompt"), holds("content", _ITEMS, "kind")),
     **dict.fromkeys(("text", "instruction-delta"), says("content")),
@@ -93,7 +102,8 @@ _ROWS: Final[Mapping[str, Row]] = {
     "tool-return": answers("tool_call_id", _returned, shown="files"),
     "builtin-tool-call": asks(None, "tool_name", _arguments),
     "builtin-tool-return": answers(None, _returned, shown="files"),
-    **dict.fromkeys(("retry-prompt", "retry-feedback"), _retry),
+    "retry-return": answers("tool_call_id", _retry),
+    **dict.fromkeys(("retry-prompt", "retry-feedback", "no-output"), says(_retry)),
     "compaction": says("content", sealed=_sealed),
     "speech": says("transcript", shown="audio"),
     "file": shows,
@@ -104,24 +114,16 @@ _ROWS: Final[Mapping[str, Row]] = {
 _KINDS: Final = {
     **dict.fromkeys(("user-prompt", "speech", "retry-prompt", "retry-feedback"), EventKind.REQUEST),
     "compaction": EventKind.SUMMARY,
-    "tool-return": EventKind.TOOL_RESULT,
-    **dict.fromkeys(("system-prompt", "instruction-delta"), EventKind.SYSTEM),
+    **dict.fromkeys(("tool-return", "retry-return"), EventKind.TOOL_RESULT),
+    **dict.fromkeys(("system-prompt", "instruction-delta", "no-output"), EventKind.SYSTEM),
 }
 
 
 def _request(request: ModelRequest, _: Any) -> EventKind:
     if (request.metadata or {}).get(SUMMARY):
         return EventKind.SUMMARY
-    kinds = set(map(_makes, request.parts))
+    kinds = {_KINDS.get(_what(part)) for part in request.parts}
     return next((kind for kind in _KINDS.values() if kind in kinds), EventKind.OTHER)
-
-
-def _makes(part: Any) -> EventKind | None:
-    if part.part_kind == "retry-prompt" and part.tool_name:
-        return EventKind.TOOL_RESULT
-    if part.part_kind == "retry-feedback" and part.retry.cause == "no_output":
-        return EventKind.SYSTEM
-    return _KINDS.get(part.part_kind)
 
 
 def _response(response: ModelResponse, _: Any) -> EventKind:
@@ -133,7 +135,7 @@ def _used(response: ModelResponse) -> dict[str, Any]:
     return {"billed_tokens": usage.input_tokens or None, "output_tokens": usage.output_tokens or None}
 
 
-register_parts(ModelRequest, "parts", "part_kind", _ROWS, _request)
+register_parts(ModelRequest, "parts", _what, _ROWS, _request)
 register_parts(ModelResponse, "parts", "part_kind", _ROWS, _response, _used)
 
 

@@ -120,18 +120,18 @@ class AssemblyCapability(Plugin[PluginConversation], AbstractCapability[Any]):
         conversation, parameters, model = self._of(ctx), request_context.model_request_parameters, request_context.model
         context = conversation.context
         context.agent_name, context.model = getattr(ctx.agent, "name", None), model.model_name
-        context.tools = tuple(schemas_of(parameters))
+        context.tools = tuple(schemas_of(parameters, model))
         # As the model will be sent them: the framework says some things at greater length than they are kept.
         messages = model.prepare_messages(list(request_context.messages), *([parameters] if _WITH_PARAMETERS else []))
         system, held = behind_prompts(messages)
-        prompts = [*system, *instructions_of(parameters, model)]
+        prompts = [*system, *instructions_of(messages, parameters, model)]
         await conversation.show(ctx.messages)
         dependencies = {} if ctx.deps is None else {type(ctx.deps): ctx.deps}
         assembly = await conversation.assemble(ctx, prompts, held, dependencies=dependencies)
         events = [event for event in assembly.events if isinstance(event, ModelRequest | ModelResponse)]
         made = list(assembly.prompts)
         if made != prompts:
-            parts = parameters.instruction_parts or []
+            parts = model._get_instruction_parts(messages, parameters) or []  # noqa: SLF001  # as every model does
             if made[: len(prompts)] == prompts:
                 made = made[len(prompts) :]
             else:
