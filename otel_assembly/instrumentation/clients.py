@@ -152,7 +152,7 @@ def tell_alone(instrumentation: Instrumentation, sent: Sent) -> ModelCall:
     return call
 
 
-def summariser_call(reads: Callable[..., Sent], text_of: Callable[[Any], str | None] | None = None) -> Wrap:
+def summariser_call(reads: Callable[..., Sent | None], text_of: Callable[[Any], str | None] | None = None) -> Wrap:
     """The hook of a reducer's own function that has a model summarise: a part of its step, and otherwise no call.
 
     Args:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from otel_assembly.decision import DecisionReason, OverflowCause
 from otel_assembly.instrumentation.conversation import ByIdentity
 from otel_assembly.instrumentation.instrumented import argument
-from otel_assembly.instrumentation.reducers import orphaned
+from otel_assembly.instrumentation.reducers import is_in, orphaned
 from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.reductions import Reduction
+
+T = TypeVar("T")
 
 
 class MadeWith(ByIdentity[Any]):
@@ -65,16 +67,15 @@ def _said_by(setting: Callable[..., Any] | str, reducer: Any, *read: Any) -> Any
     return setting(reducer, *read) if callable(setting) else getattr(reducer, setting, None)
 
 
-def known_of(met: type, known: Mapping[str, KnownReducer], packages: Iterable[str]) -> KnownReducer | None:
-    """What is known of a class of reducers: of one that derives from a framework's, what is known of that.
+def known_of(met: type, known: Mapping[str, T], packages: Collection[str]) -> T | None:
+    """What is known of a class, such as one of reducers: of one that derives from a framework's, what is known of that.
 
     Args:
         met: The class.
-        known: The framework's own reducers, by the names of their classes.
+        known: What is known of the framework's own, by the names of their classes.
         packages: The framework's packages.
     """
-    inside = tuple(f"{package}." for package in packages)
-    own = (base.__name__ for base in met.__mro__ if base.__module__.startswith(inside))
+    own = (base.__name__ for base in met.__mro__ if is_in(base, packages))
     return next((known[name] for name in own if name in known), None)
 
 

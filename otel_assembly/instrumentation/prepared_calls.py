@@ -376,7 +376,7 @@ class Places:
         run = None if run is None or run.ended else run
         if known is not None and known.run is run and known.key == key:
             return known
-        asker = Asker(conversation, "", None, conversation)
+        asker = Asker.of(conversation)
         if run is None:
             return Place(self._outside, key, step, None, asker, "", self._openings)
         *around, node = nodes

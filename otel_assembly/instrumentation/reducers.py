@@ -68,14 +68,24 @@ def unsummed(before: Sequence[Any], after: Sequence[Any], text_of: Callable[[Any
     return [Verdict(gone, DecisionOutcome.DROPPED, DecisionReason.POLICY_ERROR)] if lost else []
 
 
-def is_own(reducer: Any, packages: Collection[str]) -> bool:
+def is_ours(one: Any) -> bool:
+    """Whether this is a plug-in of ours, which tells of its assemblies by itself."""
+    return bool(getattr(one, "otel_assembly_plugin", False))
+
+
+def is_in(met: type, packages: Iterable[str]) -> bool:
+    """Whether a class is defined in one of these packages, or modules."""
+    return any(f"{met.__module__}.".startswith(f"{package}.") for package in packages)
+
+
+def is_own(reducer: Any, packages: Iterable[str]) -> bool:
     """Whether a reducer is one that the framework brings, by the packages that it consists of."""
-    return type(reducer).__module__.partition(".")[0] in packages
+    return is_in(type(reducer), packages)
 
 
 def policy_name(
     reducer: Any,
-    packages: Collection[str],
+    packages: Iterable[str],
     *endings: str,
     names: Mapping[str, str] = {},  # never written to
 ) -> str:
@@ -104,9 +114,9 @@ def settings_of(reducer: Any, leaves_out: Collection[str] = ()) -> Mapping[str, 
     return {name: value for name, value in held.items() if isinstance(value, int | float)}
 
 
-def limit_of(reducer: Any, *names: str) -> int | None:
-    """The first of these of a reducer's attributes that is a whole number."""
-    held = (getattr(reducer, name, None) for name in names)
+def limit_of(held_by: Any, *names: str) -> int | None:
+    """The first of these that is a whole number, of what a reducer has for attributes, or a mapping for keys."""
+    held = (held_by.get(name) if isinstance(held_by, dict) else getattr(held_by, name, None) for name in names)
     return next((limit for limit in held if type(limit) is int), None)
 
 

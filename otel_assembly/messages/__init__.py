@@ -13,6 +13,7 @@ from otel_assembly.messages.parts import read_content, read_parts
 from otel_assembly.messages.replacements import (
     edited,
     register_results,
+    register_summaries,
     result_texts,
     shortened,
     summary_like,
@@ -30,13 +31,14 @@ if TYPE_CHECKING:
         is_silent,
         read_part,
         register_parts,
+        result_text,
         says,
         shows,
     )
 
 _HOMES = {
     "pair_check": "broken_pairs",
-    "rows": "answers asks function_schema holds is_silent read_part register_parts says shows",
+    "rows": "answers asks function_schema holds is_silent read_part register_parts result_text says shows",
 }
 __getattr__, __dir__ = face(__name__, homes(_HOMES))
 
@@ -58,6 +60,8 @@ __all__ = [
     "read_parts",
     "register_parts",
     "register_results",
+    "register_summaries",
+    "result_text",
     "result_texts",
     "says",
     "shortened",

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, describe
-from otel_assembly.messages.replacements import register_results, summary_like, summary_text
+from otel_assembly.messages.replacements import register_results, register_summaries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 #: Who says a summary: clients look up a message's very class, so that its source alone tells it from a request, and it
 #: outlives the state's JSON.
@@ -57,9 +57,6 @@ def register_messages(system: Any, user: Any, assistant: Any, results: Any, imag
         media = sum(image(part) for part in content if not isinstance(part, str))
         return EventFacts(kind, texts[0] if texts else "", fields=texts[1:], name=message.source, media_tokens=media)
 
-    def _summary(message: Any, text: str, events: Sequence[Any]) -> Any:
-        return user(content=summary_text(text), source=SUMMARY_SOURCE)
-
     for message_type, row, attributes in (
         (system, lambda message: EventFacts(EventKind.SYSTEM, message.content), ("content",)),
         (user, _asked, ("content", "source")),
@@ -68,7 +65,7 @@ def register_messages(system: Any, user: Any, assistant: Any, results: Any, imag
     ):
         describe.register(message_type, row)
         read_from(message_type, *attributes)
-        summary_like.register(message_type, _summary)
+    register_summaries(lambda said: user(content=said, source=SUMMARY_SOURCE), system, user, assistant, results)
     register_results(
         results,
         lambda message: message.content,

@@ -8,10 +8,13 @@ from __future__ import annotations
 from copy import copy
 from functools import singledispatch
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+#: Marks our own summaries, where a framework's messages have room for what no model is sent.
+OUR_SUMMARY: Final = "otel_assembly_summary"
 
 
 @singledispatch
@@ -52,6 +55,12 @@ def shortened(event: Any, texts: Sequence[str]) -> Any:
 def summary_text(text: str) -> str:
     """What a summary says to a model where its framework has no words of its own for that."""
     return f"[Earlier messages, summarised: details may be missing]\n{text}"
+
+
+def register_summaries(made: Callable[[str], Any], *event_types: type) -> None:
+    """Register what stands for events of these types that were summarised: what this makes of what a summary says."""
+    for event_type in event_types:
+        summary_like.register(event_type, lambda _, text, __: made(summary_text(text)))
 
 
 def edited(original: Any, **changes: Any) -> Any:

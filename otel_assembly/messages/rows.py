@@ -133,7 +133,7 @@ def register_parts(
     of: Where,
     rows: Mapping[Any, Row],
     kind: Callable[[Any, Draft], EventKind],
-    known: Callable[[Any], Mapping[str, Any]] | None = None,
+    known: Callable[[Any], Mapping[str, Any]] | Mapping[str, Where] | None = None,
 ) -> None:
     """Register how an event is read that consists of parts.
 
@@ -143,17 +143,40 @@ def register_parts(
         of: Where a part says what it is.
         rows: The rows of its parts, by that.
         kind: What the event is, from the event and what was found in its parts.
-        known: What else is known of it, by the names of `EventFacts`.
+        known: What else is known of it, by the names of `EventFacts`; or where each is, and nothing there is not known.
     """
     kind_of = _getter(of)
+    known_of = known if callable(known) else _found_at(known or {})
 
     def row(event: Any) -> EventFacts:
-        draft, also = Draft(), {} if known is None else known(event)
+        draft, also = Draft(), known_of(event)
         for part in getattr(event, parts):
             read_part(draft, rows, kind_of(part), part)
         return draft.facts(kind(event, draft), also, **{name: one for name, one in also.items() if name != "id"})
 
     describe.register(event_type, row)
+
+
+def _found_at(places: Mapping[str, Where]) -> Callable[[Any], Mapping[str, Any]]:
+    getters = {name: _getter(where) for name, where in places.items()}
+    return lambda event: {name: get(event) or None for name, get in getters.items()}
+
+
+def result_text(of: Where, kind: str, text: Where) -> Callable[[Any], str]:
+    """What `register_results` takes for the text of a part: that of a tool's result, where it is one.
+
+    Args:
+        of: Where a part says what it is.
+        kind: What a result says that it is.
+        text: Where its text is.
+    """
+    kind_of, text_of = _getter(of), _getter(text)
+
+    def said(part: Any) -> str:
+        held = text_of(part) if kind_of(part) == kind else None
+        return held if isinstance(held, str) else ""
+
+    return said
 
 
 def function_schema(name: str, description: str | None, parameters: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from operator import methodcaller
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,9 +21,12 @@ from otel_assembly.messages import (
     is_silent,
     register_parts,
     register_results,
+    register_summaries,
+    result_text,
     result_texts,
     says,
     shortened,
+    summary_like,
 )
 
 
@@ -128,3 +132,33 @@ def test_an_event_of_parts_is_read_by_their_rows():
     assert (facts.kind, facts.id, facts.name, facts.unknown) == ("request", "m1", "clerk", ("odd",))
     assert facts.texts == ("here", "clerk", '{"odd": "here"}')
     assert describe(Told([Part("result")])).kind == "tool_result"
+
+
+def test_what_else_is_known_of_an_event_is_where_its_table_says():
+    @dataclass
+    class Billed(Message):
+        tokens: Any = None
+
+    known = {"billed_tokens": "tokens.billed", "output_tokens": lambda message: message.tokens.made}
+    register_parts(Billed, "parts", "kind", {"said": says("text")}, lambda *_: EventKind.RESPONSE, known)
+    facts = describe(Billed([Part()], SimpleNamespace(billed=7, made=0)))
+    assert (facts.billed_tokens, facts.output_tokens) == (7, None)
+
+
+def test_the_text_of_a_part_that_is_a_result():
+    text = result_text("kind", "result", "text")
+    assert [text(Part("result")), text(Part("said")), text(Part("result", text=b"x"))] == ["here", "", ""]
+
+
+def test_a_summary_stands_for_events_of_each_of_these_types():
+    class One(Message):
+        pass
+
+    class Other(Message):
+        pass
+
+    register_summaries(lambda said: One([Part(text=said)]), One, Other)
+    for event in (One(), Other()):
+        summary = summary_like(event, "they met", [event])
+        assert type(summary) is One
+        assert summary.parts[0].text.endswith("they met")

@@ -24,7 +24,7 @@ from otel_assembly.instrumentation.handing_on import reduces_and_hands_on
 from otel_assembly.instrumentation.hooks import around_awaited
 from otel_assembly.instrumentation.known_reducers import KnownReducer, MadeWith, behind, known_of, newest
 from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
-from otel_assembly.instrumentation.reducers import name_of, unsummed
+from otel_assembly.instrumentation.reducers import is_ours, name_of, unsummed
 from otel_assembly.instrumentation.reductions import Reducer, Reduction, plugged_in, reducing
 from otel_assembly.instrumentation.upkeep import keeps_up
 from otel_assembly.messages.describe import EventKind, describe
@@ -119,7 +119,7 @@ def applied(instrumentation: Instrumentation, policy: Any, /, prompts: Any, even
     call = CALL.get()
     if call is None or reducing() is not None:
         return
-    if getattr(policy, "otel_assembly_plugin", False):
+    if is_ours(policy):
         with plugged_in(instrumentation, call):
             prompts, events = yield
         call.by_plugin(events, prompts=prompts)

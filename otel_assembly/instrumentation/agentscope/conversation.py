@@ -21,7 +21,7 @@ from otel_assembly.instrumentation.instrumented import argument, bound
 from otel_assembly.instrumentation.message_parts import MessageParts
 from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
 from otel_assembly.instrumentation.prompts import in_front
-from otel_assembly.instrumentation.reducers import FRAMEWORK
+from otel_assembly.instrumentation.reducers import FRAMEWORK, is_ours
 from otel_assembly.instrumentation.reductions import Reduction, reducing
 from otel_assembly.instrumentation.runs import within
 
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
 
-#: What tells our own plug-in.
-OURS: Final = "otel_assembly_plugin"
-
 #: The agent that replies here; outside of any reply, no model call is prepared.
 REPLYING: Final[ContextVar[Any]] = ContextVar("otel_assembly_agentscope_replying", default=None)
 
@@ -45,8 +42,7 @@ def asker_of(agent: Any) -> Asker:
 
     An agent that is made anew goes on with the context of its session.
     """
-    session = agent.state.session_id
-    return Asker(session, agent.name, agent.name, session)
+    return Asker.of(agent.state.session_id, agent.name)
 
 
 def named(middlewares: Sequence[Any], hook: str) -> str:
@@ -87,7 +83,7 @@ class AskedModel(ModelCall):
     def asked(self, messages: Sequence[Any], tools: Any, summary: Any = "", middlewares: Sequence[Any] = ()) -> None:
         """It is asked with these, which middlewares may change on the way to the model."""
         self._asked, self._offered, self._summary = list(messages), tools, summary
-        self._policy = named([one for one in middlewares if not getattr(one, OURS, False)], "on_model_call")
+        self._policy = named([one for one in middlewares if not is_ours(one)], "on_model_call")
 
     def sends(self, messages: Sequence[Any], tools: Any) -> bool:
         """Whether a model that is called with these is this call's, and none that a middleware asks something else."""
@@ -231,7 +227,7 @@ def call_model(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kw
         with call.current():
             yield
     except BaseException as error:
-        if middlewares and not call.ended and not any(getattr(one, OURS, False) for one in middlewares):
+        if middlewares and not call.ended and not any(is_ours(one) for one in middlewares):
             call.stopped(error)
         raise
     finally:

@@ -24,7 +24,7 @@ from otel_assembly.instrumentation.message_parts import MessagePart
 from otel_assembly.messages import Draft
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.describe import ROLES, EventFacts, EventKind, describe
-from otel_assembly.messages.replacements import edited, register_results, summary_like, summary_text
+from otel_assembly.messages.replacements import OUR_SUMMARY, edited, register_results, register_summaries
 from otel_assembly.messages.rows import read_part, says, shows
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.message_parts import PartPlace
     from otel_assembly.messages.rows import Row
 
-#: Marks our own summaries, in a message's metadata, which is never sent to a model.
-_SUMMARY: Final = "otel_assembly_summary"
 #: States of a tool call that waits for somebody outside: a person's confirmation, or an execution elsewhere.
 _AWAITING: Final = ("asking", "submitted")
 #: Types of blocks that a provider is sent as messages of their own.
@@ -56,7 +54,7 @@ class Part(MessagePart):
 
 @describe.register
 def _(message: Msg) -> EventFacts:
-    kind = EventKind.SUMMARY if message.metadata.get(_SUMMARY) else None
+    kind = EventKind.SUMMARY if message.metadata.get(OUR_SUMMARY) else None
     return _read(message.role, message.content, kind)._replace(id=message.id)
 
 
@@ -66,7 +64,7 @@ def part_of(message: Msg | None, blocks: Sequence[Any], *, framed: bool = True) 
     if message is not None:
         name = f"{message.id}/{getattr(first, 'type', '')}/{getattr(first, 'id', '')}"
         role = message.role
-    if message is None or message.metadata.get(_SUMMARY):
+    if message is None or message.metadata.get(OUR_SUMMARY):
         kind = EventKind.SUMMARY
     elif len(blocks) == 1 and isinstance(first, ToolCallBlock):
         kind = EventKind.TOOL_CALL
@@ -144,9 +142,7 @@ def _texts(content: str | Sequence[Any]) -> list[str]:
     return [content] if isinstance(content, str) else [one.text for one in content if isinstance(one, TextBlock)]
 
 
-@summary_like.register(Msg)
-def _(event: Msg, text: str, events: Sequence[Any]) -> Msg:
-    return UserMsg("user", summary_text(text), {_SUMMARY: True})
+register_summaries(lambda said: UserMsg("user", said, {OUR_SUMMARY: True}), Msg)
 
 
 def result_of(block: Any) -> str:

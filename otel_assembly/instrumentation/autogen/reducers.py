@@ -18,6 +18,7 @@ from otel_assembly.instrumentation.hooks import around_awaited
 from otel_assembly.instrumentation.instrumented import argument, bound
 from otel_assembly.instrumentation.known_reducers import KnownReducer
 from otel_assembly.instrumentation.model_call import CALL, ModelCall
+from otel_assembly.instrumentation.reducers import is_ours
 from otel_assembly.instrumentation.reductions import REDUCTION, Reduction
 from otel_assembly.instrumentation.splicing import found
 from otel_assembly.messages.context_messages import reported_skips
@@ -108,7 +109,7 @@ def observed_context(original: Callable[..., Any], owner: type, instrumentation:
         if around is None:
             asked_again(context)
         call = prepared or ModelCall(instrumentation, asker(context))
-        if getattr(context, "otel_assembly_plugin", False):
+        if is_ours(context):
             call.by_plugin((yield))
         else:
             yield from _reduces(instrumentation, context, known, call)

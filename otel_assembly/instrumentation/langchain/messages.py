@@ -17,7 +17,7 @@ from langchain_core.messages import (
 from otel_assembly.messages import ROLES, Draft, read_content
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.describe import EventFacts, EventKind, describe
-from otel_assembly.messages.replacements import result_texts, shortened, summary_like, summary_text
+from otel_assembly.messages.replacements import register_summaries, result_texts, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,10 +74,8 @@ def _(_: RemoveMessage) -> EventFacts:
     return EventFacts(EventKind.OTHER)
 
 
-@summary_like.register(BaseMessage)
-def _(_: BaseMessage, text: str, events: Sequence[Any]) -> HumanMessage:
-    """A user's message, as LangChain's own summaries are: several providers take system messages only in front."""
-    return HumanMessage(summary_text(text), additional_kwargs=dict(SUMMARY_SOURCE))
+# A summary is a user's message, as LangChain's own are: several providers take system messages only in front.
+register_summaries(lambda said: HumanMessage(said, additional_kwargs=dict(SUMMARY_SOURCE)), BaseMessage)
 
 
 @result_texts.register(BaseMessage)

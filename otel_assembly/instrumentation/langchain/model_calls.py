@@ -8,6 +8,7 @@ from otel_assembly.instrumentation import clients
 from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.langchain.runs import PLACES
 from otel_assembly.instrumentation.model_call import Sent
+from otel_assembly.instrumentation.reducers import limit_of
 from otel_assembly.instrumentation.tool_schemas import ToolSchemas
 
 if TYPE_CHECKING:
@@ -50,9 +51,7 @@ schemas_of: Final = ToolSchemas(_schema).of
 
 def _read(model: Any, /, *args: Any, **settings: Any) -> Sent:
     """What a model is given."""
-    profile = getattr(model, "profile", None)
-    window = profile.get("max_input_tokens") if isinstance(profile, dict) else None
-    window = window if isinstance(window, int) else None
+    window = limit_of(getattr(model, "profile", None), "max_input_tokens")
     messages, tools = argument(args, settings, 0, "messages"), schemas_of(settings.get("tools") or ())
     return Sent(messages, None, tools, model_of(model, settings), window)
 

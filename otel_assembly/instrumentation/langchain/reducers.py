@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.langchain.runs import PLACES
 from otel_assembly.instrumentation.middleware_runs import MiddlewareReduction
-from otel_assembly.instrumentation.reducers import settings_of
+from otel_assembly.instrumentation.reducers import is_ours, settings_of
 from otel_assembly.instrumentation.summaries import read_by_summariser, summarises
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def is_observed(owner: Any) -> bool:
     """Whether this is middleware whose changes are reported, and not a plug-in of ours, which reports by itself."""
     module: Any = sys.modules.get("langchain.agents.middleware.types")
     base: Any = getattr(module, "AgentMiddleware", None)
-    return isinstance(base, type) and isinstance(owner, base) and not getattr(owner, "otel_assembly_plugin", False)
+    return isinstance(base, type) and isinstance(owner, base) and not is_ours(owner)
 
 
 def _settings(owner: Any) -> dict[str, Any]:

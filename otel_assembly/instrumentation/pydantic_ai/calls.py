@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic_ai._run_context import get_current_run_context
 from pydantic_ai.exceptions import ModelRetry, SkipModelRequest
 
-from otel_assembly.instrumentation.clients import client
+from otel_assembly.instrumentation.clients import client, summariser_call
 from otel_assembly.instrumentation.conversation import Asker
 from otel_assembly.instrumentation.instrumented import argument
+from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.model_call import ModelCall, Sent
 from otel_assembly.instrumentation.pydantic_ai.messages import behind_prompts, instructions_of, schemas_of
-from otel_assembly.instrumentation.reductions import REDUCTION
+from otel_assembly.instrumentation.reducers import limit_of
 from otel_assembly.instrumentation.run_calls import CallsInTurn
 from otel_assembly.instrumentation.runs import within, within_argument
 from otel_assembly.instrumentation.splicing import same_objects
@@ -20,21 +21,14 @@ from otel_assembly.instrumentation.splicing import same_objects
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_assembly.instrumentation.bound_runs import BoundRun
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.run_calls import Preparing
 
-#: Models that hand on what they receive to others, which are told of; but one sends it on by itself, with what others
-#: are to be sent.
-_WRAPPERS: Final = frozenset({"WrapperModel", "FallbackModel"})
-_BATCHED: Final = "BatchedModel"
+#: Whether a model hands on what it receives to others, which are told of; one sends it itself, with others' at once.
+_HANDS_ON: Final = {"BatchedModel": False, "WrapperModel": True, "FallbackModel": True}
 #: Known by the run context that is handed from where a call is prepared to where it is made. That a capability wants no
 #: model called, or another request made, is no failure.
 CALLS: Final = CallsInTurn("pydantic_ai", (ModelRetry, SkipModelRequest))
-
-
-def _run(instrumentation: Instrumentation, _: Any, ctx: Any, **__: Any) -> BoundRun:
-    return CALLS.run(instrumentation, _agent(ctx) or "agent", ctx.conversation_id)
 
 
 def _agent(ctx: Any) -> str | None:
@@ -45,8 +39,7 @@ def _prepares(instrumentation: Instrumentation, _: Any, ctx: Any, request: Any, 
     """A call is prepared, each of whose steps is what a capability has done; what stands around all is the first."""
 
     def begun() -> ModelCall:
-        conversation, name, given = ctx.conversation_id, _agent(ctx), read(request)
-        asker = Asker(conversation, name or "", name, conversation)
+        asker, given = Asker.of(ctx.conversation_id, _agent(ctx)), read(request)
         held, prompts, *_ = _read(ctx.messages, request.model_request_parameters, request.model)
         call = ModelCall(instrumentation, asker, messages=held, prompts=prompts, model=request.model.model_name)
         if not same_objects(held, given.messages):
@@ -72,45 +65,31 @@ def _call_of(_: Instrumentation, model: Any, messages: Any, *args: Any, **kwargs
 
 
 def _sent(model: Any, messages: Sequence[Any], *args: Any, **kwargs: Any) -> Sent | None:
-    """What a model is given; None of one that hands it on, and where it is asked whether it is done."""
-    if _hands_on(model) or _is_awaited(model, messages):
+    """What a model is given; None of one that hands it on."""
+    if known_of(type(model), _HANDS_ON, ("pydantic_ai.models",)):
         return None
-    parameters, profile = argument(args, kwargs, 1, "model_request_parameters"), model.profile
+    last = messages[-1] if messages else None
+    if getattr(last, "state", "") == "suspended" and model.continuation_delay(last) is not None:
+        return None  # a job that runs at the provider is asked for what came of it: no model is called with that
+    parameters = argument(args, kwargs, 1, "model_request_parameters")
     conversation = next((one.conversation_id for one in reversed(messages) if one.conversation_id), None)
     return _read(messages, parameters, model)._replace(
         tools=schemas_of(parameters, model),
         model=model.model_name,
-        window=profile.get("context_window") if isinstance(profile, dict) else None,
-        asker=Asker(conversation, "", None, conversation),
+        window=limit_of(model.profile, "context_window"),
+        asker=Asker.of(conversation),
     )
 
 
-def _hands_on(model: Any) -> bool:
-    names = {one.__name__ for one in type(model).__mro__ if one.__module__.startswith("pydantic_ai.models.")}
-    return bool(names & _WRAPPERS) and _BATCHED not in names
-
-
-def _is_awaited(model: Any, messages: Sequence[Any]) -> bool:
-    """Whether a job that runs at the provider is asked for what came of it: no model is called with that."""
-    last = messages[-1] if messages else None
-    return getattr(last, "state", "") == "suspended" and model.continuation_delay(last) is not None
-
-
-def _text_of(answer: Any) -> str:
-    return "\n".join(part.content for part in answer.parts if part.part_kind == "text")
-
-
-def _compacted(model: Any, request_context: Any, *_: Any, **__: Any) -> Sent | None:
-    """What a provider is given to compact, where a capability asks for that."""
-    if REDUCTION.get() is None:
-        return None
-    return _sent(model, request_context.messages, None, request_context.model_request_parameters)
-
-
 #: A run, around whose innermost handler the framework's own span is current.
-run: Final = within_argument(_run, "handler")
+run: Final = within_argument(
+    lambda instrumentation, _, ctx, **__: CALLS.run(instrumentation, _agent(ctx) or "agent", ctx.conversation_id),
+    "handler",
+)
 prepared: Final = within(_prepares)
 #: A model's request, streamed or not: the end of the call that was prepared for it.
-client_called: Final = client(_sent, _text_of, prepared=_call_of)
-#: A provider's own compaction.
-compaction_called: Final = client(_compacted)
+client_called: Final = client(_sent, lambda answer: answer.text or "", prepared=_call_of)
+#: What a provider is given to compact, where a capability asks for that.
+compaction_called: Final = summariser_call(
+    lambda model, request, *_, **__: _sent(model, request.messages, None, request.model_request_parameters)
+)

@@ -7,22 +7,20 @@ from dataclasses import replace
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic_ai.messages import InstructionPart, ModelRequest, ModelResponse, ToolReturnPart, UserPromptPart
+from pydantic_ai.messages import InstructionPart, ModelRequest, ModelResponse, UserPromptPart
 from pydantic_ai.profiles import DEFAULT_PROMPTED_OUTPUT_TEMPLATE
 
 from otel_assembly.instrumentation.prompts import PromptsInFront
-from otel_assembly.messages import function_schema, register_results, summary_like, summary_text
+from otel_assembly.messages import function_schema, register_results, register_summaries
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.describe import EventKind
-from otel_assembly.messages.rows import answers, asks, holds, is_silent, register_parts, says, shows
+from otel_assembly.messages.replacements import OUR_SUMMARY
+from otel_assembly.messages.rows import answers, asks, holds, is_silent, register_parts, result_text, says, shows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from otel_assembly.messages.rows import Row
-
-#: Marks our own summaries, in a request's metadata, which is never sent to a model.
-SUMMARY: Final = "otel_assembly_summary"
 
 read_from(ModelRequest, "parts", "metadata")
 read_from(ModelResponse, "parts", "usage")
@@ -67,7 +65,7 @@ def schemas_of(parameters: Any, model: Any) -> list[dict[str, Any]]:
     """The schemas of the tools that a request offers, those included that give its output."""
     declared = getattr(parameters, "declared_function_tools", None)  # what is withheld is not among them
     if declared is None:
-        declared = [tool for tool in parameters.function_tools if not getattr(tool, "defer_loading", False)]
+        declared = [tool for tool in parameters.function_tools if not tool.defer_loading]
     offered = (*declared, *completed(parameters, model).output_tools)
     return [function_schema(tool.name, tool.description, tool.parameters_json_schema) for tool in offered]
 
@@ -120,7 +118,7 @@ _KINDS: Final = {
 
 
 def _request(request: ModelRequest, _: Any) -> EventKind:
-    if (request.metadata or {}).get(SUMMARY):
+    if (request.metadata or {}).get(OUR_SUMMARY):
         return EventKind.SUMMARY
     kinds = {_KINDS.get(_what(part)) for part in request.parts}
     return next((kind for kind in _KINDS.values() if kind in kinds), EventKind.OTHER)
@@ -130,24 +128,11 @@ def _response(response: ModelResponse, _: Any) -> EventKind:
     return EventKind.SUMMARY if {part.part_kind for part in response.parts} == {"compaction"} else EventKind.RESPONSE
 
 
-def _used(response: ModelResponse) -> dict[str, Any]:
-    usage = response.usage
-    return {"billed_tokens": usage.input_tokens or None, "output_tokens": usage.output_tokens or None}
-
-
+_USED: Final = {"billed_tokens": "usage.input_tokens", "output_tokens": "usage.output_tokens"}
 register_parts(ModelRequest, "parts", _what, _ROWS, _request)
-register_parts(ModelResponse, "parts", "part_kind", _ROWS, _response, _used)
-
-
-@summary_like.register(ModelRequest)
-@summary_like.register(ModelResponse)
-def _(_: Any, text: str, events: Sequence[Any]) -> ModelRequest:
-    """A user's message, as where somebody says it: it means the same to every provider."""
-    return ModelRequest(parts=[UserPromptPart(summary_text(text))], metadata={SUMMARY: True})
-
-
-def _text_of(part: Any) -> str:
-    return part.content if isinstance(part, ToolReturnPart) and isinstance(part.content, str) else ""
-
-
-register_results(ModelRequest, "parts", _text_of, "content")
+register_parts(ModelResponse, "parts", "part_kind", _ROWS, _response, _USED)
+# A summary is a user's message, as where somebody says it: it means the same to every provider.
+register_summaries(
+    lambda said: ModelRequest(parts=[UserPromptPart(said)], metadata={OUR_SUMMARY: True}), ModelRequest, ModelResponse
+)
+register_results(ModelRequest, "parts", result_text("part_kind", "tool-return", "content"), "content")

@@ -9,13 +9,14 @@ from pydantic_ai.capabilities.abstract import AbstractCapability
 
 from otel_assembly.instrumentation.model_call import CALL
 from otel_assembly.instrumentation.pydantic_ai.calls import read
-from otel_assembly.instrumentation.reducers import limit_of, policy_name, settings_of
+from otel_assembly.instrumentation.reducers import is_ours, is_own, limit_of, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import Reducer, reducer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _PACKAGES: Final = ("pydantic_ai", "pydantic_ai_harness")
+_COMPACTION: Final = ("pydantic_ai_harness.compaction",)
 _BY_PROVIDER: Final = "provider_compaction"
 _NAMES: Final = {
     "AnthropicCompaction": _BY_PROVIDER,
@@ -33,27 +34,22 @@ def _policy(capability: Any) -> str:
     return "history_processor" if said.startswith("<") else said
 
 
-def _compacts(capability: Any) -> bool:
-    return type(capability).__module__.startswith("pydantic_ai_harness.compaction.")
-
-
 def _kind(capability: Any) -> str | None:
     name = type(capability).__name__
-    reduces = name == "ProcessHistory" or _NAMES.get(name) == _BY_PROVIDER or _compacts(capability)
+    reduces = name == "ProcessHistory" or _NAMES.get(name) == _BY_PROVIDER or is_own(capability, _COMPACTION)
     return "reduction" if reduces else None
 
 
 def _said(_: Any, __: Any, capability: Any) -> Mapping[str, Any]:
     """The tokens that the harness's compaction is to keep within, where they are said."""
-    limit = limit_of(capability, "target_tokens", "max_tokens") if _compacts(capability) else None
+    limit = limit_of(capability, "target_tokens", "max_tokens") if is_own(capability, _COMPACTION) else None
     return {} if limit is None else {"budget": limit, "of_prompt": True}
 
 
 def _reduces(capability: Any, *_: Any, **__: Any) -> Any:
     """A capability with a hook of its own, where a call is prepared; a plug-in of ours tells itself what it does."""
     own = type(capability).before_model_request is not AbstractCapability.before_model_request
-    ours = getattr(capability, "otel_assembly_plugin", False)
-    return capability if own and not ours and CALL.get() is not None else None
+    return capability if own and not is_ours(capability) and CALL.get() is not None else None
 
 
 #: What a capability does before a request.
