@@ -56,7 +56,7 @@ _HOMES: Final = {
     "PreparedCalls": "prepared_calls",
     "PreparedOutside": "prepared_calls",
     "PreparedRun": "prepared_runs",
-    "ToolSchemas": "tool_schemas",
+    "ToolSchemas": "offered_tools",
     "CountedTrim": "counted_trims",
     "trims": "counted_trims",
     "summarises": "summaries",

@@ -30,3 +30,11 @@ def test_a_tool_that_cannot_be_described_has_none():
         raise TypeError("no")
 
     assert ToolSchemas(schema).of([Tool(), {}]) == ()
+
+
+def test_a_tool_that_is_no_json_has_none_and_tools_that_can_be_read_once_are_left_to_the_client():
+    schemas = ToolSchemas(lambda tool: {**SCHEMA, "default": object()})
+    assert schemas.of([Tool()]) == ()
+    tools = iter([{"name": "given"}])
+    assert schemas.of(tools) == schemas.of(None) == ()
+    assert list(tools) == [{"name": "given"}]

@@ -16,6 +16,7 @@ from opentelemetry import trace
 
 from otel_assembly.instrumentation.conversation import LEDGER_KEYS, Asker, ByIdentity
 from otel_assembly.instrumentation.model_call import CALL, Sent
+from otel_assembly.instrumentation.offered_tools import ToolSchemas
 from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.instrumentation.splicing import found
 from otel_assembly.tokens.prices import ListedWindow
@@ -91,14 +92,8 @@ def window_of(client: Any, model: str | None) -> ListedWindow | None:
     return None
 
 
-#: A schema is made of a tool's signature, which takes longer than all the rest of an assembly.
-_SCHEMAS: Final[ByIdentity[Mapping[str, Any]]] = ByIdentity()
-
-
-def schema_of(tool: Any) -> Mapping[str, Any]:
-    """The schema of a tool, which may be that already."""
-    return tool if isinstance(tool, dict) else _SCHEMAS.worked_out(tool, attrgetter("schema"))
-
+#: The schemas of tools.
+schemas_of: Final = ToolSchemas(attrgetter("schema")).of
 
 #: What a context has answered last where no call was prepared; and which context it was, by the last message of it, or
 #: where it had none to give.
@@ -140,7 +135,7 @@ def received(
     call = CALL.get() or _prepared_for(messages)
     given = set(map(id, call.out)) if call is not None else ()
     front, rest = in_front(messages, lambda one: isinstance(one, SystemMessage) and id(one) not in given)
-    prompts, schemas = [message.content for message in front], [schema_of(tool) for tool in tools]
+    prompts, schemas = [message.content for message in front], schemas_of(tools)
     model = (extra_create_args or {}).get("model") or model_of(client)
     return Sent(rest, prompts, schemas, model, window_of(client, model), asker(), call)
 

@@ -8,8 +8,8 @@ from otel_assembly.instrumentation import clients
 from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.langchain.runs import PLACES
 from otel_assembly.instrumentation.model_call import Sent
+from otel_assembly.instrumentation.offered_tools import ToolSchemas
 from otel_assembly.instrumentation.reducers import limit_of
-from otel_assembly.instrumentation.tool_schemas import ToolSchemas
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +52,7 @@ schemas_of: Final = ToolSchemas(_schema).of
 def _read(model: Any, /, *args: Any, **settings: Any) -> Sent:
     """What a model is given."""
     window = limit_of(getattr(model, "profile", None), "max_input_tokens")
-    messages, tools = argument(args, settings, 0, "messages"), schemas_of(settings.get("tools") or ())
+    messages, tools = argument(args, settings, 0, "messages"), schemas_of(settings.get("tools"))
     return Sent(messages, None, tools, model_of(model, settings), window)
 
 
