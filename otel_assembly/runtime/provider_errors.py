@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import ValidationError
 
 from otel_assembly.errors import ConfigurationError, ModelCallError, ModelContextLengthError
 
@@ -94,7 +97,7 @@ def error_of(provider: str, model: str, error: Exception) -> ModelCallError:
     status: int | None = getattr(error, "status_code", None)
     kinds = [one for one in (told.get("code"), told.get("type")) if isinstance(one, str) and _NAME.fullmatch(one)]
     if status is None or status < 400:
-        status = next((_STATUSES[one] for one in kinds if one in _STATUSES), None)
+        status = next((_STATUSES[one] for one in kinds if one in _STATUSES), _status(told.get("code")))
     said = told.get("message")
     said = said if isinstance(said, str) else ""
     if status in (None, 400, 413, 422) and (_is_too_long(said) or not _TOO_LONG_CODES.isdisjoint(kinds)):
@@ -106,11 +109,21 @@ def error_of(provider: str, model: str, error: Exception) -> ModelCallError:
             tokens=_whole(told.get("n_prompt_tokens")) or _first(_TOKENS, said),
         )
     if not told and status is None:
-        problem = f"the connection failed, or broke off ({type(error).__name__})"
-        return ModelCallError(problem, provider=provider, model=model, retryable=True)
+        problem, again = _unspoken(error)
+        return ModelCallError(problem, provider=provider, model=model, retryable=again)
     again = (status is None or status in _RETRYABLE or status >= 500) and _NEVER_AGAIN.isdisjoint(kinds)
     problem = ", ".join(dict.fromkeys(kinds)) or type(error).__name__
     return ModelCallError(problem, provider=provider, model=model, status=status, retryable=again)
+
+
+def _unspoken(error: Exception) -> tuple[str, bool]:
+    """What went wrong where no provider said anything, and whether the same call may succeed."""
+    name = type(error).__name__
+    if isinstance(error, (AttributeError, LookupError, ValidationError)):
+        return f"what answered does not speak this API ({name}); see whether base_url leads to it", False
+    if isinstance(error, ValueError) and not isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
+        return f"the SDK refuses the request ({name}); it says why in this error's cause", False
+    return f"the connection failed, or broke off ({name})", True
 
 
 def broken_off(provider: str, model: str) -> ModelCallError:
@@ -135,6 +148,11 @@ def _is_too_long(said: str) -> bool:
 def _first(patterns: tuple[re.Pattern[str], ...], said: str) -> int | None:
     found = next((match for match in (pattern.search(said) for pattern in patterns) if match), None)
     return int(found[1].replace(",", "")) if found is not None else None
+
+
+def _status(code: Any) -> int | None:
+    """The status that a server writes where others have the name of an error."""
+    return code if type(code) is int and 400 <= code < 600 else None
 
 
 def _whole(value: Any) -> int | None:

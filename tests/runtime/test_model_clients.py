@@ -234,6 +234,31 @@ async def test_an_error_in_the_middle_of_a_stream_of_openais():
     assert (error.status, error.retryable, error.problem) == (500, True, "server_error")
 
 
+async def test_a_number_says_the_status_of_an_error_in_the_middle_of_a_stream():
+    said = {"error": {"message": "Bad image.", "type": "BadRequestError", "code": 400}}
+    lines = [*completion_pieces("At ", finish=None, usage=None, done=False), f"data: {json.dumps(said)}\n\n"]
+    async with Provider(Answer(pieces=lines)) as server:
+        error = await error_of(openai_at(server, streams=True))
+    assert (error.status, error.retryable, error.problem) == (400, False, "BadRequestError")
+
+
+@pytest.mark.parametrize("at", [openai_at, anthropic_at])
+async def test_what_speaks_another_language_is_no_broken_connection(at):
+    async with Provider(Answer(body="a page", headers={"content-type": "text/html"})) as server:
+        error = await error_of(at(server))
+    assert not error.retryable
+    assert "base_url" in error.problem
+
+
+async def test_what_the_sdk_refuses_to_send_is_no_broken_connection():
+    async with Provider() as server:
+        error = await error_of(anthropic_at(server, max_tokens=100_000))
+    assert not server.requests
+    assert not error.retryable
+    assert "the SDK refuses the request (ValueError)" in error.problem
+    assert "Streaming" in str(error.__cause__)
+
+
 async def test_a_server_that_is_not_there():
     async with Provider() as server:
         pass
