@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -154,7 +155,7 @@ def _asking(turn: RenderedTurn, names: Sequence[str]) -> tuple[str, list[dict[st
             raise turn.cannot(_PROVIDER, "it is a message of another form than OpenAI's")
         if kind is EventKind.TOOL_RESULT:
             return "user", []
-        said = [*_content(turn, event.get("content")), *_texts(event.get("refusal") or "")]
+        said = [*_content(turn, event.get("content")), *_texts(_text(turn, "refusal", event.get("refusal") or ""))]
         return "assistant" if kind is EventKind.RESPONSE else "user", said + _uses(turn, names)
     if isinstance(event, ModelRequest):
         return "user", list(_texts(event.content))
@@ -199,18 +200,27 @@ def _content(turn: RenderedTurn, content: Any) -> Iterator[dict[str, Any]]:
         return
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else None
-        if isinstance(part, str) or kind in ("text", "refusal"):
-            yield from _texts(part if isinstance(part, str) else part[kind])
+        if isinstance(part, str):
+            yield from _texts(part)
+        elif kind in ("text", "refusal"):
+            yield from _texts(_text(turn, kind, part.get(kind)))
         elif kind == "image_url":
-            yield {"type": "image", "source": _image(part["image_url"])}
+            given = part.get("image_url")
+            url = _text(turn, kind, given.get("url") if isinstance(given, dict) else given)
+            yield {"type": "image", "source": _image(url)}
         elif kind in _OWN_PARTS and "source" in part:
             yield sendable_json(part)
         else:
             raise turn.cannot(_PROVIDER, f"a part of type {kind!r} of its content has no form there")
 
 
-def _image(given: Any) -> dict[str, Any]:
-    url = given["url"] if isinstance(given, dict) else given
+def _text(turn: RenderedTurn, kind: str, given: Any) -> str:
+    if not isinstance(given, str):
+        raise turn.cannot(_PROVIDER, f"a part of type {kind!r} of its content has a {type(given).__name__} for a text")
+    return given
+
+
+def _image(url: str) -> dict[str, Any]:
     data = _DATA_URL.fullmatch(url)
     if data is None:
         return {"type": "url", "url": url}
@@ -223,7 +233,7 @@ def _uses(turn: RenderedTurn, names: Sequence[str]) -> list[dict[str, Any]]:
             "type": "tool_use",
             "id": name,
             "name": _REFUSED.sub("_", call.name)[:_LONGEST_NAME] or "unnamed",
-            "input": sendable_json(_input(call.arguments)),
+            "input": _input(call.arguments),
         }
         for call, name in zip(turn.calls, names, strict=True)
     ]
@@ -234,14 +244,17 @@ def _input(arguments: str) -> dict[str, Any]:
     if not arguments.strip():
         return {}
     try:
-        given = json.loads(arguments, parse_constant=_refuse)
+        given = sendable_json(json.loads(arguments, parse_constant=_finite, parse_float=_finite))
     except (ValueError, RecursionError):
         given = None
-    return given if isinstance(given, dict) else {MALFORMED: arguments}
+    return given if isinstance(given, dict) else {MALFORMED: sendable(arguments)}
 
 
-def _refuse(constant: str) -> Any:
-    raise ValueError(constant)  # NaN and the infinities are no JSON
+def _finite(number: str) -> float:
+    """A number that JSON has: NaN and the infinities are none, and 1e999 is read as one."""
+    if not math.isfinite(value := float(number)):
+        raise ValueError(number)
+    return value
 
 
 def _name_of(turn: RenderedTurn, answer: Answer, names: Sequence[str], ids: _Ids) -> str:

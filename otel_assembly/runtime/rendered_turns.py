@@ -7,6 +7,8 @@ which call says `history.tool_pairs`, as everywhere; what restates another event
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import RenderError
@@ -76,11 +78,6 @@ class RenderedTurn:
                 call.answer = answer
                 break
         self.answers.append(answer)
-
-    @property
-    def waiting(self) -> list[Call]:
-        """The calls without an answer."""
-        return [call for call in self.calls if call.answer is None]
 
     def cannot(self, provider: str, problem: str) -> RenderError:
         """The error that says that it cannot be rendered."""
@@ -162,8 +159,8 @@ def sendable_json(value: Any) -> Any:
     if isinstance(value, str):
         return sendable(value)
     if isinstance(value, dict):
-        made = {key: sendable_json(one) for key, one in value.items()}
-        return value if all(made[key] is one for key, one in value.items()) else made
+        made = {sendable_json(key): sendable_json(one) for key, one in value.items()}
+        return value if all(map(is_, chain(made, made.values()), chain(value, value.values()))) else made
     if isinstance(value, (list, tuple)):
         parts = [sendable_json(one) for one in value]
         return value if all(part is one for part, one in zip(parts, value, strict=True)) else parts

@@ -18,6 +18,7 @@ from otel_assembly import (
     Context,
     ContextOverflowError,
     ConversationPolicy,
+    DescribeError,
     EventFacts,
     EventKind,
     HeadAndTailPolicy,
@@ -179,7 +180,7 @@ def test_half_a_surrogate_pair_can_be_sent():
     events = [
         ModelRequest(content="cut \ud83d"),
         {"role": "user", "content": [{"type": "text", "text": "cut \ud83d"}]},
-        call("a", arguments='{"q": "\\ud83d"}'),
+        call("a", arguments='{"q": "\\ud83d", "\\ud83d": 1}'),
         result("a", "\ud83d"),
     ]
     json.dumps(to_openai(["\ud83d"], events), ensure_ascii=False).encode()
@@ -270,7 +271,19 @@ def test_anthropic_gets_one_message_a_side_and_results_together():
 
 
 @pytest.mark.parametrize(
-    "arguments", ['{"q": ', "[1]", "7", "null", "bag", '{"q": NaN}', "[" * 100_000, '{"q": Infinity}']
+    "arguments",
+    [
+        '{"q": ',
+        "[1]",
+        "7",
+        "null",
+        "bag",
+        '{"q": NaN}',
+        "[" * 100_000,
+        '{"q":' * 600 + "1" + "}" * 600,
+        '{"q": Infinity}',
+        '{"q": 1e999}',
+    ],
 )
 def test_arguments_that_are_no_object_do_not_make_the_request_fail(arguments):
     sent = to_anthropic([], [call("a", arguments=arguments), result("a")])
@@ -292,6 +305,25 @@ def test_ids_and_names_are_spelled_as_anthropic_takes_them():
         "input": {},
     }
     assert messages[2]["content"][0]["tool_use_id"] == "functions_search_0"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": [{"type": "text", "text": None}]},
+        {"role": "user", "content": [{"type": "text"}]},
+        {"role": "user", "content": [{"type": "image_url"}]},
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": None}}]},
+        {"role": "user", "content": [{"type": "image_url", "image_url": 5}]},
+        {"role": "tool", "tool_call_id": "a", "content": [{"type": "image_url", "image_url": {}}]},
+        {"role": "assistant", "content": "secret", "refusal": 5},
+    ],
+    ids=["no text", "a text that is not there", "no picture", "no address", "a number", "in a result", "a refusal"],
+)
+def test_a_part_that_is_put_together_wrongly_is_refused_by_its_message(message):
+    with pytest.raises((RenderError, DescribeError)) as refused:
+        to_anthropic([], [message])
+    assert "secret" not in str(refused.value)
 
 
 def test_what_says_nothing_is_left_out_and_an_answer_is_not_the_first():
