@@ -1,18 +1,16 @@
 """Our event vocabulary: what an agent's run puts on its stream (as in AG2), as frozen models with one JSON form.
 
 Every event has a ``type`` (its discriminator in JSON) and an ``id``. ``event_to_json`` and ``event_from_json`` are
-exact inverses. How the engine reads an event is its ``describe()`` row, in `rows`.
+exact inverses (`json_form`). How the engine reads an event is its ``describe()`` row, in `rows`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
-from pydantic_core import PydanticSerializationError
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 __all__ = [
     "AggregationCompleted",
@@ -439,62 +437,6 @@ class AggregationFailed(Event):
     error: str
 
 
-AnyEvent = Annotated[
-    ModelRequest
-    | ModelResponse
-    | ResponseChunk
-    | ToolCallEvent
-    | ToolResultEvent
-    | ToolErrorEvent
-    | ToolResultsEvent
-    | CompactionSummary
-    | ObserverAlert
-    | HaltEvent
-    | ConversationResumed
-    | UserConfirmResultEvent
-    | ExternalExecutionResultEvent
-    | TurnStarted
-    | TurnCompleted
-    | UsageEvent
-    | AssemblyCompleted
-    | ObserverStarted
-    | ObserverCompleted
-    | AggregationCompleted
-    | AggregationFailed,
-    Field(discriminator="type"),
-]
-_ADAPTER: TypeAdapter[Event] = TypeAdapter(AnyEvent, config=ConfigDict(defer_build=True))
-
-
-def event_to_json(event: Event) -> str:
-    """The event's JSON text; keys stand in the order in which the model declares them.
-
-    A lone surrogate, which a model's output may hold and UTF-8 cannot, is written as its escape.
-    """
-    try:
-        return event.model_dump_json()
-    except PydanticSerializationError:
-        return json.dumps(event.model_dump(), separators=(",", ":"))
-
-
-def event_from_json(text: str | bytes) -> Event:
-    """The event that `event_to_json` wrote.
-
-    Raises:
-        pydantic.ValidationError: The text is not the JSON form of one of our events.
-    """
-    try:
-        return _ADAPTER.validate_json(text)
-    except ValidationError as error:
-        if error.errors()[0]["type"] != "json_invalid":
-            raise
-        try:
-            value = json.loads(text)  # reads an escaped lone surrogate, which pydantic's own reader takes for an error
-        except ValueError:
-            raise error from None
-        return _ADAPTER.validate_python(value)
-
-
 def severity_name(severity: Any) -> str:
     """An alert's severity as a lower-case string, whether it came as an enum of any library or as a string.
 
@@ -503,5 +445,6 @@ def severity_name(severity: Any) -> str:
     return str(getattr(severity, "value", severity)).lower()
 
 
-# The rows name the classes above. Whoever has an event has imported this, and so the engine can read it.
+# These name the classes above. Whoever has an event has imported this, and so the engine can read it.
 from otel_assembly.events import rows as _rows  # noqa: E402, F401
+from otel_assembly.events.json_form import AnyEvent, event_from_json, event_to_json  # noqa: E402

@@ -1,0 +1,89 @@
+"""The one JSON form of our events."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from otel_assembly.events import (
+    AggregationCompleted,
+    AggregationFailed,
+    AssemblyCompleted,
+    CompactionSummary,
+    ConversationResumed,
+    Event,
+    ExternalExecutionResultEvent,
+    HaltEvent,
+    ModelRequest,
+    ModelResponse,
+    ObserverAlert,
+    ObserverCompleted,
+    ObserverStarted,
+    ResponseChunk,
+    ToolCallEvent,
+    ToolErrorEvent,
+    ToolResultEvent,
+    ToolResultsEvent,
+    TurnCompleted,
+    TurnStarted,
+    UsageEvent,
+    UserConfirmResultEvent,
+)
+
+AnyEvent = Annotated[
+    ModelRequest
+    | ModelResponse
+    | ResponseChunk
+    | ToolCallEvent
+    | ToolResultEvent
+    | ToolErrorEvent
+    | ToolResultsEvent
+    | CompactionSummary
+    | ObserverAlert
+    | HaltEvent
+    | ConversationResumed
+    | UserConfirmResultEvent
+    | ExternalExecutionResultEvent
+    | TurnStarted
+    | TurnCompleted
+    | UsageEvent
+    | AssemblyCompleted
+    | ObserverStarted
+    | ObserverCompleted
+    | AggregationCompleted
+    | AggregationFailed,
+    Field(discriminator="type"),
+]
+_ADAPTER: TypeAdapter[Event] = TypeAdapter(AnyEvent, config=ConfigDict(defer_build=True))
+
+
+def event_to_json(event: Event) -> str:
+    """The event's JSON text; keys stand in the order in which the model declares them.
+
+    A lone surrogate, which a model's output may hold and UTF-8 cannot, is written as its escape.
+    """
+    try:
+        return event.model_dump_json()
+    except PydanticSerializationError:
+        return json.dumps(event.model_dump(), separators=(",", ":"))
+
+
+def event_from_json(text: str | bytes) -> Event:
+    """The event that `event_to_json` wrote.
+
+    Raises:
+        pydantic.ValidationError: The text is not the JSON form of one of our events.
+    """
+    try:
+        return _ADAPTER.validate_json(text)
+    except ValidationError as error:
+        if error.errors()[0]["type"] != "json_invalid":
+            raise
+        try:
+            value = json.loads(text)  # reads an escaped lone surrogate, which pydantic's own reader takes for an error
+        except ValueError:
+            raise error from None
+        return _ADAPTER.validate_python(value)
