@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.events import CompactionSummary, ModelRequest, ModelResponse, ToolCallEvent
 from otel_assembly.messages.describe import ROLES, EventKind, sendable
 from otel_assembly.messages.replacements import summary_text
-from otel_assembly.runtime.rendered_turns import NO_RESULT_YET, Answer, RenderedTurn, rendered_turns, sendable_json
+from otel_assembly.runtime.rendered_turns import (
+    NO_RESULT_YET,
+    Answer,
+    RenderedTurn,
+    read_json,
+    rendered_turns,
+    sendable_json,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -244,17 +249,10 @@ def _input(arguments: str) -> dict[str, Any]:
     if not arguments.strip():
         return {}
     try:
-        given = sendable_json(json.loads(arguments, parse_constant=_finite, parse_float=_finite))
-    except (ValueError, RecursionError):
+        given = read_json(arguments)
+    except ValueError:
         given = None
     return given if isinstance(given, dict) else {MALFORMED: sendable(arguments)}
-
-
-def _finite(number: str) -> float:
-    """A number that JSON has: NaN and the infinities are none, and 1e999 is read as one."""
-    if not math.isfinite(value := float(number)):
-        raise ValueError(number)
-    return value
 
 
 def _name_of(turn: RenderedTurn, answer: Answer, names: Sequence[str], ids: _Ids) -> str:

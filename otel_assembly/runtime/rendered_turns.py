@@ -6,6 +6,8 @@ which call says `history.tool_pairs`, as everywhere; what restates another event
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import is_
@@ -164,4 +166,23 @@ def sendable_json(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         parts = [sendable_json(one) for one in value]
         return value if all(part is one for part, one in zip(parts, value, strict=True)) else parts
+    return value
+
+
+def read_json(text: str) -> Any:
+    """What a JSON text says, fit to be sent as JSON again.
+
+    Raises:
+        ValueError: It is no JSON, holds a number that JSON has none of, or is too deep to be read.
+    """
+    try:
+        return sendable_json(json.loads(text, parse_constant=_finite, parse_float=_finite))
+    except RecursionError:
+        raise ValueError("it is too deep") from None
+
+
+def _finite(number: str) -> float:
+    """A number that JSON has: NaN and the infinities are none, and 1e999 is read as one."""
+    if not math.isfinite(value := float(number)):
+        raise ValueError(number)
     return value

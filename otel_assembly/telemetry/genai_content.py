@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.util.genai import types
 
 from otel_assembly.errors import DescribeError
-from otel_assembly.events import ToolResultsEvent
+from otel_assembly.events import Event, ToolResultsEvent
 from otel_assembly.messages.describe import EventKind, describe
+from otel_assembly.runtime.rendered_turns import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from otel_assembly.messages.describe import EventFacts
 
 _ROLES: Final = {
     EventKind.RESPONSE: types.Role.ASSISTANT,
@@ -64,7 +68,7 @@ class Content:
         """Arguments as a model wrote them: what their JSON says, where it is one."""
         text = self._redacted(arguments)
         try:
-            return json.loads(text)
+            return read_json(text)
         except ValueError:
             return text
 
@@ -83,9 +87,22 @@ class Content:
             parts: list[types.MessagePart] = [types.ReasoningPart(self._redacted(text)) for text in thoughts]
             if facts.closes:
                 parts.append(types.ToolCallResponsePart(self._redacted("\n".join(facts.texts)), facts.closes[0]))
-            elif facts.text:
-                parts.append(types.TextPart(self._redacted(facts.text)))
+            else:
+                parts += [types.TextPart(self._redacted(text)) for text in _texts(event, facts)]
             parts += [
                 types.ToolCallRequestPart(self.arguments(call.arguments), call.name, call.id) for call in facts.calls
             ]
             yield _ROLES.get(EventKind(facts.kind), types.Role.USER).value, parts
+
+
+def _texts(event: Any, facts: EventFacts) -> list[str]:
+    """What a message says beside its calls: one text, of ours; a chat message may have several, and a refusal."""
+    texts = [facts.text]
+    if not isinstance(event, Event):
+        of_calls = Counter(text for call in facts.calls for text in (call.name, call.arguments))
+        for text in facts.fields:
+            if of_calls[text]:
+                of_calls[text] -= 1
+            else:
+                texts.append(text)
+    return [text for text in texts if text]
