@@ -10,7 +10,7 @@ from otel_assembly.events import ModelResponse, ResponseChunk, Thinking, ToolCal
 from otel_assembly.ledger.figures import Breakpoints
 from otel_assembly.runtime.anthropic_messages import to_anthropic
 from otel_assembly.runtime.model_client import begun
-from otel_assembly.runtime.provider_errors import broken_off, failing, sdk
+from otel_assembly.runtime.provider_errors import broken_off, failing, options_of, sdk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -51,7 +51,7 @@ class AnthropicModel:
         options: Further arguments of ``messages.create``, such as ``stop_sequences``.
 
     Raises:
-        ConfigurationError: The ``anthropic`` package is not installed.
+        ConfigurationError: The ``anthropic`` package is not installed, or ``stream`` is among the options.
     """
 
     provider = _PROVIDER
@@ -75,7 +75,7 @@ class AnthropicModel:
         )
         self._streams = streams
         self._caches = caches
-        self._options = {"max_tokens": max_tokens, **options}
+        self._options = {"max_tokens": max_tokens, **options_of(options)}
         thinking = options.get("thinking")
         self._thinks = isinstance(thinking, Mapping) and thinking.get("type", "disabled") != "disabled"
 

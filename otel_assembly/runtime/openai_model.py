@@ -8,7 +8,7 @@ from otel_assembly.events import ModelResponse, ResponseChunk, Thinking, ToolCal
 from otel_assembly.messages.describe import THOUGHT_KEYS, ThoughtKey
 from otel_assembly.runtime.model_client import begun
 from otel_assembly.runtime.openai_messages import to_openai
-from otel_assembly.runtime.provider_errors import broken_off, failing, sdk
+from otel_assembly.runtime.provider_errors import broken_off, failing, options_of, sdk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -34,7 +34,7 @@ class OpenAIModel:
         options: Further arguments of ``chat.completions.create``, such as ``temperature``.
 
     Raises:
-        ConfigurationError: The ``openai`` package is not installed.
+        ConfigurationError: The ``openai`` package is not installed, or ``stream`` is among the options.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class OpenAIModel:
             base_url=base_url, api_key=api_key, max_retries=max_retries
         )
         self._streams = streams
-        self._options = options
+        self._options = options_of(options)
 
     async def __call__(
         self,
@@ -156,15 +156,27 @@ def _event(call_id: str | None, name: str | None, arguments: str | None) -> Tool
 
 
 def _grow(calls: dict[int, dict[str, str]], part: Any) -> None:
-    """Put a piece of a call to what has come of it; a server that counts no pieces begins a new call with an id."""
+    """Put a piece of a call to what has come of it; a server that counts no pieces begins a new call with an id.
+
+    Gemini's counts every call as the first one: there another id begins a new call where a name comes with it. An id
+    alone does not, for old releases of vLLM give each piece one.
+    """
     index = part.index
     if index is None:
         index = len(calls) if part.id or not calls else len(calls) - 1
+    begun = calls.get(index)
+    if begun is not None and begun["name"] and part.id not in (None, "", begun["id"]) and _named(part):
+        whole = calls.pop(index)
+        calls[-1 - len(calls)] = whole
     call = calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
     call["id"] = part.id or call["id"]
     if part.function is not None:
         call["name"] += part.function.name or ""
         call["arguments"] += part.function.arguments or ""
+
+
+def _named(part: Any) -> bool:
+    return part.function is not None and bool(part.function.name)
 
 
 def _usage(usage: Any) -> Usage | None:

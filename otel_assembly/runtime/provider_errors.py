@@ -44,6 +44,7 @@ _WINDOWS: Final = tuple(
         rf"exceed context limit: [\d,]+ \+ [\d,]+ > {_NUMBER}",
         rf"exceed the configured limit of {_NUMBER} tokens",
         rf"available context size \({_NUMBER}",
+        rf"maximum number of tokens allowed \({_NUMBER}",
     )
 )
 _TOKENS: Final = tuple(
@@ -56,6 +57,7 @@ _TOKENS: Final = tuple(
         rf"your request has {_NUMBER} input tokens",
         rf"request \({_NUMBER} tokens\) exceeds",
         rf"you requested {_NUMBER} tokens",
+        rf"input token count \({_NUMBER}",
     )
 )
 _TOO_LONG: Final = re.compile(r"prompt is too long|exceed(?:s|ed)? the (?:available|maximum) context", re.IGNORECASE)
@@ -75,6 +77,17 @@ def sdk(module: str, extra: str) -> Any:
         raise ConfigurationError(
             f"the {module} package is not installed; install it: pip install 'otel-assembly[{extra}]'"
         ) from missing
+
+
+def options_of(options: dict[str, Any]) -> dict[str, Any]:
+    """Further arguments of a provider's call, as somebody gave them to a client.
+
+    Raises:
+        ConfigurationError: One of them decides what the client has to know.
+    """
+    if "stream" in options:
+        raise ConfigurationError("'stream' is not for the SDK's call to say; give streams=True, or leave it out")
+    return options
 
 
 @contextmanager
@@ -134,6 +147,8 @@ def broken_off(provider: str, model: str) -> ModelCallError:
 def _told(error: Exception) -> dict[str, Any]:
     """What the provider told of an error, from wherever in the body it stands; nothing where it told nothing."""
     body = getattr(error, "body", None)
+    if isinstance(body, list) and body:  # so Gemini answers
+        body = body[0]
     while isinstance(body, dict) and isinstance(body.get("error"), dict):
         body = body["error"]
     if isinstance(body, dict):

@@ -176,6 +176,23 @@ TOO_LONG_FOR_OPENAI = {
         272000,
         509178,
     ),
+    "gemini": (
+        refusal(
+            400,
+            [
+                {
+                    "error": {
+                        "code": 400,
+                        "message": "The input token count (1200293) exceeds the maximum number of tokens allowed "
+                        "(1048576).",
+                        "status": "INVALID_ARGUMENT",
+                    }
+                }
+            ],
+        ),
+        1048576,
+        1200293,
+    ),
     "vllm": (
         refusal(
             400,

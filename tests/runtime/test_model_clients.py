@@ -161,6 +161,32 @@ async def test_a_server_that_numbers_no_pieces_and_bills_nothing():
     assert whole.tool_calls[0].arguments == "{}"
 
 
+async def test_a_server_that_gives_every_call_one_number():
+    """As Gemini's does: a call that is begun with another id and a name is another call."""
+    parts = [
+        {"index": 0, **function_call("a", '{"q"')},
+        {"index": 0, "id": "a", "function": {"arguments": ": 1}"}},
+        {"index": 0, **function_call("b", "{}")},
+        {"index": 0, **function_call("c", '{"q"')},
+        {"index": 0, "id": "of this piece", "function": {"arguments": ": 3}"}},
+    ]
+    stream = Answer(pieces=completion_pieces(*({"tool_calls": [part]} for part in parts), finish="tool_calls"))
+    async with Provider(stream) as server:
+        answer, _ = await answer_of(openai_at(server, streams=True), [], [ASK])
+    assert [(one.name, one.arguments) for one in answer.tool_calls] == [
+        ("search", '{"q": 1}'),
+        ("search", "{}"),
+        ("search", '{"q": 3}'),
+    ]
+    assert [one.id for one in answer.tool_calls[:2]] == ["a", "b"]
+
+
+@pytest.mark.parametrize("model", [OpenAIModel, AnthropicModel])
+def test_whether_answers_stream_is_not_for_the_sdk_to_say(model):
+    with pytest.raises(ConfigurationError, match="streams=True"):
+        model("name", api_key="key", stream=True)
+
+
 async def test_a_stream_that_is_refused_is_refused_before_anybody_reads_it():
     answer, *_ = next(iter(TOO_LONG_FOR_OPENAI.values()))
     async with Provider(answer) as server:
