@@ -278,7 +278,9 @@ class AggregateObserver:
         try:
             async with asyncio.timeout(self._timeout):
                 await context.send(outcome)
-        except Exception as error:  # noqa: BLE001  # nobody is there to be told
+        except (Exception, asyncio.CancelledError) as error:  # nobody is there to be told
+            if isinstance(error, asyncio.CancelledError) and _cancelled():
+                raise
             _log.warning("%s could not be sent: %s", type(outcome).__name__, error_type(error))
 
     def _store_of(self, context: Context) -> KnowledgeStore:
@@ -294,6 +296,6 @@ class AggregateObserver:
 
 
 def _cancelled() -> bool:
-    """Whether this task is being cancelled, and not something that the aggregate awaits for itself."""
+    """Whether this task is being cancelled, and not something that an aggregate or a listener awaits for itself."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

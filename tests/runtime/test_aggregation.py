@@ -513,3 +513,23 @@ async def test_what_waits_is_its_parents():
 def test_settings_that_cannot_work_are_refused(make, problem):
     with pytest.raises(ConfigurationError, match=problem):
         make()
+
+
+async def test_a_listener_that_was_cancelled_keeps_no_other_conversation_waiting():
+    aggregate = Recording()
+    watching = observer(aggregate, at_once=1)
+    first, second = Stream(), Stream()
+
+    async def cancelled(event):
+        done = asyncio.get_running_loop().create_future()
+        done.cancel()
+        await done
+
+    first.subscribe(AggregationCompleted, cancelled)
+    for stream in (first, second):
+        attach(stream, [watching])
+        await turn(stream, "hello")
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert aggregate.given == ["hello", "hello"]
+    await watching.aclose()
