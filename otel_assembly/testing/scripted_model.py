@@ -73,6 +73,11 @@ class ScriptedModel:
         if _raises(answer):
             raise answer
         if isinstance(answer, list | tuple):
+            if wrong := [piece for piece in answer if not (isinstance(piece, str) or _raises(piece))]:
+                raise ConfigurationError(
+                    f"answer {number} of ScriptedModel has a piece of type {type(wrong[0]).__qualname__}; "
+                    "give texts, and an exception where the stream is to end"
+                )
             return _in_pieces(answer, None)
         if isinstance(answer, str):
             answer = ModelResponse(content=answer)

@@ -108,3 +108,9 @@ def test_a_prompt_that_the_provider_finds_too_long_is_an_overflow():
     assert "the prompt is too long for the model's window;" in str(ModelContextLengthError(provider="x", model="y"))
     assert error_type(error) == "context_overflow"
     assert error_type(ModelCallError("x", provider="p", model="m")) == "otel_assembly.errors.ModelCallError"
+
+
+@pytest.mark.parametrize("piece", [5, ModelResponse(content="whole")])
+async def test_a_piece_that_is_none_is_refused_by_its_answer(piece):
+    with pytest.raises(ConfigurationError, match="answer 0 of ScriptedModel has a piece of type"):
+        await ScriptedModel(["a", piece])([], [])
