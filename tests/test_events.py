@@ -100,7 +100,7 @@ def test_json_brings_any_conversation_back(script):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", "[]", '{"type": "nothing"}', '{"type": "model_request"}', "null", '{"type"', "NaN"]
+    "text", ["", "{}", "[]", "[" * 5_000, '{"type": "nothing"}', '{"type": "model_request"}', "null", '{"type"', "NaN"]
 )
 def test_json_that_is_no_event_is_refused(text):
     with pytest.raises(ValidationError):

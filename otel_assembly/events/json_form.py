@@ -84,6 +84,6 @@ def event_from_json(text: str | bytes) -> Event:
             raise
         try:
             value = json.loads(text)  # reads an escaped lone surrogate, which pydantic's own reader takes for an error
-        except ValueError:
+        except (ValueError, RecursionError):
             raise error from None
         return _ADAPTER.validate_python(value)

@@ -150,10 +150,12 @@ class Session:
 
     async def aclose(self) -> None:
         """The conversation is over: aggregates run a last time, observers are detached; the history stays readable."""
-        for observer in self._observers:
-            if isinstance(observer, AggregateObserver):
-                await observer.end(self.stream)
-        self._attachment.detach()
+        try:
+            for observer in self._observers:
+                if isinstance(observer, AggregateObserver):
+                    await observer.end(self.stream)
+        finally:
+            self._attachment.detach()
 
     def answered(self, results: Iterable[ToolResultEvent | ToolErrorEvent]) -> None:
         """These calls wait no more."""

@@ -11,10 +11,13 @@ from agents import Watchdog, calls, said, transfer
 
 from otel_assembly import (
     Agent,
+    AggregateObserver,
+    AggregateTrigger,
     ConfirmResult,
     ConversationResumed,
     ExternalExecutionResultEvent,
     HaltedError,
+    MemoryKnowledgeStore,
     ModelResponse,
     SessionError,
     Tool,
@@ -251,3 +254,22 @@ async def test_asks_of_one_session_wait_for_each_other():
     agent = Agent("helper", "", model)
     await asyncio.gather(agent.ask("1"), agent.ask("2"))
     assert said(agent.session) == ["ask 1", "say One.", "ask 2", "say Two."]
+
+
+async def test_observers_are_detached_also_where_the_last_aggregates_are_not_waited_for():
+    class Endless:
+        async def aggregate(self, events, context, store):
+            await asyncio.Event().wait()
+
+    memory = AggregateObserver(Endless(), AggregateTrigger(on_end=True), store=MemoryKnowledgeStore())
+    agent = Agent("bank", "", ScriptedModel("Hello."), observers=[memory, Watchdog("fire")])
+    await agent.ask("Hi.")
+    session = agent.session
+    for close in (session.aclose, memory.aclose):
+        closing = asyncio.create_task(close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+    await session.stream.send(ModelResponse(content="fire"))
+    assert session.halt is None
