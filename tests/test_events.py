@@ -107,6 +107,15 @@ def test_json_that_is_no_event_is_refused(text):
         event_from_json(text)
 
 
+@pytest.mark.parametrize(
+    "text", ['{"type": "model_request", "content": "sesame', '["sesame"]', '{"type": "halt", "x": "sesame"}']
+)
+def test_what_is_refused_is_not_quoted(text):
+    with pytest.raises(ValidationError) as refused:
+        event_from_json(text)
+    assert "sesame" not in str(refused.value)
+
+
 def test_every_event_has_an_id_of_its_own():
     assert len({ModelRequest(content="same").id for _ in range(100)}) == 100
 

@@ -57,7 +57,7 @@ AnyEvent = Annotated[
     | AggregationFailed,
     Field(discriminator="type"),
 ]
-_ADAPTER: TypeAdapter[Event] = TypeAdapter(AnyEvent, config=ConfigDict(defer_build=True))
+_ADAPTER: TypeAdapter[Event] = TypeAdapter(AnyEvent, config=ConfigDict(defer_build=True, hide_input_in_errors=True))
 
 
 def event_to_json(event: Event) -> str:
