@@ -261,7 +261,7 @@ class AggregateObserver:
         try:
             context.guard.check()
             async with asyncio.timeout(self._timeout):
-                await self._aggregate.aggregate(events, context, self._store_of(context))
+                await self._aggregate.aggregate(list(events), context, self._store_of(context))
         except (Exception, asyncio.CancelledError) as error:
             failure = error
             upkeep.events[:0] = events

@@ -533,3 +533,21 @@ async def test_a_listener_that_was_cancelled_keeps_no_other_conversation_waiting
         await asyncio.sleep(0)
     assert aggregate.given == ["hello", "hello"]
     await watching.aclose()
+
+
+async def test_a_run_that_failed_loses_nothing_of_what_it_was_given_whatever_it_did_with_the_list():
+    class Greedy(Recording):
+        async def aggregate(self, events, context, store):
+            await super().aggregate(events, context, store)
+            events.clear()
+            raise ValueError
+
+    aggregate = Greedy()
+    watching = observer(aggregate)
+    stream = Stream()
+    attach(stream, [watching])
+    for text in ("one", "two"):
+        await turn(stream, text)
+        await watching.flush()
+    assert aggregate.given == ["one", "one two"]
+    await watching.aclose()
