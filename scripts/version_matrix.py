@@ -1,12 +1,14 @@
 """Run each framework's tests against its newest release, or against the earlier ones that its hook tables speak of.
 
 Beside the newest ones, each in an environment of its own: the tests with other vendors' instrumentors, and the whole
-suite on the newest other Python that this machine has; with the earlier ones, on the Pythons before it.
+suite on the newest other Python that this machine has; with the earlier ones, on the Pythons before it, and the tests
+of each extra with the oldest release that it takes (the newest is what `make test` has).
 
 python scripts/version_matrix.py              # the newest of each, and all of that
 python scripts/version_matrix.py --earlier    # the oldest of each, and what lies between
 python scripts/version_matrix.py langchain
 python scripts/version_matrix.py beside
+python scripts/version_matrix.py --earlier mcp
 python scripts/version_matrix.py python3.12
 """
 
@@ -17,12 +19,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from environments import ROOT, environment
+from packaging.requirements import Requirement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,6 +58,17 @@ RELEASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "agent_framework": (("agent-framework-core==1.11.0",), ("agent-framework-core<2",)),
 }
 
+#: The tests of each extra that stands for packages of others; what it takes at least is read from `pyproject.toml`.
+FLOORS: dict[str, tuple[str, ...]] = {
+    "openai": ("runtime/test_model_clients.py", "runtime/test_thinking.py", "runtime/test_structured_answers.py"),
+    "anthropic": ("runtime/test_model_clients.py", "runtime/test_thinking.py", "runtime/test_structured_answers.py"),
+    "mcp": ("runtime/test_mcp_tools.py",),
+    "redis": ("knowledge/test_redis.py", "knowledge/test_stores.py"),
+    "genai": ("runtime/test_tracing_middleware.py",),
+}
+#: Extras that these tests need beside their own.
+BESIDE_FLOORS = "otlp,cli,openai,anthropic,genai,mcp,redis"
+
 #: They are installed for no other tests, for they would instrument every program that is run there.
 INSTRUMENTORS = (
     "logfire",
@@ -78,11 +93,11 @@ def main() -> int:
     """Run the matrix; 1 where a release does not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     pythons = {f"python{version}": version for version in PYTHONS}
-    known = (*RELEASES, BESIDE, *pythons)
+    known = (*RELEASES, *FLOORS, BESIDE, *pythons)
     parser.add_argument("names", nargs="*", choices=[[], *known], metavar="NAME", help=", ".join(known))
     parser.add_argument("--earlier", action="store_true", help="all releases of the frameworks but the newest")
     given = parser.parse_args()
-    names = given.names or [*RELEASES, BESIDE, *pythons_here(earlier=given.earlier)]
+    names = given.names or [*RELEASES, *FLOORS, BESIDE, *pythons_here(earlier=given.earlier)]
     cells = [cell for name in names for cell in cells_of(name, earlier=given.earlier)]
     # Of a cell's tests one runs after the other, so that there are as many cells at once as processors.
     with ThreadPoolExecutor(os.cpu_count()) as workers:
@@ -95,8 +110,10 @@ def main() -> int:
 
 
 def cells_of(name: str, *, earlier: bool) -> Iterator[tuple[str, Callable[[], bool]]]:
-    """The releases of a framework, or what runs beside other instrumentors: what it is, and its tests."""
+    """The releases of a framework or an extra, or what runs beside other instrumentors: what it is, and its tests."""
     *before, newest = RELEASES.get(name, ((),))
+    if name in FLOORS and earlier:
+        yield " ".join(floors_of(name)), partial(floor_holds, name)
     if name == BESIDE and not earlier:
         yield name, runs_beside
     for release in before if earlier else filter(None, (newest,)):
@@ -151,6 +168,21 @@ def holds(framework: str, release: tuple[str, ...]) -> bool:
     if looked.returncode and passed:
         print(looked.stdout)
     return not looked.returncode and passed
+
+
+def floors_of(extra: str) -> tuple[str, ...]:
+    """The oldest releases that an extra takes, as requirements."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = map(Requirement, project["optional-dependencies"][extra])
+    return tuple(f"{one.name}=={at.version}" for one in wanted for at in one.specifier if at.operator == ">=")
+
+
+def floor_holds(extra: str) -> bool:
+    """Whether the tests of an extra pass with the oldest releases that it takes."""
+    floors = floors_of(extra)
+    with environment(f"{extra} floor", (*floors, *TOOLS), BESIDE_FLOORS) as python:
+        first, *others = (ROOT / "tests" / one for one in FLOORS[extra])
+        return tests_pass(python, first, " ".join(floors), *map(str, others))
 
 
 def runs_beside() -> bool:

@@ -244,6 +244,14 @@ class History(Sequence[Any]):
     def __getitem__(self, index: int | slice) -> Any:
         return self.view()[index] if isinstance(index, slice) else self.events[index]
 
+    def __add__(self, other: Sequence[Any]) -> list[Any]:
+        """The events with others behind them, as a list."""
+        return [*self, *other]
+
+    def __radd__(self, other: Sequence[Any]) -> list[Any]:
+        """The events with others in front of them, as a list."""
+        return [*other, *self]
+
     def __repr__(self) -> str:
         return f"History({len(self)} events)"
 

@@ -260,6 +260,14 @@ class View(Sequence[Any]):
 
     __hash__ = None  # type: ignore[assignment]  # a sequence that compares by its items has no hash
 
+    def __add__(self, other: Sequence[Any]) -> list[Any]:
+        """The events with others behind them, as a list."""
+        return [*self, *other]
+
+    def __radd__(self, other: Sequence[Any]) -> list[Any]:
+        """The events with others in front of them, as a list."""
+        return [*other, *self]
+
     def __repr__(self) -> str:
         return f"View({len(self)} of {len(self.history)} events)"
 

@@ -24,7 +24,8 @@ from otel_assembly.events import (
     TurnStarted,
 )
 from otel_assembly.runtime.assembler_middleware import MODEL_CALL, AssemblerMiddleware, ModelCall
-from otel_assembly.runtime.middleware import Onion, PermissionDecision
+from otel_assembly.runtime.middleware import Onion, PermissionDecision, system_prompt_of
+from otel_assembly.runtime.rendered_turns import unique_ids
 from otel_assembly.runtime.session import not_run, take
 from otel_assembly.runtime.structured_answer import StructuredAnswer
 
@@ -219,7 +220,7 @@ class Loop:
     async def _prompt(self, agent: Agent) -> str:
         prompt = agent.system_prompt
         for one in self._prompting:
-            prompt = await one.on_system_prompt(agent, prompt)
+            prompt = await system_prompt_of(one, agent, prompt)
         return prompt
 
     async def compress(
@@ -437,13 +438,11 @@ def _with_input(call: ToolCallEvent, decision: PermissionDecision) -> ToolCallEv
 
 def _with_ids_of_their_own(response: ModelResponse) -> ModelResponse:
     """The response with no two calls of one id: a result could not say which it answers."""
-    seen: dict[str, int] = {}
-    calls = []
-    for call in response.tool_calls:
-        seen[call.id] = seen.get(call.id, 0) + 1
-        calls.append(call if seen[call.id] == 1 else call.model_copy(update={"id": f"{call.id}-{seen[call.id]}"}))
-    if len(seen) == len(calls):
+    given = [call.id for call in response.tool_calls]
+    ids = unique_ids(given)
+    if ids == given:
         return response
+    calls = [call.model_copy(update={"id": name}) for call, name in zip(response.tool_calls, ids, strict=True)]
     return response.model_copy(update={"tool_calls": tuple(calls)})
 
 

@@ -237,11 +237,9 @@ class _Pass:
         except Exception as error:
             if self._passed_through(error):
                 raise
-            raise self._fault(
-                layer, f"raised {type(error).__name__}; its own error is the cause of this one"
-            ) from error
+            raise _fault(layer, self.hook, _RAISED.format(type(error).__name__)) from error
         if result is None and self.hook != "on_compress_context":
-            raise self._fault(layer, _NO_RESULT.format("return what it gives"))
+            raise _fault(layer, self.hook, _NO_RESULT.format("return what it gives"))
         return result
 
     async def events(self, index: int, given: dict[str, Any]) -> AsyncGenerator[Any, None]:
@@ -270,20 +268,36 @@ class _Pass:
         except Exception as error:
             if self._passed_through(error):
                 raise
-            raise self._fault(
-                layer, f"raised {type(error).__name__}; its own error is the cause of this one"
-            ) from error
+            raise _fault(layer, self.hook, _RAISED.format(type(error).__name__)) from error
         finally:
             # A layer that loops over them and is left itself leaves them open, with the step that they stand for.
             for events in handed:
                 with suppress(RuntimeError):  # somebody else reads it still
                     await events.aclose()
         if not gave:
-            raise self._fault(layer, _NO_RESULT.format("yield what it yields"))
+            raise _fault(layer, self.hook, _NO_RESULT.format("yield what it yields"))
 
     def _passed_through(self, error: Exception) -> bool:
         """Whether an error came out of what a layer wraps, or is ours, which says itself what it is."""
         return isinstance(error, AssemblyError) or any(error is one for one in self.raised)
 
-    def _fault(self, layer: Any, problem: str) -> MiddlewareError:
-        return MiddlewareError(type(layer).__name__, self.hook, problem)
+
+async def system_prompt_of(one: Any, agent: Any, prompt: str) -> str:
+    """The system prompt that a middleware makes of one.
+
+    Raises:
+        MiddlewareError: It raised of its own accord, or gave no text.
+    """
+    try:
+        made = await one.on_system_prompt(agent, prompt)
+    except AssemblyError:
+        raise
+    except Exception as error:
+        raise _fault(one, "on_system_prompt", _RAISED.format(type(error).__name__)) from error
+    if not isinstance(made, str):
+        raise _fault(one, "on_system_prompt", f"gave a {type(made).__name__}, expected the prompt as a text")
+    return made
+
+
+def _fault(layer: Any, hook: str, problem: str) -> MiddlewareError:
+    return MiddlewareError(type(layer).__name__, hook, problem)

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.events import CompactionSummary, ModelRequest, ModelResponse, ToolCallEvent
 from otel_assembly.messages.describe import ROLES, THOUGHT_KEYS, sendable
 from otel_assembly.messages.replacements import summary_text
-from otel_assembly.runtime.rendered_turns import NO_RESULT_YET, Answer, RenderedTurn, rendered_turns, sendable_json
+from otel_assembly.runtime.rendered_turns import (
+    NO_RESULT_YET,
+    Answer,
+    RenderedTurn,
+    rendered_turns,
+    sendable_json,
+    unique_ids,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +47,7 @@ def to_openai(prompts: Sequence[str], events: Sequence[Any], *, pending: str | N
     """
     messages: list[Any] = [{"role": "system", "content": sendable(prompt)} for prompt in prompts]
     for turn in rendered_turns(events, _PROVIDER):
-        ids = _unique([call.id for call in turn.calls])
+        ids = unique_ids([call.id for call in turn.calls])
         messages += _asking(turn, ids)
         sent = [(call.answer, name) for call, name in zip(turn.calls, ids, strict=True)]
         for answer in turn.answers:
@@ -124,14 +131,3 @@ def _plain(value: dict[str, Any]) -> dict[str, Any]:
 
 def _is_legacy(event: Any) -> bool:
     return isinstance(event, dict) and "function_call" in event
-
-
-def _unique(ids: Sequence[str]) -> list[str]:
-    """The ids of one response's calls, each another: a model can write one twice, and each call needs its result."""
-    made: list[str] = []
-    for one in ids:
-        name, again = one, 2
-        while name in made or (name != one and name in ids):
-            name, again = f"{one}_{again}", again + 1
-        made.append(name)
-    return made

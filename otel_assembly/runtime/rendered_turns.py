@@ -186,3 +186,14 @@ def _finite(number: str) -> float:
     if not math.isfinite(value := float(number)):
         raise ValueError(number)
     return value
+
+
+def unique_ids(ids: Sequence[str]) -> list[str]:
+    """The ids of one response's calls, each another: a model can write one twice, and each call needs its result."""
+    made: list[str] = []
+    for one in ids:
+        name, again = one, 2
+        while name in made or (name != one and name in ids):
+            name, again = f"{one}_{again}", again + 1
+        made.append(name)
+    return made

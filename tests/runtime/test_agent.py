@@ -144,6 +144,20 @@ async def test_two_calls_of_one_id_are_two_calls():
     assert len(set(ids)) == 2
 
 
+@pytest.mark.parametrize("ids", [["same", "same", "same-2"], ["same-2", "same", "same"], ["", "", "-2"]])
+async def test_an_id_that_is_made_up_is_none_that_the_model_gave(ids):
+    def echo(text: str) -> str:
+        return text
+
+    given = (ToolCallEvent(id=one, name="echo", arguments=f'{{"text": "{at}"}}') for at, one in enumerate(ids))
+    model = ScriptedModel(ModelResponse(tool_calls=tuple(given)), "Done.")
+    agent = Agent("helper", "", model, [echo])
+    await agent.ask("Go.")
+    (response,) = [event for event in agent.session.history if isinstance(event, ModelResponse) and event.tool_calls]
+    assert len({call.id for call in response.tool_calls}) == 3
+    assert sorted(said(agent.session)[2:5]) == ["result echo: 0", "result echo: 1", "result echo: 2"]
+
+
 async def test_a_model_that_never_stops_calling_is_stopped():
     def more() -> str:
         return "more"

@@ -24,6 +24,7 @@ from otel_assembly import (
     ToolErrorEvent,
     ToolResultEvent,
 )
+from otel_assembly.runtime.middleware import Onion
 from otel_assembly.testing import ScriptedModel
 
 CALL = ModelResponse(tool_calls=(ToolCallEvent(id="c", name="add", arguments='{"a": 1, "b": 2}'),))
@@ -144,6 +145,57 @@ async def test_what_a_middleware_changes_for_a_call_leaves_the_conversation_as_i
     assert [event.content for event in agent.session.history if isinstance(event, ModelRequest)] == ["Hi."]
 
 
+async def test_messages_read_as_a_list_and_may_be_any_sequence():
+    class Reads(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            messages = input_kwargs["messages"]
+            extra = ModelRequest(content="by the way")
+            assert [*messages, extra] == messages + [extra]  # noqa: RUF005  # what is tested
+            assert [extra, *messages] == [extra] + messages  # noqa: RUF005
+            assert next(reversed(messages)) is messages[-1] is messages[len(messages) - 1]
+            assert messages[-1] in messages
+            assert messages.index(messages[-1]) == len(messages) - 1
+            assert list(messages[:1]) == [messages[0]]
+            assert messages[:1] + messages[1:] == list(messages)
+            return await next_handler(messages=(*messages, extra))
+
+    for middlewares in ([Reads()], [AssemblerMiddleware([AlertPolicy()]), Reads()]):
+        model = ScriptedModel("One.", "Two.")
+        agent = Agent("helper", "", model, middlewares=middlewares)
+        await agent.ask("1")
+        await agent.ask("2")
+        assert model.received[1].events[-1].content == "by the way"
+        assert "by the way" not in repr(list(agent.session.history))
+
+
+async def test_what_an_outer_middleware_changes_an_inner_one_need_not_repeat():
+    other = ScriptedModel("Here.", model="gpt-4")
+
+    class Changes(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            return await next_handler(current_model=other, tool_choice="none")
+
+    class Inner(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            assert input_kwargs["current_model"] is other
+            return await next_handler(messages=[ModelRequest(content="else")])
+
+    agent = Agent("helper", "", ScriptedModel("Never."), middlewares=[Changes(), Inner(), Noting("A", [])])
+    assert (await agent.ask("Hi.")).content == "Here."
+    assert [event.content for event in other.received[0].events] == ["else"]
+    assert other.received[0].tool_choice == "none"
+
+
+def test_a_hook_that_nobody_has_costs_nothing():
+    async def step(**given):
+        yield given
+
+    onion = Onion([MiddlewareBase() for _ in range(50)], "on_reply")
+    assert not onion
+    made = onion.events(None, step, {})
+    assert made.ag_code is step.__code__
+
+
 class Retry(MiddlewareBase):
     async def on_model_call(self, agent, input_kwargs, next_handler):
         try:
@@ -180,6 +232,8 @@ async def test_a_fallback_to_another_model_is_an_assembly_of_its_own(recorder):
         "gpt-4o",
         "gpt-4",
     ]
+    assert agent.session.turns == 1
+    assert len({span.attributes["assembly.ledger.id"] for span in recorder.spans_named("assemble_context")}) == 1
 
 
 async def test_a_vote_may_call_the_model_several_times_at_once():
@@ -314,6 +368,27 @@ async def test_one_that_returns_nothing_is_named(hook):
     with pytest.raises(MiddlewareError, match=f"middleware Forgetful: {hook} gave no result") as caught:
         await agent.ask("1 + 2?")
     assert (caught.value.middleware, caught.value.hook) == ("Forgetful", hook)
+
+
+@pytest.mark.parametrize(
+    ("gives", "problem"),
+    [(None, "gave a NoneType, expected the prompt as a text"), (KeyError("secret"), "raised KeyError")],
+)
+async def test_one_that_makes_no_system_prompt_is_named_and_the_session_goes_on(gives, problem):
+    class Loses(MiddlewareBase):
+        async def on_system_prompt(self, agent, current_prompt):
+            if agent.session.turns == 1:
+                if gives is not None:
+                    raise gives
+                return None
+            return current_prompt
+
+    agent = Agent("helper", "Be brief.", ScriptedModel("Hi."), middlewares=[Noting("A", []), Loses()])
+    with pytest.raises(MiddlewareError, match=f"middleware Loses: on_system_prompt {problem}") as caught:
+        await agent.ask("Hi.")
+    assert caught.value.__cause__ is gives
+    assert "secret" not in str(caught.value)
+    assert (await agent.ask("Again.")).content == "Hi."
 
 
 @pytest.mark.parametrize("hook", ["on_reply", "on_reasoning", "on_acting"])
