@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, get_args
 
 from otel_assembly._internal.arguments import instance, several
 from otel_assembly.errors import AssemblyError, ConfigurationError, MiddlewareError
@@ -223,10 +223,11 @@ class _Pass:
         """The result of the layers from an index on."""
         if index == len(self.layers):
             try:
-                return await self.step(**given)
+                result = await self.step(**given)
             except BaseException as error:
                 self.raised.append(error)
                 raise
+            return _Pieces(self, None, result) if hasattr(result, "__aiter__") else result
         layer = self.layers[index]
 
         def next_handler(**changed: Any) -> Awaitable[Any]:
@@ -240,6 +241,8 @@ class _Pass:
             raise _fault(layer, self.hook, _RAISED.format(type(error).__name__)) from error
         if result is None and self.hook != "on_compress_context":
             raise _fault(layer, self.hook, _NO_RESULT.format("return what it gives"))
+        if hasattr(result, "__aiter__") and not isinstance(result, _Pieces):
+            return _Pieces(self, layer, result)
         return result
 
     async def events(self, index: int, given: dict[str, Any]) -> AsyncGenerator[Any, None]:
@@ -277,9 +280,48 @@ class _Pass:
         if not gave:
             raise _fault(layer, self.hook, _NO_RESULT.format("yield what it yields"))
 
-    def _passed_through(self, error: Exception) -> bool:
+    def _passed_through(self, error: BaseException) -> bool:
         """Whether an error came out of what a layer wraps, or is ours, which says itself what it is."""
         return isinstance(error, AssemblyError) or any(error is one for one in self.raised)
+
+    def failing(self, layer: Any, error: BaseException) -> BaseException:
+        """What to raise for an error in the midst of a layer's pieces, or of the step's own, where there is no layer."""
+        if layer is None:
+            self.raised.append(error)
+        if not isinstance(error, Exception) or self._passed_through(error):
+            return error
+        return _fault(layer, self.hook, _RAISED.format(type(error).__name__))
+
+
+class _Pieces:
+    """An answer that comes in pieces, once the hook around it is over: what raises in the middle says whose it is."""
+
+    __slots__ = ("_layer", "_pass", "_pieces")
+
+    def __init__(self, passing: _Pass, layer: Any, pieces: Any) -> None:
+        self._pass = passing
+        self._layer = layer
+        self._pieces = aiter(pieces)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await anext(self._pieces)
+        except StopAsyncIteration:
+            raise
+        except BaseException as error:
+            raised = self._pass.failing(self._layer, error)
+            if raised is error:
+                raise
+            raise raised from error
+
+    async def aclose(self) -> None:
+        """Nobody reads on."""
+        close = getattr(self._pieces, "aclose", None)
+        if close is not None:
+            await close()
 
 
 async def system_prompt_of(one: Any, agent: Any, prompt: str) -> str:

@@ -22,7 +22,8 @@ def telemetry():
 
 def helper(summarise, asks=12, **settings):
     chain = [BudgetPolicy(400, 10, step_tokens=0, compact=summarise, summary_tokens=60)]
-    model = ScriptedModel(*["Yes, I have understood all of what you have said."] * asks)
+    # A model whose tokenizer is known: what other tests were billed for calibrates no count of its.
+    model = ScriptedModel(*["Yes, I have understood all of what you have said."] * asks, model="gpt-4o")
     return Agent("helper", "Be brief.", model, assembly=chain, **settings)
 
 
