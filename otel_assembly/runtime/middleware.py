@@ -285,7 +285,7 @@ class _Pass:
         return isinstance(error, AssemblyError) or any(error is one for one in self.raised)
 
     def failing(self, layer: Any, error: BaseException) -> BaseException:
-        """What to raise for an error in the midst of a layer's pieces, or of the step's own, where there is no layer."""
+        """What to raise for an error in the midst of a layer's pieces; without a layer, of those of the step itself."""
         if layer is None:
             self.raised.append(error)
         if not isinstance(error, Exception) or self._passed_through(error):
