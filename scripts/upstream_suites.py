@@ -39,6 +39,7 @@ class Suite:
     needs: tuple[str, ...]
     options: tuple[str, ...] = ()
     checkout: bool = False  # its source distribution has no tests
+    plugins: tuple[str, ...] = ()  # pytest plugins, beside this script, of the run with us
 
     @property
     def release(self) -> tuple[str, str]:
@@ -156,6 +157,7 @@ SUITES = (
         ("agentscope[service,storage-sql,workspace-docker]==2.0.10", "aiosqlite", "pytest", "pytest-asyncio"),
         ("-o", "python_files=*_test.py", "-o", "asyncio_mode=auto"),
         checkout=True,
+        plugins=("upstream_middleware",),
     ),
     Suite(
         "ag2",
@@ -350,7 +352,8 @@ def outcomes(
     variables["PYTHONDONTWRITEBYTECODE"] = "1"
     variables["PYTHONPATH"] = str(sources / "tests")  # where its helpers lie
     if instrumented:
-        command += ["-p", PLUGIN.stem]
+        for plugin in (PLUGIN.stem, *suite.plugins):
+            command += ["-p", plugin]
         variables |= {
             "PYTHONPATH": os.pathsep.join((str(PLUGIN.parent), variables["PYTHONPATH"])),
             "UPSTREAM_FRAMEWORK": suite.framework,
