@@ -10,7 +10,7 @@ from otel_assembly.messages.content_snapshot import comparison_key, contents, eq
 from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 def same_objects(one: Sequence[Any], other: Sequence[Any]) -> bool:
@@ -50,17 +50,22 @@ def found(whole: Sequence[Any], part: Sequence[Any]) -> list[int] | None:
     at = {id(message): place for place, message in enumerate(whole)}
     places = [at.get(id(message)) for message in part]
     known = [place for place in places if place is not None]
-    if len(known) == len(places):
-        return known
-    copies: list[int] = []
+    if len(known) < len(places):
+        return _in_order(whole, part, alike)
+    stand_twice = len(at) < len(whole)
+    return (_in_order(whole, part, is_) if stand_twice else None) or known
+
+
+def _in_order(whole: Sequence[Any], part: Sequence[Any], matches: Callable[[Any, Any], bool]) -> list[int] | None:
+    places: list[int] = []
     start = 0
     for message in part:
-        place = next((place for place in range(start, len(whole)) if alike(whole[place], message)), None)
+        place = next((place for place in range(start, len(whole)) if matches(whole[place], message)), None)
         if place is None:
             return None
-        copies.append(place)
+        places.append(place)
         start = place + 1
-    return copies
+    return places
 
 
 def spliced(whole: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:

@@ -85,3 +85,15 @@ def test_around_a_plugin_of_ours_each_assembly_has_a_span_of_its_own(agents, ass
     told = assemblies(assembly_telemetry)
     assert [steps(one) for one in told] == [["window"]]
     assert not caplog.records
+
+
+def test_a_message_that_stands_twice_in_a_history_is_found_where_it_stands(assembly_telemetry):
+    again, other = {"role": "user", "content": "Again."}, {"role": "user", "content": "What else?"}
+    for taken in ([again, other, again], [other, again]):
+        call = ModelCall(Instrumentation("pretend"), Asker(), messages=[again, other, again])
+        call.reduced("window", taken, [again])
+        call.receives(Sent([*[again, other, again][: 3 - len(taken)], again]))
+    told = assemblies(assembly_telemetry)
+    assert [steps(one) for one in told] == [["window"], ["window"]]
+    assert [one.attributes["assembly.events.in"] for one in told] == [3, 3]
+    assert [one.attributes["assembly.events.out"] for one in told] == [1, 2]
