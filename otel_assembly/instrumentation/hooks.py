@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module, metadata
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     Observation: TypeAlias = Generator[None, Any, None]
     #: Makes the replacement of an original, as `Hook.wrap` does.
     Wrap: TypeAlias = Callable[[Callable[..., Any], Instrumentation], Callable[..., Any]]
-
-T = TypeVar("T")
 
 
 class HookState(StrEnum):

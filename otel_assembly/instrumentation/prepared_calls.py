@@ -19,6 +19,7 @@ from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.instrumentation.conversation import Asker, Openings
 from otel_assembly.instrumentation.instrumented import bound
 from otel_assembly.instrumentation.model_call import ModelCall
+from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.instrumentation.splicing import alike, marks, same, same_objects
 
 if TYPE_CHECKING:
@@ -395,7 +396,7 @@ class Places:
         System messages in front that no reducer has seen are its prompts.
         """
         messages = list(sent.messages)
-        front = next((at for at, one in enumerate(messages) if self._role(one) != "system"), len(messages))
+        front = len(in_front(messages, lambda one: self._role(one) == "system")[0])
         call = self.here().sends(instrumentation, messages, front)
         known = set(map(id, call.out))
         while front and id(messages[front - 1]) in known:

@@ -221,12 +221,12 @@ def _dependencies(context: Any) -> dict[Any, Any]:
     return found if store is None else {**found, KnowledgeStore: store}
 
 
-async def _tools(context: Any) -> tuple[dict[str, Any], ...]:
+async def _tools(context: Any) -> tuple[Mapping[str, Any], ...]:
     """The functions that the model is offered, as far as they can be known."""
     turn = turn_of(context)
     if turn is not None and turn.tools.schemas is not None:
         return turn.tools.schemas
-    found: list[dict[str, Any]] = []
+    found: list[Mapping[str, Any]] = []
     for tool in getattr(agent_of(context), "tools", ()):
         found += offered(list(await tool.schemas(context)), function_of)
     return tuple(found)
