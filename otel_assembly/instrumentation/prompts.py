@@ -45,7 +45,7 @@ class PromptsInFront:
         for place, message in enumerate(messages):
             may = isinstance(message, self._holder)
             parts: Sequence[Any] = getattr(message, self._attribute) if may else ()
-            said = list(takewhile(_is_said, map(self._prompt, parts)))
+            said = list(takewhile(lambda text: text is not None, map(self._prompt, parts)))
             prompts += map(str, said)
             if not may or len(said) < len(parts):
                 first = self._without(message, parts[len(said) :]) if said else message
@@ -58,7 +58,3 @@ class PromptsInFront:
             return known[0]
         made = edited(message, **{self._attribute: list(rest)})
         return self._behind.put(message, (made, rest))[0]
-
-
-def _is_said(text: str | None) -> bool:
-    return text is not None

@@ -81,7 +81,11 @@ def view(reads: Callable[..., View]) -> Wrap:
 
 
 @around_awaited
-def unseen(_: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
-    """The hook of a coroutine function that asks a view for what is no part of a history."""
+def _asked(_: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
     with bound(_VIEWING, True):
         yield
+
+
+def unseen(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """The hook of a coroutine function that asks a view for what is no part of a history."""
+    return _asked(original, instrumentation)
