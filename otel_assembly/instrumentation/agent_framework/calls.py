@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_framework import ResponseStream, normalize_messages
@@ -13,6 +14,7 @@ from otel_assembly.instrumentation.conversation import Asker
 from otel_assembly.instrumentation.handed import HANDED, Handed, handed_by
 from otel_assembly.instrumentation.hooks import around_awaited
 from otel_assembly.instrumentation.model_call import ModelCall, Sent
+from otel_assembly.instrumentation.offered_tools import ToolSchemas
 from otel_assembly.instrumentation.reductions import reducing
 from otel_assembly.instrumentation.run_calls import CallsOfOneStart
 from otel_assembly.instrumentation.runs import Run, within
@@ -113,6 +115,7 @@ handing: Final[Wrap] = within(_handed, carries)
 call: Final[Wrap] = within(_begins, carries)
 #: What each class of clients is given.
 inner_client: Final = innermost("_inner_get_response", _sent, lambda answer: str(answer.text), carries)
+_SCHEMAS: Final = ToolSchemas(methodcaller("to_json_schema_spec"))
 
 
 def prompts_of(options: Mapping[str, Any] | None) -> list[str]:
@@ -123,6 +126,5 @@ def prompts_of(options: Mapping[str, Any] | None) -> list[str]:
 
 def schemas_of(tools: Any) -> list[Mapping[str, Any]]:
     """The schemas of the tools that are known: a provider's own has none."""
-    offered = tools if isinstance(tools, list | tuple) else [tools]
-    specs = (one.to_json_schema_spec() if hasattr(one, "to_json_schema_spec") else one for one in offered)
-    return [spec for spec in specs if isinstance(spec, dict) and ("function" in spec or "parameters" in spec)]
+    offered = _SCHEMAS.of(tools if isinstance(tools, list | tuple) else [tools])
+    return [schema for schema in offered if "function" in schema or "parameters" in schema]
