@@ -1,24 +1,165 @@
-"""Middleware around a model call: each stands around the next one, down to the model's client, and hands on to it."""
+"""Middleware that hands a model call's messages on, changed or not, to what stands behind it, once or several times.
+
+Each time is a step of the call. It is told as the messages are handed on (`GoingOn`); or, where nobody knows the call
+before its client is called, when that has come to be known (`Handed`).
+"""
 
 from __future__ import annotations
 
 import inspect
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.instrumentation.bound_runs import BoundRun
 from otel_assembly.instrumentation.halts import assembled
 from otel_assembly.instrumentation.hooks import instead
-from otel_assembly.instrumentation.model_call import CALL
-from otel_assembly.instrumentation.reductions import Reduction, reducing
+from otel_assembly.instrumentation.model_call import CALL, Sent
+from otel_assembly.instrumentation.reductions import REDUCTION, Reduction, reducing
+from otel_assembly.instrumentation.runs import within
+from otel_assembly.instrumentation.splicing import found
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from otel_assembly.instrumentation.hooks import Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.known_reducers import KnownReducer
     from otel_assembly.instrumentation.model_call import ModelCall
+
+
+class MiddlewareReduction(Reduction):
+    """What a middleware does to messages, which need be no reducer at all.
+
+    Args:
+        instrumentation: Where it is reported.
+        policy: Its name, of low cardinality.
+        before: What it takes in.
+        summarises: Whether a model that it calls is its own, such as a summariser's; else that is a call of its own.
+        kind: ``reduction`` where it is known to reduce: that it found nothing to do, or failed, is then worth telling.
+        said: What else `Reduction` takes.
+    """
+
+    __slots__ = ("_summarises",)
+
+    def __init__(
+        self,
+        instrumentation: Instrumentation,
+        policy: str,
+        before: Sequence[Any],
+        *,
+        summarises: bool = False,
+        kind: str | None = None,
+        **said: Any,
+    ) -> None:
+        super().__init__(instrumentation, policy, before, kind=kind, **said)
+        self._summarises = summarises
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """It runs in this block."""
+        with super().running() if self._summarises else nullcontext():
+            yield
+
+    def failed(self, error: BaseException) -> None:
+        """It raised; of what is not known to be a reducer that says nothing, unless it reduced."""
+        if self._kind is not None or self.step is not None:
+            super().failed(error)
+
+    def hands_on(self, prompts: Sequence[str] | None, after: Sent, done: Callable[..., None] = Reduction.done) -> None:
+        """It was handed these prompts beside the messages, and hands these on.
+
+        Args:
+            prompts: The system prompts.
+            after: What it hands on.
+            done: Says of it what it let out, in the place of `Reduction.done`.
+        """
+        call = self.works_for() if prompts != after.prompts else None
+        if call is not None:
+            call.arrives(call.out if call.messages is not None else self.before, prompts=prompts)
+        done(self, list(after.messages), prompts=after.prompts if prompts != after.prompts else None)
+
+
+class GoingOn:
+    """One call of a middleware, as a `Run`: it goes on with a request, perhaps another one, and perhaps several times.
+
+    Args:
+        instrumentation: Where it is reported.
+        reduces: Makes what is reported of it, from the messages that it takes in.
+        reads: The messages of a request, and the system prompts with them.
+        request: What it is called with.
+        inside: What context variables are in it.
+        behind: What they are behind it.
+        done: As `MiddlewareReduction.hands_on` takes it.
+    """
+
+    def __init__(
+        self,
+        instrumentation: Instrumentation,
+        reduces: Callable[[Sequence[Any]], MiddlewareReduction],
+        reads: Callable[[Any], Sent],
+        request: Any,
+        inside: Mapping[ContextVar[Any], Any] = {},  # never written to
+        behind: Mapping[ContextVar[Any], Any] = {},  # likewise
+        done: Callable[..., None] = Reduction.done,
+    ) -> None:
+        self._instrumentation = instrumentation
+        self._reduces = reduces
+        self._reads = reads
+        self._inside = BoundRun(instrumentation, None, inside)
+        self._behind = {**behind, REDUCTION: None}
+        self._done = done
+        given = reads(request)
+        self._prompts = given.prompts  # a middleware may change the very request
+        self._reduction = reduces(given.messages)
+        self._went_on = False
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """The middleware runs in this block."""
+        with self._inside.current(), self._reduction.running():
+            yield
+
+    def end(self, error: BaseException | None = None) -> None:
+        """It has answered, or raised."""
+        if error is not None and not self._went_on:
+            with self._instrumentation.contained():
+                self._reduction.failed(error)
+
+    def goes_on(self, _: Instrumentation, request: Any, *__: Any) -> BoundRun:
+        """It asks for what is behind it with this request; it is told for each time that it does."""
+        reduction, self._went_on = self._reduction, True
+        reduction.hands_on(self._prompts, self._reads(request), self._done)
+        self._reduction = self._reduces(reduction.before)
+        return BoundRun(self._instrumentation, None, self._behind)
+
+
+def going_on(
+    original: Callable[..., Any], instrumentation: Instrumentation, begun: Callable[[Any], GoingOn]
+) -> Callable[..., Any]:
+    """In the place of a middleware's function, awaited or not, which is called with a request and what is behind it.
+
+    Args:
+        original: The function.
+        instrumentation: Whom it serves.
+        begun: One call of it, by its request.
+    """
+
+    @wraps(original)
+    def watched(request: Any, behind: Callable[..., Any], *beside: Any) -> Any:
+        run: GoingOn | None = None
+        if instrumentation.listening():
+            with instrumentation.contained():
+                run = begun(request)
+        if run is None:
+            return original(request, behind, *beside)
+        goes_on = within(run.goes_on)(behind, instrumentation)
+        return within(lambda *_: run)(original, instrumentation)(request, goes_on, *beside)
+
+    return watched
 
 
 @contextmanager
@@ -68,19 +209,77 @@ def reduces_and_hands_on(known: KnownReducer, handled: Callable[..., AbstractCon
 
     @instead
     async def reduces(instrumentation: Instrumentation, original: Any, /, *args: Any, **kwargs: Any) -> Any:
-        reducer, call_next, messages, *rest = inspect.signature(original).bind(*args, **kwargs).args
-        with handled(instrumentation, call_next, messages, *rest) as call:
-            reduction = None
-            if call is not None:
-                with instrumentation.contained():
-                    reduction = Reduction(instrumentation, known.policy, messages, config=known.config(reducer))
+        reducer, call_next, messages, *beside = inspect.signature(original).bind(*args, **kwargs).args
 
-            async def handed_on(kept: Any, *rest: Any) -> Any:
-                if reduction is not None:
-                    with instrumentation.contained():
-                        known.done(reduction, reducer, kept)
-                return await call_next(kept, *rest)
+        def reduction(before: Sequence[Any]) -> MiddlewareReduction:
+            config = known.config(reducer)
+            return MiddlewareReduction(instrumentation, known.policy, before, kind="reduction", config=config)
 
-            return await original(reducer, handed_on, messages, *rest)
+        def done(reduction: Reduction, after: Sequence[Any], **said: Any) -> None:
+            known.done(reduction, reducer, after, **said)
+
+        def limits(messages: Any, behind: Any, *beside: Any) -> Any:
+            return original(reducer, behind, messages, *beside)
+
+        begun = partial(GoingOn, instrumentation, reduction, Sent, done=done)
+        with handled(instrumentation, call_next, messages, *beside) as call:
+            watched = limits if call is None else going_on(limits, instrumentation, begun)
+            return await watched(messages, call_next, *beside)
 
     return reduces
+
+
+@dataclass(slots=True)
+class Handed:
+    """What is handed to the middleware around a client, until that is called.
+
+    Attributes:
+        client: Who hands it over.
+        messages: The messages.
+        prompts: The system prompts.
+        plugin: What a plug-in of ours has made an assembly of, what came out of it, and the prompts with it.
+    """
+
+    client: Any
+    messages: Sequence[Any]
+    prompts: Sequence[str]
+    plugin: tuple[Sequence[Any], Sequence[Any], Sequence[str]] | None = None
+
+    def hands(self, instrumentation: Instrumentation) -> BoundRun:
+        """The function in which middleware has it, as a `Run` for `within`."""
+        return BoundRun(instrumentation, None, {HANDED: self})
+
+    def handed_on(self, call: ModelCall, messages: Sequence[Any], prompts: Sequence[str], policy: str) -> None:
+        """What middleware hands on in the end: what it edited, in front of a plug-in of ours or behind, is a step.
+
+        Args:
+            call: The call that comes of it.
+            messages: The messages.
+            prompts: The system prompts.
+            policy: The name of the step.
+        """
+        before, prompts_before = self.messages, self.prompts
+        call.came(before, prompts=prompts_before)
+        if self.plugin is not None:
+            seen, out, prompts_out = self.plugin
+            _edited(call, policy, Sent(before), Sent(seen))
+            call.by_plugin(out, prompts=prompts_out)
+            before, prompts_before = out, prompts_out
+        _edited(call, policy, Sent(before, prompts_before), Sent(messages, prompts))
+
+
+def _edited(call: ModelCall, policy: str, before: Sent, after: Sent) -> None:
+    kind = "reduction" if found(after.messages, before.messages) is None else "injection"
+    MiddlewareReduction(call.instrumentation, policy, before.messages, kind=kind, call=call).hands_on(
+        before.prompts, after
+    )
+
+
+#: What the client whose middleware runs here has handed to it.
+HANDED: Final[ContextVar[Handed | None]] = ContextVar("otel_assembly_handed", default=None)
+
+
+def handed_by(client: Any, messages: Sequence[Any], prompts: Sequence[str]) -> Handed:
+    """What this client has handed to its middleware; where there is none, that is what it is called with."""
+    handed = HANDED.get()
+    return handed if handed is not None and handed.client is client else Handed(client, messages, prompts)

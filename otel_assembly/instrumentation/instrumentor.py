@@ -23,7 +23,7 @@ from otel_assembly.instrumentation.hooks import Following, HookState, find, inst
 from otel_assembly.instrumentation.instrumented import Instrumentation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from types import ModuleType
 
     from otel_assembly.instrumentation.hooks import Hook
@@ -44,7 +44,7 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
     framework: ClassVar[str]
     #: The distributions that it instruments, any one of them, in the form of ``requirements.txt``.
     requires: ClassVar[tuple[str, ...]]
-    hooks: ClassVar[tuple[Hook, ...]]
+    hooks: ClassVar[Sequence[Hook]]
     #: Packages of it that are distributions of their own, by whose versions their hooks go.
     apart: ClassVar[frozenset[str]] = frozenset()
     #: By the framework's module: the module of ours that says how its types are read, imported after it.

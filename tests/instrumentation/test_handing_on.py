@@ -114,3 +114,16 @@ async def test_a_halt_of_a_conversation_without_an_assembly_is_told_all_the_same
     assembled(conversation := Conversation(), ModelCall(instrumentation))
     report_halt(instrumentation, conversation, Halt("enough"))
     assert assembly_telemetry.metric("assembly.halts") == 1
+
+
+async def test_a_limiter_that_raises_is_a_step_that_failed(instrumentation, assembly_telemetry):
+    class Fails(Limits):
+        async def call(self, call_next, messages, options=None):
+            raise ConnectionError("no")
+
+    def handled(instrumentation, call_next, messages, *rest):
+        return handling(instrumentation, lambda: ModelCall(instrumentation, messages=TALK), messages)
+
+    with pytest.raises(ConnectionError):
+        await reduces_and_hands_on(LIMITER, handled)(Fails.call, instrumentation)(Fails(3), None, TALK)
+    assert assembly_telemetry.span("apply_policy limiter").status == "ERROR"

@@ -11,7 +11,7 @@ from opentelemetry import trace
 
 from otel_assembly.instrumentation.clients import called, innermost
 from otel_assembly.instrumentation.conversation import Asker
-from otel_assembly.instrumentation.handed import HANDED, Handed, handed_by
+from otel_assembly.instrumentation.handing_on import HANDED, Handed, handed_by
 from otel_assembly.instrumentation.hooks import around_awaited
 from otel_assembly.instrumentation.model_call import ModelCall, Sent
 from otel_assembly.instrumentation.offered_tools import ToolSchemas

@@ -9,7 +9,7 @@ from agent_framework import ChatMiddleware, ChatResponse, FunctionMiddleware, Me
 import otel_assembly.instrumentation.agent_framework.messages  # noqa: F401  # how the messages are read
 from otel_assembly.instrumentation.agent_framework.calls import RUNS, prompts_of, schemas_of
 from otel_assembly.instrumentation.conversation import ByIdentity
-from otel_assembly.instrumentation.handed import HANDED
+from otel_assembly.instrumentation.handing_on import HANDED
 from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation
 from otel_assembly.instrumentation.splicing import alike
 

@@ -12,19 +12,19 @@ from dataclasses import replace
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.instrumentation.handing_on import GoingOn, going_on
 from otel_assembly.instrumentation.hooks import around, around_awaited
 from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.langchain.reducers import done_by, is_observed
 from otel_assembly.instrumentation.langchain.runs import PLACES
-from otel_assembly.instrumentation.middleware_runs import GoingOn, going_on
 from otel_assembly.instrumentation.model_call import Sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from otel_assembly.instrumentation.handing_on import MiddlewareReduction
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.middleware_runs import MiddlewareReduction
 
 
 def _read(request: Any) -> Sent:

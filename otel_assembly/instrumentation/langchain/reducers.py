@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.instrumentation.handing_on import MiddlewareReduction
 from otel_assembly.instrumentation.langchain.runs import PLACES
-from otel_assembly.instrumentation.middleware_runs import MiddlewareReduction
 from otel_assembly.instrumentation.reducers import is_ours, settings_of
 from otel_assembly.instrumentation.summaries import read_by_summariser, summarises
 
