@@ -8,6 +8,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from otel_assembly.messages.content_snapshot import read_as
 from otel_assembly.messages.describe import EventFacts, describe
 from otel_assembly.messages.draft import Draft
 
@@ -24,6 +25,29 @@ if TYPE_CHECKING:
 
 def _getter(where: Where) -> Callable[[Any], Any]:
     return attrgetter(where) if isinstance(where, str) else where
+
+
+class ReadingRow:
+    """A row of which it is known what it reads: by that, and nothing else, copies of a part are known.
+
+    Args:
+        row: The row.
+        reads: Where all that stands which it reads.
+    """
+
+    __slots__ = ("_getters", "_row")
+
+    def __init__(self, row: Row, *reads: Where | None) -> None:
+        self._row = row
+        self._getters = [_getter(where) for where in reads if where is not None]
+
+    def __call__(self, draft: Draft, part: Any) -> None:
+        """Read one part."""
+        self._row(draft, part)
+
+    def content(self, part: Any) -> list[Any]:
+        """What the row reads of a part."""
+        return [get(part) for get in self._getters]
 
 
 def says(*texts: Where, sealed: Where | None = None, shown: Where | None = None) -> Row:
@@ -43,7 +67,7 @@ def says(*texts: Where, sealed: Where | None = None, shown: Where | None = None)
             draft.encrypted(_getter(sealed)(part))
         _show(draft, part, shown)
 
-    return row
+    return ReadingRow(row, *texts, sealed, shown)
 
 
 def _show(draft: Draft, part: Any, shown: Where | None) -> None:
@@ -66,7 +90,7 @@ def asks(call: Where | None, name: Where, arguments: Where) -> Row:
         else:
             draft.call(_getter(call)(part), asked(part), arguing(part))
 
-    return row
+    return ReadingRow(row, call, name, arguments)
 
 
 def answers(call: Where | None, *texts: Where, shown: Where | None = None) -> Row:
@@ -84,7 +108,7 @@ def answers(call: Where | None, *texts: Where, shown: Where | None = None) -> Ro
         if call is not None:
             draft.result(_getter(call)(part))
 
-    return row
+    return ReadingRow(row, call, *texts, shown)
 
 
 def holds(content: Where, rows: Mapping[Any, Row], of: str) -> Row:
@@ -134,6 +158,7 @@ def register_parts(
     rows: Mapping[Any, Row],
     kind: Callable[[Any, Draft], EventKind],
     known: Callable[[Any], Mapping[str, Any]] | Mapping[str, Where] | None = None,
+    read: Callable[[Any], Any] | None = None,
 ) -> None:
     """Register how an event is read that consists of parts.
 
@@ -144,9 +169,15 @@ def register_parts(
         rows: The rows of its parts, by that.
         kind: What the event is, from the event and what was found in its parts.
         known: What else is known of it, by the names of `EventFacts`; or where each is, and nothing there is not known.
+        read: All that `kind` and `known` read of it, by which, and by what the rows read of its parts, its copies are
+            known; without, `read_from` or `read_as` says it.
     """
     kind_of = _getter(of)
     known_of = known if callable(known) else _found_at(known or {})
+
+    def said(part: Any) -> Any:
+        row = rows.get(kind_of(part))
+        return (kind_of(part), row.content(part)) if isinstance(row, ReadingRow) else part
 
     def row(event: Any) -> EventFacts:
         draft, also = Draft(), known_of(event)
@@ -155,6 +186,8 @@ def register_parts(
         return draft.facts(kind(event, draft), also, **{name: one for name, one in also.items() if name != "id"})
 
     describe.register(event_type, row)
+    if read is not None:
+        read_as(event_type, lambda event: (read(event), list(map(said, getattr(event, parts)))))
 
 
 def _found_at(places: Mapping[str, Where]) -> Callable[[Any], Mapping[str, Any]]:

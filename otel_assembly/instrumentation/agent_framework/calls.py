@@ -40,18 +40,12 @@ def carries(run: Run, answer: Any) -> bool:
 
 
 def _begin_run(instrumentation: Instrumentation, runs: Any, /, *_: Any, **__: Any) -> Run | None:
+    """A run to which the framework's own telemetry gives no span."""
+    from agent_framework.observability import OBSERVABILITY_SETTINGS  # it is set anew as telemetry is configured
+
+    unseen = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
     name = str(getattr(runs, "name", None) or type(runs).__name__)
-    return None if _traced() else instrumentation.begin_run(name)
-
-
-def _traced() -> bool:
-    """Whether the framework's own telemetry gives the run a span."""
-    from agent_framework.observability import OBSERVABILITY_SETTINGS  # it need not be imported
-
-    provider = trace.get_tracer_provider()
-    return OBSERVABILITY_SETTINGS.ENABLED and not isinstance(
-        provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider
-    )
+    return instrumentation.begin_run(name) if unseen or not OBSERVABILITY_SETTINGS.ENABLED else None
 
 
 #: One run of an agent or a workflow is one trace.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_framework import Content, Message
 
 from otel_assembly.messages import ROLES, edited, register_results, spelled, summary_like, summary_text
-from otel_assembly.messages.content_snapshot import read_as
 from otel_assembly.messages.describe import EventKind
-from otel_assembly.messages.rows import asks, is_silent, read_part, register_parts, says, shows
+from otel_assembly.messages.rows import ReadingRow, asks, is_silent, read_part, register_parts, says, shows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,18 +23,6 @@ _OUR_SUMMARY: Final = "_otel_assembly_summary"
 _PLACE: Final = re.compile(r"msg_\d+")
 #: A message that does nothing but answer or ask for an approval is for the framework, and not for the model.
 _APPROVALS: Final = frozenset({"function_approval_response", "oauth_consent_request"})
-#: What is read of the contents that are most frequent; others are compared as a whole, which takes longer.
-_SAID: Final = {
-    "text": attrgetter("type", "text"),
-    "function_call": attrgetter("type", "call_id", "name", "arguments"),
-    "function_result": attrgetter("type", "call_id", "result"),
-}
-
-
-def _said(message: Message) -> tuple[Any, ...]:
-    """What a message's row reads of it, by which its copies are known; what a compaction notes on it is not read."""
-    contents = [_SAID[one.type](one) if one.type in _SAID and not _shown(one) else one for one in message.contents]
-    return message.role, message.author_name, _given_id(message), is_summary(message), contents
 
 
 def _shown(content: Content) -> Sequence[Content]:
@@ -47,9 +33,6 @@ def _shown(content: Content) -> Sequence[Content]:
 def _given_id(message: Message) -> str | None:
     own = message.message_id
     return own if own is not None and _PLACE.fullmatch(own) is None else None
-
-
-read_as(Message, _said)
 
 
 def _kind(message: Message, draft: Draft) -> EventKind:
@@ -119,13 +102,19 @@ _ROWS: Final[dict[str, Row]] = {
     "function_call": asks("call_id", "name", "arguments"),
     "function_approval_request": _asks_for_approval,
     "computer_tool_call": lambda draft, content: draft.call(content.call_id, "computer", content.actions),
-    **dict.fromkeys(("function_result", "computer_tool_result"), _result),
+    "function_result": ReadingRow(_result, "call_id", "result", _shown),
+    "computer_tool_result": _result,
     **{f"{name}_tool_call": _provider_call for name in _PROVIDERS},
     **{f"{name}_tool_result": _provider_result for name in _PROVIDERS},
 }
 
 
-register_parts(Message, "contents", "type", _ROWS, _kind, _known)
+def _read_of(message: Message) -> tuple[Any, ...]:
+    """What is read of a message beside its contents; what a compaction notes on it is not."""
+    return message.role, message.author_name, _given_id(message), is_summary(message)
+
+
+register_parts(Message, "contents", "type", _ROWS, _kind, _known, _read_of)
 
 
 @summary_like.register(Message)

@@ -17,13 +17,11 @@ if TYPE_CHECKING:
 _PACKAGES: Final = ("agent_framework",)
 #: By what a strategy notes on a message that it leaves out.
 _REASONS: Final[Mapping[str, DecisionReason]] = {
-    "sliding_window": DecisionReason.OUTSIDE_WINDOW,
-    "truncation": DecisionReason.OVER_BUDGET,
-    "tool_call_compaction": DecisionReason.OUTSIDE_WINDOW,
-    "token_budget_fallback": DecisionReason.OVER_BUDGET,
-    "token_budget_fallback_strict": DecisionReason.OVER_BUDGET,
-    "tool_result_compaction": DecisionReason.COMPACTED,
-    "summarized": DecisionReason.COMPACTED,
+    **dict.fromkeys(("sliding_window", "tool_call_compaction"), DecisionReason.OUTSIDE_WINDOW),
+    **dict.fromkeys(
+        ("truncation", "token_budget_fallback", "token_budget_fallback_strict"), DecisionReason.OVER_BUDGET
+    ),
+    **dict.fromkeys(("tool_result_compaction", "summarized"), DecisionReason.COMPACTED),
 }
 
 
