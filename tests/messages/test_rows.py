@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from otel_assembly import EventKind, describe
+from otel_assembly.instrumentation.splicing import alike
 from otel_assembly.messages import (
     MEDIA_TOKENS,
     Draft,
@@ -26,6 +27,7 @@ from otel_assembly.messages import (
     result_texts,
     says,
     shortened,
+    shows,
     summary_like,
 )
 
@@ -162,3 +164,21 @@ def test_a_summary_stands_for_events_of_each_of_these_types():
         summary = summary_like(event, "they met", [event])
         assert type(summary) is One
         assert summary.parts[0].text.endswith("they met")
+
+
+@dataclass
+class Held:
+    """A message whose copies are known by what is read of it."""
+
+    parts: list[Part]
+    role: str = "user"
+
+
+def test_copies_are_known_by_what_the_rows_read_of_their_parts():
+    rows = {"said": says("text"), "asked": asks("id", "name", "text"), "shown": shows}
+    register_parts(Held, "parts", "kind", rows, lambda *_: EventKind.REQUEST, read=lambda held: held.role)
+    one = Held([Part(files=1), Part("asked", files=2)])
+    assert alike(one, Held([Part(), Part("asked")])), "no row reads the files"
+    assert not alike(one, Held(one.parts, role="tool"))
+    assert not alike(one, Held([Part(), Part("asked", text="there")]))
+    assert not alike(Held([Part("shown", files=1)]), Held([Part("shown")])), "nobody knows what this row reads"
