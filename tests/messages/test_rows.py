@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from otel_assembly import EventKind, describe
-from otel_assembly.instrumentation.splicing import alike
+from otel_assembly.instrumentation import Instrumentation, ModelCall
 from otel_assembly.messages import (
     MEDIA_TOKENS,
     Draft,
@@ -174,11 +174,16 @@ class Held:
     role: str = "user"
 
 
-def test_copies_are_known_by_what_the_rows_read_of_their_parts():
+def test_copies_are_known_by_what_the_rows_read_of_their_parts(assembly_telemetry):
     rows = {"said": says("text"), "asked": asks("id", "name", "text"), "shown": shows}
     register_parts(Held, "parts", "kind", rows, lambda *_: EventKind.REQUEST, read=lambda held: held.role)
     one = Held([Part(files=1), Part("asked", files=2)])
-    assert alike(one, Held([Part(), Part("asked")])), "no row reads the files"
-    assert not alike(one, Held(one.parts, role="tool"))
-    assert not alike(one, Held([Part(), Part("asked", text="there")]))
-    assert not alike(Held([Part("shown", files=1)]), Held([Part("shown")])), "nobody knows what this row reads"
+
+    def knows(copy, of=one):
+        return ModelCall(Instrumentation("pretend"), messages=[of]).reduced("window", [copy], [])
+
+    with assembly_telemetry.as_default():
+        assert knows(Held([Part(), Part("asked")])), "no row reads the files"
+        assert not knows(Held(one.parts, role="tool"))
+        assert not knows(Held([Part(), Part("asked", text="there")]))
+        assert not knows(Held([Part("shown")]), Held([Part("shown", files=1)])), "nobody knows what this row reads"
