@@ -15,7 +15,8 @@ from unittest.mock import patch
 from otel_assembly.cli import main
 
 #: Commands that leave nothing behind in the process that runs them; starting Python takes longer than they do.
-HERE = {"replay", "view", "explain", "conventions"}
+HERE = {"replay", "view", "explain", "conventions", "completion", "stack"}
+NO_FRAMEWORKS = {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "*"}
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,18 @@ def runner(folder):
         arguments = [*map(str, arguments)]
         env = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
         env |= {"TMPDIR": str(folder), "COLUMNS": "100", "PYTHONIOENCODING": "utf-8", **environment}
-        here = not environment and arguments[:1] and arguments[0] in HERE
-        done = (_here if here else _apart)(arguments, folder, env)
+        done = (_here if _leaves_nothing(arguments, environment) else _apart)(arguments, folder, env)
         assert "Traceback" not in done.err, done.err
         return done
 
     return run
+
+
+def _leaves_nothing(arguments, environment):
+    """Whether this is as good as in a process of its own: the SDK is not set up, and no framework is imported."""
+    if arguments[:1] == ["doctor"]:
+        return environment.items() >= NO_FRAMEWORKS.items()
+    return bool(arguments) and arguments[0] in HERE and environment.keys() <= {"COLUMNS"}
 
 
 def _here(arguments, folder, env):

@@ -9,7 +9,7 @@ import socket
 import threading
 
 import pytest
-from command_line import runner
+from command_line import NO_FRAMEWORKS, runner
 
 from otel_assembly.telemetry import read_spans
 
@@ -149,9 +149,7 @@ def test_doctor_says_which_frameworks_are_disabled(quick_doctor):
 @pytest.fixture
 def quick_doctor(otel_assembly):
     """The command without a look at the frameworks, which would all be imported."""
-    return lambda *arguments, **environment: otel_assembly(
-        "doctor", *arguments, OTEL_PYTHON_DISABLED_INSTRUMENTATIONS="*", **environment
-    )
+    return lambda *arguments, **environment: otel_assembly("doctor", *arguments, **NO_FRAMEWORKS, **environment)
 
 
 def test_doctor_finds_an_endpoint_that_answers(quick_doctor, receiver):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from command_line import NO_FRAMEWORKS
 
 NOBODY = "http://127.0.0.1:9"
 
@@ -15,9 +16,7 @@ NOBODY = "http://127.0.0.1:9"
 @pytest.fixture
 def doctor(otel_assembly):
     """The command without a look at the frameworks, which would all be imported."""
-    return lambda *arguments, **environment: otel_assembly(
-        "doctor", *arguments, OTEL_PYTHON_DISABLED_INSTRUMENTATIONS="*", **environment
-    )
+    return lambda *arguments, **environment: otel_assembly("doctor", *arguments, **NO_FRAMEWORKS, **environment)
 
 
 def test_without_an_address_nothing_is_sent_and_no_stack_is_spoken_of(doctor, receiver):
