@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from cli.command_line import runner
 from page_runs import embedded
 
 REAL_DATA = Path(__file__).parents[3] / "shared" / "data" / "airline_support_dev.jsonl"
@@ -16,21 +14,7 @@ REAL_DATA = Path(__file__).parents[3] / "shared" / "data" / "airline_support_dev
 
 @pytest.fixture
 def otel_assembly(tmp_path):
-    def run(*arguments):
-        env = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-        done = subprocess.run(
-            [sys.executable, "-m", "otel_assembly.cli", *map(str, arguments)],
-            capture_output=True,
-            encoding="utf-8",
-            timeout=100,
-            cwd=tmp_path,
-            env=env | {"PYTHONIOENCODING": "utf-8"},
-            check=False,
-        )
-        assert "Traceback" not in done.stderr, done.stderr
-        return done
-
-    return run
+    return runner(tmp_path)
 
 
 @pytest.fixture
@@ -45,14 +29,14 @@ def spans(otel_assembly, tmp_path):
     rows = [{"id": name, "messages": talk} for name in ("first", "second")]
     (tmp_path / "talks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     ran = otel_assembly("replay", "talks.jsonl", "--budget", 150, "--budget", 300, "--export", "spans.jsonl")
-    assert ran.returncode == 0, ran.stderr
+    assert ran.status == 0, ran.err
     return tmp_path / "spans.jsonl"
 
 
 def test_it_says_what_it_wrote(otel_assembly, spans, tmp_path):
     ran = otel_assembly("view", spans)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith("assemblies.html: 2 conversations (4 ledgers), 24 turns, ")
+    assert ran.status == 0, ran.err
+    assert ran.out.startswith("assemblies.html: 2 conversations (4 ledgers), 24 turns, ")
     data, _ = embedded((tmp_path / "assemblies.html").read_text(encoding="utf-8"))
     assert [one["id"] for one in data["conversations"]] == ["first", "second"]
     assert [ledger["name"] for ledger in data["conversations"][0]["ledgers"]] == ["budget-150", "budget-300"]
@@ -63,8 +47,8 @@ def test_several_files_are_merged_and_a_second_copy_is_no_second_turn(otel_assem
     lines = spans.read_text().splitlines(keepends=True)
     (tmp_path / "a.jsonl").write_text("".join(lines[: len(lines) // 2 + 1]))
     (tmp_path / "b.jsonl").write_text("".join(lines[len(lines) // 2 :]))
-    assert otel_assembly("view", spans, "-o", "whole.html").returncode == 0
-    assert otel_assembly("view", "a.jsonl", "b.jsonl", "-o", "parts.html").returncode == 0
+    assert otel_assembly("view", spans, "-o", "whole.html").status == 0
+    assert otel_assembly("view", "a.jsonl", "b.jsonl", "-o", "parts.html").status == 0
     whole, parts = (embedded((tmp_path / name).read_text(encoding="utf-8"))[0] for name in ("whole.html", "parts.html"))
     assert [one["ledgers"] for one in whole["conversations"]] == [one["ledgers"] for one in parts["conversations"]]
     assert {one["file"] for one in parts["conversations"]} <= {"a.jsonl", "b.jsonl"}
@@ -72,8 +56,8 @@ def test_several_files_are_merged_and_a_second_copy_is_no_second_turn(otel_assem
 
 def test_one_conversation_on_stdout(otel_assembly, spans):
     ran = otel_assembly("view", spans, "--conversation", "second", "-o", "-")
-    assert ran.returncode == 0
-    data, _ = embedded(ran.stdout)
+    assert ran.status == 0
+    data, _ = embedded(ran.out)
     assert [one["id"] for one in data["conversations"]] == ["second"]
 
 
@@ -94,18 +78,18 @@ def test_one_conversation_on_stdout(otel_assembly, spans):
 )
 def test_what_is_wrong_is_one_line(otel_assembly, spans, arguments, status, says):
     ran = otel_assembly("view", *arguments)
-    assert ran.returncode == status
-    assert says in ran.stderr
-    assert len(ran.stderr.splitlines()) == 1
-    assert ran.stdout == ""
+    assert ran.status == status
+    assert says in ran.err
+    assert len(ran.err.splitlines()) == 1
+    assert ran.out == ""
 
 
 def test_a_line_that_cannot_be_read_costs_only_itself(otel_assembly, spans):
     spans.write_text("not JSON\n" + spans.read_text())
     ran = otel_assembly("view", spans)
-    assert ran.returncode == 0
-    assert "spans.jsonl:1: not JSON" in ran.stderr
-    assert "24 turns" in ran.stdout
+    assert ran.status == 0
+    assert "spans.jsonl:1: not JSON" in ran.err
+    assert "24 turns" in ran.out
 
 
 def page_data(path):
@@ -114,15 +98,15 @@ def page_data(path):
 
 def test_texts_of_the_transcripts_are_shown_where_they_are_asked_for(otel_assembly, spans, tmp_path):
     (tmp_path / "other.jsonl").write_text((tmp_path / "talks.jsonl").read_text().replace("does it", "did it"))
-    assert otel_assembly("view", spans, "-o", "none.html").returncode == 0
+    assert otel_assembly("view", spans, "-o", "none.html").status == 0
     assert page_data(tmp_path / "none.html")["texts"] == []
     ran = otel_assembly("view", spans, "--with-text", "talks.jsonl", "-o", "with.html")
-    assert (ran.returncode, ran.stderr) == (0, "")
+    assert (ran.status, ran.err) == (0, "")
     texts = [one[0] for one in page_data(tmp_path / "with.html")["texts"]]
     assert "Answer 0." in texts
     assert "You are terse." in texts
     ran = otel_assembly("view", spans, "--with-text", "other.jsonl", "-o", "other.html")
-    assert "4 ledgers of 4 without texts: what other.jsonl holds is not what the spans tell of" in ran.stderr
+    assert "4 ledgers of 4 without texts: what other.jsonl holds is not what the spans tell of" in ran.err
     assert page_data(tmp_path / "other.html")["texts"] == []
 
 
@@ -131,7 +115,7 @@ def test_a_replay_s_page_shows_texts_and_names_conversations_by_their_files(otel
     del rows[1]["id"]
     (tmp_path / "talks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     budgets = ("--budget", 150, "--budget", 300)
-    assert otel_assembly("replay", "talks.jsonl", *budgets, "--html", "page.html", "--with-text").returncode == 0
+    assert otel_assembly("replay", "talks.jsonl", *budgets, "--html", "page.html", "--with-text").status == 0
     data = page_data(tmp_path / "page.html")
     assert [(one.get("id"), one["file"]) for one in data["conversations"]] == [
         ("first", "talks.jsonl:1"),
@@ -141,12 +125,12 @@ def test_a_replay_s_page_shows_texts_and_names_conversations_by_their_files(otel
         for ledger in conversation["ledgers"]:
             assert data["texts"][ledger["items"][1]["x"]] == ["Answer 0."]
     ran = otel_assembly("replay", "talks.jsonl", "--with-text")
-    assert ran.returncode == 2
-    assert "--html" in ran.stderr
+    assert ran.status == 2
+    assert "--html" in ran.err
 
 
 def test_a_page_of_spans_names_their_files_and_links_their_traces(otel_assembly, spans, tmp_path):
-    assert otel_assembly("view", spans, "--trace-link", "http://localhost:16686", "-o", "page.html").returncode == 0
+    assert otel_assembly("view", spans, "--trace-link", "http://localhost:16686", "-o", "page.html").status == 0
     data = page_data(tmp_path / "page.html")
     assert {one["file"] for one in data["conversations"]} == {"spans.jsonl"}
     assert data["traceLink"] == "http://localhost:16686/trace/{trace}?uiFind={span}"
@@ -158,8 +142,8 @@ def test_recorded_conversations_make_a_page_of_what_replay_counted(otel_assembly
     if not REAL_DATA.is_file():
         pytest.skip("the recorded transcripts are not beside this checkout")
     replayed = otel_assembly("replay", REAL_DATA, "--budget", 2000, "--export", "spans.jsonl", "--json")
-    totals = json.loads(replayed.stdout)
-    assert otel_assembly("view", "spans.jsonl", "-o", "page.html").returncode == 0
+    totals = json.loads(replayed.out)
+    assert otel_assembly("view", "spans.jsonl", "-o", "page.html").status == 0
     data, _ = embedded((tmp_path / "page.html").read_text(encoding="utf-8"))
     turns = [turn for one in data["conversations"] for ledger in one["ledgers"] for turn in ledger["turns"]]
     assert len(data["conversations"]) == totals["conversations"]
