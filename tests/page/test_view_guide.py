@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
+
+from cli.command_line import runner
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "view.md").read_text(encoding="utf-8")
@@ -21,13 +21,6 @@ def test_the_commands_of_the_guide_run(tmp_path):
     for command in commands:
         program, *arguments = shlex.split(command)
         assert program == "otel-assembly"
-        done = subprocess.run(
-            [sys.executable, "-m", "otel_assembly.cli", *arguments],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        done = runner(tmp_path)(*arguments)
+        assert done.status == 0, done.err
     assert (tmp_path / "support.html").stat().st_size > 10_000
