@@ -6,6 +6,9 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 BIN := $(VENV)/bin
 FROM_REGISTRY := docs/semantic-conventions.md otel_assembly/telemetry/instruments.py
 
+# Where it is set, every Python that a test starts would compile us anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long test-stack test-upstream test-matrix test-releases stack coverage lint format dashboards docs pictures dist bench soak clean
 
