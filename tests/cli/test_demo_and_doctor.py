@@ -90,6 +90,7 @@ def test_what_the_demo_says_to_do_next_has_an_answer(demonstration):
     assert "items dropped" in replayed.out
 
 
+@pytest.mark.slow
 def test_the_demo_s_spans_go_into_a_pipe_too(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
