@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -141,9 +142,13 @@ class Context:
         Raises:
             ConfigurationError: It is not above 0 and at most 1.
         """
+        own = copy.copy(self)
+        own.budget_ratio = share("budget_ratio", budget_ratio)
+        return own
+
+    def __copy__(self) -> Self:
         own = object.__new__(type(self))
         own.__dict__.update(self.__dict__)
-        own.budget_ratio = share("budget_ratio", budget_ratio)
         return own
 
     async def send(self, event: Any) -> None:
@@ -207,8 +212,7 @@ class Context:
         """This context as one assembly sees it: shared with its conversation, with callbacks and counts of its own."""
         conversation = self.conversation
         self._present()
-        own = object.__new__(type(self))
-        own.__dict__.update(self.__dict__)
+        own = copy.copy(self)
         own._conversation = conversation  # a copy of ourselves
         own._meter = meter
         own._on_success, own._on_failure, own._emitted = [], [], []

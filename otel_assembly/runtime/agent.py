@@ -156,15 +156,13 @@ class Agent:
             raise SessionError(f"agent {self.name!r} gave no answer")  # every way through the loop ends with one
         return answer
 
-    async def stream(self, inputs: Any = None, structured_schema: Any = None) -> AsyncGenerator[Event, None]:
+    def stream(self, inputs: Any = None, structured_schema: Any = None) -> AsyncGenerator[Event, None]:
         """Ask, and get each event as it happens: chunks of responses, responses, results of tools; last the answer.
 
         What it takes and raises is as for `ask`. A second ask of the session waits until this one is over: close the
         iterator if you leave it early.
         """
-        async with aclosing(self.loop.reply(self, self.session, inputs, structured_schema)) as events:
-            async for event in events:
-                yield event
+        return self.loop.reply(self, self.session, inputs, structured_schema)
 
     #: AgentScope's names.
     reply = ask

@@ -6,8 +6,8 @@ import asyncio
 import copy
 import operator
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_assembly.assembler import Assembler
 from otel_assembly.errors import ConfigurationError, ContextOverflowError, ModelContextLengthError
@@ -53,8 +53,7 @@ class _MadeByChain:
     assemblies: list[_Made] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
+class _Made(NamedTuple):
     """An assembly, and what it was asked for: the model, the share of the budget, the tools, the prompts."""
 
     asked: tuple[Any, ...]
@@ -132,7 +131,7 @@ class AssemblerMiddleware(MiddlewareBase):
 
 async def _send(call: ModelCall, assembly: Assembly, next_handler: NextHandler) -> Any:
     """Call what is behind with what was assembled; calls that run at once, as in a vote, each see their own."""
-    token = MODEL_CALL.set(replace(call, prompts=assembly.prompts))
+    token = MODEL_CALL.set(ModelCall(call.context, assembly.prompts, call.made))
     try:
         return await next_handler(messages=assembly.events)
     finally:

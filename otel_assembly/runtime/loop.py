@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
-from contextlib import aclosing, nullcontext
+import operator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from otel_assembly._internal.current_recorder import DEFAULT
@@ -90,7 +92,7 @@ class Loop:
 
             def step(inputs: Any, structured_schema: Any = None) -> AsyncGenerator[Event, None]:
                 owed = None if structured_schema is None else StructuredAnswer(structured_schema, agent.tools)
-                return _as_one_run(agent, session, self._turn(agent, session, inputs, owed))
+                return _in_a_run(agent, session, self._turn(agent, session, inputs, owed))
 
             given = {"inputs": inputs, "structured_schema": schema}
             async with aclosing(self._replying.events(agent, step, given)) as events:
@@ -119,32 +121,40 @@ class Loop:
     ) -> AsyncGenerator[Event, None]:
         owed = session.owed
         for _ in range(agent.max_rounds):
-            async with aclosing(self._act(agent, session, calls)) as events:
-                async for event in events:
-                    yield event
-            session.guard.check()
-            answer = _answer_without_the_model(session)
-            if answer is not None:
-                yield answer
-                return
-            await self.compress(agent, session)
-            response: ModelResponse | None = None
-            given = {"tool_choice": None if owed is None else "required"}
-
-            def step(tool_choice: str | None = None) -> AsyncGenerator[Event, None]:
-                return self._reason(agent, session, tool_choice)
-
-            async with aclosing(self._reasoning.events(agent, step, given)) as reasoned:
-                async for event in reasoned:
-                    if isinstance(event, ModelResponse):
-                        response = event
-                    else:
+            if len(calls) == 1 and not self._acting:
+                yield await self._call_alone(agent, session, calls[0])
+            elif calls:
+                async with aclosing(self._act(agent, session, calls)) as events:
+                    async for event in events:
                         yield event
+            session.guard.check()
+            ended = _answer_without_the_model(session)
+            if ended is not None:
+                yield ended
+                return
+            if self._compressing or self._compacting:
+                await self.compress(agent, session)
+            response: ModelResponse | None = None
+            choice = None if owed is None else "required"
+            answer = (
+                self._reasoned(agent, session, choice) if self._reasoning else await self._ask(agent, session, choice)
+            )
+            if isinstance(answer, ModelResponse):
+                response = answer
+            else:
+                async with aclosing(_pieces(agent, answer)) as pieces:
+                    async for event in pieces:
+                        if isinstance(event, ModelResponse):
+                            response = event
+                        else:
+                            yield event
             if response is None:
                 raise SessionError(f"the model {agent.model.model!r} of agent {agent.name!r} gave no response")
             response, calls, refused = await self._permit_all(agent, session, _with_ids_of_their_own(response))
             await session.stream.send(response)
-            session.pending.update({call.id: call for call in response.tool_calls if call.awaiting_approval})
+            for call in response.tool_calls:
+                if call.awaiting_approval:
+                    session.pending[call.id] = call
             for error in refused:
                 await session.stream.send(error)
             try:
@@ -182,8 +192,23 @@ class Loop:
         session.guard.check()
         yield owed.answer()
 
-    async def _reason(self, agent: Agent, session: Session, tool_choice: str | None) -> AsyncGenerator[Event, None]:
-        call = ModelCall(session.context, [await self._prompt(agent)])
+    def _reasoned(self, agent: Agent, session: Session, choice: str | None) -> AsyncGenerator[Event, None]:
+        """A round's reasoning, through all layers."""
+
+        async def step(tool_choice: str | None = None) -> AsyncGenerator[Event, None]:
+            answer = await self._ask(agent, session, tool_choice)
+            if isinstance(answer, ModelResponse):
+                yield answer
+                return
+            async with aclosing(_pieces(agent, answer)) as pieces:
+                async for piece in pieces:
+                    yield piece
+
+        return self._reasoning.events(agent, step, {"tool_choice": choice})
+
+    async def _ask(self, agent: Agent, session: Session, tool_choice: str | None) -> Any:
+        """Call the model: its response, or an iterator of its parts."""
+        call = ModelCall(session.context, [await self._prompt(agent) if self._prompting else agent.system_prompt])
         given = {
             "current_model": agent.model,
             "messages": session.history,
@@ -198,24 +223,9 @@ class Loop:
 
         token = MODEL_CALL.set(call)
         try:
-            answer = await self._calling.run(agent, step, given)
+            return await self._calling.run(agent, step, given)
         finally:
             MODEL_CALL.reset(token)
-        if isinstance(answer, ModelResponse):
-            yield answer
-            return
-        if not hasattr(answer, "__aiter__"):
-            raise ConfigurationError(
-                f"{type(agent.model).__name__} returned a {type(answer).__name__}; a model client returns a "
-                "ModelResponse, or an async iterator that ends with one"
-            )
-        try:
-            async for part in answer:
-                yield part
-        finally:
-            close = getattr(answer, "aclose", None)
-            if close is not None:
-                await close()
 
     async def _prompt(self, agent: Agent) -> str:
         prompt = agent.system_prompt
@@ -255,7 +265,11 @@ class Loop:
         refused: list[ToolErrorEvent] = []
         try:
             for call in response.tool_calls:
-                decision = await self._permit(agent, session, call)
+                decision = (
+                    await self._permit(agent, session, call)
+                    if self._permitting
+                    else _decision(_tool(agent, session, call.name))
+                )
                 waits = decision.behavior in {"ask", "external"}
                 shown.append(call.model_copy(update={"awaiting_approval": True}) if waits else call)
                 if decision.behavior == "deny":
@@ -265,13 +279,12 @@ class Loop:
         except BaseException:
             _write_down(session, [response, *(not_run(call, _CANCELLED) for call in response.tool_calls)])
             raise
-        return response.model_copy(update={"tool_calls": tuple(shown)}), allowed, refused
+        # An event of its own in any case: a client may give one answer twice.
+        return _with_calls(response, shown), allowed, refused
 
     async def _permit(self, agent: Agent, session: Session, call: ToolCallEvent) -> PermissionDecision:
         tool = _tool(agent, session, call.name)
         if tool is None:
-            return _ALLOWED  # its run is an error that says so
-        if not self._permitting:
             return _decision(tool)
         try:
             given = {"tool_call": call, "tool": tool, "tool_input": tool.read(call.arguments)}
@@ -297,11 +310,21 @@ class Loop:
         finally:
             _write_down(session, [not_run(call, _CANCELLED) for call in calls if call.id not in recorded])
 
+    async def _call_alone(self, agent: Agent, session: Session, call: ToolCallEvent) -> Result:
+        """Run the one call of a response, which no middleware stands around: it has nothing to yield but its result."""
+        try:
+            result = await _result(agent, session, call)
+        except BaseException:
+            _write_down(session, [not_run(call, _CANCELLED)])
+            raise
+        await session.stream.send(result)
+        return result
+
     async def _call(
         self, agent: Agent, session: Session, call: ToolCallEvent, recorded: set[str]
     ) -> AsyncGenerator[Event, None]:
         """Run one call: yields what it yields, its result last."""
-        result: Result = not_run(call, "gave no result")
+        result: Result | None = None
         failed: Exception | None = None
 
         async def step(tool_call: ToolCallEvent) -> AsyncGenerator[Event, None]:
@@ -318,7 +341,9 @@ class Loop:
             # A middleware's: what a tool raises is its result. The model is told, so that the session can go on.
             failed = error
             result = not_run(call, f"not run to its end: {type(error).__name__}")
-        if result.parent_id != call.id:
+        if result is None:
+            result = not_run(call, "gave no result")
+        elif result.parent_id != call.id:
             result = result.model_copy(update={"parent_id": call.id})
         recorded.add(call.id)
         await session.stream.send(result)
@@ -386,18 +411,36 @@ async def _result(agent: Agent, session: Session, call: ToolCallEvent) -> Result
     return ToolResultEvent(parent_id=call.id, name=call.name, content=text)
 
 
-async def _as_one_run(agent: Agent, session: Session, turn: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
-    """A turn as one run in telemetry: a span is opened where the caller has none.
+async def _pieces(agent: Agent, answer: Any) -> AsyncGenerator[Event, None]:
+    """The parts of what a model answered; it is closed when they have been read, are left, or break off."""
+    if not hasattr(answer, "__aiter__"):
+        raise ConfigurationError(
+            f"{type(agent.model).__name__} returned a {type(answer).__name__}; a model client returns a "
+            "ModelResponse, or an async iterator that ends with one"
+        )
+    try:
+        async for part in answer:
+            yield part
+    finally:
+        close = getattr(answer, "aclose", None)
+        if close is not None:
+            await close()
 
-    Its context is current while the turn works, and never while somebody reads what it yields.
-    """
+
+def _in_a_run(agent: Agent, session: Session, turn: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+    """A turn as one run in telemetry: a span is opened where somebody listens and the caller has none."""
     begin = getattr(DEFAULT.recorder, "begin_run", None)
     opened = begin(agent.name, conversation_id=session.context.conversation_id) if begin is not None else None
+    return turn if opened is None else _within(opened, turn)
+
+
+async def _within(opened: Any, turn: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+    """What a turn yields; its span is current while it works, and never while somebody reads what it yields."""
     error: BaseException | None = None
     try:
         async with aclosing(turn):
             while True:
-                with nullcontext() if opened is None else opened.current():
+                with opened.current():
                     try:
                         event = await anext(turn)
                     except StopAsyncIteration:
@@ -407,8 +450,7 @@ async def _as_one_run(agent: Agent, session: Session, turn: AsyncGenerator[Event
         error = raised
         raise
     finally:
-        if opened is not None:
-            opened.end(error if error is not None and is_failure(error) else None)
+        opened.end(error if error is not None and is_failure(error) else None)
 
 
 def _answer_without_the_model(session: Session) -> ModelResponse | None:
@@ -424,7 +466,9 @@ def _tool(agent: Agent, session: Session, name: str) -> Tool | None:
     return owed.tool if owed is not None and owed.tool.name == name else agent.tools.get(name)
 
 
-def _decision(tool: Tool) -> PermissionDecision:
+def _decision(tool: Tool | None) -> PermissionDecision:
+    if tool is None:
+        return _ALLOWED  # its run is an error that says so
     if tool.external:
         return PermissionDecision("external")
     return PermissionDecision("ask") if tool.needs_approval else _ALLOWED
@@ -438,11 +482,19 @@ def _with_input(call: ToolCallEvent, decision: PermissionDecision) -> ToolCallEv
 
 def _with_ids_of_their_own(response: ModelResponse) -> ModelResponse:
     """The response with no two calls of one id: a result could not say which it answers."""
+    if len(response.tool_calls) < 2:
+        return response
     given = [call.id for call in response.tool_calls]
     ids = unique_ids(given)
     if ids == given:
         return response
     calls = [call.model_copy(update={"id": name}) for call, name in zip(response.tool_calls, ids, strict=True)]
+    return response.model_copy(update={"tool_calls": tuple(calls)})
+
+
+def _with_calls(response: ModelResponse, calls: Sequence[ToolCallEvent]) -> ModelResponse:
+    if all(map(operator.is_, response.tool_calls, calls)):
+        return copy.copy(response)
     return response.model_copy(update={"tool_calls": tuple(calls)})
 
 

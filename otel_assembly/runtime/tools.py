@@ -43,6 +43,7 @@ class Tool:
     __slots__ = (
         "_arguments",
         "_context_name",
+        "_is_async",
         "description",
         "function",
         "name",
@@ -76,6 +77,7 @@ class Tool:
         self.description = description or (inspect.getdoc(function) if function is not None else None) or ""
         self._arguments: type[BaseModel] | None = None
         self._context_name = ""
+        self._is_async = function is not None and is_async(function)
         if function is not None and parameters is None:
             self._arguments, self._context_name = _arguments_of(function, self.name)
         self.parameters = dict(parameters) if parameters is not None else _schema(self._arguments, self.name)
@@ -123,7 +125,7 @@ class Tool:
         if function is None:
             raise ToolError(self.name, "is run by somebody else; give its result to the agent")
         arguments = {**arguments, self._context_name: context} if self._context_name else arguments
-        if is_async(function):
+        if self._is_async:
             before()
             returned = await function(**arguments)
         else:
