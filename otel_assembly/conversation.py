@@ -11,6 +11,7 @@ import weakref
 from collections import Counter
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -106,6 +107,13 @@ def on_halt(listener: Callable[[HaltEvent], None]) -> None:
     halt_listeners.append(lambda halt, guard, by: listener(halt))
 
 
+@lru_cache(maxsize=512)
+def _is_of_no_concern(kind: type) -> bool:
+    """Whether events of a type are ours, and none that closes a guard or opens it."""
+    heeded = events.HaltEvent, events.ObserverAlert, events.ConversationResumed
+    return issubclass(kind, events.Event) and not issubclass(kind, heeded) and kind.__name__ != "HaltEvent"
+
+
 class HaltGuard:
     """Closes on a FATAL alert or a `HaltEvent`; any loop can ask it before it calls a model or a tool.
 
@@ -159,6 +167,8 @@ class HaltGuard:
             The `HaltEvent` that is to be emitted now, if this event closed the guard and is not one itself: at most
             once in the guard's life.
         """
+        if _is_of_no_concern(type(event)) and self.resumed is None:
+            return None
         if isinstance(event, events.HaltEvent):
             self._settle(event, by)
         elif type(event).__name__ == "HaltEvent":

@@ -229,9 +229,11 @@ def inputs_of(given: Any) -> list[ModelRequest] | UserConfirmResultEvent | Exter
     Raises:
         SessionError: An agent cannot take it.
     """
+    if isinstance(given, str):
+        return [ModelRequest(content=given)]
     if given is None or isinstance(given, UserConfirmResultEvent | ExternalExecutionResultEvent):
         return given
-    several = [given] if isinstance(given, str | ModelRequest) else given
+    several = [given] if isinstance(given, ModelRequest) else given
     if isinstance(several, list | tuple) and several and all(isinstance(one, str | ModelRequest) for one in several):
         return [ModelRequest(content=one) if isinstance(one, str) else one for one in several]
     raise SessionError(

@@ -43,6 +43,7 @@ class Tool:
     __slots__ = (
         "_arguments",
         "_context_name",
+        "_fields",
         "_is_async",
         "description",
         "function",
@@ -80,6 +81,9 @@ class Tool:
         self._is_async = function is not None and is_async(function)
         if function is not None and parameters is None:
             self._arguments, self._context_name = _arguments_of(function, self.name)
+        fields = self._arguments.model_fields if self._arguments is not None else {}
+        #: What the arguments are called, by the fields that they are read into.
+        self._fields = {name: str(field.alias) for name, field in fields.items()}
         self.parameters = dict(parameters) if parameters is not None else _schema(self._arguments, self.name)
         self.needs_approval = needs_approval
         self.timeout = timeout
@@ -107,8 +111,8 @@ class Tool:
             given = self._arguments.model_validate_json(arguments or "{}")
         except ValidationError as error:
             raise ToolError(self.name, f"cannot take these arguments: {said_of(error)}") from error
-        fields, named = type(given).model_fields, given.model_fields_set
-        return {str(field.alias): getattr(given, name) for name, field in fields.items() if name in named}
+        named = given.model_fields_set
+        return {alias: getattr(given, name) for name, alias in self._fields.items() if name in named}
 
     async def run(self, arguments: Mapping[str, Any], context: Context, before: Callable[[], None]) -> str:
         """Call it, and give what the model reads of what it returns.

@@ -117,9 +117,11 @@ class OpenTelemetryRecorder(AssemblyRecorder):
         link: SpanContext | None = None,
     ) -> OpenRun | None:
         """One ask of an agent begins, as `OpenRun.begin` says. None where nothing is recorded."""
-        with self.emitter.contained("invoke_agent"):
+        try:
             if self._records():
                 return OpenRun.begin(self.emitter, Whose(agent_name, framework, conversation_id), anew=anew, link=link)
+        except Exception as error:  # noqa: BLE001  # nothing of ours reaches the agent
+            self.emitter.failed("invoke_agent", error)
         return None
 
     @contextmanager
