@@ -23,6 +23,7 @@ REPORTS = {
     "prefix": "benchmarks.prefix",
     "desk": "benchmarks.desk",
     "contexts": "benchmarks.contexts",
+    "agent": "benchmarks.agent",
     #: Needs Go, and two minutes in which nothing else runs.
     "stack": "benchmarks.stack_load",
 }

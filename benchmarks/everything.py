@@ -54,6 +54,7 @@ TABLES = (
     "prefix",
     "desk",
     "contexts",
+    "agent",
 )
 
 

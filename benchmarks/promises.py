@@ -150,6 +150,13 @@ def _promises(found: _Found) -> list[Promise]:
             "each turn comes to a conversation that the processor's caches have forgotten",
         ),
         Promise(
+            "an agent's turn with one async tool, besides model and assembly, µs",
+            100,
+            [1e6 * one for one in found.seconds("agent", "Agent.ask − model − assembly")],
+            "half of it is the history, which reads each event as it arrives",
+            form="{:.0f}",
+        ),
+        Promise(
             "import otel_assembly ÷ its core dependencies",
             1.3,
             found.ratios("imports", "import otel_assembly"),

@@ -1,0 +1,196 @@
+"""What an agent's loop takes beside its model and its assemblies, and beside a loop that is written by hand.
+
+Both ask the same model, which answers at once, with the same chain of policies, and await the same tool. They run in
+turn, ask by ask, in one process; it is the processor time of the thread that counts. A turn is one call of the model.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+from benchmarks.harness import Size, Table, Timing, race
+from otel_assembly import (
+    Agent,
+    AlertPolicy,
+    Assembler,
+    Context,
+    History,
+    ModelRequest,
+    ModelResponse,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+from otel_assembly.recorder import NullRecorder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from otel_assembly.assembly import Assembly
+
+#: How many calls of the tool an ask has, and how many asks there are.
+SIZES: dict[Size, tuple[tuple[int, ...], int]] = {
+    "full": ((1, 8), 600),
+    "quick": ((1, 8), 200),
+    "tiny": ((1, 2), 4),
+}
+WARM_UP = 20
+#: A conversation is so many asks long, and the fastest one counts: what other programs take of the processor's caches
+#: is no part of it.
+FASTEST_OF = 20
+
+FLOOR = "floor: a loop by hand"
+OURS = "Agent.ask"
+OVER_FLOOR = "Agent.ask − floor"
+OWN = "Agent.ask − model − assembly"
+SYSTEM = "You look up what you are asked for."
+
+
+class _Clock:
+    """The processor time of what is no part of a loop."""
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+
+
+class _Model:
+    """Calls the tool so many times, then answers."""
+
+    model = "scripted"
+
+    def __init__(self, calls: int, clock: _Clock) -> None:
+        self._calls = calls
+        self._clock = clock
+        self._asked = 0
+
+    async def __call__(
+        self,
+        prompts: Sequence[str],
+        events: Sequence[Any],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        tool_choice: str | None = None,
+    ) -> ModelResponse:
+        began = time.thread_time()
+        self._asked += 1
+        answer = ModelResponse(content="It is 21 degrees in Rome.")
+        if self._asked % (self._calls + 1):
+            call = ToolCallEvent(id=f"call-{self._asked}", name="temperature", arguments='{"city": "Rome"}')
+            answer = ModelResponse(tool_calls=(call,))
+        self._clock.spent += time.thread_time() - began
+        return answer
+
+
+class _Clocked(Assembler):
+    """The chain of both loops; what it gives is read, as whoever sends it does."""
+
+    def __init__(self, clock: _Clock) -> None:
+        super().__init__([AlertPolicy()], recorder=NullRecorder())
+        self._clock = clock
+
+    async def assemble(self, prompts: Sequence[str], events: Sequence[Any], context: Context | None = None) -> Assembly:
+        began = time.thread_time()
+        assembly = await super().assemble(prompts, events, context)
+        _ = assembly.prompts, assembly.events
+        self._clock.spent += time.thread_time() - began
+        return assembly
+
+
+async def temperature(city: str) -> str:
+    """How warm it is in a city."""
+    return f"21 degrees in {city}"
+
+
+class _ByHand:
+    """The least that a loop has to do: no halt, no time-out, no check of arguments, nobody who listens."""
+
+    def __init__(self, model: _Model, assembler: Assembler, tools: Sequence[Mapping[str, Any]]) -> None:
+        self._model = model
+        self._assembler = assembler
+        self._tools = tools
+        self._history = History()
+        self._context = Context(agent_name="bench", model=model.model, tools=tools)
+
+    def anew(self) -> Self:
+        """In a conversation of its own."""
+        return type(self)(self._model, self._assembler, self._tools)
+
+    async def ask(self, question: str) -> None:
+        history = self._history
+        history.append(ModelRequest(content=question))
+        while True:
+            assembly = await self._assembler.assemble([SYSTEM], history, self._context)
+            answer = await self._model(assembly.prompts, assembly.events, tools=self._tools)
+            history.append(answer)
+            if not answer.tool_calls:
+                return
+            for call in answer.tool_calls:
+                result = await temperature(**json.loads(call.arguments))
+                history.append(ToolResultEvent(parent_id=call.id, name=call.name, content=result))
+
+
+async def report(size: Size) -> list[Table]:
+    """Microseconds a turn, of an ask with one call of a tool and of one with more."""
+    lengths, asks = SIZES[size]
+    columns = [f"{calls} call{'s' if calls > 1 else ''}, {calls + 1} turns" for calls in lengths]
+    table = Table(
+        "agent",
+        f"an agent's turn with one async tool: processor time of the fastest of {FASTEST_OF} asks, median (quartiles), ratio to the floor",
+        ["what", *columns],
+    )
+    for calls in lengths:
+        for row, timing in (await _raced(calls, asks)).items():
+            table.put(row, timing)
+    table.notes += [
+        "Nobody records, and nobody listens. A turn is one call of the model; all turns of an ask but the last have a "
+        "call of the tool, which returns at once.",
+        "The floor appends to the same history, assembles with the same chain, parses the arguments and awaits the "
+        "tool. It checks no argument, holds no time-out, asks no guard, and hands on no event.",
+        f"*{OWN}* is all that is neither the model's nor `Assembler.assemble`, with what the history reads of each "
+        "event, which is in the floor too.",
+    ]
+    return [table]
+
+
+async def _raced(calls: int, asks: int) -> dict[str, Timing]:
+    clock, turns = _Clock(), calls + 1
+    agent = Agent("bench", SYSTEM, _Model(calls, clock), [temperature], assembly=_Clocked(clock))
+    by_hand = _ByHand(_Model(calls, clock), _Clocked(clock), [tool.definition for tool in agent.tools.values()])
+    asking: dict[str, Any] = {}
+    outside: list[float] = []
+
+    def begun(row: str, one: int) -> str:
+        if one % FASTEST_OF == 0:
+            asking[row] = agent.open_session() if row == OURS else by_hand.anew()
+        clock.spent = 0.0
+        return f"What about day {one}?"
+
+    async def ours(question: str) -> None:
+        await asking[OURS].ask(question)
+        outside.append(clock.spent)
+
+    async def floor(question: str) -> None:
+        await asking[FLOOR].ask(question)
+
+    found = await race(
+        {FLOOR: floor, OURS: ours},
+        asks,
+        floor=FLOOR,
+        before=begun,
+        warm_up=WARM_UP if asks > WARM_UP else 0,
+        clock=time.thread_time,
+    )
+    taken = found[OURS].taken
+    own = [one - other for one, other in zip(taken, outside[-len(taken) :], strict=True)]
+    floors, asked = _a_turn(found[FLOOR].taken, turns), _a_turn(taken, turns)
+    return {
+        FLOOR: Timing(floors),
+        OURS: Timing(asked, floors),
+        OVER_FLOOR: Timing([one - other for one, other in zip(asked, floors, strict=True)]),
+        OWN: Timing(_a_turn(own, turns)),
+    }
+
+
+def _a_turn(taken: Sequence[float], turns: int) -> list[float]:
+    return [min(taken[at : at + FASTEST_OF]) / turns for at in range(0, len(taken), FASTEST_OF)]
