@@ -44,14 +44,29 @@ FLOOR = "floor: a loop by hand"
 OURS = "Agent.ask"
 OVER_FLOOR = "Agent.ask − floor"
 OWN = "Agent.ask − model − assembly"
+LOOP = "Agent.ask − model − assembly − history"
+#: The same with clocks, which take time themselves: it says what the model, the assembly and the history take.
+TIMED = "Agent.ask, with clocks in it"
 SYSTEM = "You look up what you are asked for."
 
 
 class _Clock:
-    """The processor time of what is no part of a loop."""
+    """The processor time of what is no part of a loop: the model and the assembly; and, apart, of the history."""
 
     def __init__(self) -> None:
         self.spent = 0.0
+        self.reading = 0.0
+
+    def watch(self, history: History) -> None:
+        """Time what this history reads of what is appended to it."""
+        append = history.append
+
+        def timed(event: Any) -> None:
+            began = time.thread_time()
+            append(event)
+            self.reading += time.thread_time() - began
+
+        history.append = timed  # type: ignore[method-assign]  # of this one object
 
 
 class _Model:
@@ -59,7 +74,7 @@ class _Model:
 
     model = "scripted"
 
-    def __init__(self, calls: int, clock: _Clock) -> None:
+    def __init__(self, calls: int, clock: _Clock | None = None) -> None:
         self._calls = calls
         self._clock = clock
         self._asked = 0
@@ -72,18 +87,23 @@ class _Model:
         tools: Sequence[Mapping[str, Any]] = (),
         tool_choice: str | None = None,
     ) -> ModelResponse:
+        if self._clock is None:
+            return self._answer()
         began = time.thread_time()
-        self._asked += 1
-        answer = ModelResponse(content="It is 21 degrees in Rome.")
-        if self._asked % (self._calls + 1):
-            call = ToolCallEvent(id=f"call-{self._asked}", name="temperature", arguments='{"city": "Rome"}')
-            answer = ModelResponse(tool_calls=(call,))
+        answer = self._answer()
         self._clock.spent += time.thread_time() - began
         return answer
 
+    def _answer(self) -> ModelResponse:
+        self._asked += 1
+        if self._asked % (self._calls + 1) == 0:
+            return ModelResponse(content="It is 21 degrees in Rome.")
+        call = ToolCallEvent(id=f"call-{self._asked}", name="temperature", arguments='{"city": "Rome"}')
+        return ModelResponse(tool_calls=(call,))
 
-class _Clocked(Assembler):
-    """The chain of both loops; what it gives is read, as whoever sends it does."""
+
+class _Timed(Assembler):
+    """The same chain with a clock; what it gives is read, as whoever sends it does."""
 
     def __init__(self, clock: _Clock) -> None:
         super().__init__([AlertPolicy()], recorder=NullRecorder())
@@ -109,7 +129,7 @@ class _ByHand:
         self._model = model
         self._assembler = assembler
         self._tools = tools
-        self._history = History()
+        self.history = History()
         self._context = Context(agent_name="bench", model=model.model, tools=tools)
 
     def anew(self) -> Self:
@@ -117,7 +137,7 @@ class _ByHand:
         return type(self)(self._model, self._assembler, self._tools)
 
     async def ask(self, question: str) -> None:
-        history = self._history
+        history = self.history
         history.append(ModelRequest(content=question))
         while True:
             assembly = await self._assembler.assemble([SYSTEM], history, self._context)
@@ -147,34 +167,42 @@ async def report(size: Size) -> list[Table]:
         "call of the tool, which returns at once.",
         "The floor appends to the same history, assembles with the same chain, parses the arguments and awaits the "
         "tool. It checks no argument, holds no time-out, asks no guard, and hands on no event.",
-        f"*{OWN}* is all that is neither the model's nor `Assembler.assemble`, with what the history reads of each "
-        "event, which is in the floor too.",
+        f"*{OWN}* is all that is neither the model's nor `Assembler.assemble`. What a history reads of an event as it "
+        "arrives, an assembly of a plain list reads itself: it is what the policies ask for.",
     ]
     return [table]
 
 
 async def _raced(calls: int, asks: int) -> dict[str, Timing]:
     clock, turns = _Clock(), calls + 1
-    agent = Agent("bench", SYSTEM, _Model(calls, clock), [temperature], assembly=_Clocked(clock))
-    by_hand = _ByHand(_Model(calls, clock), _Clocked(clock), [tool.definition for tool in agent.tools.values()])
+    agent = Agent("bench", SYSTEM, _Model(calls), [temperature], assembly=_chain())
+    timed = Agent("bench", SYSTEM, _Model(calls, clock), [temperature], assembly=_Timed(clock))
+    by_hand = _ByHand(_Model(calls), _chain(), [tool.definition for tool in agent.tools.values()])
     asking: dict[str, Any] = {}
-    outside: list[float] = []
+    spent: list[float] = []
+    reading: list[float] = []
 
     def begun(row: str, one: int) -> str:
         if one % FASTEST_OF == 0:
-            asking[row] = agent.open_session() if row == OURS else by_hand.anew()
-        clock.spent = 0.0
+            asking[row] = {FLOOR: by_hand.anew, OURS: agent.open_session, TIMED: timed.open_session}[row]()
+            if row == TIMED:
+                clock.watch(asking[row].session.history)
         return f"What about day {one}?"
-
-    async def ours(question: str) -> None:
-        await asking[OURS].ask(question)
-        outside.append(clock.spent)
 
     async def floor(question: str) -> None:
         await asking[FLOOR].ask(question)
 
+    async def ours(question: str) -> None:
+        await asking[OURS].ask(question)
+
+    async def with_clocks(question: str) -> None:
+        clock.spent = clock.reading = 0.0
+        await asking[TIMED].ask(question)
+        spent.append(clock.spent)
+        reading.append(clock.reading)
+
     found = await race(
-        {FLOOR: floor, OURS: ours},
+        {FLOOR: floor, OURS: ours, TIMED: with_clocks},
         asks,
         floor=FLOOR,
         before=begun,
@@ -182,15 +210,26 @@ async def _raced(calls: int, asks: int) -> dict[str, Timing]:
         clock=time.thread_time,
     )
     taken = found[OURS].taken
-    own = [one - other for one, other in zip(taken, outside[-len(taken) :], strict=True)]
-    floors, asked = _a_turn(found[FLOOR].taken, turns), _a_turn(taken, turns)
+    counted = len(taken)
+    asked, floors = _a_turn(taken, turns), _a_turn(found[FLOOR].taken, turns)
+    own = _without(asked, _a_turn(spent[-counted:], turns))
+    histories = _a_turn(reading[-counted:], turns)
     return {
         FLOOR: Timing(floors),
         OURS: Timing(asked, floors),
-        OVER_FLOOR: Timing([one - other for one, other in zip(asked, floors, strict=True)]),
-        OWN: Timing(_a_turn(own, turns)),
+        OVER_FLOOR: Timing(_without(asked, floors)),
+        OWN: Timing(own),
+        LOOP: Timing(_without(own, histories)),
     }
 
 
 def _a_turn(taken: Sequence[float], turns: int) -> list[float]:
     return [min(taken[at : at + FASTEST_OF]) / turns for at in range(0, len(taken), FASTEST_OF)]
+
+
+def _without(taken: Sequence[float], others: Sequence[float]) -> list[float]:
+    return [one - other for one, other in zip(taken, others, strict=True)]
+
+
+def _chain() -> Assembler:
+    return Assembler([AlertPolicy()], recorder=NullRecorder())

@@ -150,10 +150,10 @@ def _promises(found: _Found) -> list[Promise]:
             "each turn comes to a conversation that the processor's caches have forgotten",
         ),
         Promise(
-            "an agent's turn with one async tool, besides model and assembly, µs",
+            "an agent's turn with one async tool, besides model, history and assembly, µs",
             100,
-            [1e6 * one for one in found.seconds("agent", "Agent.ask − model − assembly")],
-            "half of it is the history, which reads each event as it arrives",
+            [1e6 * one for one in found.seconds("agent", "Agent.ask − model − assembly − history")],
+            "checked arguments, a time-out, a guard that is asked before each call, and events for whoever reads them",
             form="{:.0f}",
         ),
         Promise(

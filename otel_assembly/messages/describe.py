@@ -177,7 +177,7 @@ class _Describe:
             raise DescribeError.of_row(kind, error) from error
         if not isinstance(facts, EventFacts):
             raise DescribeError(kind, f"its row returned a {type(facts).__name__}, expected EventFacts")
-        if facts.kind not in _KINDS:
+        if type(facts.kind) is not EventKind and facts.kind not in _KINDS:
             raise UnknownNameError("kind of event", str(facts.kind), [one.value for one in EventKind])
         return facts
 

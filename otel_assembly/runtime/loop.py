@@ -119,7 +119,7 @@ class Loop:
     async def _rounds(
         self, agent: Agent, session: Session, calls: Sequence[ToolCallEvent]
     ) -> AsyncGenerator[Event, None]:
-        owed = session.owed
+        owed, guard = session.owed, session.guard
         for _ in range(agent.max_rounds):
             if len(calls) == 1 and not self._acting:
                 yield await self._call_alone(agent, session, calls[0])
@@ -127,7 +127,7 @@ class Loop:
                 async with aclosing(self._act(agent, session, calls)) as events:
                     async for event in events:
                         yield event
-            session.guard.check()
+            guard.check()
             ended = _answer_without_the_model(session)
             if ended is not None:
                 yield ended
@@ -164,7 +164,7 @@ class Loop:
                 _write_down(session, [not_run(call, _CANCELLED) for call in calls])
                 raise
             if not response.tool_calls:
-                session.guard.check()
+                guard.check()
                 if owed is not None:
                     yield owed.take_text(response)
                 return
@@ -259,7 +259,12 @@ class Loop:
     async def _permit_all(
         self, agent: Agent, session: Session, response: ModelResponse
     ) -> tuple[ModelResponse, list[ToolCallEvent], list[ToolErrorEvent]]:
-        """The response with the calls that wait, the calls that may run, and errors for those that may not."""
+        """The response with the calls that wait, the calls that may run, and errors for those that may not.
+
+        It is an event of its own in any case: a client may give one answer twice.
+        """
+        if not response.tool_calls:
+            return copy.copy(response), [], []
         shown: list[ToolCallEvent] = []
         allowed: list[ToolCallEvent] = []
         refused: list[ToolErrorEvent] = []
@@ -279,7 +284,6 @@ class Loop:
         except BaseException:
             _write_down(session, [response, *(not_run(call, _CANCELLED) for call in response.tool_calls)])
             raise
-        # An event of its own in any case: a client may give one answer twice.
         return _with_calls(response, shown), allowed, refused
 
     async def _permit(self, agent: Agent, session: Session, call: ToolCallEvent) -> PermissionDecision:

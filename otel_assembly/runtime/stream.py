@@ -250,7 +250,7 @@ class Stream:
             DescribeError: The event's type has no ``describe()`` row; it is neither recorded nor delivered.
             NestedSendError: More than `MAX_NESTED_SENDS` sends are in one another; the event is recorded only.
         """
-        halt = self.guard.observe(event)
+        halt = self.history.conversation.guard.observe(event)
         if halt is None and not self._subscriptions:
             self._keep(event)
             return
