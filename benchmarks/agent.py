@@ -156,19 +156,16 @@ async def report(size: Size) -> list[Table]:
     columns = [f"{calls} call{'s' if calls > 1 else ''}, {calls + 1} turns" for calls in lengths]
     table = Table(
         "agent",
-        f"an agent's turn with one async tool: processor time of the fastest of {FASTEST_OF} asks, median (quartiles), ratio to the floor",
+        f"a turn with one async tool, of the fastest of {FASTEST_OF} asks: median (quartiles), ratio to the floor",
         ["what", *columns],
     )
     for calls in lengths:
         for row, timing in (await _raced(calls, asks)).items():
             table.put(row, timing)
     table.notes += [
-        "Nobody records, and nobody listens. A turn is one call of the model; all turns of an ask but the last have a "
-        "call of the tool, which returns at once.",
-        "The floor appends to the same history, assembles with the same chain, parses the arguments and awaits the "
-        "tool. It checks no argument, holds no time-out, asks no guard, and hands on no event.",
-        f"*{OWN}* is all that is neither the model's nor `Assembler.assemble`. What a history reads of an event as it "
-        "arrives, an assembly of a plain list reads itself: it is what the policies ask for.",
+        "Nobody records or listens. A turn is one call of the model; all of an ask but the last call the tool, once.",
+        "The floor checks no argument, holds no time-out, asks no guard, and hands on no event.",
+        "What a history reads of each event as it arrives, the assembly of a plain list reads itself.",
     ]
     return [table]
 

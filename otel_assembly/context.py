@@ -212,7 +212,8 @@ class Context:
         """This context as one assembly sees it: shared with its conversation, with callbacks and counts of its own."""
         conversation = self.conversation
         self._present()
-        own = copy.copy(self)
+        own = object.__new__(type(self))
+        own.__dict__.update(self.__dict__)
         own._conversation = conversation  # a copy of ourselves
         own._meter = meter
         own._on_success, own._on_failure, own._emitted = [], [], []

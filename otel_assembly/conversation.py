@@ -167,7 +167,8 @@ class HaltGuard:
             The `HaltEvent` that is to be emitted now, if this event closed the guard and is not one itself: at most
             once in the guard's life.
         """
-        if _is_of_no_concern(type(event)) and self.resumed is None:
+        kind: type = type(event)
+        if self.resumed is None and _is_of_no_concern(kind):
             return None
         if isinstance(event, events.HaltEvent):
             self._settle(event, by)

@@ -9,13 +9,11 @@ import operator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly.errors import (
     ConfigurationError,
     HaltedError,
     SessionError,
     ToolError,
-    is_failure,
 )
 from otel_assembly.events import (
     ModelResponse,
@@ -28,6 +26,7 @@ from otel_assembly.events import (
 from otel_assembly.runtime.assembler_middleware import MODEL_CALL, AssemblerMiddleware, ModelCall
 from otel_assembly.runtime.middleware import Onion, PermissionDecision, system_prompt_of
 from otel_assembly.runtime.rendered_turns import unique_ids
+from otel_assembly.runtime.run_span import in_a_run
 from otel_assembly.runtime.session import not_run, take
 from otel_assembly.runtime.structured_answer import StructuredAnswer
 
@@ -92,7 +91,8 @@ class Loop:
 
             def step(inputs: Any, structured_schema: Any = None) -> AsyncGenerator[Event, None]:
                 owed = None if structured_schema is None else StructuredAnswer(structured_schema, agent.tools)
-                return _in_a_run(agent, session, self._turn(agent, session, inputs, owed))
+                turn = self._turn(agent, session, inputs, owed)
+                return in_a_run(turn, agent.name, session.context.conversation_id)
 
             given = {"inputs": inputs, "structured_schema": schema}
             async with aclosing(self._replying.events(agent, step, given)) as events:
@@ -134,29 +134,18 @@ class Loop:
                 return
             if self._compressing or self._compacting:
                 await self.compress(agent, session)
-            response: ModelResponse | None = None
-            choice = None if owed is None else "required"
             answer = (
-                self._reasoned(agent, session, choice) if self._reasoning else await self._ask(agent, session, choice)
+                self._reasoned(agent, session) if self._reasoning else await self._ask(agent, session, _choice(session))
             )
-            if isinstance(answer, ModelResponse):
-                response = answer
-            else:
+            response = answer if isinstance(answer, ModelResponse) else None
+            if response is None:
                 async with aclosing(_pieces(agent, answer)) as pieces:
                     async for event in pieces:
                         if isinstance(event, ModelResponse):
                             response = event
                         else:
                             yield event
-            if response is None:
-                raise SessionError(f"the model {agent.model.model!r} of agent {agent.name!r} gave no response")
-            response, calls, refused = await self._permit_all(agent, session, _with_ids_of_their_own(response))
-            await session.stream.send(response)
-            for call in response.tool_calls:
-                if call.awaiting_approval:
-                    session.pending[call.id] = call
-            for error in refused:
-                await session.stream.send(error)
+            response, calls, refused = await self._take_down(agent, session, response)
             try:
                 for event in (response, *refused):
                     yield event
@@ -192,7 +181,22 @@ class Loop:
         session.guard.check()
         yield owed.answer()
 
-    def _reasoned(self, agent: Agent, session: Session, choice: str | None) -> AsyncGenerator[Event, None]:
+    async def _take_down(
+        self, agent: Agent, session: Session, response: ModelResponse | None
+    ) -> tuple[ModelResponse, list[ToolCallEvent], list[ToolErrorEvent]]:
+        """What a model answered goes on the stream: the response as it stands there, and what `_permit_all` says."""
+        if response is None:
+            raise SessionError(f"the model {agent.model.model!r} of agent {agent.name!r} gave no response")
+        response, calls, refused = await self._permit_all(agent, session, _with_ids_of_their_own(response))
+        await session.stream.send(response)
+        for call in response.tool_calls:
+            if call.awaiting_approval:
+                session.pending[call.id] = call
+        for error in refused:
+            await session.stream.send(error)
+        return response, calls, refused
+
+    def _reasoned(self, agent: Agent, session: Session) -> AsyncGenerator[Event, None]:
         """A round's reasoning, through all layers."""
 
         async def step(tool_choice: str | None = None) -> AsyncGenerator[Event, None]:
@@ -204,7 +208,7 @@ class Loop:
                 async for piece in pieces:
                     yield piece
 
-        return self._reasoning.events(agent, step, {"tool_choice": choice})
+        return self._reasoning.events(agent, step, {"tool_choice": _choice(session)})
 
     async def _ask(self, agent: Agent, session: Session, tool_choice: str | None) -> Any:
         """Call the model: its response, or an iterator of its parts."""
@@ -270,11 +274,7 @@ class Loop:
         refused: list[ToolErrorEvent] = []
         try:
             for call in response.tool_calls:
-                decision = (
-                    await self._permit(agent, session, call)
-                    if self._permitting
-                    else _decision(_tool(agent, session, call.name))
-                )
+                decision = await self._permit(agent, session, call)
                 waits = decision.behavior in {"ask", "external"}
                 shown.append(call.model_copy(update={"awaiting_approval": True}) if waits else call)
                 if decision.behavior == "deny":
@@ -288,7 +288,7 @@ class Loop:
 
     async def _permit(self, agent: Agent, session: Session, call: ToolCallEvent) -> PermissionDecision:
         tool = _tool(agent, session, call.name)
-        if tool is None:
+        if tool is None or not self._permitting:
             return _decision(tool)
         try:
             given = {"tool_call": call, "tool": tool, "tool_input": tool.read(call.arguments)}
@@ -431,38 +431,17 @@ async def _pieces(agent: Agent, answer: Any) -> AsyncGenerator[Event, None]:
             await close()
 
 
-def _in_a_run(agent: Agent, session: Session, turn: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
-    """A turn as one run in telemetry: a span is opened where somebody listens and the caller has none."""
-    begin = getattr(DEFAULT.recorder, "begin_run", None)
-    opened = begin(agent.name, conversation_id=session.context.conversation_id) if begin is not None else None
-    return turn if opened is None else _within(opened, turn)
-
-
-async def _within(opened: Any, turn: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
-    """What a turn yields; its span is current while it works, and never while somebody reads what it yields."""
-    error: BaseException | None = None
-    try:
-        async with aclosing(turn):
-            while True:
-                with opened.current():
-                    try:
-                        event = await anext(turn)
-                    except StopAsyncIteration:
-                        return
-                yield event
-    except BaseException as raised:
-        error = raised
-        raise
-    finally:
-        opened.end(error if error is not None and is_failure(error) else None)
-
-
 def _answer_without_the_model(session: Session) -> ModelResponse | None:
     """The answer that is there once calls have run: that some wait for somebody, or the structured one."""
     if session.pending:
         return ModelResponse(tool_calls=tuple(session.pending.values()))
     owed = session.owed
     return owed.answer() if owed is not None and owed.value is not None else None
+
+
+def _choice(session: Session) -> str | None:
+    """What the model is told of tools: an answer in a form of its own is given by one."""
+    return None if session.owed is None else "required"
 
 
 def _tool(agent: Agent, session: Session, name: str) -> Tool | None:
