@@ -18,6 +18,7 @@ from otel_assembly import (
     ExternalExecutionResultEvent,
     HaltedError,
     MemoryKnowledgeStore,
+    MiddlewareBase,
     ModelResponse,
     SessionError,
     Tool,
@@ -173,6 +174,33 @@ async def test_what_ran_before_a_cancellation_stays_and_what_did_not_is_an_error
     with pytest.raises(asyncio.CancelledError):
         await ask
     assert said(agent.session)[2:] == ["result quick: quick", "error slow: not run to its end: the ask was cancelled"]
+    assert (await agent.ask()).content == "Going on."
+
+
+class Around(MiddlewareBase):
+    """Stands around a call, and changes nothing."""
+
+    async def on_acting(self, agent, input_kwargs, next_handler):
+        async for event in next_handler():
+            yield event
+
+
+@pytest.mark.parametrize("hooks", [(), (Around(),)])
+async def test_a_call_alone_that_is_cancelled_is_an_error_and_the_session_goes_on(hooks):
+    running = asyncio.Event()
+
+    async def slow() -> str:
+        running.set()
+        await asyncio.sleep(60)
+        return ""
+
+    agent = Agent("helper", "", ScriptedModel(calls("slow"), "Going on."), [slow], middlewares=hooks)
+    ask = asyncio.ensure_future(agent.ask("Go."))
+    await running.wait()
+    ask.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ask
+    assert said(agent.session)[2:] == ["error slow: not run to its end: the ask was cancelled"]
     assert (await agent.ask()).content == "Going on."
 
 
