@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from version_matrix import interpreter, pythons_here
+from environments import ROOT
+from version_matrix import FLOORS, cells_of, floors_of, interpreter, pythons_here
 
 
 @pytest.fixture
@@ -48,3 +49,13 @@ def test_the_newest_other_python_is_run_with_the_newest_releases_and_others_with
         machine(f"bin/python{version}", version)
     assert pythons_here(earlier=False) == ["python3.98"]
     assert pythons_here(earlier=True) == ["python3.96"]
+
+
+@pytest.mark.parametrize("extra", FLOORS)
+def test_the_tests_of_an_extra_run_with_the_oldest_release_that_it_takes(extra):
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (floor,) = floors_of(extra)
+    assert f'{extra} = ["{floor.replace("==", ">=")}' in project
+    assert all((ROOT / "tests" / one).is_file() for one in FLOORS[extra])
+    assert [what for what, _ in cells_of(extra, earlier=True)] == [floor]
+    assert not list(cells_of(extra, earlier=False))  # `make test` has the newest

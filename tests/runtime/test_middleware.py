@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import pytest
 
@@ -24,7 +25,6 @@ from otel_assembly import (
     ToolErrorEvent,
     ToolResultEvent,
 )
-from otel_assembly.runtime.middleware import Onion
 from otel_assembly.testing import ScriptedModel
 
 CALL = ModelResponse(tool_calls=(ToolCallEvent(id="c", name="add", arguments='{"a": 1, "b": 2}'),))
@@ -186,14 +186,24 @@ async def test_what_an_outer_middleware_changes_an_inner_one_need_not_repeat():
     assert other.received[0].tool_choice == "none"
 
 
-def test_a_hook_that_nobody_has_costs_nothing():
-    async def step(**given):
-        yield given
+async def test_a_hook_that_nobody_has_costs_nothing():
+    async def calls_of(middlewares):
+        agent = Agent("helper", "", ScriptedModel(CALL, "Three."), [add], middlewares=middlewares)
+        done = []
 
-    onion = Onion([MiddlewareBase() for _ in range(50)], "on_reply")
-    assert not onion
-    made = onion.events(None, step, {})
-    assert made.ag_code is step.__code__
+        def count(frame, event, argument):
+            if event == "call" and "otel_assembly" in frame.f_code.co_filename:
+                done.append(frame.f_code.co_name)
+
+        sys.setprofile(count)
+        try:
+            await agent.ask("1 + 2?")
+        finally:
+            sys.setprofile(None)
+        return done
+
+    await calls_of([])  # what is made once in a process
+    assert await calls_of([MiddlewareBase() for _ in range(50)]) == await calls_of([])
 
 
 class Retry(MiddlewareBase):
