@@ -147,7 +147,7 @@ async def test_a_turn_takes_the_same_however_many_calls_were_abandoned(chain, ob
     assert 50 < made[1] <= made[0] * 1.1 + 50
 
 
-@pytest.mark.parametrize("length", [1_000, 10_000])
+@pytest.mark.parametrize("length", [1_000, 10_000, pytest.param(50_000, marks=pytest.mark.slow)])
 async def test_a_conversation_without_its_abandoned_calls_is_one_interval(length):
     history = History(event for number in range(length // 2) for event in abandoning(number))
     late = [ToolResultEvent(parent_id="call 0", content="late"), ModelResponse(content="thanks")]

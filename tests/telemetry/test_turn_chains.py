@@ -30,9 +30,10 @@ OUTSIDE = ("dropped", "outside_window", "sliding_window", 0)
 
 
 @pytest.mark.parametrize("then", [SlidingWindowPolicy(40), TokenBudgetPolicy(400, on_overflow="drop")], ids=str)
-async def test_scattered_filters_before_a_cut_cost_what_they_cost_in_a_short_conversation(recorder, then):
+@pytest.mark.parametrize("long", [20_000, pytest.param(50_000, marks=pytest.mark.slow)])
+async def test_scattered_filters_before_a_cut_cost_what_they_cost_in_a_short_conversation(recorder, then, long):
     sizes = []
-    for length in (1_000, 20_000):
+    for length in (1_000, long):
         chain = [Custom(lambda p, e: (p, e[::2]), "halves"), Custom(lambda p, e: (p, e[::2]), "again"), then]
         assembler = Assembler(chain, recorder=recorder.recorder, counter=CharacterCounter(1))
         history, context = requests(*map(str, range(length))), Context()
