@@ -132,11 +132,7 @@ class Loop:
             if ended is not None:
                 yield ended
                 return
-            if self._compressing or self._compacting:
-                await self.compress(agent, session)
-            answer = (
-                self._reasoned(agent, session) if self._reasoning else await self._ask(agent, session, _choice(session))
-            )
+            answer = await self._answer(agent, session)
             response = answer if isinstance(answer, ModelResponse) else None
             if response is None:
                 async with aclosing(_pieces(agent, answer)) as pieces:
@@ -195,6 +191,12 @@ class Loop:
         for error in refused:
             await session.stream.send(error)
         return response, calls, refused
+
+    async def _answer(self, agent: Agent, session: Session) -> Any:
+        """A round's answer of the model, for which room is made first: a response, or an iterator of its parts."""
+        if self._compressing or self._compacting:
+            await self.compress(agent, session)
+        return self._reasoned(agent, session) if self._reasoning else await self._ask(agent, session, _choice(session))
 
     def _reasoned(self, agent: Agent, session: Session) -> AsyncGenerator[Event, None]:
         """A round's reasoning, through all layers."""
