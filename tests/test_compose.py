@@ -57,10 +57,11 @@ def option(service, name):
 
 
 def files(service):
-    """Every file that it is given by mounts of the tree."""
+    """Every file that it is given by mounts of the tree, but for what Python has compiled of its generator."""
     for source in mounts(service).values():
         if source is not None:
-            yield from ([source] if source.is_file() else (found for found in source.rglob("*") if found.is_file()))
+            found = [source] if source.is_file() else [one for one in source.rglob("*") if one.is_file()]
+            yield from (one for one in found if "__pycache__" not in one.parts)
 
 
 def listens(service):

@@ -251,9 +251,6 @@ class Stream:
             NestedSendError: More than `MAX_NESTED_SENDS` sends are in one another; the event is recorded only.
         """
         halt = self.history.conversation.guard.observe(event)
-        if halt is None and not self._subscriptions:
-            self._keep(event)
-            return
         try:
             await self._record(event)
         finally:
@@ -267,15 +264,12 @@ class Stream:
 
     async def _record(self, event: Any, limit: int = MAX_NESTED_SENDS) -> None:
         """What `send` does with an event, once the guard has seen it: record it, and call who has subscribed."""
-        self._keep(event)
+        if self.records and not isinstance(event, AssemblyCompleted):
+            self.history.append(event)
         if self._subscriptions:
             with self._nest(limit):
                 for subscription in self.subscriptions:
                     await subscription.deliver(event)
-
-    def _keep(self, event: Any) -> None:
-        if self.records and not isinstance(event, AssemblyCompleted):
-            self.history.append(event)
 
     @contextmanager
     def _nest(self, limit: int) -> Iterator[None]:
