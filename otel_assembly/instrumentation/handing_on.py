@@ -14,9 +14,10 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.bound_runs import BoundRun
+from otel_assembly.instrumentation.clients import called
 from otel_assembly.instrumentation.halts import assembled
 from otel_assembly.instrumentation.hooks import instead
-from otel_assembly.instrumentation.model_call import CALL, Sent
+from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
 from otel_assembly.instrumentation.reductions import REDUCTION, Reduction, reducing
 from otel_assembly.instrumentation.runs import within
 from otel_assembly.instrumentation.splicing import found
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.hooks import Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.known_reducers import KnownReducer
-    from otel_assembly.instrumentation.model_call import ModelCall
 
 
 class MiddlewareReduction(Reduction):
@@ -245,10 +245,6 @@ class Handed:
     prompts: Sequence[str]
     plugin: tuple[Sequence[Any], Sequence[Any], Sequence[str]] | None = None
 
-    def hands(self, instrumentation: Instrumentation) -> BoundRun:
-        """The function in which middleware has it, as a `Run` for `within`."""
-        return BoundRun(instrumentation, None, {HANDED: self})
-
     def handed_on(self, call: ModelCall, messages: Sequence[Any], prompts: Sequence[str], policy: str) -> None:
         """What middleware hands on in the end: what it edited, in front of a plug-in of ours or behind, is a step.
 
@@ -283,3 +279,47 @@ def handed_by(client: Any, messages: Sequence[Any], prompts: Sequence[str]) -> H
     """What this client has handed to its middleware; where there is none, that is what it is called with."""
     handed = HANDED.get()
     return handed if handed is not None and handed.client is client else Handed(client, messages, prompts)
+
+
+def hands(reads: Callable[..., Sent], carries: Callable[[Any, Any], bool] | None = None) -> Wrap:
+    """The hook of a client's method that hands what it is called with to the middleware around the client.
+
+    Args:
+        reads: What that is, from the method's arguments.
+        carries: As for `within`.
+    """
+
+    def handed(instrumentation: Instrumentation, client: Any, /, *args: Any, **kwargs: Any) -> BoundRun:
+        sent = reads(client, *args, **kwargs)
+        return BoundRun(instrumentation, None, {HANDED: Handed(client, sent.messages, sent.prompts or ())})
+
+    return within(handed, carries)
+
+
+def handed_to(
+    reads: Callable[..., Sent],
+    begins: Callable[[Sequence[Any]], ModelCall | None],
+    policy: str,
+    carries: Callable[[Any, Any], bool] | None = None,
+) -> Wrap:
+    """The hook of the method behind that middleware: a model is to be called, by no other client, and for no reducer.
+
+    Args:
+        reads: What middleware hands on to it, from the method's arguments, and the window of the model.
+        begins: The call that is prepared for the messages that the client was called with; None where none is.
+        policy: The name of the step in which middleware has edited them.
+        carries: As for `within`.
+    """
+
+    def begun(instrumentation: Instrumentation, client: Any, /, *args: Any, **kwargs: Any) -> ModelCall | None:
+        if called() or reducing() is not None:
+            return None
+        sent = reads(client, *args, **kwargs)
+        prompts = sent.prompts or ()
+        handed = handed_by(client, sent.messages, prompts)
+        call = begins(handed.messages) or ModelCall(instrumentation)
+        call.knows(window=sent.window)
+        handed.handed_on(call, sent.messages, prompts, policy)
+        return call
+
+    return within(begun, carries)

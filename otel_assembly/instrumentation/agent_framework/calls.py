@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import weakref
+from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_framework import ResponseStream, normalize_messages
 from opentelemetry import trace
 
-from otel_assembly.instrumentation.clients import called, innermost
+from otel_assembly.instrumentation.clients import innermost
 from otel_assembly.instrumentation.conversation import Asker
-from otel_assembly.instrumentation.handing_on import HANDED, Handed, handed_by
+from otel_assembly.instrumentation.handing_on import HANDED, handed_to, hands
 from otel_assembly.instrumentation.hooks import around_awaited
-from otel_assembly.instrumentation.model_call import ModelCall, Sent
+from otel_assembly.instrumentation.model_call import Sent
 from otel_assembly.instrumentation.offered_tools import ToolSchemas
-from otel_assembly.instrumentation.reductions import reducing
+from otel_assembly.instrumentation.reducers import limit_of
 from otel_assembly.instrumentation.run_calls import CallsOfOneStart
 from otel_assembly.instrumentation.runs import Run, within
 from otel_assembly.instrumentation.splicing import same
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from otel_assembly.instrumentation.bound_runs import BoundRun
-    from otel_assembly.instrumentation.hooks import Observation, Wrap
+    from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.run_calls import Preparing
 
@@ -39,17 +41,21 @@ def carries(run: Run, answer: Any) -> bool:
     return True
 
 
-def _begin_run(instrumentation: Instrumentation, runs: Any, /, *_: Any, **__: Any) -> Run | None:
-    """A run to which the framework's own telemetry gives no span."""
+#: The hook of a function whose answer may be such a stream.
+_streamed: Final = partial(within, carries=carries)
+#: The name that a workflow has where its program gives it none: another one for each.
+_NO_NAME: Final = re.compile("WorkflowBuilder-[0-9a-f-]{36}")
+
+
+@_streamed
+def run(instrumentation: Instrumentation, runs: Any, /, *_: Any, **__: Any) -> Run | None:
+    """One run of an agent or a workflow is one trace, where the framework's own telemetry gives it no span."""
     from agent_framework.observability import OBSERVABILITY_SETTINGS  # it is set anew as telemetry is configured
 
     unseen = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
-    name = str(getattr(runs, "name", None) or type(runs).__name__)
-    return instrumentation.begin_run(name) if unseen or not OBSERVABILITY_SETTINGS.ENABLED else None
-
-
-#: One run of an agent or a workflow is one trace.
-run: Final[Wrap] = within(_begin_run, carries)
+    name = str(getattr(runs, "name", None) or "")
+    named = type(runs).__name__ if not name or _NO_NAME.fullmatch(name) else name
+    return instrumentation.begin_run(named) if unseen or not OBSERVABILITY_SETTINGS.ENABLED else None
 
 
 def asker_of(agent: Any, session: Any) -> Asker:
@@ -62,16 +68,16 @@ def asker_of(agent: Any, session: Any) -> Asker:
 RUNS: Final = CallsOfOneStart("agent_framework")
 
 
-def _prepares(instrumentation: Instrumentation, agent: Any, /, *_: Any, session: Any = None, **__: Any) -> Preparing:
+@within
+def prepares(instrumentation: Instrumentation, agent: Any, /, *_: Any, session: Any = None, **__: Any) -> Preparing:
+    """A run of an agent is prepared: its providers load and reduce; where one raises, no model is called."""
     return RUNS.prepares(instrumentation, asker_of(agent, session), lambda context: context["session_context"])
 
 
-def _calls_client(instrumentation: Instrumentation, agent: Any, context: Mapping[str, Any], **_: Any) -> BoundRun:
+@_streamed
+def calls_client(instrumentation: Instrumentation, agent: Any, context: Mapping[str, Any], **_: Any) -> BoundRun:
+    """A run of an agent calls its model, once or in rounds."""
     return RUNS.run(instrumentation, context["session_context"], asker_of(agent, context.get("session")))
-
-
-def _handed(instrumentation: Instrumentation, client: Any, /, messages: Any = (), **given: Any) -> BoundRun:
-    return Handed(client, normalize_messages(messages), prompts_of(given.get("options"))).hands(instrumentation)
 
 
 @around_awaited
@@ -82,16 +88,11 @@ def loads(_: Instrumentation, middleware: Any, messages: Any, /) -> Observation:
         handed.messages = context.get_messages(include_input=True)
 
 
-def _begins(instrumentation: Instrumentation, client: Any, /, messages: Any = (), **given: Any) -> ModelCall | None:
-    """A model is to be called: by a client that is not called by another one, and for no reducer."""
-    if called() or reducing() is not None:
-        return None
-    sent, prompts = normalize_messages(messages), prompts_of(given.get("options"))
-    handed, strategy = handed_by(client, sent, prompts), given.get("compaction_strategy") or client.compaction_strategy
-    call = RUNS.begins(handed.messages) or ModelCall(instrumentation)
-    call.knows(window=getattr(strategy, "max_context_window_tokens", None))
-    handed.handed_on(call, sent, prompts, "chat_middleware")
-    return call
+def _given(client: Any, /, messages: Any = (), **given: Any) -> Sent:
+    """What a client is called with; the window of its model is known to a strategy."""
+    strategy = given.get("compaction_strategy") or getattr(client, "compaction_strategy", None)
+    window = limit_of(strategy, "max_context_window_tokens")
+    return Sent(normalize_messages(messages), prompts_of(given.get("options")), window=window)
 
 
 def _sent(client: Any, /, *_: Any, messages: Any = (), options: Any = None, **__: Any) -> Sent:
@@ -101,12 +102,8 @@ def _sent(client: Any, /, *_: Any, messages: Any = (), options: Any = None, **__
     return Sent(normalize_messages(messages), prompts_of(options), schemas_of(known.get("tools")), named)
 
 
-#: A run of an agent is prepared: its providers load and reduce; where one raises, no model is called.
-prepares: Final[Wrap] = within(_prepares)
-#: A run of an agent calls its model, once or in rounds.
-calls_client: Final[Wrap] = within(_calls_client, carries)
-handing: Final[Wrap] = within(_handed, carries)
-call: Final[Wrap] = within(_begins, carries)
+handing: Final = hands(_given, carries)
+call: Final = handed_to(_given, RUNS.begins, "chat_middleware", carries)
 #: What each class of clients is given.
 inner_client: Final = innermost("_inner_get_response", _sent, lambda answer: str(answer.text), carries)
 _SCHEMAS: Final = ToolSchemas(methodcaller("to_json_schema_spec"))

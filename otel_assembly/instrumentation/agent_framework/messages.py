@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agent_framework import Content, Message
 
-from otel_assembly.messages import ROLES, edited, register_results, spelled, summary_like, summary_text
+from otel_assembly.messages import ROLES, edited, register_results, register_summaries, result_text, spelled
 from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.replacements import OUR_SUMMARY
 from otel_assembly.messages.rows import ReadingRow, asks, is_silent, read_part, register_parts, says, shows
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from otel_assembly.messages import Draft
     from otel_assembly.messages.rows import Row
 
-#: What our own summaries are known by; nothing of a message's additional properties is sent.
-_OUR_SUMMARY: Final = "_otel_assembly_summary"
 #: An id that a compaction has given to a message by its place, and that another message has in another list.
 _PLACE: Final = re.compile(r"msg_\d+")
 #: A message that does nothing but answer or ask for an approval is for the framework, and not for the model.
@@ -53,7 +52,7 @@ def is_summary(message: Message) -> bool:
     """Whether a message stands for others that a compaction has left out."""
     known = message.additional_properties
     group = known.get("_group")  # where a compaction of the framework's writes what it says of a message
-    return _OUR_SUMMARY in known or (isinstance(group, dict) and bool(group.get("_summary_of_message_ids")))
+    return OUR_SUMMARY in known or (isinstance(group, dict) and bool(group.get("_summary_of_message_ids")))
 
 
 def _read(draft: Draft, *given: Any) -> None:
@@ -109,21 +108,14 @@ _ROWS: Final[dict[str, Row]] = {
 }
 
 
-def _read_of(message: Message) -> tuple[Any, ...]:
+def _read_of(message: Message) -> Any:
     """What is read of a message beside its contents; what a compaction notes on it is not."""
-    return message.role, message.author_name, _given_id(message), is_summary(message)
+    return message.role, is_summary(message), _known(message)
 
 
 register_parts(Message, "contents", "type", _ROWS, _kind, _known, _read_of)
-
-
-@summary_like.register(Message)
-def _(event: Message, text: str, events: Sequence[Any]) -> Message:
-    return Message("user", [summary_text(text)], additional_properties={_OUR_SUMMARY: True})
-
-
-def _text(content: Content) -> str:
-    return content.result if content.type == "function_result" and isinstance(content.result, str) else ""
+# Nothing of a message's additional properties is sent.
+register_summaries(lambda said: Message("user", [said], additional_properties={OUR_SUMMARY: True}), Message)
 
 
 def _saying(content: Content, text: str) -> Content:
@@ -131,4 +123,4 @@ def _saying(content: Content, text: str) -> Content:
     return made
 
 
-register_results(Message, "contents", _text, _saying)
+register_results(Message, "contents", result_text("type", "function_result", "result"), _saying)

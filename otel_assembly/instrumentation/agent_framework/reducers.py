@@ -25,13 +25,13 @@ _REASONS: Final[Mapping[str, DecisionReason]] = {
 }
 
 
-def _said(before: Sequence[Any], after: Sequence[Any], strategy: Any = None) -> Mapping[str, Any]:
+def _said(before: Sequence[Any], after: Sequence[Any], by: Any, *_: Any, **__: Any) -> Mapping[str, Any]:
     """Why each message left, as the strategy noted on it; and the limit of one that has it in tokens."""
-    counts = getattr(strategy, "tokenizer", None) is not None
+    counts = getattr(by, "tokenizer", None) is not None
     limits = ("token_budget", "input_budget_tokens", *(("max_n",) if counts else ()))
     return {
         "verdicts": left_for(before, after, lambda message: _why(message.additional_properties)),
-        "budget": limit_of(strategy, *limits),
+        "budget": limit_of(by, *limits),
     }
 
 
@@ -84,10 +84,5 @@ after_run: Final[Wrap] = _compaction(
 )
 #: A store leaves out what a compaction of what is stored has noted to be left out.
 skips_excluded: Final[Wrap] = reducer(
-    Reducer(
-        _in_state,
-        lambda result, *_, **__: result,
-        policy="skip_excluded",
-        said=lambda given, out, *_, **__: _said(given, out),
-    )
+    Reducer(_in_state, lambda result, *_, **__: result, policy="skip_excluded", said=_said)
 )

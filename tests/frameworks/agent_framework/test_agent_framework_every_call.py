@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
-from agent_programs import PROGRAMS, Stage, without_any_layer
+from agent_framework import WorkflowBuilder
+from agent_programs import PROGRAMS, Stage, without_any_layer, workflow_of_two
 from scripted_clients import assert_told
 
 from otel_assembly.instrumentation import instrument, uninstrument
@@ -35,6 +38,14 @@ async def test_every_call_has_its_assembly_beside_the_frameworks_own_spans(own_s
     assert stamps.count(None) == len(stage.summaries)
     assert bool(stamps) == (program is not without_any_layer)
     assert set(stamps) - {None} <= {assembly.attributes["assembly.id"] for assembly in assemblies}
+
+
+@pytest.mark.parametrize(("given", "named"), [(None, "Workflow"), ("review", "review"), ("WorkflowBuilder-2",) * 2])
+async def test_a_workflow_is_called_as_its_program_names_it_and_else_by_its_class(told, monkeypatch, given, named):
+    monkeypatch.setattr("agent_programs.WorkflowBuilder", partial(WorkflowBuilder, name=given))
+    await workflow_of_two(Stage())
+    (run,) = (span for span in told.spans if span.parent is None)
+    assert (run.name, run.attributes["gen_ai.agent.name"]) == (f"invoke_agent {named}", named)
 
 
 @every_program
