@@ -275,12 +275,6 @@ def _edited(call: ModelCall, policy: str, before: Sent, after: Sent) -> None:
 HANDED: Final[ContextVar[Handed | None]] = ContextVar("otel_assembly_handed", default=None)
 
 
-def handed_by(client: Any, messages: Sequence[Any], prompts: Sequence[str]) -> Handed:
-    """What this client has handed to its middleware; where there is none, that is what it is called with."""
-    handed = HANDED.get()
-    return handed if handed is not None and handed.client is client else Handed(client, messages, prompts)
-
-
 def hands(reads: Callable[..., Sent], carries: Callable[[Any, Any], bool] | None = None) -> Wrap:
     """The hook of a client's method that hands what it is called with to the middleware around the client.
 
@@ -315,8 +309,9 @@ def handed_to(
         if called() or reducing() is not None:
             return None
         sent = reads(client, *args, **kwargs)
-        prompts = sent.prompts or ()
-        handed = handed_by(client, sent.messages, prompts)
+        prompts, handed = sent.prompts or (), HANDED.get()
+        if handed is None or handed.client is not client:
+            handed = Handed(client, sent.messages, prompts)  # there is no middleware
         call = begins(handed.messages) or ModelCall(instrumentation)
         call.knows(window=sent.window)
         handed.handed_on(call, sent.messages, prompts, policy)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         function_schema,
         holds,
         is_silent,
+        read_each,
         read_part,
         register_parts,
         result_text,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "pair_check": "broken_pairs",
-    "rows": "answers asks function_schema holds is_silent read_part register_parts result_text says shows",
+    "rows": "answers asks function_schema holds is_silent read_each read_part register_parts result_text says shows",
 }
 __getattr__, __dir__ = face(__name__, homes(_HOMES))
 
@@ -56,6 +57,7 @@ __all__ = [
     "holds",
     "is_silent",
     "read_content",
+    "read_each",
     "read_part",
     "read_parts",
     "register_parts",

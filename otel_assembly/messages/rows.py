@@ -93,43 +93,58 @@ def asks(call: Where | None, name: Where, arguments: Where) -> Row:
     return ReadingRow(row, call, name, arguments)
 
 
-def answers(call: Where | None, *texts: Where, shown: Where | None = None) -> Row:
+def answers(
+    call: Where | None, *texts: Where, shown: Where | None = None, held: ReadingRow | None = None
+) -> ReadingRow:
     """The row of what a tool has returned, which nobody says.
 
     Args:
         call: Where the id of its call is; None of a tool that the provider runs itself.
         texts: Where its texts are.
         shown: Where the files are that are sent beside them.
+        held: The row of what it holds, where that is more than texts.
     """
 
     def row(draft: Draft, part: Any) -> None:
         draft.texts += filter(None, (_getter(text)(part) for text in texts))
         _show(draft, part, shown)
+        if held is not None:
+            with draft.aside():
+                held(draft, part)
         if call is not None:
             draft.result(_getter(call)(part))
 
-    return ReadingRow(row, call, *texts, shown)
+    return ReadingRow(row, call, *texts, shown, held and held.content)
 
 
-def holds(content: Where, rows: Mapping[Any, Row], of: str) -> Row:
+def holds(content: Where, rows: Mapping[Any, Row], of: Where) -> ReadingRow:
     """The row of a part that holds others: a text, or a list of texts and parts.
 
     Args:
         content: Where they are.
         rows: The rows of those parts.
-        of: The attribute by which one says what it is; one that says nothing has no row.
+        of: As `read_each` takes it.
     """
     content_of = _getter(content)
+    return ReadingRow(lambda draft, part: read_each(draft, rows, of, content_of(part)), content)
 
-    def row(draft: Draft, part: Any) -> None:
-        held = content_of(part)
-        for one in (held,) if isinstance(held, str) else held:
-            if isinstance(one, str):
-                draft.text(one)
-            else:
-                read_part(draft, rows, getattr(one, of, None), one)
 
-    return row
+def read_each(draft: Draft, rows: Mapping[Any, Row], of: Where, held: Any) -> None:
+    """Read nothing, a text, a part, or several of them.
+
+    Args:
+        draft: What is told of them.
+        rows: The rows of the parts.
+        of: The attribute by which a part says what it is, or what says it; what says nothing has the row of None.
+        held: What is read.
+    """
+    if isinstance(held, str):
+        draft.text(held)
+    elif isinstance(held, list | tuple):
+        for one in held:
+            read_each(draft, rows, of, one)
+    elif held is not None:
+        read_part(draft, rows, of(held) if callable(of) else getattr(held, of, None), held)
 
 
 def shows(draft: Draft, _: Any) -> None:

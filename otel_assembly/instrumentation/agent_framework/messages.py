@@ -10,7 +10,7 @@ from agent_framework import Content, Message
 from otel_assembly.messages import ROLES, edited, register_results, register_summaries, result_text, spelled
 from otel_assembly.messages.describe import EventKind
 from otel_assembly.messages.replacements import OUR_SUMMARY
-from otel_assembly.messages.rows import ReadingRow, asks, is_silent, read_part, register_parts, says, shows
+from otel_assembly.messages.rows import answers, asks, holds, is_silent, read_each, register_parts, says, shows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,21 +55,9 @@ def is_summary(message: Message) -> bool:
     return OUR_SUMMARY in known or (isinstance(group, dict) and bool(group.get("_summary_of_message_ids")))
 
 
-def _read(draft: Draft, *given: Any) -> None:
-    """Contents, and whatever a tool of the provider's was given, or gave."""
-    for value in given:
-        if isinstance(value, Content):
-            read_part(draft, _ROWS, value.type, value)
-        elif isinstance(value, list | tuple):
-            _read(draft, *value)
-        elif value is not None:
-            draft.text(value if isinstance(value, str) else spelled(value))
-
-
-def _result(draft: Draft, content: Any) -> None:
-    with draft.aside():  # older releases have no screenshots
-        _read(draft, content.result, _shown(content), getattr(content, "screenshot", None))
-    draft.result(content.call_id)
+def _type(value: Any) -> str | None:
+    """What a content says that it is; a tool of the provider's may be given, and give, whatever else."""
+    return value.type if isinstance(value, Content) else None
 
 
 def _asks_for_approval(draft: Draft, content: Any) -> None:
@@ -83,15 +71,12 @@ def _asks_for_approval(draft: Draft, content: Any) -> None:
 def _provider_call(draft: Draft, content: Any) -> None:
     """A tool that the provider runs itself: nobody owes it a result."""
     draft.spell(content.tool_name or content.type.removesuffix("_tool_call"), content.arguments)
-    _read(draft, content.inputs, content.commands)
-
-
-def _provider_result(draft: Draft, content: Any) -> None:
-    _read(draft, content.outputs, content.output, content.items or content.result)
+    read_each(draft, _ROWS, _type, (content.inputs, content.commands))
 
 
 _PROVIDERS: Final = ("code_interpreter", "image_generation", "mcp_server", "search", "shell")
-_ROWS: Final[dict[str, Row]] = {
+_ROWS: dict[str | None, Row] = {
+    None: lambda draft, value: draft.text(spelled(value)),
     "text": says("text"),
     "text_reasoning": says("text", sealed="protected_data"),
     "error": says("message"),
@@ -101,11 +86,13 @@ _ROWS: Final[dict[str, Row]] = {
     "function_call": asks("call_id", "name", "arguments"),
     "function_approval_request": _asks_for_approval,
     "computer_tool_call": lambda draft, content: draft.call(content.call_id, "computer", content.actions),
-    "function_result": ReadingRow(_result, "call_id", "result", _shown),
-    "computer_tool_result": _result,
     **{f"{name}_tool_call": _provider_call for name in _PROVIDERS},
-    **{f"{name}_tool_result": _provider_result for name in _PROVIDERS},
 }
+_given = holds(lambda content: (content.outputs, content.output, content.items or content.result), _ROWS, _type)
+_ROWS |= {f"{name}_tool_result": _given for name in _PROVIDERS}
+# Older releases have no screenshots.
+_answer = holds(lambda one: (one.result, _shown(one), getattr(one, "screenshot", None)), _ROWS, _type)
+_ROWS |= dict.fromkeys(("function_result", "computer_tool_result"), answers("call_id", held=_answer))
 
 
 def _read_of(message: Message) -> Any:

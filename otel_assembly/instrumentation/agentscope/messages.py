@@ -25,7 +25,7 @@ from otel_assembly.messages import Draft
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.describe import ROLES, EventFacts, EventKind, describe
 from otel_assembly.messages.replacements import OUR_SUMMARY, edited, register_results, register_summaries
-from otel_assembly.messages.rows import read_part, says, shows
+from otel_assembly.messages.rows import answers, holds, read_each, says, shows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -95,7 +95,7 @@ def block_parts(messages: Iterable[Msg]) -> list[PartPlace]:
 
 def _read(role: str, blocks: Sequence[Any], kind: EventKind | None = None) -> EventFacts:
     draft = Draft()
-    _read_each(draft, blocks)
+    read_each(draft, _ROWS, "type", blocks)
     if kind is None:
         kind = ROLES[role]
         if kind is EventKind.RESPONSE and not (draft.said or draft.calls):
@@ -105,27 +105,8 @@ def _read(role: str, blocks: Sequence[Any], kind: EventKind | None = None) -> Ev
     return draft.facts(kind, {})
 
 
-def _read_each(draft: Draft, content: str | Sequence[Any]) -> None:
-    if isinstance(content, str):
-        draft.text(content)
-        return
-    for block in content:
-        read_part(draft, _ROWS, getattr(block, "type", None), block)
-
-
 def _call(draft: Draft, block: ToolCallBlock) -> None:
     draft.call(block.id, block.name, block.input, awaiting=block.state in _AWAITING)
-
-
-def _hint(draft: Draft, block: HintBlock) -> None:
-    with draft.aside():
-        _read_each(draft, block.hint)
-
-
-def _answer(draft: Draft, block: ToolResultBlock) -> None:
-    with draft.aside():
-        _read_each(draft, block.output)
-    draft.result(block.id)
 
 
 _ROWS: Final[dict[str, Row]] = {
@@ -133,9 +114,9 @@ _ROWS: Final[dict[str, Row]] = {
     "thinking": says("thinking"),
     "data": shows,
     "tool_call": _call,
-    "hint": _hint,
-    "tool_result": _answer,
 }
+_ROWS["hint"] = answers(None, held=holds("hint", _ROWS, "type"))
+_ROWS["tool_result"] = answers("id", held=holds("output", _ROWS, "type"))
 
 
 def _texts(content: str | Sequence[Any]) -> list[str]:
