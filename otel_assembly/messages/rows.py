@@ -114,7 +114,7 @@ def answers(
         if call is not None:
             draft.result(_getter(call)(part))
 
-    return ReadingRow(row, call, *texts, shown, held and held.content)
+    return ReadingRow(row, call, *texts, shown, None if held is None else held.content)
 
 
 def holds(content: Where, rows: Mapping[Any, Row], of: Where) -> ReadingRow:
