@@ -130,20 +130,26 @@ def holds(content: Where, rows: Mapping[Any, Row], of: Where) -> ReadingRow:
 
 
 def read_each(draft: Draft, rows: Mapping[Any, Row], of: Where, held: Any) -> None:
-    """Read nothing, a text, a part, or several of them.
+    """Read a text, a part, or several of them, of which some may be nothing.
 
     Args:
         draft: What is told of them.
         rows: The rows of the parts.
         of: The attribute by which a part says what it is, or what says it; what says nothing has the row of None.
         held: What is read.
+
+    Raises:
+        TypeError: There is nothing where something should be held.
     """
+    if held is None:
+        raise TypeError("nothing is held")
     if isinstance(held, str):
         draft.text(held)
     elif isinstance(held, list | tuple):
         for one in held:
-            read_each(draft, rows, of, one)
-    elif held is not None:
+            if one is not None:
+                read_each(draft, rows, of, one)
+    else:
         read_part(draft, rows, of(held) if callable(of) else getattr(held, of, None), held)
 
 
