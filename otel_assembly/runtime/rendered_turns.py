@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 #: What is sent as the answer to a call that nobody has answered yet: no provider takes a call without one.
 NO_RESULT_YET: Final = "[no result yet]"
+#: How deep the JSON of a model may be nested. What is read more deeply than that on one Python is refused on another,
+#: or later by the client that has to send it.
+_LEVELS: Final = 100
+_TOO_DEEP: Final = f"it is nested more than {_LEVELS} levels deep"
 _MEND: Final = "pass our events or chat messages in OpenAI's form, or let the client that made it send it"
 
 
@@ -173,12 +177,24 @@ def read_json(text: str) -> Any:
     """What a JSON text says, fit to be sent as JSON again.
 
     Raises:
-        ValueError: It is no JSON, holds a number that JSON has none of, or is too deep to be read.
+        ValueError: It is no JSON, holds a number that JSON has none of, or is nested more than 100 levels deep.
     """
     try:
-        return sendable_json(json.loads(text, parse_constant=_finite, parse_float=_finite))
+        value = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except RecursionError:
-        raise ValueError("it is too deep") from None
+        raise ValueError(_TOO_DEEP) from None
+    if text.count("[") + text.count("{") > _LEVELS < _levels(value):
+        raise ValueError(_TOO_DEEP)
+    return sendable_json(value)
+
+
+def _levels(value: Any) -> int:
+    """How many objects and lists are inside one another."""
+    depth, within = 0, [value]
+    while within := [one for one in within if isinstance(one, (dict, list))]:
+        depth += 1
+        within = [part for one in within for part in (one.values() if isinstance(one, dict) else one)]
+    return depth
 
 
 def _finite(number: str) -> float:

@@ -281,6 +281,7 @@ def test_anthropic_gets_one_message_a_side_and_results_together():
         '{"q": NaN}',
         "[" * 100_000,
         '{"q":' * 600 + "1" + "}" * 600,
+        '{"q":' * 101 + "1" + "}" * 101,
         '{"q": Infinity}',
         '{"q": 1e999}',
     ],
@@ -288,6 +289,12 @@ def test_anthropic_gets_one_message_a_side_and_results_together():
 def test_arguments_that_are_no_object_do_not_make_the_request_fail(arguments):
     sent = to_anthropic([], [call("a", arguments=arguments), result("a")])
     assert sent["messages"][1]["content"][0]["input"] == {"malformed_arguments": arguments}
+
+
+def test_arguments_are_sent_as_an_object_to_a_hundred_levels():
+    for arguments in ('{"q": [' + "[], " * 200 + "1]}", '{"q":' * 100 + "1" + "}" * 100):
+        sent = to_anthropic([], [call("a", arguments=arguments), result("a")])
+        assert sent["messages"][1]["content"][0]["input"] == json.loads(arguments)
 
 
 @pytest.mark.parametrize("arguments", ["", "  ", "{}"])
