@@ -8,10 +8,12 @@ from __future__ import annotations
 from copy import copy
 from functools import singledispatch
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+T = TypeVar("T")
 
 #: Marks our own summaries, where a framework's messages have room for what no model is sent.
 OUR_SUMMARY: Final = "otel_assembly_summary"
@@ -63,7 +65,7 @@ def register_summaries(made: Callable[[str], Any], *event_types: type) -> None:
         summary_like.register(event_type, lambda _, text, __: made(summary_text(text)))
 
 
-def edited(original: Any, **changes: Any) -> Any:
+def edited(original: T, **changes: Any) -> T:
     """A copy of a message, or of a part of one, with other values; what else it holds, it goes on to hold."""
     made = copy(original)
     for name, value in changes.items():

@@ -77,20 +77,24 @@ def _show(draft: Draft, part: Any, shown: Where | None) -> None:
             draft.file()
 
 
-def asks(call: Where | None, name: Where, arguments: Where) -> Row:
+def asks(call: Where | None, name: Where, arguments: Where, *, awaiting: Callable[[Any], bool] | bool = False) -> Row:
     """The row of a tool's call, by where its id, the tool's name and the arguments are.
 
-    One without an id is of a tool that the provider runs itself: nobody owes it a result.
+    One without an id is of a tool that the provider runs itself: nobody owes it a result. Whether one waits for an
+    approval, `awaiting` says of the part; True of a part that asks for it, whose call may stand in the message already.
     """
     asked, arguing = _getter(name), _getter(arguments)
 
     def row(draft: Draft, part: Any) -> None:
+        own = None if call is None else _getter(call)(part)
         if call is None:
             draft.spell(asked(part), arguing(part))
+        elif awaiting is True and own in draft.opens:
+            draft.awaiting.append(own)
         else:
-            draft.call(_getter(call)(part), asked(part), arguing(part))
+            draft.call(own, asked(part), arguing(part), awaiting=awaiting(part) if callable(awaiting) else awaiting)
 
-    return ReadingRow(row, call, name, arguments)
+    return ReadingRow(row, call, name, arguments, awaiting if callable(awaiting) else None)
 
 
 def answers(
@@ -190,8 +194,8 @@ def register_parts(
         rows: The rows of its parts, by that.
         kind: What the event is, from the event and what was found in its parts.
         known: What else is known of it, by the names of `EventFacts`; or where each is, and nothing there is not known.
-        read: All that `kind` and `known` read of it, by which, and by what the rows read of its parts, its copies are
-            known; without, `read_from` or `read_as` says it.
+        read: All that `kind` reads of it: by that, by what is known of it, and by what the rows read of its parts, its
+            copies are known; without, `read_from` or `read_as` says it.
     """
     kind_of = _getter(of)
     known_of = known if callable(known) else _found_at(known or {})
@@ -208,7 +212,7 @@ def register_parts(
 
     describe.register(event_type, row)
     if read is not None:
-        read_as(event_type, lambda event: (read(event), list(map(said, getattr(event, parts)))))
+        read_as(event_type, lambda event: (read(event), known_of(event), list(map(said, getattr(event, parts)))))
 
 
 def _found_at(places: Mapping[str, Where]) -> Callable[[Any], Mapping[str, Any]]:

@@ -70,6 +70,31 @@ def test_a_call_whose_arguments_are_worked_out_and_one_that_the_provider_answers
     assert (own.texts, own.opens, own.calls) == (["look", "here"], [], [])
 
 
+def test_a_call_that_waits_for_an_approval():
+    row = asks("id", "name", "text", awaiting=lambda part: part.kind == "asked")
+    assert (draft_of(row, Part()).awaiting, draft_of(row, Part("asked")).awaiting) == ([], ["1"])
+    assert draft_of(asks("id", "name", "text"), Part("asked")).awaiting == []
+    assert row.content(Part("asked")) == ["1", "look", "here", True], "copies of it wait, too"
+
+
+def test_a_part_that_asks_for_the_approval_of_a_call_says_it_only_where_it_stands_nowhere_else():
+    call, approval = asks("id", "name", "text"), asks("id", "name", "text", awaiting=True)
+    draft = draft_of(approval, Part())
+    assert (draft.texts, draft.opens, draft.awaiting) == (["look", "here"], ["1"], ["1"])
+    draft = draft_of(call, Part())
+    approval(draft, Part())
+    assert (draft.texts, draft.opens, draft.awaiting) == (["look", "here"], ["1"], ["1"])
+    approval(draft, Part(id="2"))
+    assert (draft.opens, draft.awaiting) == (["1", "2"], ["1", "2"])
+
+
+def test_calls_of_one_id_that_wait_are_each_said():
+    row = asks("id", "name", "text", awaiting=lambda part: True)
+    draft = draft_of(row, Part())
+    row(draft, Part())
+    assert (draft.opens, draft.awaiting, len(draft.calls)) == (["1", "1"], ["1", "1"], 2)
+
+
 def test_a_part_that_holds_others():
     row = holds("files", {"said": says("text"), "note": is_silent}, "kind")
     assert draft_of(row, Part(files="a text")).texts == ["a text"]
@@ -187,3 +212,17 @@ def test_copies_are_known_by_what_the_rows_read_of_their_parts(assembly_telemetr
         assert not knows(Held(one.parts, role="tool"))
         assert not knows(Held([Part(), Part("asked", text="there")]))
         assert not knows(Held([Part("shown")]), Held([Part("shown", files=1)])), "nobody knows what this row reads"
+
+
+def test_copies_are_known_by_what_is_known_of_them(assembly_telemetry):
+    @dataclass
+    class Named(Held):
+        name: str = "clerk"
+
+    known = {"name": "name"}
+    register_parts(Named, "parts", "kind", {}, lambda *_: EventKind.REQUEST, known, lambda held: held.role)
+    call = ModelCall(Instrumentation("pretend"), messages=[Named([])])
+    with assembly_telemetry.as_default():
+        assert call.reduced("window", [Named([])], [])
+        call = ModelCall(Instrumentation("pretend"), messages=[Named([])])
+        assert not call.reduced("window", [Named([], name="somebody")], [])

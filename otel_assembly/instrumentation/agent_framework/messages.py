@@ -29,6 +29,10 @@ def _shown(content: Content) -> Sequence[Content]:
     return [item for item in content.items or () if item.type != "text"]
 
 
+def _saying(content: Content, text: str) -> Content:
+    return edited(content, result=text, items=[Content.from_text(text), *_shown(content)])
+
+
 def _given_id(message: Message) -> str | None:
     own = message.message_id
     return own if own is not None and _PLACE.fullmatch(own) is None else None
@@ -60,14 +64,6 @@ def _type(value: Any) -> str | None:
     return value.type if isinstance(value, Content) else None
 
 
-def _asks_for_approval(draft: Draft, content: Any) -> None:
-    call = content.function_call
-    if call.call_id in draft.opens:
-        draft.awaiting.append(call.call_id)
-    else:
-        draft.call(call.call_id, call.name, call.arguments, awaiting=True)
-
-
 def _provider_call(draft: Draft, content: Any) -> None:
     """A tool that the provider runs itself: nobody owes it a result."""
     draft.spell(content.tool_name or content.type.removesuffix("_tool_call"), content.arguments)
@@ -84,7 +80,9 @@ _ROWS: dict[str | None, Row] = {
     **dict.fromkeys(("data", "uri", "hosted_file"), shows),
     **dict.fromkeys(("usage", "hosted_vector_store", *_APPROVALS), is_silent),
     "function_call": asks("call_id", "name", "arguments"),
-    "function_approval_request": _asks_for_approval,
+    "function_approval_request": asks(
+        "function_call.call_id", "function_call.name", "function_call.arguments", awaiting=True
+    ),
     "computer_tool_call": lambda draft, content: draft.call(content.call_id, "computer", content.actions),
     **{f"{name}_tool_call": _provider_call for name in _PROVIDERS},
 }
@@ -95,19 +93,9 @@ _answer = holds(lambda one: (one.result, _shown(one), getattr(one, "screenshot",
 _ROWS |= dict.fromkeys(("function_result", "computer_tool_result"), answers("call_id", held=_answer))
 
 
-def _read_of(message: Message) -> Any:
-    """What is read of a message beside its contents; what a compaction notes on it is not."""
-    return message.role, is_summary(message), _known(message)
-
-
-register_parts(Message, "contents", "type", _ROWS, _kind, _known, _read_of)
+# What a compaction notes on a message is no part of what is read of it.
+register_parts(Message, "contents", "type", _ROWS, _kind, _known, lambda message: (message.role, is_summary(message)))
 # Nothing of a message's additional properties is sent.
 register_summaries(lambda said: Message("user", [said], additional_properties={OUR_SUMMARY: True}), Message)
-
-
-def _saying(content: Content, text: str) -> Content:
-    made: Content = edited(content, result=text, items=[Content.from_text(text), *_shown(content)])
-    return made
-
 
 register_results(Message, "contents", result_text("type", "function_result", "result"), _saying)

@@ -25,7 +25,7 @@ from otel_assembly.messages import Draft
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.describe import ROLES, EventFacts, EventKind, describe
 from otel_assembly.messages.replacements import OUR_SUMMARY, edited, register_results, register_summaries
-from otel_assembly.messages.rows import answers, holds, read_each, says, shows
+from otel_assembly.messages.rows import answers, asks, holds, read_each, says, shows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -105,15 +105,11 @@ def _read(role: str, blocks: Sequence[Any], kind: EventKind | None = None) -> Ev
     return draft.facts(kind, {})
 
 
-def _call(draft: Draft, block: ToolCallBlock) -> None:
-    draft.call(block.id, block.name, block.input, awaiting=block.state in _AWAITING)
-
-
 _ROWS: Final[dict[str, Row]] = {
     "text": says("text"),
     "thinking": says("thinking"),
     "data": shows,
-    "tool_call": _call,
+    "tool_call": asks("id", "name", "input", awaiting=lambda block: block.state in _AWAITING),
 }
 _ROWS["hint"] = answers(None, held=holds("hint", _ROWS, "type"))
 _ROWS["tool_result"] = answers("id", held=holds("output", _ROWS, "type"))
