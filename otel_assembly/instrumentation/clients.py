@@ -133,6 +133,12 @@ def called() -> bool:
     return around is not None and not around[0].over and around[1] is CALL.get()
 
 
+def model_in(*held: Any) -> str | None:
+    """The name of the model that the first of these says, which has it as an attribute, or for a key; None of none."""
+    said = (one.get("model") if isinstance(one, dict) else getattr(one, "model", None) for one in held)
+    return next((name for name in said if isinstance(name, str) and name), None)
+
+
 def _tokens(count: Callable[[str], int], sent: Sent) -> int:
     texts = (text for message in sent.messages for text in describe(message).texts)
     return sum(count(text) for text in (*(sent.prompts or ()), *texts))

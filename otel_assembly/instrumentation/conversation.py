@@ -132,9 +132,9 @@ class Asker(NamedTuple):
     conversation_id: str | None = None
 
     @classmethod
-    def of(cls, conversation_id: str | None, agent_name: str | None = None) -> Asker:
-        """An agent in a conversation that has an id, and no other agent of that name."""
-        return cls(conversation_id, agent_name or "", agent_name, conversation_id)
+    def of(cls, conversation_id: str | None, agent_name: str | None = None, agent_id: str = "") -> Asker:
+        """An agent in a conversation that has an id, and no other agent of that name, or of that id without a name."""
+        return cls(conversation_id, agent_name or agent_id, agent_name, conversation_id)
 
     def ledger(self, stage: int = 0) -> Any:
         """The key of the ledger: an id, or an object that goes with the conversation; None for one call alone.

@@ -19,6 +19,11 @@ def in_front(messages: Sequence[Any], is_prompt: Callable[[Any], bool]) -> tuple
     return messages[:behind], messages[behind:]
 
 
+def as_prompts(text: object) -> list[str]:
+    """The system prompts of a call that has one text for them, or none."""
+    return [text] if isinstance(text, str) and text else []
+
+
 class PromptsInFront:
     """System prompts that are parts of messages.
 

@@ -16,6 +16,7 @@ from otel_assembly.instrumentation import (
     client,
     within,
 )
+from otel_assembly.instrumentation.clients import model_in
 
 HELLO = [{"role": "user", "content": "hello"}]
 TALK = [{"role": "user", "content": word} for word in ("one", "two", "three", "four")]
@@ -168,3 +169,12 @@ def test_a_method_is_followed_past_classes_that_leave_it_to_others(instrumentati
     assert vars(Base)["__init_subclass__"] is own
     assert Base.call is abstract
     assert not hasattr(Mine.call, "__wrapped__")
+
+
+def test_the_name_of_a_model_is_what_the_first_says_that_has_one():
+    class Configured:
+        model = "gpt-4o"
+
+    assert model_in({"model": "gpt-4o-mini"}, Configured()) == "gpt-4o-mini"
+    assert model_in({"model": ""}, None, Configured()) == "gpt-4o"
+    assert model_in({}, object(), {"model": 4}) is None

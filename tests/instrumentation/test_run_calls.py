@@ -295,3 +295,9 @@ def test_why_each_message_left():
     verdicts = left_for(HISTORY, HISTORY[3:], lambda message: why.get(message["content"]))
     assert [list(verdict.events) for verdict in verdicts] == [HISTORY[:1], HISTORY[1:2]]
     assert [verdict.outcome for verdict in verdicts] == [DecisionOutcome.DROPPED, DecisionOutcome.COMPACTED]
+
+
+def test_an_agent_in_a_session_is_known_by_its_name_and_without_one_by_its_id():
+    assert Asker.of("s1", "clerk", "a1") == Asker("s1", "clerk", "clerk", "s1")
+    assert Asker.of("s1", None, "a1") == Asker("s1", "a1", None, "s1")
+    assert Asker.of("s1") == Asker("s1", "", None, "s1")

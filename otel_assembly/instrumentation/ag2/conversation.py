@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.causes import CausedRun
-from otel_assembly.instrumentation.clients import client, tell_alone
+from otel_assembly.instrumentation.clients import client, model_in, tell_alone
 from otel_assembly.instrumentation.conversation import Asker
 from otel_assembly.instrumentation.halts import report_halt
 from otel_assembly.instrumentation.handing_on import handling
@@ -158,8 +158,7 @@ def model_of(context: Any) -> str | None:
     """The model that will be called, if its configuration says so."""
     config = context.dependencies.get("__ag2_model_config__") or getattr(agent_of(context), "config", None)
     with suppress(NotImplementedError):  # by AG2's own test model, where it was given no name
-        model = getattr(config, "model", None)
-        return model if isinstance(model, str) and model else None
+        return model_in(config)
     return None
 
 

@@ -20,7 +20,7 @@ from otel_assembly.instrumentation.hooks import around_awaited
 from otel_assembly.instrumentation.instrumented import argument, bound
 from otel_assembly.instrumentation.message_parts import MessageParts
 from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
-from otel_assembly.instrumentation.prompts import in_front
+from otel_assembly.instrumentation.prompts import as_prompts, in_front
 from otel_assembly.instrumentation.reducers import FRAMEWORK, is_ours
 from otel_assembly.instrumentation.reductions import Reduction, reducing
 from otel_assembly.instrumentation.runs import within
@@ -112,10 +112,10 @@ class AskedModel(ModelCall):
     def prompted(self, events: Sequence[Part]) -> None:
         """Its system prompt is made: tell what middlewares made of it, where that is not what was told last."""
         first = self.changes[0][1] if self.changes else self.prompt
-        self.arrives(events, prompts=_prompts(first) if self.prompts is None else None)
-        if list(self._prompts_out or ()) != _prompts(self.prompt):
+        self.arrives(events, prompts=as_prompts(first) if self.prompts is None else None)
+        if list(self._prompts_out or ()) != as_prompts(self.prompt):
             for name, _, made, took_ns in self.changes:
-                began, prompts = time.time_ns() - took_ns, _prompts(made)
+                began, prompts = time.time_ns() - took_ns, as_prompts(made)
                 self.reduced(name, self.out, self.out, kind="injection", started_ns=began, prompts=prompts)
 
     def passed(self, messages: Sequence[Any]) -> None:
@@ -138,10 +138,6 @@ class AskedModel(ModelCall):
 def _known(model: Any) -> tuple[str | None, int | None]:
     """The name of a model, and its window."""
     return getattr(model, "model", None), getattr(model, "context_size", None)
-
-
-def _prompts(prompt: str) -> list[str]:
-    return [prompt] if prompt else []
 
 
 _PREPARED: Final[ByIdentity[AskedModel]] = ByIdentity()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic_ai.messages import InstructionPart, ModelRequest, ModelResponse, UserPromptPart
 from pydantic_ai.profiles import DEFAULT_PROMPTED_OUTPUT_TEMPLATE
 
-from otel_assembly.instrumentation.prompts import PromptsInFront
+from otel_assembly.instrumentation.prompts import PromptsInFront, as_prompts
 from otel_assembly.messages import function_schema, register_results, register_summaries
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.describe import EventKind
@@ -57,8 +57,7 @@ def instructions_of(messages: Sequence[Any], parameters: Any, model: Any) -> lis
     output = completed(parameters, model).prompted_output_instructions
     if output:
         parts = InstructionPart.sorted([*parts, InstructionPart(content=output)])
-    text = "\n\n".join(part.content for part in parts if part.content).strip()
-    return [text] if text else []
+    return as_prompts("\n\n".join(part.content for part in parts if part.content).strip())
 
 
 def schemas_of(parameters: Any, model: Any) -> list[dict[str, Any]]:
