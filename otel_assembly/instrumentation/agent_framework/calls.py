@@ -1,4 +1,4 @@
-"""One run of an agent, in its session; and its model calls, from what a client holds to what it receives in the end."""
+"""One run of an agent, in its session; its model calls, and what reduces the messages of each or what is stored."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_framework import ResponseStream, normalize_messages
+from agent_framework import ResponseStream, normalize_messages, observability  # its settings are set anew
 from opentelemetry import trace
 
-from otel_assembly.instrumentation.clients import innermost
+from otel_assembly.decision import DecisionReason
+from otel_assembly.instrumentation.clients import innermost, model_in
 from otel_assembly.instrumentation.conversation import Asker
 from otel_assembly.instrumentation.handing_on import HANDED, handed_to, hands
 from otel_assembly.instrumentation.hooks import around_awaited
 from otel_assembly.instrumentation.model_call import Sent
 from otel_assembly.instrumentation.offered_tools import ToolSchemas
-from otel_assembly.instrumentation.reducers import limit_of
+from otel_assembly.instrumentation.prompts import as_prompts
+from otel_assembly.instrumentation.reducers import is_own, left_for, limit_of, name_of, policy_name, settings_of
+from otel_assembly.instrumentation.reductions import Reducer, reducer, reducing
 from otel_assembly.instrumentation.run_calls import CallsOfOneStart
 from otel_assembly.instrumentation.runs import Run, within
 from otel_assembly.instrumentation.splicing import same
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from otel_assembly.instrumentation.bound_runs import BoundRun
-    from otel_assembly.instrumentation.hooks import Observation
+    from otel_assembly.instrumentation.hooks import Observation, Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.run_calls import Preparing
 
 
 def carries(run: Run, answer: Any) -> bool:
@@ -44,24 +45,20 @@ def carries(run: Run, answer: Any) -> bool:
 #: The hook of a function whose answer may be such a stream.
 _streamed: Final = partial(within, carries=carries)
 #: The name that a workflow has where its program gives it none: another one for each.
-_NO_NAME: Final = re.compile("WorkflowBuilder-[0-9a-f-]{36}")
+_NO_NAME: Final = re.compile("^WorkflowBuilder-[0-9a-f-]{36}$")
 
 
 @_streamed
 def run(instrumentation: Instrumentation, runs: Any, /, *_: Any, **__: Any) -> Run | None:
     """One run of an agent or a workflow is one trace, where the framework's own telemetry gives it no span."""
-    from agent_framework.observability import OBSERVABILITY_SETTINGS  # it is set anew as telemetry is configured
-
     unseen = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
-    name = str(getattr(runs, "name", None) or "")
-    named = type(runs).__name__ if not name or _NO_NAME.fullmatch(name) else name
-    return instrumentation.begin_run(named) if unseen or not OBSERVABILITY_SETTINGS.ENABLED else None
+    name = _NO_NAME.sub(type(runs).__name__, name_of(runs))
+    return instrumentation.begin_run(name) if unseen or not observability.OBSERVABILITY_SETTINGS.ENABLED else None
 
 
 def asker_of(agent: Any, session: Any) -> Asker:
     """Who asks: an agent, in a session, which is known by its id, for it may be written down and read again."""
-    own, name = getattr(session, "session_id", None), getattr(agent, "name", None)
-    return Asker(own, str(name or getattr(agent, "id", "")), name, own)
+    return Asker.of(getattr(session, "session_id", None), getattr(agent, "name", None), str(getattr(agent, "id", "")))
 
 
 #: The runs of agents: providers load and reduce once, for all calls of a run.
@@ -69,13 +66,13 @@ RUNS: Final = CallsOfOneStart("agent_framework")
 
 
 @within
-def prepares(instrumentation: Instrumentation, agent: Any, /, *_: Any, session: Any = None, **__: Any) -> Preparing:
+def prepares(instrumentation: Instrumentation, agent: Any, /, *_: Any, session: Any = None, **__: Any) -> Run:
     """A run of an agent is prepared: its providers load and reduce; where one raises, no model is called."""
     return RUNS.prepares(instrumentation, asker_of(agent, session), lambda context: context["session_context"])
 
 
 @_streamed
-def calls_client(instrumentation: Instrumentation, agent: Any, context: Mapping[str, Any], **_: Any) -> BoundRun:
+def calls_client(instrumentation: Instrumentation, agent: Any, context: Mapping[str, Any], **_: Any) -> Run:
     """A run of an agent calls its model, once or in rounds."""
     return RUNS.run(instrumentation, context["session_context"], asker_of(agent, context.get("session")))
 
@@ -96,10 +93,8 @@ def _given(client: Any, /, messages: Any = (), **given: Any) -> Sent:
 
 
 def _sent(client: Any, /, *_: Any, messages: Any = (), options: Any = None, **__: Any) -> Sent:
-    known = options or {}
-    model = known.get("model") or getattr(client, "model", None)
-    named = model if isinstance(model, str) else None
-    return Sent(normalize_messages(messages), prompts_of(options), schemas_of(known.get("tools")), named)
+    tools, model = schemas_of((options or {}).get("tools")), model_in(options, client)
+    return Sent(normalize_messages(messages), prompts_of(options), tools, model)
 
 
 handing: Final = hands(_given, carries)
@@ -111,11 +106,80 @@ _SCHEMAS: Final = ToolSchemas(methodcaller("to_json_schema_spec"))
 
 def prompts_of(options: Mapping[str, Any] | None) -> list[str]:
     """The instructions of a call, which its client puts in front of the messages."""
-    instructions = (options or {}).get("instructions")
-    return [instructions] if isinstance(instructions, str) and instructions else []
+    return as_prompts((options or {}).get("instructions"))
 
 
 def schemas_of(tools: Any) -> list[Mapping[str, Any]]:
     """The schemas of the tools that are known: a provider's own has none."""
     offered = _SCHEMAS.of(tools if isinstance(tools, list | tuple) else [tools])
     return [schema for schema in offered if "function" in schema or "parameters" in schema]
+
+
+_PACKAGES: Final = ("agent_framework",)
+#: By what a strategy notes on a message that it leaves out.
+_REASONS: Final[Mapping[str, DecisionReason]] = {
+    **dict.fromkeys(("sliding_window", "tool_call_compaction"), DecisionReason.OUTSIDE_WINDOW),
+    **dict.fromkeys(
+        ("truncation", "token_budget_fallback", "token_budget_fallback_strict"), DecisionReason.OVER_BUDGET
+    ),
+    **dict.fromkeys(("tool_result_compaction", "summarized"), DecisionReason.COMPACTED),
+}
+
+
+def _said(before: Sequence[Any], after: Sequence[Any], by: Any, *_: Any, **__: Any) -> Mapping[str, Any]:
+    """Why each message left, as the strategy noted on it; and the limit of one that has it in tokens."""
+    counts = getattr(by, "tokenizer", None) is not None
+    limits = ("token_budget", "input_budget_tokens", *(("max_n",) if counts else ()))
+    return {"verdicts": left_for(before, after, _why), "budget": limit_of(by, *limits)}
+
+
+def _why(message: Any) -> DecisionReason | None:
+    """A truncation goes by messages where nothing has counted their tokens."""
+    noted = message.additional_properties
+    why = str(noted.get("_exclude_reason"))
+    counted = isinstance((noted.get("_group") or {}).get("token_count"), int)
+    return DecisionReason.OUTSIDE_WINDOW if why == "truncation" and not counted else _REASONS.get(why)
+
+
+def _compaction(strategy: Callable[..., Any], before: Callable[..., Sequence[Any] | None], **reads: Any) -> Wrap:
+    """The hook of what applies a strategy, which is found among its arguments; for a reducer's own call it is left."""
+    return reducer(
+        Reducer(
+            before,
+            policy=lambda applied: policy_name(applied, _PACKAGES, "Strategy", "Compaction"),
+            config=lambda applied: settings_of(applied) if is_own(applied, _PACKAGES) else {},
+            said=_said,
+            by=lambda *args, **kwargs: strategy(*args, **kwargs) if reducing() is None else None,
+            **reads,
+        )
+    )
+
+
+def _stored(provider: Any, /, *, session: Any = None, **_: Any) -> Sequence[Any] | None:
+    state = session.state.get(provider.history_source_id) if session is not None else None
+    found = state.get("messages") if isinstance(state, dict) else None
+    return found if isinstance(found, list) else None
+
+
+def _in_state(provider: Any, *_: Any, state: Any = None, **__: Any) -> Sequence[Any] | None:
+    return list(state.get("messages", ())) if provider.skip_excluded and isinstance(state, dict) else None
+
+
+#: A client compacts what it is about to send; what earlier rounds have left out is in the list still.
+compaction: Final = _compaction(
+    lambda *_, compaction_strategy=None, **__: compaction_strategy,
+    lambda _, messages, **__: messages,
+    after=lambda result, *_, **__: result,
+)
+#: A provider compacts what the providers in front of it have loaded, once for a run.
+before_run: Final = _compaction(
+    lambda provider, **_: provider.before_strategy, lambda _, context, **__: context.get_messages()
+)
+#: A provider compacts what is stored, when a run is over: what that changes there, the next one finds.
+after_run: Final = _compaction(
+    lambda provider, **_: provider.after_strategy,
+    _stored,
+    asker=lambda _, agent=None, session=None, **__: asker_of(agent, session),
+)
+#: A store leaves out what a compaction of what is stored has noted to be left out.
+skips_excluded: Final = reducer(Reducer(_in_state, lambda result, *_, **__: result, policy="skip_excluded", said=_said))

@@ -8,9 +8,9 @@ from otel_assembly.instrumentation.hooks import Following, Wraps, in_package
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
-    from otel_assembly.instrumentation.agent_framework import calls, reducers
+    from otel_assembly.instrumentation.agent_framework import calls
 else:
-    calls, reducers = (Wraps(f"{__package__}.{module}") for module in ("calls", "reducers"))
+    calls = Wraps(f"{__package__}.calls")
 
 _INNER: Final = "_inner_get_response"
 _COMPACTED: Final = "BaseChatClient._prepare_messages_for_model_call"
@@ -28,15 +28,15 @@ class AgentFrameworkInstrumentor(AssemblyInstrumentor):
         "agent_framework",
         ("_clients", "BaseChatClient.get_response", calls.call, "model calls"),
         ("_clients", f"BaseChatClient.{_INNER}", Following(_INNER, calls.inner_client), "what each client is given"),
-        ("_clients", _COMPACTED, reducers.compaction, "what a strategy leaves out"),
+        ("_clients", _COMPACTED, calls.compaction, "what a strategy leaves out"),
         ("_middleware", "ChatMiddlewareLayer.get_response", calls.handing, "what middleware edits"),
         ("_middleware", "AgentMiddlewareLayer.run", calls.run, _RUN),
         ("_agents", "RawAgent.run", calls.run, _RUN),
         ("_agents", "RawAgent._prepare_run_context", calls.prepares, "what providers leave out"),
         ("_agents", "RawAgent._call_chat_client", calls.calls_client, "the agent's name and its session"),
-        ("_compaction", "CompactionProvider.before_run", reducers.before_run, "what a provider leaves out"),
-        ("_compaction", "CompactionProvider.after_run", reducers.after_run, "what it changes in what is stored"),
-        ("_sessions", "InMemoryHistoryProvider.get_messages", reducers.skips_excluded, "what a store leaves out"),
+        ("_compaction", "CompactionProvider.before_run", calls.before_run, "what a provider leaves out"),
+        ("_compaction", "CompactionProvider.after_run", calls.after_run, "what it changes in what is stored"),
+        ("_sessions", "InMemoryHistoryProvider.get_messages", calls.skips_excluded, "what a store leaves out"),
         ("_sessions", _PER_CALL, calls.loads, "what is loaded around each call"),
         ("_workflows._workflow", "Workflow._run_core", calls.run, _RUN),
         ("_workflows._functional", "FunctionalWorkflow._run_core", calls.run, _RUN),

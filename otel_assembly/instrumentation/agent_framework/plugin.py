@@ -8,6 +8,7 @@ from agent_framework import ChatMiddleware, ChatResponse, FunctionMiddleware, Me
 
 import otel_assembly.instrumentation.agent_framework.messages  # noqa: F401  # how the messages are read
 from otel_assembly.instrumentation.agent_framework.calls import RUNS, prompts_of, schemas_of
+from otel_assembly.instrumentation.clients import model_in
 from otel_assembly.instrumentation.conversation import ByIdentity
 from otel_assembly.instrumentation.handing_on import HANDED
 from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation
@@ -89,8 +90,7 @@ class AssemblyMiddleware(Plugin[PluginConversation], ChatMiddleware):
         """
         conversation = self._of(context)
         known, options = conversation.context, context.options or {}
-        model = options.get("model") or getattr(context.client, "model", None)
-        known.model = model if isinstance(model, str) else None
+        known.model = model_in(options, context.client)
         asker = RUNS.asker
         known.agent_name = self._agent_name or (asker.agent_name if asker is not None else None)
         known.tools = tuple(schemas_of(options.get("tools")))
