@@ -14,9 +14,9 @@ from otel_assembly.instrumentation import (
     Reduction,
     Sent,
     client,
+    model_in,
     within,
 )
-from otel_assembly.instrumentation.clients import model_in
 
 HELLO = [{"role": "user", "content": "hello"}]
 TALK = [{"role": "user", "content": word} for word in ("one", "two", "three", "four")]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_assembly.instrumentation import in_front
-from otel_assembly.instrumentation.prompts import as_prompts
+from otel_assembly.instrumentation import as_prompts, in_front
 
 
 @pytest.mark.parametrize(
