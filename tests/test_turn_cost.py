@@ -101,23 +101,30 @@ async def most_of_a_turn(chain, history, telemetry, more=mixed, turns=24):
     return most
 
 
+#: A cut that moves in steps has met every kind of event by then, and so has its costliest turn behind it.
+IN_STEPS = 112
+
+
 @pytest.mark.parametrize("length", [6_666, pytest.param(66_666, marks=pytest.mark.slow)])  # 100,000 events
 @pytest.mark.parametrize(
-    "chain",
+    ("chain", "turns"),
     [
-        lambda: [SlidingWindowPolicy(12)],
-        lambda: [ConversationPolicy(), SlidingWindowPolicy(12, stride=4)],
-        lambda: [AlertPolicy(), ConversationPolicy(), TokenBudgetPolicy(200)],
-        lambda: [TokenBudgetPolicy(200, step_tokens=20)],
-        lambda: [HeadAndTailPolicy(6, 12)],
-        lambda: [HeadAndTailPolicy(6, 12, note=lambda skipped: ModelRequest(content=f"{skipped} are left out"))],
+        (lambda: [SlidingWindowPolicy(12)], 24),
+        (lambda: [ConversationPolicy(), SlidingWindowPolicy(12, stride=4)], IN_STEPS),
+        (lambda: [AlertPolicy(), ConversationPolicy(), TokenBudgetPolicy(200)], IN_STEPS),
+        (lambda: [TokenBudgetPolicy(200, step_tokens=20)], IN_STEPS),
+        (lambda: [HeadAndTailPolicy(6, 12)], 24),
+        (lambda: [HeadAndTailPolicy(6, 12, note=lambda skipped: ModelRequest(content=f"{skipped} are left out"))], 24),
     ],
 )
 @pytest.mark.parametrize("observed", [False, True])
-async def test_a_turn_of_a_long_conversation_takes_what_a_turn_of_a_short_one_takes(chain, observed, length, recorder):
+async def test_a_turn_of_a_long_conversation_takes_what_a_turn_of_a_short_one_takes(
+    chain, turns, observed, length, recorder
+):
     telemetry = recorder if observed else None
-    # A cut that moves in steps has met every kind of event by then, and so has its costliest turn behind it.
-    short, long = [await most_of_a_turn(chain, History(events_of(one)), telemetry, turns=112) for one in (666, length)]
+    short, long = [
+        await most_of_a_turn(chain, History(events_of(one)), telemetry, turns=turns) for one in (666, length)
+    ]
     assert 50 < long <= short * 1.1 + 50
 
 

@@ -39,7 +39,19 @@ def heed_ctrl_c():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-BOTH_WAYS = pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+def both_ways(*commands):
+    """Each command with its output buffered and not, in a process of its own; in short, by turns."""
+    ways = {"buffered": "", "unbuffered": "1"}
+    return pytest.mark.parametrize(
+        ("command", "unbuffered"),
+        [
+            pytest.param(
+                command, ways[way], id=f"{command}-{way}", marks=[pytest.mark.slow] if (at + other) % 2 else []
+            )
+            for at, command in enumerate(commands)
+            for other, way in enumerate(ways)
+        ],
+    )
 
 
 @pytest.fixture
@@ -60,10 +72,7 @@ def spans(otel_assembly, conversations):
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="this machine has no /dev/full")
-@BOTH_WAYS
-@pytest.mark.parametrize(
-    "command", ["replay conversations.jsonl", "replay conversations.jsonl --json", "view spans.jsonl -o -"]
-)
+@both_ways("replay conversations.jsonl", "replay conversations.jsonl --json", "view spans.jsonl -o -")
 def test_a_full_output_is_one_line(command, environment, spans, tmp_path):
     with FULL.open("w") as full:
         done = subprocess.run(
@@ -79,8 +88,7 @@ def test_a_full_output_is_one_line(command, environment, spans, tmp_path):
     assert done.stderr == "otel-assembly: the output cannot be written: no space left on device\n"
 
 
-@BOTH_WAYS
-@pytest.mark.parametrize("command", ["replay conversations.jsonl --turns", "view spans.jsonl -o -", "--help"])
+@both_ways("replay conversations.jsonl --turns", "view spans.jsonl -o -", "--help")
 def test_a_reader_that_leaves_early_is_silence(command, environment, spans, tmp_path):
     done = _unread(command, environment, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

@@ -40,7 +40,19 @@ def standing(framework):
     return {name: vars(owner)[attribute] for name, (owner, attribute) in places(framework).items()}
 
 
-@pytest.fixture(scope="module", params=AGENTS)
+#: Each framework beside each kind of wrapper; in short, each beside one, and each kind beside two.
+each_with_one_kind = pytest.mark.parametrize(
+    ("alone", "kind"),
+    [
+        pytest.param(framework, kind, marks=[pytest.mark.slow] if (at + other) % len(WRAPPERS) else [])
+        for at, framework in enumerate(AGENTS)
+        for other, kind in enumerate(WRAPPERS)
+    ],
+    indirect=["alone"],
+)
+
+
+@pytest.fixture(scope="module")
 def alone(request):
     """A framework, what its program prints without us, and what we tell where nobody else is."""
     framework = request.param
@@ -55,7 +67,7 @@ def alone(request):
     return framework, said, spans
 
 
-@pytest.mark.parametrize("kind", WRAPPERS)
+@each_with_one_kind
 def test_with_anothers_wrapper_under_every_hook(alone, kind):
     framework, said, spans = alone
     with wrapped_by_others(framework, kind) as theirs:
@@ -77,7 +89,7 @@ def test_with_anothers_wrapper_under_every_hook(alone, kind):
         assert told(framework) == (said, Counter())
 
 
-@pytest.mark.parametrize("kind", WRAPPERS)
+@each_with_one_kind
 def test_with_anothers_wrapper_over_every_hook(alone, kind):
     framework, said, spans = alone
     before = standing(framework)

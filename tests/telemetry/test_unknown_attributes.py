@@ -7,7 +7,7 @@ import json
 import re
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -32,36 +32,45 @@ CHAINS = [
 
 
 @cache
-def recorded():
-    """The spans of turns under policies and of an allocator's, of which some sent nothing."""
-    telemetry = RecordedTelemetry()
-
-    async def play():
-        for chain in CHAINS:
-            assembler = Assembler(chain_from_config({"policies": chain}).policies, recorder=telemetry.recorder)
-            history, context = History(), Context()
-            for cut in (1, 3, 5, 6):
-                history.extend(SAYS[len(history) : cut])
-                with suppress(AssemblyError):
-                    await assembler.assemble(("be kind",), history, context)
-        floors = {"evidence": 0, "memory": 0, "summary": 0}
-        assembler = ContextAssembler(
-            system="be kind",
-            window=60,
-            output_reserve=20,
-            floors=floors,
-            scopes=lambda user, task: {"public"},
-            recorder=telemetry.recorder,
-        )
-        context = Context()
-        for query in ("where", "where " * 90):
-            with suppress(AssemblyError):
-                await assembler.assemble(Task(query=query), None, context)
-
-    asyncio.run(play())
-    spans = telemetry.spans
+def recorded_apart():
+    """The spans of turns under each chain of policies and of an allocator's, of which some sent nothing."""
+    telemetry, apart = RecordedTelemetry(), []
+    for play in (*(partial(play_chain, chain) for chain in CHAINS), play_allocator):
+        asyncio.run(play(telemetry.recorder))
+        apart.append(telemetry.spans)
+        telemetry.clear()
     telemetry.shutdown()
-    return spans
+    return apart
+
+
+def recorded():
+    """All of those spans, one conversation's after the other's."""
+    return [span for spans in recorded_apart() for span in spans]
+
+
+async def play_chain(chain, recorder):
+    assembler = Assembler(chain_from_config({"policies": chain}).policies, recorder=recorder)
+    history, context = History(), Context()
+    for cut in (1, 3, 5, 6):
+        history.extend(SAYS[len(history) : cut])
+        with suppress(AssemblyError):
+            await assembler.assemble(("be kind",), history, context)
+
+
+async def play_allocator(recorder):
+    floors = {"evidence": 0, "memory": 0, "summary": 0}
+    assembler = ContextAssembler(
+        system="be kind",
+        window=60,
+        output_reserve=20,
+        floors=floors,
+        scopes=lambda user, task: {"public"},
+        recorder=recorder,
+    )
+    context = Context()
+    for query in ("where", "where " * 90):
+        with suppress(AssemblyError):
+            await assembler.assemble(Task(query=query), None, context)
 
 
 def everything_of(spans):
@@ -123,14 +132,32 @@ def test_none_of_a_thousand_values_makes_a_reader_fail(changes):
 VALUES = [None, [], {}, {"a": [1]}, "?", 1.5, True, [None], [[1]], ["?"], -(10**18), 10**18]
 
 
-@pytest.mark.parametrize("first", [0, *(pytest.param(one, marks=pytest.mark.slow) for one in (1, 2))])
-def test_each_attribute_may_be_anything(first):
+def read_with_each_attribute(spans_with, first):
+    """What each reader does where one attribute after the other is anything, in the spans that are given for it."""
     names = sorted({name for span in recorded() for name in span.attributes if name in OURS})
     for at, name in enumerate(names):
         value = VALUES[(at + first * 5) % len(VALUES)]
         everything_of(
-            [replace(s, attributes={**s.attributes, name: value}) if name in s.attributes else s for s in recorded()]
+            [
+                replace(s, attributes={**s.attributes, name: value}) if name in s.attributes else s
+                for s in spans_with(name)
+            ]
         )
+
+
+def shortest_with(name):
+    """The spans of the shortest conversation that has the attribute."""
+    return min((spans for spans in recorded_apart() if any(name in span.attributes for span in spans)), key=len)
+
+
+def test_each_attribute_may_be_anything():
+    read_with_each_attribute(shortest_with, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_each_attribute_may_be_anything_in_every_conversation(first):
+    read_with_each_attribute(lambda name: recorded(), first)
 
 
 def test_an_attribute_that_is_left_out_is_named_with_its_span():
