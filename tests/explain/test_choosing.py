@@ -10,12 +10,12 @@ from recorded_jaeger import TRACES, copies, serving, starts
 
 from otel_assembly.telemetry import read_ledgers, read_spans
 
-OTHERS = 1_000
+OTHERS = 300
 
 
 @pytest.fixture(scope="module")
 def busy():
-    """A Jaeger with a thousand other conversations, three of which overflowed, on eight turns each."""
+    """A Jaeger with hundreds of other conversations, three of which overflowed, on eight turns each."""
     with serving(more=copies(OTHERS) | copies(3, "talk-1", overflowed=True)) as server:
         yield server
 
