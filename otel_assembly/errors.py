@@ -22,10 +22,21 @@
     ├── StructuredOutputError                a model's answer is not of the form that was asked for; names it
     ├── ModelCallError                       a model's provider did not answer; names provider and model
     │   └── ModelContextLengthError          it refused the prompt as too long
-    └── KnowledgeError
-        ├── KnowledgePathError (ValueError)  a path that would leave the store
-        ├── KnowledgeStoreError              the store could not do what was asked
-        └── KnowledgeConflictError           others kept changing what was to be changed
+    ├── KnowledgeError
+    │   ├── KnowledgePathError (ValueError)  a path that would leave the store
+    │   ├── KnowledgeStoreError              the store could not do what was asked
+    │   └── KnowledgeConflictError           others kept changing what was to be changed
+    └── NetworkError                         what agents share between them; a hub or its log raised
+        ├── NotFoundError                    no such session, participant or adapter
+        ├── AccessDeniedError                a stranger to the session
+        ├── ProtocolError                    an envelope that the session's protocol refuses
+        ├── InboxFull                        a participant has too much to read; nothing was appended
+        └── SessionLogError                  the log did not do what was asked
+            ├── LogConflictError             somebody was first; nothing was written
+            ├── LogUnsureError               the answer was lost; whether it was written is not known
+            ├── LogUnavailableError          the place of the log does not answer
+            ├── LogRegressed                 the log is behind what was read of it before
+            └── LogDamagedError              a row is missing, or is not what was written
 
 A message names what was wrong, where (file, line, block, policy), and the mend.
 """
@@ -363,6 +374,50 @@ class KnowledgeStoreError(KnowledgeError):
 
 class KnowledgeConflictError(KnowledgeError):
     """Others kept changing what was to be changed, so that nothing was written."""
+
+
+class NetworkError(AssemblyError):
+    """The root of what a hub and its log raise."""
+
+
+class NotFoundError(NetworkError):
+    """There is no such session, no such participant in it, or no adapter for its protocol."""
+
+
+class AccessDeniedError(NetworkError):
+    """Who asked takes no part in the session."""
+
+
+class ProtocolError(NetworkError):
+    """An envelope, or a session to be made, that the protocol refuses; nothing was appended."""
+
+
+class InboxFull(NetworkError):  # noqa: N818 - the name that AG2's networks gave it
+    """A participant has not confirmed enough of what was addressed to it; nothing was appended."""
+
+
+class SessionLogError(NetworkError):
+    """The root of what goes wrong with a log of sessions."""
+
+
+class LogConflictError(SessionLogError):
+    """Somebody else was first, so that nothing was written."""
+
+
+class LogUnsureError(SessionLogError):
+    """The answer of a write was lost: whether it was written is to be looked up."""
+
+
+class LogUnavailableError(SessionLogError):
+    """The place where the log is kept does not answer, so that nothing was read or written."""
+
+
+class LogRegressed(SessionLogError):  # noqa: N818 - said as it is: the log went back
+    """The log is behind what was read of it before: rows that were accepted are gone, and the session stops."""
+
+
+class LogDamagedError(SessionLogError):
+    """A row is missing, or is not what was written; the message names session and row."""
 
 
 #: What is no failure of whoever raises it: somebody ended the work from outside.
