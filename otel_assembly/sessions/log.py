@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from zlib import crc32
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
+    from typing import Self
+
+    from otel_assembly.sessions.envelope import Envelope
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,18 @@ class LogRow:
     key: str | None
     body: str
     checksum: int
+
+    @classmethod
+    def of(cls, envelope: Envelope) -> Self:
+        """The row of an envelope that a hub has stamped."""
+        body = envelope.to_json()
+        names = (envelope.session_id, envelope.seq, envelope.envelope_id, envelope.sender_id, envelope.idempotency_key)
+        return cls(*names, body, checksum_of(body))
+
+
+def checksum_of(text: str) -> int:
+    """The CRC-32 of a text; of one that was read wrongly too."""
+    return crc32(text.encode("utf-8", "surrogatepass"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +93,13 @@ class SessionLog(Protocol):
     """Where the logs of sessions are kept.
 
     Every method may raise `LogUnavailableError`, where the place does not answer; `append` and `create` raise it only
-    where nothing was written. *Accepted* means that what `append` and `create` wrote is synced on the primary when
-    they return.
+    where nothing was written. Those that read raise `LogDamagedError` for a row that is missing or is not what was
+    written: a log compares checksums itself, so that whoever reads need not. *Accepted* means that what `append` and
+    `create` wrote is synced on the primary when they return. What somebody who is cancelled was writing may be written
+    or not, as after `LogUnsureError`; the log goes on working.
+
+    What `press` holds is held by the task that entered it and by those that it starts: their calls go through, and all
+    others who append to the session wait. A log belongs to one event loop.
     """
 
     async def create(self, session_id: str, metadata: str, first: LogRow) -> None:
