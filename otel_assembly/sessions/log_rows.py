@@ -1,0 +1,140 @@
+"""What every log does with rows: refuse to write what has gaps, and to hand out what is not what was written."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.errors import LogConflictError, LogDamagedError, SessionLogError
+from otel_assembly.sessions.log import LogRow, Snapshot, checksum_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Sequence
+
+    from otel_assembly.sessions.log import LogPosition
+
+logger = logging.getLogger("otel_assembly")
+
+#: The presses that the running task holds, or took over from the task that started it.
+_held: ContextVar[tuple[Press, ...]] = ContextVar("held", default=())
+
+
+class Press:
+    """One hold of `SessionLog.press`.
+
+    Attributes:
+        log: The log that it is a hold of.
+        held: Whether it is held still: a task that outlives it has no part in it.
+        by: What the log holds for it.
+    """
+
+    __slots__ = ("by", "held", "log")
+
+    def __init__(self, log: object, by: Any = None) -> None:
+        self.log = log
+        self.by = by
+        self.held = True
+
+
+@asynccontextmanager
+async def holding(press: Press) -> AsyncIterator[None]:
+    """Have this task, and the tasks that it starts, hold a press."""
+    before = _held.get()
+    _held.set((*before, press))
+    try:
+        yield
+    finally:
+        press.held = False
+        _held.set(before)
+
+
+def held_press(log: object) -> Press | None:
+    """The press of a log that the running task holds, the last one first."""
+    return next((press for press in reversed(_held.get()) if press.log is log and press.held), None)
+
+
+def check_appended(rows: Sequence[LogRow], on: LogPosition) -> None:
+    """Refuse rows that would leave a gap, or that are not of one session.
+
+    Raises:
+        SessionLogError: They are not the next rows of one session.
+    """
+    if not rows or [(row.session_id, row.seq) for row in rows] != [
+        (rows[0].session_id, on.seq + number) for number in range(1, len(rows) + 1)
+    ]:
+        found = ", ".join(f"{row.session_id!r} {row.seq}" for row in rows[:5])
+        raise SessionLogError(f"rows on top of row {on.seq} are the next ones of one session, not [{found}]")
+
+
+def check_first(session_id: str, first: LogRow) -> None:
+    """Refuse a first row that is none.
+
+    Raises:
+        SessionLogError: It is not row 1 of the session.
+    """
+    if (first.session_id, first.seq) != (session_id, 1):
+        raise SessionLogError(f"the first row of session {session_id!r} is {first.session_id!r} {first.seq}")
+
+
+def read_row(session_id: str, found: Sequence[Any]) -> LogRow:
+    """A row of what a store gave: seq, envelope id, sender, key, body, checksum.
+
+    Raises:
+        LogDamagedError: It is not what was written.
+    """
+    seq, envelope_id, sender_id, key, body, checksum = found
+    texts = (envelope_id, sender_id, body) if key is None else (envelope_id, sender_id, body, key)
+    if type(seq) is not int or not all(isinstance(text, str) for text in texts) or checksum_of(body) != checksum:
+        raise LogDamagedError(f"session {session_id!r}: row {seq} is not what was written; restore the log")
+    return LogRow(session_id, seq, envelope_id, sender_id, key, body, checksum)
+
+
+def read_rows(session_id: str, first_seq: int, found: Iterable[Sequence[Any]]) -> list[LogRow]:
+    """Rows in order, without gaps from `first_seq` on.
+
+    Raises:
+        LogDamagedError: One is missing, or is not what was written.
+    """
+    rows = []
+    for seq, one in enumerate(found, max(first_seq, 1)):
+        row = read_row(session_id, one)
+        if row.seq != seq:
+            raise LogDamagedError(f"session {session_id!r}: row {seq} is missing, row {row.seq} is there")
+        rows.append(row)
+    return rows
+
+
+def read_metadata(session_id: str, metadata: Any, checksum: Any) -> str:
+    """The metadata of a session.
+
+    Raises:
+        LogDamagedError: They are not what was written.
+    """
+    if not isinstance(metadata, str) or checksum_of(metadata) != checksum:
+        raise LogDamagedError(f"session {session_id!r}: its metadata are not what was written; restore the log")
+    return metadata
+
+
+def read_snapshot(session_id: str, seq: Any, state: Any, checksum: Any) -> Snapshot | None:
+    """A snapshot; None, with a warning, where it is not what was written: the log itself says all that it said."""
+    if type(seq) is int and isinstance(state, str) and checksum_of(state) == checksum:
+        return Snapshot(seq, state)
+    logger.warning("session %r: a snapshot is not what was written; it is left out, and the log is read", session_id)
+    return None
+
+
+def not_on_top(session_id: str, on: LogPosition) -> LogConflictError:
+    """What an append raises that would not stand on the newest row."""
+    return LogConflictError(f"session {session_id!r}: row {on.seq} with this id is not the newest one")
+
+
+def taken(session_id: str, first_seq: int) -> LogConflictError:
+    """What an append raises whose place, id or key is taken."""
+    return LogConflictError(f"session {session_id!r}: row {first_seq}, its id or its key is there already")
+
+
+def there_already(session_id: str) -> LogConflictError:
+    """What a creation raises where there is such a session."""
+    return LogConflictError(f"there is a session {session_id!r} already")

@@ -1,0 +1,323 @@
+"""A log of sessions in PostgreSQL, for hubs on many machines."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
+
+from otel_assembly._internal.forks import in_child
+from otel_assembly.errors import (
+    ConfigurationError,
+    LogConflictError,
+    LogDamagedError,
+    LogUnavailableError,
+    LogUnsureError,
+    SessionLogError,
+)
+from otel_assembly.sessions.log import Cursor, checksum_of
+from otel_assembly.sessions.log_rows import (
+    Press,
+    check_appended,
+    check_first,
+    held_press,
+    holding,
+    not_on_top,
+    read_metadata,
+    read_row,
+    read_rows,
+    read_snapshot,
+    taken,
+    there_already,
+)
+from otel_assembly.sessions.log_sql import (
+    BY_ID,
+    BY_KEY,
+    CURSORS,
+    METADATA,
+    MOVE_CURSOR,
+    SAVE_SNAPSHOT,
+    SESSION_IDS,
+    SNAPSHOT,
+    TAIL,
+    WITHOUT_LIMIT,
+)
+from otel_assembly.sessions.postgres_connections import LOCKS, Connections, psycopg, statement_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from otel_assembly.sessions.log import LogPosition, LogRow, Snapshot
+    from otel_assembly.sessions.postgres_connections import Connection
+
+#: What is listened to; a notice carries a session's id and nothing else.
+_CHANNEL: Final = "otel_assembly_sessions"
+
+# One statement and so one commit: the rows, and the notice that they are there, which is neither lost nor sent for
+# nothing. Its lock is shared by all who append, and taken before any key: the other order deadlocks with `press`.
+_APPEND: Final = f"""WITH queue AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared({LOCKS}, hashtext(%(id)s))),
+    base AS (SELECT held.session FROM otel_assembly_session_rows AS held
+        JOIN otel_assembly_sessions AS sessions ON sessions.number = held.session
+        WHERE sessions.id = %(id)s AND held.seq = %(on_seq)s AND held.envelope_id = %(on_id)s),
+    added AS (INSERT INTO otel_assembly_session_rows
+        (session, seq, envelope_id, sender_id, key, body, checksum)
+        SELECT base.session, row.* FROM queue, base, unnest(%(seqs)s::bigint[], %(ids)s::text[], %(senders)s::text[],
+            %(keys)s::text[], %(bodies)s::text[], %(checksums)s::bigint[]) AS row
+        RETURNING seq)
+    SELECT pg_notify('{_CHANNEL}', %(id)s) FROM added LIMIT 1"""  # noqa: S608  # of constants
+_CREATE: Final = f"""WITH made AS (INSERT INTO otel_assembly_sessions (id, metadata, checksum)
+        VALUES (%(id)s, %(metadata)s, %(metadata_checksum)s) RETURNING number),
+    added AS (INSERT INTO otel_assembly_session_rows
+        (session, seq, envelope_id, sender_id, key, body, checksum)
+        SELECT made.number, row.* FROM made, unnest(%(seqs)s::bigint[], %(ids)s::text[], %(senders)s::text[],
+            %(keys)s::text[], %(bodies)s::text[], %(checksums)s::bigint[]) AS row
+        RETURNING seq)
+    SELECT pg_notify('{_CHANNEL}', %(id)s) FROM added LIMIT 1"""  # noqa: S608
+_PRESS: Final = f"SELECT pg_advisory_lock({LOCKS}, hashtext(%s))"
+_LET_GO: Final = f"SELECT pg_advisory_unlock({LOCKS}, hashtext(%s))"
+
+
+class PostgresSessionLog:
+    """A `SessionLog` in PostgreSQL 13 or later, for any number of hubs on any number of machines; extra ``postgres``.
+
+    Its four tables, ``otel_assembly_session…``, are made at the first use where they are missing, in the first schema
+    of the search path. A pooler in front of the server has to pool sessions: `changes` listens, and `press` locks.
+
+    *Accepted* means that the commit was synced to the primary's disk: it outlives a kill of the server, its kernel and
+    its power. It does not mean that a standby has it. Where one takes over that replicates asynchronously, the last
+    commits before it took over can be missing, accepted or not: a hub that has seen more finds that out and raises
+    `LogRegressed`, one that starts then cannot know. Name standbys in ``synchronous_standby_names``, with
+    ``synchronous_commit`` at ``on`` or above, and *accepted* means synced there too; without any, fail over by hand,
+    and only to a standby that has received everything.
+
+    A connection that is lost is made anew. An append whose connection was lost raises `LogUnsureError`; one that the
+    server refused wrote nothing. Reads, cursors and snapshots are asked for again, for `patience` at most. The server
+    is refused where ``fsync`` or ``synchronous_commit`` is off.
+
+    Connections are closed by ``close()``, or at the end of an ``async with``. A forked child makes its own.
+
+    Args:
+        dsn: Where the server is, as libpq reads it: ``postgresql://user:password@host:5432/database``, or
+            ``host=… dbname=…``. Of several hosts, ``target_session_attrs=read-write`` finds the primary.
+        patience: Seconds that the server may take to be reached, and to answer.
+        connections: How many statements may run at once; `changes` has a connection of its own besides.
+
+    Raises:
+        ConfigurationError: The extra is not installed, the DSN cannot be read, or a number is not above 0.
+    """
+
+    def __init__(self, dsn: str, *, patience: float = 10.0, connections: int = 4) -> None:
+        if not patience > 0 or connections < 1:
+            raise ConfigurationError(f"patience is {patience} s, connections {connections}; give numbers above 0")
+        self._connections = Connections(dsn, patience, connections)
+        self._patience = patience
+        self._errors = psycopg(".errors")
+        self._begin()
+        in_child(self._begin)
+
+    def _begin(self) -> None:
+        self._pressing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def create(self, session_id: str, metadata: str, first: LogRow) -> None:
+        """See `SessionLog.create`."""
+        check_first(session_id, first)
+        arguments = {"metadata": metadata, "metadata_checksum": checksum_of(metadata)}
+        try:
+            await self._write(f"session {session_id!r}: row 1", _CREATE, _arguments([first]) | arguments)
+        except LogConflictError:
+            raise there_already(session_id) from None
+
+    async def metadata(self, session_id: str) -> str | None:
+        """See `SessionLog.metadata`."""
+        found = await self._ask(f"session {session_id!r}: its metadata", METADATA, session_id)
+        return read_metadata(session_id, *found[0]) if found else None
+
+    async def session_ids(self) -> Sequence[str]:
+        """See `SessionLog.session_ids`."""
+        return [session_id for (session_id,) in await self._ask("the list of sessions", SESSION_IDS)]
+
+    async def append(self, rows: Sequence[LogRow], on: LogPosition) -> None:
+        """See `SessionLog.append`."""
+        check_appended(rows, on)
+        session_id, seq = rows[0].session_id, rows[0].seq
+        arguments = {"on_seq": on.seq, "on_id": on.envelope_id}
+        try:
+            written = await self._write(f"session {session_id!r}: row {seq}", _APPEND, _arguments(rows) | arguments)
+        except LogConflictError:
+            raise taken(session_id, seq) from None
+        if not written:
+            raise not_on_top(session_id, on)
+
+    async def tail(self, session_id: str, first_seq: int, limit: int | None = None) -> Sequence[LogRow]:
+        """See `SessionLog.tail`."""
+        what = f"session {session_id!r}: the rows from {first_seq} on"
+        found = await self._ask(what, TAIL, session_id, first_seq, WITHOUT_LIMIT if limit is None else limit)
+        return read_rows(session_id, first_seq, found)
+
+    async def by_id(self, session_id: str, envelope_id: str) -> LogRow | None:
+        """See `SessionLog.by_id`."""
+        found = await self._ask(f"session {session_id!r}: row of id {envelope_id!r}", BY_ID, session_id, envelope_id)
+        return read_row(session_id, found[0]) if found else None
+
+    async def by_key(self, session_id: str, sender_id: str, key: str) -> LogRow | None:
+        """See `SessionLog.by_key`."""
+        found = await self._ask(f"session {session_id!r}: row of key {key!r}", BY_KEY, session_id, sender_id, key)
+        return read_row(session_id, found[0]) if found else None
+
+    async def cursors(self, session_id: str) -> Mapping[str, Cursor]:
+        """See `SessionLog.cursors`."""
+        found = await self._ask(f"session {session_id!r}: its cursors", CURSORS, session_id)
+        return {participant_id: Cursor(seq, count) for participant_id, seq, count in found}
+
+    async def move_cursor(self, session_id: str, participant_id: str, cursor: Cursor) -> None:
+        """See `SessionLog.move_cursor`."""
+        what = f"session {session_id!r}: a cursor"
+        await self._ask(what, MOVE_CURSOR, participant_id, cursor.seq, cursor.count, session_id)
+
+    async def snapshot(self, session_id: str, adapter: str) -> Snapshot | None:
+        """See `SessionLog.snapshot`."""
+        found = await self._ask(f"session {session_id!r}: a snapshot", SNAPSHOT, session_id, adapter)
+        return read_snapshot(session_id, *found[0]) if found else None
+
+    async def save_snapshot(self, session_id: str, adapter: str, snapshot: Snapshot) -> None:
+        """See `SessionLog.save_snapshot`."""
+        arguments = (adapter, snapshot.seq, snapshot.state, checksum_of(snapshot.state), session_id)
+        await self._ask(f"session {session_id!r}: a snapshot", SAVE_SNAPSHOT, *arguments)
+
+    async def changes(self) -> AsyncGenerator[str | None]:
+        """See `SessionLog.changes`; None again after every connection that was lost, when it listens anew."""
+        self._connections.check_open()
+        while not self._connections.closed:
+            connection = await self._connections.opened()
+            try:
+                await connection.execute(f"LISTEN {_CHANNEL}")
+                yield None
+                while not self._connections.closed:
+                    # What comes between two of these is kept, and handed out by the next one.
+                    async with aclosing(connection.notifies(timeout=0.5)) as notices:
+                        async for notice in notices:
+                            yield notice.payload
+            except self._errors.Error:
+                await asyncio.sleep(0.05)
+            finally:
+                await connection.close()
+
+    @asynccontextmanager
+    async def press(self, session_id: str) -> AsyncIterator[None]:
+        """See `SessionLog.press`; it is a lock of one connection, and is gone with it."""
+        if held_press(self) is not None:
+            yield
+            return
+        # In one process they queue here, so that they do not fill the connections with waiting.
+        async with self._pressing.setdefault(session_id, asyncio.Lock()), self._connections.one() as connection:
+            what = f"session {session_id!r}: its lock"
+            try:
+                await self._execute(connection, what, _PRESS, (session_id,))
+                async with holding(Press(self, connection)):
+                    yield
+            finally:
+                await self._let_go(connection, what, session_id)
+
+    async def _let_go(self, connection: Connection, what: str, session_id: str) -> None:
+        """Give a lock back, or its connection up: the server lets go for one that is gone."""
+        if connection.closed:
+            return
+        try:
+            await self._execute(connection, what, _LET_GO, (session_id,))
+        except SessionLogError:
+            await connection.close()
+        except BaseException:
+            await connection.close()
+            raise
+
+    async def close(self) -> None:
+        """See `SessionLog.close`."""
+        await self._connections.close()
+
+    async def _write(self, what: str, statement: str, arguments: dict[str, Any]) -> list[Any]:
+        """Run a statement once, and no second time, whatever becomes of it."""
+        async with self._connection() as connection:
+            return await self._execute(connection, what, statement, arguments)
+
+    async def _ask(self, what: str, statement: str, *arguments: Any) -> list[Any]:
+        """Run a statement that may be run twice; anew where its connection was lost."""
+        try:
+            async with asyncio.timeout(statement_seconds(self._patience)):
+                while True:
+                    try:
+                        async with self._connection() as connection:
+                            return await self._execute(connection, what, statement.replace("?", "%s"), arguments)
+                    except LogUnsureError:
+                        await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise LogUnavailableError(f"{what} cannot be had: PostgreSQL does not answer") from None
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
+        """The connection of the press that this task holds, or one for a statement."""
+        press = held_press(self)
+        if press is not None and not press.by.closed:
+            yield press.by
+            return
+        async with self._connections.one() as connection:
+            yield connection
+
+    async def _execute(self, connection: Connection, what: str, statement: str, arguments: Any) -> list[Any]:
+        """What a statement gave.
+
+        Raises:
+            LogConflictError: Somebody else was first; nothing was written.
+            LogUnavailableError: The server refused it; nothing was written.
+            LogUnsureError: No answer came.
+            LogDamagedError: The server says that its files are damaged.
+        """
+        seconds = statement_seconds(self._patience)
+        ready: Any = statement
+        try:
+            async with asyncio.timeout(seconds):
+                cursor = await connection.execute(ready, arguments)
+                return await cursor.fetchall() if cursor.description else []
+        except TimeoutError:
+            await connection.close()
+            raise LogUnsureError(f"{what}: PostgreSQL has not answered for {seconds} s") from None
+        except self._errors.Error as error:
+            meaning = self._meaning(connection, what, error)
+            if isinstance(error, self._errors.ReadOnlySqlTransaction):
+                await connection.close()  # a primary no more: the next connection looks for the one that is
+            raise meaning from error
+
+    def _meaning(self, connection: Connection, what: str, error: Any) -> Exception:
+        """What an error says of the statement."""
+        codes = self._errors
+        if isinstance(error, codes.UniqueViolation | codes.SerializationFailure | codes.DeadlockDetected):
+            return LogConflictError(f"{what}: somebody else was first")
+        if isinstance(error, codes.DataCorrupted | codes.IndexCorrupted):
+            return LogDamagedError(f"{what} cannot be read or written: {error}; restore the database")
+        # Whoever is told that the connection ends is not told whether the statement had been carried out.
+        if connection.closed or error.diag.severity_nonlocalized in ("FATAL", "PANIC"):
+            return LogUnsureError(f"{what}: the connection was lost: {error}")
+        return LogUnavailableError(f"{what}: PostgreSQL refused it: {error}")
+
+
+def _arguments(rows: Sequence[LogRow]) -> dict[str, Any]:
+    """Rows as arrays, so that one statement, which is prepared once, takes any number of them."""
+    return {
+        "id": rows[0].session_id,
+        "seqs": [row.seq for row in rows],
+        "ids": [row.envelope_id for row in rows],
+        "senders": [row.sender_id for row in rows],
+        "keys": [row.key for row in rows],
+        "bodies": [row.body for row in rows],
+        "checksums": [row.checksum for row in rows],
+    }

@@ -1,0 +1,248 @@
+"""The file of a log of sessions: its connections, and the lock file that its writers queue on. All of this blocks."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sqlite3
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly._internal.forks import in_child
+from otel_assembly.errors import ConfigurationError, LogDamagedError, LogUnavailableError, LogUnsureError
+from otel_assembly.sessions.log_rows import not_on_top, taken, there_already
+from otel_assembly.sessions.log_sql import TABLES
+from otel_assembly.sessions.sqlite_wal import look_at_wal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from otel_assembly.sessions.log import LogPosition, LogRow
+
+logger = logging.getLogger("otel_assembly")
+
+#: What the file says of itself, so that a later release can tell an earlier one's.
+_VERSION: Final = 1
+
+_STANDS_ON: Final = """SELECT session FROM otel_assembly_session_rows
+    WHERE session = (SELECT number FROM otel_assembly_sessions WHERE id = ?) AND seq = ? AND envelope_id = ?"""
+_ADD_SESSION: Final = "INSERT INTO otel_assembly_sessions (id, metadata, checksum) VALUES (?, ?, ?) RETURNING number"
+_ADD_ROW: Final = "INSERT INTO otel_assembly_session_rows VALUES (?, ?, ?, ?, ?, ?, ?)"
+
+#: Connections that are open in the process that forked this one; nothing is done with them.
+_of_parents: list[sqlite3.Connection] = []
+
+
+class SqliteFile:
+    """One process's way to the file.
+
+    Whoever writes, checkpoints or closes does it between `take` and `give`: in a queue that the kernel keeps, for all
+    processes. So nobody ever finds the file busy and backs off, which starves some for seconds; a process that is
+    killed has given its turn back; and no commit ever meets a checkpoint of another process, which in SQLite before
+    3.51.3 can lose what was committed (https://www.sqlite.org/wal.html#walresetbug). Readers take no part.
+    """
+
+    def __init__(self, path: str, busy_timeout: float) -> None:
+        try:
+            self._fcntl: Any = importlib.import_module("fcntl")
+        except ModuleNotFoundError as missing:
+            raise ConfigurationError(
+                "SqliteSessionLog queues its writers with flock, which this system has not; use PostgresSessionLog"
+            ) from missing
+        self.path = path
+        self._busy_timeout = busy_timeout
+        self._queue: int | None = None
+        self._writer: sqlite3.Connection | None = None
+        self._readers: list[sqlite3.Connection] = []
+        self._identity: tuple[int, int] | None = None
+        in_child(self._leave)
+
+    def take(self) -> None:
+        """Wait for the turn, behind all who asked for it before."""
+        if self._queue is None:
+            self._queue = os.open(f"{self.path}.queue", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._fcntl.flock(self._queue, self._fcntl.LOCK_EX)
+
+    def give(self) -> None:
+        """Let the next one."""
+        if self._queue is not None:
+            self._fcntl.flock(self._queue, self._fcntl.LOCK_UN)
+
+    def open(self) -> None:
+        """Make the file if it is missing, and find out whether it is whole; in turn."""
+        with self.telling("the log"):
+            self._writing()
+
+    def reader(self) -> sqlite3.Connection:
+        """A connection to read through; the file is open."""
+        with self.telling("the log"):
+            connection = self._connected()
+            self._readers.append(connection)
+            return connection
+
+    def close_reader(self, connection: sqlite3.Connection) -> None:
+        """Close one of them; in turn, for the last one out checkpoints."""
+        if connection in self._readers:
+            self._readers.remove(connection)
+            connection.close()
+
+    def create(self, session_id: str, metadata: str, checksum: int, first: LogRow) -> None:
+        """Write a session and its first row; in turn."""
+        with self.telling(f"session {session_id!r}: row 1", writing=True), self._transaction() as db:
+            try:
+                ((number,),) = db.execute(_ADD_SESSION, (session_id, metadata, checksum)).fetchall()
+                db.execute(_ADD_ROW, _columns(number, first))
+            except sqlite3.IntegrityError:
+                raise there_already(session_id) from None
+
+    def append(self, rows: Sequence[LogRow], on: LogPosition) -> None:
+        """Write rows on top of one, which has to be the newest; in turn."""
+        session_id, seq = rows[0].session_id, rows[0].seq
+        with self.telling(f"session {session_id!r}: row {seq}", writing=True), self._transaction() as db:
+            found = db.execute(_STANDS_ON, (session_id, on.seq, on.envelope_id)).fetchone()
+            if found is None:
+                raise not_on_top(session_id, on)
+            try:
+                db.executemany(_ADD_ROW, [_columns(found[0], row) for row in rows])
+            except sqlite3.IntegrityError:
+                raise taken(session_id, seq) from None
+
+    def write(self, what: str, statement: str, arguments: Sequence[Any]) -> None:
+        """Run one statement that writes, and that may be run twice; in turn."""
+        with self.telling(what), self._transaction() as db:
+            db.execute(statement, arguments)
+
+    def close(self) -> None:
+        """Close all connections, and leave the queue; in turn."""
+        for connection in self._readers:
+            connection.close()
+        self._readers.clear()
+        self._drop()
+        self._leave_queue()
+
+    def _leave_queue(self) -> None:
+        queue, self._queue = self._queue, None
+        if queue is not None:
+            os.close(queue)
+
+    @contextmanager
+    def telling(self, what: str, *, writing: bool = False) -> Iterator[None]:
+        """Say of what SQLite raises what it means for whoever asked."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                raise LogDamagedError(
+                    f"{what} cannot be read or written in {self.path}: {error}; restore the file"
+                ) from error
+            if code == sqlite3.SQLITE_IOERR and writing:
+                # The frames may stand in the file whole, and be found there after a crash.
+                raise LogUnsureError(f"{what} may or may not be written in {self.path}: {error}") from error
+            raise LogUnavailableError(f"{what} cannot be had in {self.path}: {error}") from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        db = self._writing()
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            yield db
+            db.execute("COMMIT")
+        except BaseException as error:
+            try:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+            except sqlite3.Error:
+                self._drop()
+            if isinstance(error, sqlite3.OperationalError):
+                self._drop()
+            raise
+
+    def _writing(self) -> sqlite3.Connection:
+        """The connection that writes, to the very file that stands at the path."""
+        if self._writer is None:
+            self._writer = self._made()
+            self._identity = self._found()
+        elif self._found() != self._identity:
+            raise LogUnavailableError(f"{self.path} was moved or deleted while it was in use; put it back")
+        return self._writer
+
+    def _found(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _made(self) -> sqlite3.Connection:
+        self._check_whole()
+        db = self._connected()
+        try:
+            ((mode,),) = db.execute("PRAGMA journal_mode = WAL").fetchall()
+            if mode != "wal":
+                raise LogUnavailableError(f"{self.path} lies where SQLite cannot keep a write-ahead log; move it")
+            db.execute("PRAGMA synchronous = FULL")
+            ((version,),) = db.execute("PRAGMA user_version").fetchall()
+            if version == 0:
+                db.execute("BEGIN IMMEDIATE")
+                for table in TABLES:
+                    db.execute(table.format(number="INTEGER"))
+                db.execute(f"PRAGMA user_version = {_VERSION}")
+                db.execute("COMMIT")
+            elif version != _VERSION:
+                raise LogUnavailableError(
+                    f"{self.path} has form {version}, of another release; this one reads {_VERSION}"
+                )
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _check_whole(self) -> None:
+        """SQLite would leave out, without a word, what these refuse."""
+        wal = f"{self.path}-wal"
+        with suppress(FileNotFoundError):
+            if os.path.getsize(wal) and not (os.path.exists(self.path) and os.path.getsize(self.path)):
+                raise LogDamagedError(f"{self.path} is empty, and rows stand in {wal}; restore the file")
+        state = look_at_wal(wal)
+        if not state.readable:
+            raise LogDamagedError(f"the header of {wal} is not what was written; restore the file")
+        if state.behind > 1:
+            raise LogDamagedError(
+                f"frame {state.whole + 1} of {wal} is not what was written, and {state.behind} transactions end behind "
+                "it, of which at most one was not accepted; restore the file"
+            )
+        if state.torn:
+            logger.warning("%s ends in what was not written whole, and so not accepted; it is left out", wal)
+
+    def _connected(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self.path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False)
+        db.text_factory = _text
+        return db
+
+    def _drop(self) -> None:
+        connection, self._writer = self._writer, None
+        if connection is not None:
+            with suppress(sqlite3.Error):
+                connection.close()
+
+    def _leave(self) -> None:
+        """SQLite forbids a child to use, or to close, its parent's connections; the turn is the parent's as well.
+
+        The descriptor is closed, not unlocked: the lock is the parent's, and would outlive it in a child.
+        """
+        _of_parents.extend(self._readers)
+        if self._writer is not None:
+            _of_parents.append(self._writer)
+        self._readers, self._writer = [], None
+        self._leave_queue()
+
+
+def _columns(number: int, row: LogRow) -> tuple[Any, ...]:
+    return number, row.seq, row.envelope_id, row.sender_id, row.key, row.body, row.checksum
+
+
+def _text(found: bytes) -> str:
+    """A text; of a damaged one something that no checksum agrees with."""
+    return found.decode("utf-8", "surrogateescape")

@@ -1,0 +1,281 @@
+"""A log of sessions in one SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import finalize
+
+from otel_assembly._internal.forks import in_child
+from otel_assembly.errors import ConfigurationError, LogUnavailableError, LogUnsureError
+from otel_assembly.sessions.log import Cursor, checksum_of
+from otel_assembly.sessions.log_rows import (
+    Press,
+    check_appended,
+    check_first,
+    held_press,
+    holding,
+    read_metadata,
+    read_row,
+    read_rows,
+    read_snapshot,
+)
+from otel_assembly.sessions.log_sql import (
+    BY_ID,
+    BY_KEY,
+    CURSORS,
+    METADATA,
+    MOVE_CURSOR,
+    SAVE_SNAPSHOT,
+    SESSION_IDS,
+    SNAPSHOT,
+    TAIL,
+    WITHOUT_LIMIT,
+)
+from otel_assembly.sessions.own_thread import OwnThread
+from otel_assembly.sessions.sqlite_file import SqliteFile
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from otel_assembly.sessions.log import LogPosition, LogRow, Snapshot
+
+T = TypeVar("T")
+
+_NEWEST = "SELECT coalesce(max(rowid), 0) FROM otel_assembly_session_rows"
+_CHANGED = """SELECT max(added.rowid), sessions.id FROM otel_assembly_session_rows AS added
+    JOIN otel_assembly_sessions AS sessions ON sessions.number = added.session
+    WHERE added.rowid > ? GROUP BY sessions.id ORDER BY 1"""
+
+
+class SqliteSessionLog:
+    """A `SessionLog` in the SQLite file at `path`, which is made at the first use; its directory has to be there.
+
+    Any number of logs, threads and processes of one machine may share the file; not over a network's file system.
+    Beside it lie ``path-wal`` and ``path-shm``, which SQLite keeps and which belong to it, and ``path.queue``, an empty
+    file that the writers of all processes queue on; leave it there while anybody has the log open.
+
+    *Accepted* means that the row was synced to this machine's disk: it outlives the process, the kernel and the power.
+    There is no second machine: what the disk loses is lost.
+
+    What blocks runs in threads of the log's own. A forked child opens the file anew. Close it with ``close()``, or use
+    it as an async context manager.
+
+    Args:
+        path: The file.
+        patience: Seconds that a call waits for other processes, and for the disk.
+        poll_seconds: How often `changes` looks whether somebody has appended; it reads no page where nobody has.
+
+    Raises:
+        ConfigurationError: The path is ``:memory:``, a time is not above 0, or the system has no ``flock``.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, patience: float = 30.0, poll_seconds: float = 0.02) -> None:
+        self._path = os.fspath(path)
+        if self._path == ":memory:":
+            raise ConfigurationError("SqliteSessionLog takes a file; use MemorySessionLog for a log in memory")
+        if not (patience > 0 and poll_seconds > 0):
+            raise ConfigurationError(f"patience is {patience} s, poll_seconds {poll_seconds}; give seconds above 0")
+        self._patience = patience
+        self._poll_seconds = poll_seconds
+        self._file = SqliteFile(self._path, patience)
+        self._writing = OwnThread("otel-assembly-log-writer", self._file.take, self._file.give)
+        self._reading = OwnThread("otel-assembly-log-reader")
+        self._begin()
+        self._closed = False
+        in_child(self._begin)
+        # A log that nobody closed lets go of its threads and of its file when it is collected.
+        finalize(self, self._writing.stop, self._file.close).atexit = False
+        finalize(self, self._reading.stop).atexit = False
+
+    def _begin(self) -> None:
+        self._opened = False
+        self._reader: sqlite3.Connection | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def create(self, session_id: str, metadata: str, first: LogRow) -> None:
+        """See `SessionLog.create`."""
+        check_first(session_id, first)
+        await self._write(partial(self._file.create, session_id, metadata, checksum_of(metadata), first))
+
+    async def metadata(self, session_id: str) -> str | None:
+        """See `SessionLog.metadata`."""
+        found = await self._rows(f"session {session_id!r}: its metadata", METADATA, session_id)
+        return read_metadata(session_id, *found[0]) if found else None
+
+    async def session_ids(self) -> Sequence[str]:
+        """See `SessionLog.session_ids`."""
+        return [session_id for (session_id,) in await self._rows("the list of sessions", SESSION_IDS)]
+
+    async def append(self, rows: Sequence[LogRow], on: LogPosition) -> None:
+        """See `SessionLog.append`."""
+        check_appended(rows, on)
+        await self._write(partial(self._file.append, rows, on))
+
+    async def tail(self, session_id: str, first_seq: int, limit: int | None = None) -> Sequence[LogRow]:
+        """See `SessionLog.tail`."""
+
+        def read() -> list[LogRow]:
+            found: list[Any] = []
+            with self._file.telling(f"session {session_id!r}: the rows from {first_seq} on"):
+                cursor = self._connection().execute(
+                    TAIL, (session_id, first_seq, WITHOUT_LIMIT if limit is None else limit)
+                )
+            while True:
+                with self._file.telling(f"session {session_id!r}: row {max(first_seq, 1) + len(found)}"):
+                    one = cursor.fetchone()
+                if one is None:
+                    return read_rows(session_id, first_seq, found)
+                found.append(one)
+
+        return await self._read(read)
+
+    async def by_id(self, session_id: str, envelope_id: str) -> LogRow | None:
+        """See `SessionLog.by_id`."""
+        found = await self._rows(f"session {session_id!r}: row of id {envelope_id!r}", BY_ID, session_id, envelope_id)
+        return read_row(session_id, found[0]) if found else None
+
+    async def by_key(self, session_id: str, sender_id: str, key: str) -> LogRow | None:
+        """See `SessionLog.by_key`."""
+        found = await self._rows(f"session {session_id!r}: row of key {key!r}", BY_KEY, session_id, sender_id, key)
+        return read_row(session_id, found[0]) if found else None
+
+    async def cursors(self, session_id: str) -> Mapping[str, Cursor]:
+        """See `SessionLog.cursors`."""
+        found = await self._rows(f"session {session_id!r}: its cursors", CURSORS, session_id)
+        return {participant_id: Cursor(seq, count) for participant_id, seq, count in found}
+
+    async def move_cursor(self, session_id: str, participant_id: str, cursor: Cursor) -> None:
+        """See `SessionLog.move_cursor`."""
+        arguments = (participant_id, cursor.seq, cursor.count, session_id)
+        await self._write(partial(self._file.write, f"session {session_id!r}: a cursor", MOVE_CURSOR, arguments))
+
+    async def snapshot(self, session_id: str, adapter: str) -> Snapshot | None:
+        """See `SessionLog.snapshot`."""
+        found = await self._rows(f"session {session_id!r}: a snapshot", SNAPSHOT, session_id, adapter)
+        return read_snapshot(session_id, *found[0]) if found else None
+
+    async def save_snapshot(self, session_id: str, adapter: str, snapshot: Snapshot) -> None:
+        """See `SessionLog.save_snapshot`."""
+        arguments = (adapter, snapshot.seq, snapshot.state, checksum_of(snapshot.state), session_id)
+        await self._write(partial(self._file.write, f"session {session_id!r}: a snapshot", SAVE_SNAPSHOT, arguments))
+
+    async def changes(self) -> AsyncGenerator[str | None]:
+        """See `SessionLog.changes`."""
+        follower = await self._read(lambda: _Follower(self._file.reader()))
+        try:
+            yield None
+            while not self._closed:
+                for session_id in await self._read(partial(self._followed, follower)):
+                    yield session_id
+                await asyncio.sleep(self._poll_seconds)
+        finally:
+            if not self._closed:
+                await self._writing.run(partial(self._file.close_reader, follower.connection), self._patience)
+
+    @asynccontextmanager
+    async def press(self, session_id: str) -> AsyncIterator[None]:
+        """See `SessionLog.press`; it is of the whole file, for a file has one writer at a time."""
+        if held_press(self) is not None:
+            yield
+            return
+        await self._open()
+        press = Press(self)
+        await self._writing.hold(press, self._patience)
+        try:
+            async with holding(press):
+                yield
+        finally:
+            self._writing.let_go(press)
+
+    async def close(self) -> None:
+        """See `SessionLog.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._opened:
+            await self._reading.run(lambda: None, self._patience)
+            await self._writing.run(self._file.close, self._patience)
+        self._reading.stop()
+        self._writing.stop()
+
+    async def _open(self) -> None:
+        if self._closed:
+            raise LogUnavailableError(f"the log in {self._path} is closed")
+        if not self._opened:
+            await self._in_thread(self._file.open)
+            self._opened = True
+
+    async def _write(self, do: Callable[[], None]) -> None:
+        await self._open()
+        await self._in_thread(do)
+
+    async def _in_thread(self, do: Callable[[], T]) -> T:
+        try:
+            return await self._writing.run(do, self._patience, held_press(self))
+        except OSError as error:
+            raise LogUnavailableError(f"the queue of {self._path} cannot be had: {error}") from error
+
+    async def _read(self, do: Callable[[], T]) -> T:
+        await self._open()
+        try:
+            return await self._reading.run(do, self._patience)
+        except LogUnsureError as late:
+            raise LogUnavailableError(str(late)) from None
+
+    async def _rows(self, what: str, statement: str, *arguments: str) -> list[Any]:
+        def read() -> list[Any]:
+            with self._file.telling(what):
+                return self._connection().execute(statement, arguments).fetchall()
+
+        return await self._read(read)
+
+    def _connection(self) -> sqlite3.Connection:
+        """The connection that reads, in its thread."""
+        if self._reader is None:
+            self._reader = self._file.reader()
+        return self._reader
+
+    def _followed(self, follower: _Follower) -> list[str | None]:
+        with self._file.telling("the newest rows"):
+            return follower.changed()
+
+
+class _Follower:
+    """What one iterator of changes has seen; its connection's ``data_version`` tells whether others have written."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self._version = self._asked("PRAGMA data_version")
+        self._newest = self._asked(_NEWEST)
+
+    def changed(self) -> list[str | None]:
+        """The sessions that were appended to since the last call; None for all, where rows are gone."""
+        version = self._asked("PRAGMA data_version")
+        if version == self._version:
+            return []
+        self._version = version
+        newest = self._asked(_NEWEST)
+        if newest < self._newest:
+            self._newest = newest
+            return [None]
+        found = self.connection.execute(_CHANGED, (self._newest,)).fetchall()
+        self._newest = found[-1][0] if found else newest
+        return [session_id for _, session_id in found]
+
+    def _asked(self, statement: str) -> int:
+        ((answer,),) = self.connection.execute(statement).fetchall()
+        return int(answer)

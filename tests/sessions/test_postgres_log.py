@@ -1,0 +1,514 @@
+"""The log in PostgreSQL: answers that are lost, servers that are killed, and settings under which nothing is safe."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from postgres_server import BIN, MISSING, PostgresServer
+from rows import appended, created, on, row
+
+from otel_assembly.errors import (
+    ConfigurationError,
+    LogConflictError,
+    LogDamagedError,
+    LogUnavailableError,
+    LogUnsureError,
+)
+from otel_assembly.sessions import Cursor, PostgresSessionLog, Snapshot
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def schema(postgres):
+    return postgres.new_schema()
+
+
+@pytest.fixture
+async def log(postgres, schema):
+    async with PostgresSessionLog(postgres.dsn(schema)) as log:
+        yield log
+
+
+@pytest.fixture
+def own_server():
+    """Makes a server that a test may kill, with settings of the test's own."""
+    if BIN is None:
+        pytest.skip(MISSING)
+    with contextlib.ExitStack() as stack:
+
+        def make(*settings):
+            server = PostgresServer(*settings)
+            stack.callback(server.remove)
+            server.start()
+            return server
+
+        yield make
+
+
+class Proxy:
+    """Stands between a log and its server, and loses what it is told to lose.
+
+    `cut` is what happens at the next append: ``before`` it reaches the server, ``during``, as soon as it has, or
+    ``after``, when its answer comes back; or it is let through, and nothing is answered (``silent``).
+    """
+
+    def __init__(self, server):
+        self.server = server
+        self.cut = ""
+        self.cuts = 0
+        self.tasks = set()
+
+    async def __aenter__(self):
+        self.listener = await asyncio.start_server(self.serve, "127.0.0.1", 0)
+        self.port = self.listener.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_):
+        self.listener.close()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    def dsn(self, schema):
+        there = f"host=127.0.0.1 port={self.port} sslmode=disable gssencmode=disable"
+        return self.server.dsn(schema).replace(f"host={self.server.folder}", there)
+
+    async def serve(self, reader, writer):
+        self.tasks.add(asyncio.current_task())
+        to_reader, to_writer = await asyncio.open_unix_connection(self.server.socket)
+        lose = [False]
+
+        async def requests():
+            while data := await reader.read(1 << 20):
+                # The statement itself, or the values of one that is prepared: the ids of these tests begin so.
+                if self.cut and b"append-" in data and b"pg_advisory_lock" not in data:
+                    cut, self.cut = self.cut, ""
+                    self.cuts += 1
+                    if cut == "before":
+                        return
+                    if cut in {"after", "silent"}:
+                        lose[0] = cut == "after" or None
+                    to_writer.write(data)
+                    await to_writer.drain()
+                    if cut == "during":
+                        return
+                    continue
+                to_writer.write(data)
+                await to_writer.drain()
+
+        async def answers():
+            while data := await to_reader.read(1 << 20):
+                if lose[0]:
+                    return
+                if lose[0] is None:
+                    continue
+                writer.write(data)
+                await writer.drain()
+
+        both = [asyncio.create_task(one()) for one in (requests, answers)]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in both:
+                one.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+            writer.close()
+            to_writer.close()
+
+
+async def post(log, last, envelope_id, key=None):
+    """Append as a hub does: an answer that was lost is looked up by id. Also how often it was."""
+    unsure = 0
+    while True:
+        after = row("s", last.seq + 1, envelope_id=envelope_id, key=key)
+        try:
+            await log.append([after], on(last))
+        except LogUnsureError:
+            unsure += 1
+            if (found := await log.by_id("s", envelope_id)) is not None:
+                return found, unsure
+            last = (await log.tail("s", last.seq))[-1]
+        except LogConflictError:
+            if (found := await log.by_id("s", envelope_id)) is not None:
+                return found, unsure
+            last = (await log.tail("s", last.seq))[-1]
+        else:
+            return after, unsure
+
+
+@pytest.mark.parametrize("cut", ["before", "during", "after"])
+async def test_an_answer_that_is_lost_leaves_each_row_once(postgres, schema, cut):
+    async with Proxy(postgres) as proxy, PostgresSessionLog(proxy.dsn(schema)) as log:
+        last = await created(log)
+        lost = 0
+        for number in range(20):
+            proxy.cut = cut if number % 2 else ""
+            last, unsure = await post(log, last, f"append-{number}")
+            lost += unsure
+        assert proxy.cuts == 10
+        assert lost == 10
+        there = [one.envelope_id for one in await log.tail("s", 2)]
+        assert there == [f"append-{number}" for number in range(20)]
+
+
+async def test_a_lost_answer_is_resolved_from_anywhere_by_its_key(postgres, schema, log):
+    async with Proxy(postgres) as proxy, PostgresSessionLog(proxy.dsn(schema)) as lossy:
+        first = await created(lossy)
+        proxy.cut = "after"
+        with pytest.raises(LogUnsureError, match="'s': row 2"):
+            await lossy.append([row("s", 2, envelope_id="append-1", key="k")], on(first))
+        assert (await log.by_key("s", "ann", "k")).envelope_id == "append-1"
+        proxy.cut = "before"
+        with pytest.raises(LogUnsureError):
+            await lossy.create("append-t", "{}", row("append-t", 1))
+        assert await log.metadata("append-t") is None
+
+
+async def test_a_server_that_falls_silent_is_given_up(postgres, schema, log):
+    first = await created(log)
+    async with Proxy(postgres) as proxy, PostgresSessionLog(proxy.dsn(schema), patience=0.2) as silent:
+        assert list(await silent.tail("s", 1)) == [first]
+        proxy.cut = "silent"
+        began = time.monotonic()
+        with pytest.raises(LogUnsureError, match="has not answered"):
+            await silent.append([row("s", 2, envelope_id="append-1")], on(first))
+        assert time.monotonic() - began < 30
+        assert (await silent.by_id("s", "append-1")).seq == 2
+
+
+async def test_a_connection_that_was_lost_while_idle_leaves_nobody_unsure(postgres, schema, log):
+    last = await created(log)
+    with postgres.connected() as other:
+        for seq in range(2, 5):
+            other.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'otel-assembly'"
+            )
+            after = row("s", seq)
+            await log.append([after], on(last))
+            last = after
+    assert len(await log.tail("s", 1)) == 4
+
+
+async def test_who_listens_looks_at_everything_after_a_lost_connection(postgres, schema, log):
+    last = await created(log)
+    async with asyncio.timeout(30), aclosing(log.changes()) as changes:
+        assert await anext(changes) is None
+        for seq in (2, 3):
+            with postgres.connected() as other:
+                other.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'otel-assembly'"
+                )
+            after = row("s", seq)
+            last, _ = await post(log, last, after.envelope_id)
+            while await anext(changes) is not None:
+                pass
+        await log.append([row("s", 4)], on(last))
+        assert await anext(changes) == "s"
+
+
+async def test_a_notice_says_the_session_and_no_more(postgres, schema, log):
+    with postgres.connected() as other:
+        other.execute("LISTEN otel_assembly_sessions")
+        first = await created(log, "quiet")
+        await log.append([row("quiet", 2, text="a secret", key="k"), row("quiet", 3)], on(first))
+        told = [notice.payload for notice in other.notifies(timeout=5, stop_after=2)]
+    assert told == ["quiet", "quiet"]
+
+
+async def test_a_press_that_is_lost_with_its_connection_hinders_nobody(postgres, schema, log):
+    first = await created(log)
+    async with PostgresSessionLog(postgres.dsn(schema)) as other, asyncio.timeout(30):
+        async with log.press("s"):
+            with postgres.connected() as third:
+                third.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'otel-assembly'"
+                )
+            async with other.press("s"):
+                await other.append([row("s", 2)], on(first))
+            with pytest.raises(LogUnsureError):
+                await log.append([row("s", 3)], on(row("s", 2)))
+            assert len(await log.tail("s", 1)) == 2
+        async with log.press("s"):
+            await log.append([row("s", 3)], on(row("s", 2)))
+
+
+async def test_who_waits_too_long_for_the_press_has_written_nothing(postgres, schema, log):
+    first = await created(log)
+    async with PostgresSessionLog(postgres.dsn(schema), patience=0.3) as other:
+        async with log.press("s"):
+            with pytest.raises(LogUnavailableError, match="refused"):
+                await other.append([row("s", 2, envelope_id="late")], on(first))
+            with pytest.raises(LogUnavailableError):
+                async with other.press("s"):
+                    pass
+            await log.append([row("s", 2)], on(first))
+        assert [one.envelope_id for one in await other.tail("s", 2)] == [f"{2:016x}"]
+        async with other.press("s"):
+            pass
+
+
+async def test_connections_are_as_many_as_were_allowed(postgres, schema):
+    async with PostgresSessionLog(postgres.dsn(schema), connections=2) as log:
+        await appended(log, 3)
+        await asyncio.gather(*(log.tail("s", 1) for _ in range(50)))
+
+        async def press():
+            async with log.press("s"):
+                newest = (await log.tail("s", 1))[-1]
+                await log.append([row("s", newest.seq + 1)], on(newest))
+
+        await asyncio.gather(*(press() for _ in range(20)))
+        assert len(await log.tail("s", 1)) == 23
+        with postgres.connected() as other:
+            found = other.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'otel-assembly'")
+            assert found.fetchone() <= (2,)
+
+
+async def test_tables_are_made_once_whoever_comes_first(postgres, schema):
+    logs = [PostgresSessionLog(postgres.dsn(schema)) for _ in range(8)]
+    found = await asyncio.gather(*(log.session_ids() for log in logs))
+    assert [list(one) for one in found] == [[]] * 8
+    for log in logs:
+        await log.close()
+
+
+async def test_who_may_not_make_tables_uses_those_that_are_there(postgres, schema, log):
+    await created(log)
+    role = f"plain_{schema}"
+    with postgres.connected() as other:
+        other.execute(f"CREATE ROLE {role} LOGIN")
+        other.execute(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+        other.execute(f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA {schema} TO {role}")
+    async with PostgresSessionLog(postgres.dsn(schema).replace("user=tests", f"user={role}")) as plain:
+        await plain.append([row("s", 2)], on(row("s", 1)))
+        assert len(await log.tail("s", 1)) == 2
+
+
+async def test_a_row_that_is_damaged_or_missing_is_named(postgres, schema, log, caplog):
+    await appended(log, 20)
+    await log.save_snapshot("s", "discussion/1", Snapshot(20, "{}"))
+    with postgres.connected(schema) as other:
+        other.execute("UPDATE otel_assembly_session_rows SET body = replace(body, 'said', 'sold') WHERE seq = 17")
+        other.execute("DELETE FROM otel_assembly_session_rows WHERE seq = 9")
+        other.execute("UPDATE otel_assembly_session_snapshots SET state = '[]'")
+        other.execute("UPDATE otel_assembly_sessions SET metadata = '[]'")
+    with pytest.raises(LogDamagedError, match="session 's': row 9 is missing"):
+        await log.tail("s", 1)
+    with pytest.raises(LogDamagedError, match="session 's': row 17 is not what was written"):
+        await log.tail("s", 10)
+    with pytest.raises(LogDamagedError, match="session 's': row 17"):
+        await log.by_id("s", f"{17:016x}")
+    with pytest.raises(LogDamagedError, match="its metadata"):
+        await log.metadata("s")
+    assert await log.snapshot("s", "discussion/1") is None
+    assert "a snapshot is not what was written" in caplog.text
+
+
+async def test_every_acceptance_was_synced(postgres, schema):
+    def syncs():
+        with postgres.connected() as other:
+            return other.execute("SELECT wal_sync FROM pg_stat_wal").fetchone()[0]
+
+    async with PostgresSessionLog(postgres.dsn(schema), connections=1) as log:
+        last = await created(log)
+    await asyncio.sleep(0.2)
+    before = syncs()
+    async with PostgresSessionLog(postgres.dsn(schema), connections=1) as log:
+        for seq in range(2, 52):
+            after = row("s", seq)
+            await log.append([after], on(last))
+            last = after
+    async with asyncio.timeout(20):
+        while syncs() - before < 50:  # told as the connection ends
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"), [("fsync=off", "fsync is off"), ("synchronous_commit=off", "synchronous_commit is off")]
+)
+async def test_a_server_that_does_not_sync_is_refused(own_server, setting, said):
+    server = own_server(setting)
+    async with PostgresSessionLog(server.dsn()) as log:
+        with pytest.raises(LogUnavailableError, match=said):
+            await log.session_ids()
+        with pytest.raises(LogUnavailableError, match=said):
+            await log.create("s", "{}", row("s", 1))
+    if "commit" in setting:
+        async with PostgresSessionLog(server.dsn().replace("-c search", "-c synchronous_commit=on -c search")) as log:
+            assert list(await log.session_ids()) == []
+
+
+async def test_a_database_of_another_encoding_is_refused(postgres, schema):
+    name = f"latin_{schema}"
+    with postgres.connected() as other:
+        other.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
+    async with PostgresSessionLog(postgres.dsn().replace("dbname=postgres", f"dbname={name}")) as log:
+        with pytest.raises(LogUnavailableError, match="LATIN1"):
+            await log.session_ids()
+
+
+async def test_nothing_accepted_is_lost_when_the_server_is_killed(own_server):
+    server = own_server()
+    accepted, lost = [], 0
+    async with PostgresSessionLog(server.dsn(), patience=30) as log:
+        last = await created(log)
+        stop = asyncio.Event()
+
+        async def write():
+            nonlocal last, lost
+            number = 0
+            while not stop.is_set():
+                last, unsure = await post(log, last, f"append-{number}", key=f"k{number}")
+                accepted.append(last.envelope_id)
+                lost += unsure
+                number += 1
+
+        async with asyncio.timeout(100):
+            writer = asyncio.create_task(write())
+            for _ in range(3):
+                already = len(accepted)
+                while len(accepted) < already + 5:
+                    await asyncio.sleep(0.01)
+                await asyncio.to_thread(server.kill)
+                await asyncio.to_thread(server.start)
+            stop.set()
+            await writer
+        there = [one.envelope_id for one in await log.tail("s", 2)]
+    assert there == accepted == [f"append-{number}" for number in range(len(accepted))]
+
+
+async def test_a_server_that_is_gone_is_waited_for_no_longer_than_told(own_server):
+    server = own_server()
+    async with PostgresSessionLog(server.dsn(), patience=0.5) as log:
+        first = await created(log)
+        changes = log.changes()
+        assert await anext(changes) is None
+        server.stop()
+        began = time.monotonic()
+        with pytest.raises(LogUnavailableError):
+            await log.append([row("s", 2)], on(first))
+        with pytest.raises(LogUnavailableError):
+            await log.tail("s", 1)
+        async with asyncio.timeout(20):
+            with pytest.raises(LogUnavailableError):
+                await anext(changes)
+        assert time.monotonic() - began < 20
+        server.start()
+        assert list(await log.tail("s", 1)) == [first]
+
+
+@pytest.mark.parametrize("dsn", ["postgresql://u:s3cret@[::1/x", "no dsn s3cret", "hots=x s3cret"])
+def test_a_dsn_that_cannot_be_read_is_not_said_again(dsn):
+    pytest.importorskip("psycopg")
+    with pytest.raises(ConfigurationError, match="DSN") as raised:
+        PostgresSessionLog(dsn)
+    assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("given", [{"patience": 0}, {"connections": 0}])
+def test_numbers_are_above_nothing(given):
+    with pytest.raises(ConfigurationError):
+        PostgresSessionLog("host=nowhere", **given)
+
+
+def test_without_its_client_the_extra_is_named():
+    program = """
+import sys
+sys.modules["psycopg"] = None
+from otel_assembly.errors import ConfigurationError
+from otel_assembly.sessions import PostgresSessionLog
+try:
+    PostgresSessionLog("host=nowhere")
+except ConfigurationError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert "pip install 'otel-assembly[postgres]'" in done.stdout, done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_has_connections_of_its_own(postgres, schema):
+    program = """
+import asyncio, os, sys
+from rows import created, on, row
+from otel_assembly.sessions import PostgresSessionLog
+
+log = PostgresSessionLog(sys.argv[1])
+first = asyncio.run(created(log))
+pid = os.fork()
+
+async def append(seq):
+    while True:
+        there = await log.tail("s", 1)
+        if there[-1].seq == seq - 1:
+            await log.append([row("s", seq)], on(there[-1]))
+            return
+        await asyncio.sleep(0.01)
+
+for seq in (2, 4) if pid else (3, 5):
+    asyncio.run(append(seq))
+asyncio.run(log.close())
+if pid:
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+else:
+    os._exit(0)
+"""
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
+    command = [sys.executable, "-c", program, postgres.dsn(schema)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+    async def there():
+        async with PostgresSessionLog(postgres.dsn(schema)) as log:
+            return [one.seq for one in await log.tail("s", 1)]
+
+    assert asyncio.run(there()) == [1, 2, 3, 4, 5]
+
+
+async def test_cursors_and_snapshots_outlive_a_lost_connection(postgres, schema):
+    async with Proxy(postgres) as proxy, PostgresSessionLog(proxy.dsn(schema)) as log:
+        await created(log)
+        proxy.cut = "after"
+        await log.move_cursor("s", "append-er", Cursor(1, 1))
+        assert proxy.cuts == 1
+        assert dict(await log.cursors("s")) == {"append-er": Cursor(1, 1)}
+
+
+@pytest.mark.slow
+async def test_the_ten_thousandth_append_writes_as_much_as_the_first(postgres, schema, log):
+    last = await created(log)
+    with postgres.connected() as other:
+
+        def written():
+            return int(other.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()[0])
+
+        def touched():
+            return other.execute(
+                "SELECT sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read) FROM pg_statio_user_tables"
+                " WHERE schemaname = %s",
+                (schema,),
+            ).fetchone()[0]
+
+        bytes_each, blocks_each = [], []
+        for _ in range(10):
+            bytes_before, blocks_before = written(), touched()
+            for _ in range(1000):
+                after = row("s", last.seq + 1, key=f"k{last.seq}")
+                await log.append([after], on(last))
+                last = after
+            await asyncio.sleep(1.5)  # a server tells its counters about once a second
+            await log.tail("s", last.seq)
+            await asyncio.sleep(0.5)
+            bytes_each.append(written() - bytes_before)
+            blocks_each.append(touched() - blocks_before)
+    assert bytes_each[-1] < 1.5 * bytes_each[1], bytes_each
+    assert blocks_each[-1] < 1.5 * blocks_each[1], blocks_each
