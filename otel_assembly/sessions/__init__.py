@@ -1,4 +1,4 @@
-"""Sessions between agents: a log that loses nothing, and views of it that are assemblies (seed 003)."""
+"""Sessions between agents: a log that loses nothing, and views of it that are assemblies."""
 
 from __future__ import annotations
 

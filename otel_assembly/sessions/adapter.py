@@ -1,4 +1,4 @@
-"""`SessionAdapter`: the code half of a protocol, and what its methods do where nothing else is said (seed 003)."""
+"""`SessionAdapter`: the code half of a protocol, and what its methods do where nothing else is said."""
 
 from __future__ import annotations
 

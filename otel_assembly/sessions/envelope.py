@@ -1,6 +1,6 @@
 """`Envelope`: one entry of a session's log, and the types of entries that the protocol knows.
 
-The event types are AG2's, from before it called sessions channels (seed 003); ``ag2.channel.*`` is read as
+The event types are AG2's, from before it called sessions channels; ``ag2.channel.*`` is read as
 ``ag2.session.*``, so that what a later AG2 wrote folds alike.
 """
 

@@ -493,7 +493,8 @@ async def test_the_ten_thousandth_append_writes_as_much_as_the_first(postgres, s
 
         def touched():
             return other.execute(
-                "SELECT sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read) FROM pg_statio_user_tables"
+                "SELECT sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read)::bigint"
+                " FROM pg_statio_user_tables"
                 " WHERE schemaname = %s",
                 (schema,),
             ).fetchone()[0]
