@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from otel_assembly._internal.forks import in_child, new_lock
@@ -41,8 +42,8 @@ class OwnThread:
     def _begin(self) -> None:
         # The lock is under no other one, and a fork waits for it: what works may be inside a library with locks.
         self._working = new_lock(awaited=True)
-        self._changed = threading.Condition(new_lock())
-        self._waiting: deque[_Work] = deque()
+        self._deciding = new_lock()
+        self._given: SimpleQueue[_Work] = SimpleQueue()
         self._holder: object | None = None
         self._thread: threading.Thread | None = None
 
@@ -109,42 +110,47 @@ class OwnThread:
             self._give_to_thread(_Work(None, None))
 
     def _give_to_thread(self, work: _Work) -> None:
-        with self._changed:
-            self._waiting.append(work)
+        with self._deciding:
+            self._given.put(work)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
-            self._changed.notify()
 
     def _abandon(self, work: _Work) -> bool:
         """Whether the work has not begun; then it never will."""
-        with self._changed:
+        with self._deciding:
             work.abandoned = not work.begun
             return work.abandoned
 
     def _run(self) -> None:
+        waiting: deque[_Work] = deque()
         while True:
-            with self._changed:
-                while (work := self._next()) is None:
-                    self._changed.wait()
-                self._waiting.remove(work)
-                if work.do is None:
-                    self._thread = None
-                    return
+            work = self._next(waiting)
+            if work.do is None:
+                with self._deciding:
+                    if self._given.empty():
+                        self._thread = None
+                        return
+                continue  # more was given meanwhile; whoever gave it ends the thread in time
             try:
                 self._in_turn(work)
             except OSError as error:  # the lock cannot be had
                 work.fail(error)
 
-    def _next(self) -> _Work | None:
+    def _next(self, waiting: deque[_Work]) -> _Work:
         """The oldest work; while somebody holds the turn, of that one."""
-        return next((work for work in self._waiting if self._holder is None or work.holder is self._holder), None)
+        while True:
+            for work in waiting:
+                if self._holder is None or work.holder is self._holder:
+                    waiting.remove(work)
+                    return work
+            waiting.append(self._given.get())
 
     def _in_turn(self, work: _Work) -> None:
         if self._holder is None:
             self._take()
         try:
-            with self._changed:
+            with self._deciding:
                 work.begun = not work.abandoned
             if work.begun:
                 with self._working:
