@@ -31,6 +31,7 @@
         ├── AccessDeniedError                a stranger to the session
         ├── ProtocolError                    an envelope that the session's protocol refuses
         ├── InboxFull                        a participant has too much to read; nothing was appended
+        ├── AdapterError                     an adapter raised; names it and its method
         └── SessionLogError                  the log did not do what was asked
             ├── LogConflictError             somebody was first; nothing was written
             ├── LogUnsureError               the answer was lost; whether it was written is not known
@@ -394,6 +395,25 @@ class ProtocolError(NetworkError):
 
 class InboxFull(NetworkError):  # noqa: N818 - the name that AG2's networks gave it
     """A participant has not confirmed enough of what was addressed to it; nothing was appended."""
+
+
+class AdapterError(NetworkError):
+    """An adapter raised where it was to decide or to fold; nothing was appended, and its error is ``__cause__``.
+
+    Attributes:
+        type: The protocol's name.
+        version: Its version.
+        method: The method that raised.
+    """
+
+    def __init__(self, type: str, version: int, method: str, error: BaseException, where: str = "") -> None:  # noqa: A002 - the manifest's word
+        self.type = type
+        self.version = version
+        self.method = method
+        at = f" ({where})" if where else ""
+        super().__init__(
+            f"adapter {type!r} version {version} raised {error.__class__.__name__} in {method}(){at}; mend the adapter"
+        )
 
 
 class SessionLogError(NetworkError):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping  # noqa: TC003 - pydantic reads the fields' types
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cache
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from pydantic import TypeAdapter, ValidationError
+
+from otel_assembly.errors import LogDamagedError, ProtocolError
 
 #: What an expectation waits for (AG2's evaluators).
 ExpectationKind = Literal["acks_within", "reply_within", "turn_within", "max_silence"]
@@ -83,3 +87,35 @@ class SessionMetadata:
     knobs: Mapping[str, Any] = field(default_factory=dict)
     created_at: float = 0.0
     ttl_seconds: float | None = None
+
+    def to_json(self) -> str:
+        """The metadata as JSON in ASCII.
+
+        Raises:
+            ProtocolError: A knob is no JSON.
+        """
+        try:
+            return json.dumps(_adapter().dump_python(self), sort_keys=True, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ProtocolError(
+                f"the knobs of a session of type {self.manifest.type!r} are no JSON: {error}"
+            ) from error
+
+    @classmethod
+    def from_json(cls, text: str) -> SessionMetadata:
+        """Read what `to_json` wrote.
+
+        Raises:
+            LogDamagedError: It is no metadata of a session.
+        """
+        try:
+            return _adapter().validate_json(text)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            where = ".".join(map(str, problem["loc"])) or "its text"
+            raise LogDamagedError(f"the metadata of a session cannot be read at {where}: {problem['msg']}") from error
+
+
+@cache
+def _adapter() -> TypeAdapter[SessionMetadata]:
+    return TypeAdapter(SessionMetadata)

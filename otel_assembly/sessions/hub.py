@@ -1,0 +1,455 @@
+"""`Hub`: where agents create sessions, post to them and read what was said to them; it owns nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import secrets
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from otel_assembly.errors import (
+    AccessDeniedError,
+    AdapterError,
+    ConfigurationError,
+    LogConflictError,
+    LogUnsureError,
+    NetworkError,
+    NotFoundError,
+    ProtocolError,
+)
+from otel_assembly.sessions.envelope import (
+    EV_ENVELOPE_EXPIRED,
+    EV_SESSION_CLOSED,
+    EV_SESSION_EXPIRED,
+    EV_SESSION_INVITE,
+    EV_SESSION_INVITE_ACK,
+    EV_SESSION_INVITE_REJECT,
+    SYSTEM_TYPES,
+    Envelope,
+    check_envelope,
+    check_id,
+)
+from otel_assembly.sessions.folded import FoldedSession, is_for
+from otel_assembly.sessions.following import Follower
+from otel_assembly.sessions.known import KnownSession, envelope_of, row_of
+from otel_assembly.sessions.log import Cursor
+from otel_assembly.sessions.metadata import SessionMetadata
+from otel_assembly.sessions.posting import HUB_ID, Posting, stamped
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from types import TracebackType
+
+    from otel_assembly.sessions.adapter import SessionAdapter
+    from otel_assembly.sessions.log import SessionLog
+
+#: One line for each envelope that was refused: who, to which session, of which type, and why.
+_audit: Final = logging.getLogger("otel_assembly.sessions.audit")
+
+#: How many rows of a log are read at once where somebody looks for what is addressed to them.
+_PAGE: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An envelope as it is handed to one participant.
+
+    Attributes:
+        envelope: The envelope.
+        participant_id: Whom it is handed to.
+        count: How many envelopes were addressed to the participant up to here.
+        expired: Whether its time was over when it was first to be delivered: it is no turn's input then.
+    """
+
+    envelope: Envelope
+    participant_id: str
+    count: int
+    expired: bool = False
+
+
+class Hub:
+    """Creates sessions, accepts envelopes and delivers them, on a log that any number of hubs share.
+
+    No hub owns a session: whatever it knows it has folded from the log, and an append counts only on top of the row
+    that was folded last. So hubs may be started, killed and doubled in any process; what one accepted is there for all.
+    A hub belongs to one event loop. It is an async context manager.
+
+    Args:
+        log: Where the sessions' logs are kept; whoever made it closes it.
+        adapters: The protocols that sessions may be of.
+        inbox_limit: How many envelopes a participant may leave unconfirmed before posts to it wait or are refused.
+        snapshot_every: After how many envelopes of a session its state is saved, so that another hub need not read all;
+            0 saves none.
+        max_envelope_bytes: The longest envelope, as JSON.
+        clock: The time, in seconds since the epoch.
+
+    Raises:
+        ConfigurationError: Two adapters are of one type and version, or a limit cannot work.
+    """
+
+    def __init__(
+        self,
+        log: SessionLog,
+        adapters: Iterable[SessionAdapter],
+        *,
+        inbox_limit: int = 1_000,
+        snapshot_every: int = 1_000,
+        max_envelope_bytes: int = 1 << 20,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if inbox_limit < 1 or snapshot_every < 0 or max_envelope_bytes < 1:
+            raise ConfigurationError(
+                f"inbox_limit is {inbox_limit}, snapshot_every {snapshot_every}, max_envelope_bytes "
+                f"{max_envelope_bytes}; give 1 or more, 0 or more, and 1 or more"
+            )
+        self._log = log
+        self._adapters: dict[tuple[str, int], SessionAdapter] = {}
+        for adapter in adapters:
+            key = (adapter.manifest.type, adapter.manifest.version)
+            if key in self._adapters:
+                raise ConfigurationError(f"two adapters are of type {key[0]!r} and version {key[1]}; give one of them")
+            self._adapters[key] = adapter
+        self._inbox_limit = inbox_limit
+        self._snapshot_every = snapshot_every
+        self._max_bytes = max_envelope_bytes
+        self._clock = clock
+        self._known: dict[str, KnownSession] = {}
+        self._hydrating: dict[str, asyncio.Task[KnownSession]] = {}
+        self._follower = Follower(log)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Stop following the log; the log stays open. Closing twice is no error."""
+        await self._follower.aclose()
+
+    # --- sessions
+
+    async def create(
+        self,
+        type: str,  # noqa: A002 - the manifest's word
+        creator_id: str,
+        participants: Sequence[str],
+        *,
+        version: int | None = None,
+        session_id: str | None = None,
+        knobs: Mapping[str, Any] | None = None,
+        ttl_seconds: float | None = None,
+    ) -> SessionMetadata:
+        """Create a session and invite its participants; it opens when all have joined.
+
+        Args:
+            type: The protocol's name.
+            creator_id: Who creates it; the creator has joined.
+            participants: All who take part, in order; the creator is put in front where it is not among them.
+            version: The protocol's version; None for the newest that this hub has.
+            session_id: The session's id; None for a random one.
+            knobs: The protocol's settings; JSON.
+            ttl_seconds: How long the session lives; None for ever.
+
+        Raises:
+            NotFoundError: This hub has no such adapter.
+            ProtocolError: Such a session cannot be, or there is one of this id.
+        """
+        adapter = self._adapter(type, version)
+        who = tuple(participants) if creator_id in participants else (creator_id, *participants)
+        for participant_id in who:
+            check_id("participant", participant_id)
+        if len(set(who)) != len(who) or HUB_ID in who:
+            raise ProtocolError(
+                f"the participants are {', '.join(map(repr, who))}; give each once, and none {HUB_ID!r}"
+            )
+        if ttl_seconds is not None and not 0 < ttl_seconds < math.inf:
+            raise ProtocolError(f"ttl_seconds of a session is {ttl_seconds!r}; give seconds above 0, or None")
+        name = session_id if session_id is not None else secrets.token_hex(16)
+        check_id("session_id", name)
+        now = self._clock()
+        metadata = SessionMetadata(name, adapter.manifest, creator_id, who, dict(knobs or {}), now, ttl_seconds)
+        # As another hub will read it: a tuple among the knobs is a list there.
+        metadata = SessionMetadata.from_json(metadata.to_json())
+        try:
+            adapter.validate_create(metadata)
+        except NetworkError:
+            raise
+        except Exception as error:
+            raise AdapterError(adapter.manifest.type, adapter.manifest.version, "validate_create", error) from error
+        fresh = FoldedSession.fresh(metadata, adapter)
+        invite = stamped(Envelope(name, creator_id, EV_SESSION_INVITE, {"participants": list(who)}), fresh, now)
+        await self._create(metadata, invite)
+        return metadata
+
+    async def _create(self, metadata: SessionMetadata, invite: Envelope) -> None:
+        name, text, unsure = metadata.session_id, metadata.to_json(), False
+        while True:
+            try:
+                await self._log.create(name, text, row_of(invite))
+            except LogUnsureError:
+                unsure = True
+                if await self._log.metadata(name) is not None:
+                    continue
+            except LogConflictError as error:
+                # After a lost answer it may be this very session that is there.
+                if unsure and (row := await self._log.by_id(name, invite.envelope_id)) and row.seq == 1:
+                    return
+                raise ProtocolError(
+                    f"there is a session {name!r}; give another id, or None for a random one"
+                ) from error
+            else:
+                return
+
+    def _adapter(self, type: str, version: int | None) -> SessionAdapter:  # noqa: A002
+        if version is None:
+            version = max((v for t, v in self._adapters if t == type), default=None)
+        adapter = self._adapters.get((type, version)) if version is not None else None
+        if adapter is None:
+            known = ", ".join(f"{t} {v}" for t, v in sorted(self._adapters)) or "none"
+            of = f" version {version}" if version is not None else ""
+            raise NotFoundError(f"this hub has no adapter {type!r}{of}; it has: {known}")
+        return adapter
+
+    async def session_ids(self) -> Sequence[str]:
+        """The ids of all sessions of the log, in the order of their creation."""
+        return await self._log.session_ids()
+
+    async def metadata(self, session_id: str) -> SessionMetadata:
+        """What was settled when a session was created.
+
+        Raises:
+            NotFoundError: There is no such session, or no adapter for it here.
+        """
+        return (await self._session(session_id)).metadata
+
+    async def folded(self, session_id: str) -> FoldedSession:
+        """A session as its log has it now.
+
+        Raises:
+            NetworkError: It is not there, or its log cannot be read.
+        """
+        session = await self._session(session_id)
+        async with session.lock:
+            await session.refresh()
+            return session.folded
+
+    async def _session(self, session_id: str) -> KnownSession:
+        """A session, folded up to some row; hydrated once, however many ask for it at a time."""
+        if (known := self._known.get(session_id)) is not None:
+            return known
+        task = self._hydrating.get(session_id)
+        if task is None:
+            task = self._hydrating[session_id] = asyncio.create_task(self._hydrate(session_id))
+            task.add_done_callback(lambda _: self._hydrating.pop(session_id, None))
+        return await asyncio.shield(task)
+
+    async def _hydrate(self, session_id: str) -> KnownSession:
+        check_id("session_id", session_id)
+        text = await self._log.metadata(session_id)
+        if text is None:
+            raise NotFoundError(f"there is no session {session_id!r}")
+        metadata = SessionMetadata.from_json(text)
+        adapter = self._adapter(metadata.manifest.type, metadata.manifest.version)
+        session = KnownSession(metadata, adapter, self._log)
+        await session.hydrate()
+        return self._known.setdefault(session_id, session)
+
+    # --- posting
+
+    async def post(self, envelope: Envelope, timeout: float = 0.0) -> Envelope:  # noqa: ASYNC109 - for room, not for an answer
+        """Append an envelope to its session's log.
+
+        Args:
+            envelope: What is said; see `Envelope` for what is given and what is stamped.
+            timeout: How many seconds it may wait for room in the inboxes it goes to.
+
+        Returns:
+            It, as it was accepted: with its place, id and time. The first acceptance, where the same was posted under
+            this key before.
+
+        Raises:
+            NotFoundError: There is no such session, or no adapter for it here.
+            AccessDeniedError: The sender takes no part.
+            ProtocolError: The protocol refuses it, or it is none that a log could hold.
+            InboxFull: Somebody it is for has too much to read.
+            AdapterError: The adapter raised.
+            SessionLogError: The log did not do what was asked.
+        """
+        if envelope.event_type in SYSTEM_TYPES:
+            raise self._refused(
+                envelope,
+                ProtocolError(
+                    f"{envelope.event_type!r} is the protocol's own; use join(), reject(), close() or expire()"
+                ),
+            )
+        return await self._post(envelope, timeout)
+
+    async def join(self, session_id: str, participant_id: str) -> Envelope:
+        """Accept an invitation; the session opens when the last one does. Joining twice is no error."""
+        return await self._step(session_id, participant_id, EV_SESSION_INVITE_ACK, key="ag2.join")
+
+    async def reject(self, session_id: str, participant_id: str, reason: str = "") -> Envelope:
+        """Refuse an invitation: the session closes, as it needs everybody."""
+        return await self._step(session_id, participant_id, EV_SESSION_INVITE_REJECT, reason)
+
+    async def close(self, session_id: str, participant_id: str, reason: str = "") -> Envelope:
+        """End a session; what was said stays in its log."""
+        return await self._step(session_id, participant_id, EV_SESSION_CLOSED, reason)
+
+    async def expire(self, session_id: str) -> bool:
+        """End a session whose time is over.
+
+        Returns:
+            Whether it was over, and the session had not ended before.
+        """
+        session = await self._session(session_id)
+        ttl = session.metadata.ttl_seconds
+        if ttl is None or self._clock() <= session.metadata.created_at + ttl:
+            return False
+        over = Envelope(session_id, HUB_ID, EV_SESSION_EXPIRED, idempotency_key="ag2.expired")
+        try:
+            await self._posted(session, over, 0.0)
+        except ProtocolError:
+            # It ended before its time was over.
+            return False
+        return True
+
+    async def _step(
+        self, session_id: str, who: str, event_type: str, reason: str = "", key: str | None = None
+    ) -> Envelope:
+        data = {"reason": reason} if reason else {}
+        return await self._post(Envelope(session_id, who, event_type, data, idempotency_key=key), 0.0)
+
+    async def _post(self, envelope: Envelope, patience: float) -> Envelope:
+        """Post for a participant, and note in the audit log what was refused."""
+        try:
+            check_envelope(envelope)
+            session = await self._session(envelope.session_id)
+            folding = self._as_read(envelope)
+            strangers = {envelope.sender_id, *(envelope.audience or ())} - set(session.metadata.participants)
+            if envelope.sender_id in strangers:
+                raise AccessDeniedError(f"session {envelope.session_id!r}: {envelope.sender_id!r} takes no part in it")
+            if strangers:
+                named = ", ".join(map(repr, sorted(strangers)))
+                raise ProtocolError(f"session {envelope.session_id!r}: {named} of the audience take no part in it")
+            if await self.expire(envelope.session_id):
+                raise ProtocolError(f"session {envelope.session_id!r} is expired; nothing more is posted to it")
+            accepted = await self._posted(session, folding, patience)
+        except NetworkError as error:
+            raise self._refused(envelope, error) from error.__cause__
+        # The caller's own data goes back to the caller: what was folded is nobody's to change.
+        return replace(accepted, event_data=envelope.event_data)
+
+    def _as_read(self, envelope: Envelope) -> Envelope:
+        """The envelope as whoever reads the log will read it: of JSON alone, and a value of its own."""
+        text = envelope.to_json()
+        if len(text) > self._max_bytes:
+            raise ProtocolError(
+                f"session {envelope.session_id!r}: an envelope of {len(text):,} bytes is too large; "
+                f"it takes {self._max_bytes:,}: store what it says elsewhere, and say where"
+            )
+        return replace(envelope, event_data=json.loads(text)["event_data"])
+
+    def _refused(self, envelope: Envelope, error: NetworkError) -> NetworkError:
+        _audit.warning(
+            "refused: session=%r sender=%r type=%r error=%s: %s",
+            envelope.session_id,
+            envelope.sender_id,
+            envelope.event_type,
+            type(error).__name__,
+            error,
+        )
+        return error
+
+    async def _posted(self, session: KnownSession, envelope: Envelope, patience: float) -> Envelope:
+        posting = Posting(session, envelope, log=self._log, clock=self._clock, inbox_limit=self._inbox_limit)
+        accepted = await posting.run(patience)
+        if self._snapshot_every and session.folded.seq >= session.snapshot_seq + self._snapshot_every:
+            async with session.lock:
+                await session.save_snapshot()
+        return accepted
+
+    # --- reading
+
+    async def envelopes(
+        self, session_id: str, *, participant_id: str | None = None, after_seq: int = 0, limit: int | None = None
+    ) -> Sequence[Envelope]:
+        """What a session's log holds, in order.
+
+        Args:
+            session_id: The session.
+            participant_id: Only what this participant may see; None for everything.
+            after_seq: Only what stands behind this row.
+            limit: How many rows are read at most, whoever may see them.
+
+        Raises:
+            NetworkError: There is no such session, or its log cannot be read.
+        """
+        session = await self._session(session_id)
+        if participant_id is not None:
+            self._takes_part(session, participant_id)
+        rows = await self._log.tail(session_id, after_seq + 1, limit)
+        found = [envelope_of(row) for row in rows]
+        return [e for e in found if participant_id is None or e.visible_to(participant_id)]
+
+    async def inbox(self, session_id: str, participant_id: str, *, limit: int = 100) -> Sequence[Delivery]:
+        """What is addressed to a participant and not confirmed: at least once each, in order.
+
+        An envelope whose time is over when it is looked at here is said to be `Delivery.expired`, which is noted in the
+        log once for each recipient, and then holds for every hub.
+
+        Raises:
+            NetworkError: There is no such session or participant, or the log cannot be read.
+        """
+        session = await self._session(session_id)
+        self._takes_part(session, participant_id)
+        cursor = (await self._log.cursors(session_id)).get(participant_id, Cursor(0, 0))
+        seq, count, found = cursor.seq, cursor.count, list[Delivery]()
+        while len(found) < limit:
+            rows = await self._log.tail(session_id, seq + 1, _PAGE)
+            for row in rows:
+                envelope = envelope_of(row)
+                if is_for(envelope, participant_id) and len(found) < limit:
+                    count += 1
+                    expired = await self._expired(session, envelope, participant_id)
+                    found.append(Delivery(envelope, participant_id, count, expired))
+            if len(rows) < _PAGE:
+                break
+            seq = rows[-1].seq
+        return found
+
+    async def confirm(self, delivery: Delivery) -> None:
+        """Say that an envelope, and everything addressed to the participant before it, has been dealt with."""
+        cursor = Cursor(delivery.envelope.seq, delivery.count)
+        await self._log.move_cursor(delivery.envelope.session_id, delivery.participant_id, cursor)
+
+    async def _expired(self, session: KnownSession, envelope: Envelope, participant_id: str) -> bool:
+        if envelope.ttl_seconds is None:
+            return False
+        name = session.metadata.session_id
+        key = f"ag2.expired:{envelope.seq}:{session.metadata.participants.index(participant_id)}"
+        if await self._log.by_key(name, HUB_ID, key):
+            return True
+        if self._clock() <= envelope.created_at + envelope.ttl_seconds:
+            return False
+        said = {"envelope_id": envelope.envelope_id, "participant_id": participant_id}
+        note = Envelope(
+            name, HUB_ID, EV_ENVELOPE_EXPIRED, said, audience=(), causation_id=envelope.envelope_id, idempotency_key=key
+        )
+        await self._posted(session, note, 0.0)
+        return True
+
+    def _takes_part(self, session: KnownSession, participant_id: str) -> None:
+        if participant_id not in session.metadata.participants:
+            raise AccessDeniedError(f"session {session.metadata.session_id!r}: {participant_id!r} takes no part in it")
+
+    def changes(self) -> AsyncIterator[str | None]:
+        """The ids of sessions as anybody appends to them; None, first of all and whenever some may have been missed."""
+        return self._follower.changes()

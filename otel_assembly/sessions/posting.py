@@ -1,0 +1,274 @@
+"""`Posting`: one envelope on its way into a log; what is tried when others are first, or an answer is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import time
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from otel_assembly.errors import (
+    AdapterError,
+    InboxFull,
+    LogConflictError,
+    LogUnavailableError,
+    LogUnsureError,
+    NetworkError,
+    ProtocolError,
+)
+from otel_assembly.sessions.envelope import (
+    EV_ENVELOPE_EXPIRED,
+    EV_EXPECTATION_VIOLATED,
+    EV_SESSION_CLOSED,
+    EV_SESSION_EXPIRED,
+    EV_SESSION_INVITE_ACK,
+    EV_SESSION_INVITE_REJECT,
+    EV_SESSION_OPENED,
+    SYSTEM_TYPES,
+    Envelope,
+)
+from otel_assembly.sessions.folded import is_for
+from otel_assembly.sessions.known import envelope_of, row_of
+from otel_assembly.sessions.metadata import SessionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otel_assembly.sessions.folded import FoldedSession
+    from otel_assembly.sessions.known import KnownSession
+    from otel_assembly.sessions.log import SessionLog
+
+_T = TypeVar("_T")
+
+#: Who sends what no participant does: that a time was over, or an expectation was not met.
+HUB_ID: Final = "ag2.hub"
+
+#: After so many conflicts a post takes its turn with others: pure optimism starved hubs for half a second.
+_CONFLICTS_BEFORE_QUEUE: Final = 3
+#: A post in the queue is first; that others are first all the same, so often, is a defect of the log.
+_MOST_ATTEMPTS: Final = 200
+#: A full inbox is looked at again after this many seconds, twice as many each time, up to the second number.
+_LOOK_AGAIN: Final = (0.002, 0.05)
+
+_ID: Final = re.compile("[0-9a-f]{32}")
+_BEFORE_OPEN: Final = frozenset(
+    {EV_SESSION_INVITE_ACK, EV_SESSION_INVITE_REJECT, EV_SESSION_CLOSED, EV_SESSION_EXPIRED, EV_EXPECTATION_VIOLATED}
+)
+
+
+def stamped(envelope: Envelope, on: FoldedSession, now: float) -> Envelope:
+    """The envelope with its place, its id and its time, on top of a session.
+
+    Within the session ids grow and the time never goes back, whatever any hub's clock says; the second half of an id is
+    random, so that it is unique beyond the session too.
+    """
+    after = int(on.envelope_id[:16], 16) + 1 if on.envelope_id else 0
+    made = f"{max(int(now * 1e9), after):016x}{secrets.token_hex(8)}"
+    return replace(
+        envelope, envelope_id=envelope.envelope_id or made, seq=on.seq + 1, created_at=max(now, on.created_at)
+    )
+
+
+class Posting:
+    """One envelope on its way into a session's log.
+
+    The first attempt decides on what the hub has folded, without a look at the log: where nobody else appended, a post
+    is one write. Whatever it is refused for on that footing is decided again on a fresh tail, so that no hub that
+    is behind ever refuses wrongly.
+
+    Attributes:
+        conflicts: How often somebody else was first.
+        repeated: Whether it had been accepted before, under the same key.
+    """
+
+    def __init__(
+        self,
+        session: KnownSession,
+        envelope: Envelope,
+        *,
+        log: SessionLog,
+        clock: Callable[[], float],
+        inbox_limit: int | None,
+    ) -> None:
+        self._session = session
+        self._envelope = envelope
+        self._log = log
+        self._clock = clock
+        self._inbox_limit = inbox_limit if envelope.event_type not in SYSTEM_TYPES else None
+        #: Ids under which it was written without an answer.
+        self._unsure: list[str] = []
+        self.conflicts = 0
+        self.repeated = False
+
+    async def run(self, patience: float) -> Envelope:
+        """Post it, waiting at most so many seconds for room in full inboxes.
+
+        Raises:
+            NetworkError: It was refused, or the log did not do what was asked; nothing was appended.
+        """
+        until = time.monotonic() + patience
+        fresh, pause = False, _LOOK_AGAIN[0]
+        while self.conflicts + len(self._unsure) < _MOST_ATTEMPTS:
+            try:
+                return await self._attempt(fresh=fresh)
+            except InboxFull:
+                if fresh and time.monotonic() >= until:
+                    raise
+                if fresh:
+                    await asyncio.sleep(min(pause, max(until - time.monotonic(), 0)))
+                    pause = min(2 * pause, _LOOK_AGAIN[1])
+                self._session.cursors = await self._log.cursors(self._session.metadata.session_id)
+            except (ProtocolError, AdapterError):
+                if fresh:
+                    raise
+            except LogConflictError:
+                self.conflicts += 1
+                await asyncio.sleep(secrets.randbelow(1000) * 1e-6 * self.conflicts)
+            except LogUnsureError:
+                pass
+            except LogUnavailableError as error:
+                if self._unsure:
+                    raise self._not_known() from error
+                raise
+            fresh = True
+        if self._unsure:
+            raise self._not_known()
+        raise LogConflictError(
+            f"session {self._session.metadata.session_id!r}: somebody else was first {self.conflicts} times; "
+            "nothing was appended"
+        )
+
+    def _not_known(self) -> LogUnsureError:
+        return LogUnsureError(
+            f"session {self._session.metadata.session_id!r}: the log's answer was lost, and it cannot be asked; post "
+            "again under the same idempotency key, and what was accepted is returned"
+        )
+
+    async def _attempt(self, *, fresh: bool) -> Envelope:
+        session = self._session
+        queued = self.conflicts > _CONFLICTS_BEFORE_QUEUE
+        async with session.lock, self._log.press(session.metadata.session_id) if queued else nullcontext():
+            if fresh:
+                # The tail first, the key second: the other order would refuse a repeated post as out of turn.
+                await session.refresh()
+                if (first := await self._first()) is not None:
+                    return first
+            batch, folded = self._decide()
+            try:
+                await self._log.append([row_of(one) for one in batch], session.position)
+            except LogUnsureError:
+                self._unsure.append(batch[0].envelope_id)
+                raise
+            session.folded = folded
+            return batch[0]
+
+    async def _first(self) -> Envelope | None:
+        """What was accepted of this very envelope before: without an answer, or under its key."""
+        given = self._envelope
+        for envelope_id in self._unsure:
+            if row := await self._log.by_id(given.session_id, envelope_id):
+                return envelope_of(row)
+        if given.idempotency_key and (
+            row := await self._log.by_key(given.session_id, given.sender_id, given.idempotency_key)
+        ):
+            first = envelope_of(row)
+            if not first.same_content(given):
+                raise ProtocolError(
+                    f"session {given.session_id!r}: {given.sender_id!r} posted other content under the idempotency key "
+                    f"{given.idempotency_key!r} before, as row {first.seq}; give each post a key of its own"
+                )
+            self.repeated = True
+            return first
+        if given.envelope_id and await self._log.by_id(given.session_id, given.envelope_id):
+            raise ProtocolError(
+                f"session {given.session_id!r}: the envelope id {given.envelope_id!r} is taken; leave it empty"
+            )
+        return None
+
+    def _decide(self) -> tuple[list[Envelope], FoldedSession]:
+        """The envelope, what it causes, and the session after both.
+
+        Raises:
+            NetworkError: The session refuses it as it stands.
+        """
+        session, envelope = self._session, self._envelope
+        metadata, adapter = session.metadata, session.adapter
+        self._refuse_by_state()
+        _call(session, "validate_send", lambda: adapter.validate_send(metadata, envelope, session.folded.adapter_state))
+        self._refuse_by_inbox()
+        self._refuse_by_id()
+        batch: list[Envelope] = []
+        folded = session.folded
+
+        def take(one: Envelope) -> Envelope:
+            nonlocal folded
+            one = stamped(one, folded, self._clock())
+            folded = folded.after(one, metadata, adapter)
+            batch.append(one)
+            return one
+
+        accepted = take(envelope)
+
+        def caused(sender_id: str, event_type: str, reason: str = "") -> None:
+            data = {"reason": reason} if reason else {}
+            take(Envelope(metadata.session_id, sender_id, event_type, data, causation_id=accepted.envelope_id))
+
+        if session.folded.state is SessionState.PENDING and folded.state is SessionState.ACTIVE:
+            caused(HUB_ID, EV_SESSION_OPENED)
+        if accepted.event_type == EV_EXPECTATION_VIOLATED and accepted.event_data.get("action") == "auto_close":
+            caused(HUB_ID, EV_SESSION_CLOSED, f"expectation_violated:{accepted.event_data.get('kind')}")
+        result = _call(session, "on_accepted", lambda: adapter.on_accepted(metadata, accepted, folded.adapter_state))
+        if result.next_state is SessionState.CLOSED and folded.state is SessionState.ACTIVE:
+            caused(HUB_ID, EV_SESSION_CLOSED, result.auto_close_reason)
+        return batch, folded
+
+    def _refuse_by_state(self) -> None:
+        session, kind = self._session, self._envelope.event_type
+        state = session.folded.state
+        if state is SessionState.ACTIVE or kind == EV_ENVELOPE_EXPIRED:
+            return
+        if state is SessionState.PENDING and kind in _BEFORE_OPEN:
+            return
+        where = f"session {session.metadata.session_id!r} is {state.value}"
+        if state is SessionState.PENDING:
+            missing = [p for p in session.metadata.participants if p not in session.folded.joined]
+            raise ProtocolError(f"{where}: it waits for {', '.join(map(repr, missing))} to join")
+        raise ProtocolError(f"{where}; nothing more is posted to it")
+
+    def _refuse_by_inbox(self) -> None:
+        if self._inbox_limit is None:
+            return
+        session = self._session
+        for index, participant_id in enumerate(session.metadata.participants):
+            if not is_for(self._envelope, participant_id):
+                continue
+            cursor = session.cursors.get(participant_id)
+            waiting = session.folded.addressed[index] - (cursor.count if cursor else 0)
+            if waiting >= self._inbox_limit:
+                raise InboxFull(
+                    f"session {session.metadata.session_id!r}: {participant_id!r} has {waiting} envelopes to confirm, "
+                    f"and the inbox takes {self._inbox_limit}; confirm some, or post with a timeout"
+                )
+
+    def _refuse_by_id(self) -> None:
+        given, last = self._envelope.envelope_id, self._session.folded.envelope_id
+        if given and not (_ID.fullmatch(given) and given[:16] > last[:16]):
+            raise ProtocolError(
+                f"session {self._envelope.session_id!r}: the envelope id {given!r} does not come after {last!r}, the "
+                "newest; leave it empty, or give 32 hexadecimal digits that do"
+            )
+
+
+def _call(session: KnownSession, method: str, call: Callable[[], _T]) -> _T:
+    """Ask the adapter; what it raises that is no refusal is its own defect."""
+    try:
+        return call()
+    except NetworkError:
+        raise
+    except Exception as error:
+        manifest = session.metadata.manifest
+        where = f"session {session.metadata.session_id!r}"
+        raise AdapterError(manifest.type, manifest.version, method, error, where) from error
