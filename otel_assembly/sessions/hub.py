@@ -35,8 +35,8 @@ from otel_assembly.sessions.envelope import (
 )
 from otel_assembly.sessions.folded import FoldedSession, is_for
 from otel_assembly.sessions.following import Follower
-from otel_assembly.sessions.known import KnownSession, envelope_of, row_of
-from otel_assembly.sessions.log import Cursor
+from otel_assembly.sessions.known import KnownSession, envelope_of
+from otel_assembly.sessions.log import Cursor, LogRow
 from otel_assembly.sessions.metadata import SessionMetadata
 from otel_assembly.sessions.posting import HUB_ID, Posting, stamped
 
@@ -192,7 +192,7 @@ class Hub:
         name, text, unsure = metadata.session_id, metadata.to_json(), False
         while True:
             try:
-                await self._log.create(name, text, row_of(invite))
+                await self._log.create(name, text, LogRow.of(invite))
             except LogUnsureError:
                 unsure = True
                 if await self._log.metadata(name) is not None:

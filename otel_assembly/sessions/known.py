@@ -4,37 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import zlib
 from typing import TYPE_CHECKING
 
 from otel_assembly.errors import LogDamagedError, LogRegressed, NetworkError, ProtocolError
 from otel_assembly.sessions.envelope import Envelope
 from otel_assembly.sessions.folded import FoldedSession
-from otel_assembly.sessions.log import LogPosition, LogRow
+from otel_assembly.sessions.log import LogPosition
 from otel_assembly.sessions.snapshots import adapter_key, dump_snapshot, load_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from otel_assembly.sessions.adapter import SessionAdapter
-    from otel_assembly.sessions.log import Cursor, SessionLog
+    from otel_assembly.sessions.log import Cursor, LogRow, SessionLog
     from otel_assembly.sessions.metadata import SessionMetadata
 
 _log = logging.getLogger(__name__)
-
-
-def row_of(envelope: Envelope) -> LogRow:
-    """An envelope as a log keeps it."""
-    body = envelope.to_json()
-    return LogRow(
-        envelope.session_id,
-        envelope.seq,
-        envelope.envelope_id,
-        envelope.sender_id,
-        envelope.idempotency_key,
-        body,
-        zlib.crc32(body.encode()),
-    )
 
 
 def envelope_of(row: LogRow) -> Envelope:
@@ -44,8 +29,6 @@ def envelope_of(row: LogRow) -> Envelope:
         LogDamagedError: The row is not what was written.
     """
     where = f"session {row.session_id!r}, row {row.seq}"
-    if zlib.crc32(row.body.encode()) != row.checksum:
-        raise LogDamagedError(f"{where}: its checksum is not that of what it says; restore the log from a copy")
     try:
         envelope = Envelope.from_json(row.body)
     except ProtocolError as error:

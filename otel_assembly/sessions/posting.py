@@ -31,7 +31,8 @@ from otel_assembly.sessions.envelope import (
     Envelope,
 )
 from otel_assembly.sessions.folded import is_for
-from otel_assembly.sessions.known import envelope_of, row_of
+from otel_assembly.sessions.known import envelope_of
+from otel_assembly.sessions.log import LogRow
 from otel_assembly.sessions.metadata import SessionState
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class Posting:
                     return first
             batch, folded = self._decide()
             try:
-                await self._log.append([row_of(one) for one in batch], session.position)
+                await self._log.append([LogRow.of(one) for one in batch], session.position)
             except LogUnsureError:
                 self._unsure.append(batch[0].envelope_id)
                 raise
