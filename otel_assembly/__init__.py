@@ -48,24 +48,36 @@ if TYPE_CHECKING:
         Verdict,
     )
     from otel_assembly.errors import (
+        AccessDeniedError,
+        AdapterError,
         AssemblyError,
         CompactionError,
         ConfigurationError,
         ContextOverflowError,
         DescribeError,
         HaltedError,
+        InboxFull,
         KnowledgeConflictError,
         KnowledgeError,
         KnowledgePathError,
         KnowledgeStoreError,
+        LogConflictError,
+        LogDamagedError,
+        LogRegressed,
+        LogUnavailableError,
+        LogUnsureError,
         MiddlewareError,
         ModelCallError,
         ModelContextLengthError,
+        NetworkError,
+        NotFoundError,
         PolicyContractError,
         PolicyError,
         PolicyFailedError,
+        ProtocolError,
         RenderError,
         SessionError,
+        SessionLogError,
         SourceFailedError,
         StructuredOutputError,
         TokenizerError,
@@ -167,6 +179,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AccessDeniedError",
+    "AdapterError",
     "Agent",
     "AggregateObserver",
     "AggregateTrigger",
@@ -224,6 +238,7 @@ __all__ = [
     "HaltedError",
     "HeadAndTailPolicy",
     "History",
+    "InboxFull",
     "ItemDecision",
     "KnowledgeConflictError",
     "KnowledgeError",
@@ -232,6 +247,11 @@ __all__ = [
     "KnowledgeStore",
     "KnowledgeStoreError",
     "KnowledgeWriteGate",
+    "LogConflictError",
+    "LogDamagedError",
+    "LogRegressed",
+    "LogUnavailableError",
+    "LogUnsureError",
     "LoopDetector",
     "MemoryKnowledgeStore",
     "MessageFraming",
@@ -243,6 +263,8 @@ __all__ = [
     "ModelContextLengthError",
     "ModelRequest",
     "ModelResponse",
+    "NetworkError",
+    "NotFoundError",
     "Observer",
     "ObserverAlert",
     "ObserverCompleted",
@@ -260,6 +282,7 @@ __all__ = [
     "PolicyLimit",
     "Prefix",
     "Proposal",
+    "ProtocolError",
     "QueuedWriteGate",
     "Recall",
     "RedisKnowledgeStore",
@@ -270,6 +293,7 @@ __all__ = [
     "Retriever",
     "Session",
     "SessionError",
+    "SessionLogError",
     "Severity",
     "SlidingWindowPolicy",
     "SourceFailedError",
@@ -349,11 +373,12 @@ _NAMES: Final = {
     "conversation": "HaltGuard on_halt",
     "decision": "Decision DecisionOutcome DecisionReason Outcome Overflow OverflowCause Verdict",
     "errors": (
-        "AssemblyError CompactionError ConfigurationError ContextOverflowError DescribeError HaltedError "
-        "KnowledgeConflictError KnowledgeError KnowledgePathError KnowledgeStoreError MiddlewareError "
-        "ModelCallError ModelContextLengthError PolicyContractError PolicyError PolicyFailedError RenderError "
-        "SessionError SourceFailedError StructuredOutputError TokenizerError ToolError TranscriptError "
-        "UnknownNameError"
+        "AccessDeniedError AdapterError AssemblyError CompactionError ConfigurationError ContextOverflowError "
+        "DescribeError HaltedError InboxFull KnowledgeConflictError KnowledgeError KnowledgePathError "
+        "KnowledgeStoreError LogConflictError LogDamagedError LogRegressed LogUnavailableError LogUnsureError "
+        "MiddlewareError ModelCallError ModelContextLengthError NetworkError NotFoundError PolicyContractError "
+        "PolicyError PolicyFailedError ProtocolError RenderError SessionError SessionLogError SourceFailedError "
+        "StructuredOutputError TokenizerError ToolError TranscriptError UnknownNameError"
     ),
     "events": (
         "AggregationCompleted AggregationFailed AssemblyCompleted CompactionSummary ConfirmResult "

@@ -112,7 +112,12 @@ class FoldedSession:
 
     def ended(self, state: SessionState) -> FoldedSession:
         """The session in the state that it ended in; the first end is the one that stays."""
-        return replace(self, state=state) if self.state in (SessionState.PENDING, SessionState.ACTIVE) else self
+        return self if self.over else replace(self, state=state)
+
+    @property
+    def over(self) -> bool:
+        """Whether the session has ended, whichever way."""
+        return self.state not in (SessionState.PENDING, SessionState.ACTIVE)
 
     def addressed_to(self, participant_id: str, metadata: SessionMetadata) -> int:
         """How many envelopes were ever addressed to a participant."""

@@ -311,7 +311,7 @@ class Hub:
         """
         session = await self._session(session_id)
         ttl = session.metadata.ttl_seconds
-        if ttl is None or self._clock() <= session.metadata.created_at + ttl:
+        if ttl is None or session.folded.over or self._clock() <= session.metadata.created_at + ttl:
             return False
         over = Envelope(session_id, HUB_ID, EV_SESSION_EXPIRED, idempotency_key="ag2.expired")
         try:

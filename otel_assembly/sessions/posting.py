@@ -127,7 +127,7 @@ class Posting:
                     raise
             except LogConflictError:
                 self.conflicts += 1
-                await asyncio.sleep(secrets.randbelow(1000) * 1e-6 * self.conflicts)
+                await asyncio.sleep(secrets.randbelow(1000) * 1e-6 * min(self.conflicts, _CONFLICTS_BEFORE_QUEUE))
             except LogUnsureError:
                 pass
             except LogUnavailableError as error:
