@@ -37,11 +37,6 @@ from otel_assembly.sessions import (
 
 
 @pytest.fixture
-def log():
-    return MemorySessionLog()
-
-
-@pytest.fixture
 def hub(log):
     return Hub(log, [Talk()])
 
@@ -86,21 +81,21 @@ async def test_what_follows_from_an_envelope_is_appended_with_it(hub, log):
         await Hub(log, [Talk()]).post(text(name, "bob", "wait"))
 
 
-async def test_hubs_on_one_log_agree_and_none_refuses_because_it_is_behind(log):
-    hubs = [Hub(log, [Talk()]) for _ in range(3)]
+async def test_hubs_on_one_log_agree_and_none_refuses_because_it_is_behind(open_log):
+    hubs = [Hub(open_log(), [Talk()]) for _ in range(3)]
     name = await opened(hubs[0], "ann", "bob")
     for hub in hubs:
         await hub.folded(name)
     for turn in range(30):
         await hubs[turn % 3].post(text(name, ("ann", "bob")[turn % 2], str(turn)))
-    folded = [await hub.folded(name) for hub in (*hubs, Hub(log, [Talk()]))]
+    folded = [await hub.folded(name) for hub in (*hubs, Hub(open_log(), [Talk()]))]
     assert all(one == folded[0] for one in folded)
     assert folded[0].adapter_state == TalkState(30, "bob", ("27", "28", "29"))
     await assert_in_order(hubs[0], name)
 
 
-async def test_of_hubs_that_race_for_one_turn_one_wins(log):
-    hubs = [Hub(log, [Talk()]) for _ in range(5)]
+async def test_of_hubs_that_race_for_one_turn_one_wins(open_log):
+    hubs = [Hub(open_log(), [Talk()]) for _ in range(5)]
     name = await opened(hubs[0], "ann", "bob")
     for hub in hubs:
         await hub.folded(name)
@@ -110,8 +105,8 @@ async def test_of_hubs_that_race_for_one_turn_one_wins(log):
     assert sorted(type(r).__name__ for r in results) == ["Envelope", *["ProtocolError"] * 4]
 
 
-async def test_many_hubs_that_post_at_once_lose_nothing(log):
-    hubs = [Hub(log, [Talk(in_turns=False)]) for _ in range(4)]
+async def test_many_hubs_that_post_at_once_lose_nothing(open_log):
+    hubs = [Hub(open_log(), [Talk(in_turns=False)]) for _ in range(4)]
     name = await opened(hubs[0], *(f"p{i}" for i in range(8)))
 
     async def speak(hub, who):
@@ -147,8 +142,8 @@ class TestOncePerKey:
             await hub.post(text(name, "ann", "hullo", idempotency_key="k"))
         await hub.post(text(name, "bob", "hullo", idempotency_key="k"))
 
-    async def test_ten_at_once_are_one(self, log):
-        hubs = [Hub(log, [Talk()]) for _ in range(10)]
+    async def test_ten_at_once_are_one(self, open_log):
+        hubs = [Hub(open_log(), [Talk()]) for _ in range(10)]
         name = await opened(hubs[0], "ann", "bob")
         posts = [hub.post(text(name, "ann", "same", idempotency_key="k")) for hub in hubs]
         assert len({e.envelope_id for e in await asyncio.gather(*posts)}) == 1
