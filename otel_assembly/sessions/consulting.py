@@ -1,0 +1,94 @@
+"""`ConsultingAdapter`: one question, one answer, and the session is over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from otel_assembly.errors import ProtocolError
+from otel_assembly.sessions.adapter import AdapterResult, ExpectedTurn
+from otel_assembly.sessions.envelope import EV_TEXT, Envelope
+from otel_assembly.sessions.metadata import Expectation, SessionMetadata, SessionState
+from otel_assembly.sessions.text_adapter import TextAdapter
+from otel_assembly.sessions.views import BuiltInView, FullTranscript
+
+
+@dataclass(frozen=True, slots=True)
+class ConsultingState:
+    """Where a consulting stands.
+
+    Attributes:
+        initiator_sent: Whether the question was put.
+        respondent_replied: Whether it was answered.
+        last_envelope_id: The newest of the two.
+    """
+
+    initiator_sent: bool = False
+    respondent_replied: bool = False
+    last_envelope_id: str | None = None
+
+
+class ConsultingAdapter(TextAdapter[ConsultingState]):
+    """The creator asks with one text, the other participant answers with one, and the session closes."""
+
+    type: ClassVar[str] = "consulting"
+    participants_most: ClassVar[int | None] = 2
+    default_expectations: ClassVar[tuple[Expectation, ...]] = (
+        Expectation("acks_within", 30, "auto_close"),
+        Expectation("reply_within", 600, "auto_close"),
+    )
+
+    def initial_state(self, metadata: SessionMetadata) -> ConsultingState:
+        """Nothing was asked yet."""
+        return ConsultingState()
+
+    def fold(self, envelope: Envelope, state: ConsultingState) -> ConsultingState:
+        """The first text is the question, the second the answer; all else changes nothing."""
+        if envelope.event_type != EV_TEXT or state.respondent_replied:
+            return state
+        return ConsultingState(
+            initiator_sent=True,
+            respondent_replied=state.initiator_sent,
+            last_envelope_id=envelope.envelope_id,
+        )
+
+    def validate_send(self, metadata: SessionMetadata, envelope: Envelope, state: ConsultingState) -> None:
+        """Raise `ProtocolError` for a text of the wrong one, and for any after the answer."""
+        super().validate_send(metadata, envelope, state)
+        if envelope.event_type != EV_TEXT:
+            return
+        where = f"consulting {metadata.session_id!r}"
+        if state.respondent_replied:
+            raise ProtocolError(
+                f"{where} is already complete: it was asked and answered; create another one to ask more"
+            )
+        role, awaited = (
+            ("respondent", _respondent(metadata)) if state.initiator_sent else ("initiator", metadata.creator_id)
+        )
+        if envelope.sender_id != awaited:
+            what = "its answer" if state.initiator_sent else "its question"
+            raise ProtocolError(
+                f"{where} expects {what} from the {role} {awaited!r}, and {envelope.sender_id!r} sent a text; "
+                f"wait for {awaited!r}"
+            )
+
+    def on_accepted(self, metadata: SessionMetadata, envelope: Envelope, state: ConsultingState) -> AdapterResult:
+        """The answer closes the session, with ``consulting_complete``."""
+        if envelope.event_type == EV_TEXT and state.respondent_replied:
+            return AdapterResult(SessionState.CLOSED, "consulting_complete")
+        return super().on_accepted(metadata, envelope, state)
+
+    def expected_next(self, metadata: SessionMetadata, state: ConsultingState) -> ExpectedTurn | None:
+        """The creator, then the other one, then nobody."""
+        if state.respondent_replied:
+            return None
+        awaited = _respondent(metadata) if state.initiator_sent else metadata.creator_id
+        return ExpectedTurn(awaited, state.last_envelope_id)
+
+    def default_view_policy(self, metadata: SessionMetadata, participant_id: str) -> BuiltInView:
+        """All of it: it is two texts."""
+        return FullTranscript()
+
+
+def _respondent(metadata: SessionMetadata) -> str:
+    return next(p for p in metadata.participants if p != metadata.creator_id)

@@ -1,0 +1,275 @@
+"""`WorkflowAdapter`: a graph says who speaks after whom; agents hand over to each other and share variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from otel_assembly.errors import ConfigurationError, ProtocolError
+from otel_assembly.sessions.adapter import AdapterResult, AgentReply, ExpectedTurn, Input, default_render_envelope
+from otel_assembly.sessions.envelope import EV_CONTEXT_SET, EV_PACKET, EV_TEXT, Envelope
+from otel_assembly.sessions.metadata import Expectation, SessionMetadata, SessionState
+from otel_assembly.sessions.packets import (
+    Finish,
+    Handoff,
+    check_context_set,
+    check_packet,
+    packet_data,
+    packet_text,
+    routing_of,
+    routing_of_round,
+    updated,
+)
+from otel_assembly.sessions.text_adapter import TextAdapter
+from otel_assembly.sessions.transitions import ToolCalled, TransitionDecision, TransitionGraph, TransitionRegistry
+from otel_assembly.sessions.views import BuiltInView, NamedWindowedSummary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+#: What takes a turn: a text, or a packet, which is one round of an agent.
+_TURNS = frozenset({EV_TEXT, EV_PACKET})
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowState:
+    """Where a workflow stands.
+
+    Attributes:
+        participant_order: All who take part, in order.
+        expected_next_speaker: Whose turn it is; None once the workflow has ended.
+        last_speaker_id: Who took the last turn.
+        last_envelope_id: That turn.
+        turn_count: How many turns there were.
+        pending_close_reason: Why the workflow ended.
+        creator_id: Who created the session.
+        graph_data: The graph, as `TransitionGraph.dumps` writes it.
+        context_vars: The workflow's variables; JSON.
+    """
+
+    participant_order: tuple[str, ...] = ()
+    expected_next_speaker: str | None = None
+    last_speaker_id: str | None = None
+    last_envelope_id: str | None = None
+    turn_count: int = 0
+    pending_close_reason: str = ""
+    creator_id: str = ""
+    graph_data: str = ""
+    context_vars: Mapping[str, Any] = field(default_factory=dict)
+
+
+class WorkflowAdapter(TextAdapter[WorkflowState]):
+    """Two or more participants, who speak as a `TransitionGraph` says; it ends with the graph, `max_turns` or `Finish`.
+
+    Its knobs are ``graph`` (`TransitionGraph.to_dict`), ``context_vars`` (the variables that it begins with) and ``names``
+    (a name for each participant's id that `Handoff` may use).
+
+    Args:
+        expectations: What it expects within which times; None for its own.
+        registry: The targets and conditions that its graphs may name; None for those of the process.
+    """
+
+    type: ClassVar[str] = "workflow"
+    default_expectations: ClassVar[tuple[Expectation, ...]] = (
+        Expectation("turn_within", 120, "warn"),
+        Expectation("turn_within", 600, "auto_close"),
+    )
+
+    def __init__(
+        self, expectations: Iterable[Expectation] | None = None, *, registry: TransitionRegistry | None = None
+    ) -> None:
+        super().__init__(expectations)
+
+        def read(graph_data: str) -> TransitionGraph:
+            return TransitionGraph.loads(graph_data, registry=registry)
+
+        self._registry = registry
+        self._graph = lru_cache(maxsize=128)(read)
+
+    def initial_state(self, metadata: SessionMetadata) -> WorkflowState:
+        """The graph's first speaker begins."""
+        graph = TransitionGraph.loads(metadata.knobs["graph"], registry=self._registry)
+        begin = Envelope(
+            metadata.session_id, metadata.creator_id, EV_CONTEXT_SET, {"set": metadata.knobs.get("context_vars", {})}
+        )
+        return WorkflowState(
+            participant_order=metadata.participants,
+            expected_next_speaker=graph.initial_speaker,
+            creator_id=metadata.creator_id,
+            graph_data=graph.dumps(),
+            context_vars=updated({}, begin),
+        )
+
+    def fold(self, envelope: Envelope, state: WorkflowState) -> WorkflowState:
+        """First the variables; then a finish, a handoff's target or the graph says who is next; then `max_turns`."""
+        if envelope.sender_id not in state.participant_order:
+            return state
+        if envelope.event_type == EV_CONTEXT_SET:
+            return replace(state, context_vars=updated(state.context_vars, envelope))
+        if envelope.event_type not in _TURNS:
+            return state
+        after = replace(
+            state,
+            last_speaker_id=envelope.sender_id,
+            last_envelope_id=envelope.envelope_id,
+            turn_count=state.turn_count + 1,
+            context_vars=updated(state.context_vars, envelope)
+            if envelope.event_type == EV_PACKET
+            else state.context_vars,
+        )
+        decision = self._next(after, envelope)
+        return replace(after, expected_next_speaker=decision.next_speaker, pending_close_reason=decision.close_reason)
+
+    def _next(self, state: WorkflowState, envelope: Envelope) -> TransitionDecision:
+        routing, graph = routing_of(envelope), self._graph(state.graph_data)
+        kind, target = routing.get("kind"), routing.get("target")
+        if kind == "finish":
+            reason = routing.get("reason")
+            return TransitionDecision(None, reason if isinstance(reason, str) and reason else "finished")
+        if kind == "handoff" and isinstance(target, str) and target:
+            decision = TransitionDecision(target)
+        else:
+            decision = graph.select(state, envelope)
+        if decision.next_speaker is None:
+            return TransitionDecision(None, decision.close_reason or "workflow_terminated")
+        if decision.next_speaker not in state.participant_order:
+            return TransitionDecision(None, f"unknown_speaker:{decision.next_speaker}")
+        if graph.max_turns is not None and state.turn_count >= graph.max_turns:
+            return TransitionDecision(None, "max_turns")
+        return decision
+
+    def validate_create(self, metadata: SessionMetadata) -> None:
+        """Raise `ProtocolError` for a graph that is none or names a stranger, and for variables or names that are none."""
+        super().validate_create(metadata)
+        where, graph_data = f"workflow {metadata.session_id!r}", metadata.knobs.get("graph")
+        if not isinstance(graph_data, Mapping):
+            raise ProtocolError(f"{where} takes the knob 'graph'; give TransitionGraph(…).to_dict()")
+        try:
+            graph = TransitionGraph.loads(graph_data, registry=self._registry)
+        except ConfigurationError as error:
+            raise ProtocolError(f"{where} cannot read its knob 'graph': {error}") from error
+        if strangers := sorted({p for p in graph.named() if p not in metadata.participants}):
+            raise ProtocolError(
+                f"{where}: its graph names {', '.join(map(repr, strangers))}, not in participants; "
+                f"they are {', '.join(map(repr, metadata.participants))}"
+            )
+        variables = metadata.knobs.get("context_vars", {})
+        begin = Envelope(metadata.session_id, metadata.creator_id, EV_CONTEXT_SET, {"set": variables})
+        try:
+            check_context_set(begin)
+        except ProtocolError as error:
+            raise ProtocolError(f"{where} takes a JSON object as its knob 'context_vars': {error}") from error
+        _check_names(metadata, where)
+
+    def validate_send(self, metadata: SessionMetadata, envelope: Envelope, state: WorkflowState) -> None:
+        """Raise `ProtocolError` for a turn out of turn, and for packets and updates that are none."""
+        super().validate_send(metadata, envelope, state)
+        if envelope.event_type == EV_CONTEXT_SET:
+            self.check_sender(metadata, envelope)
+            check_context_set(envelope)
+        if envelope.event_type in _TURNS:
+            self.check_sender(metadata, envelope)
+            self.refuse_out_of_turn(metadata, envelope, state.expected_next_speaker)
+        if envelope.event_type == EV_PACKET:
+            check_packet(envelope, metadata.participants)
+
+    def on_accepted(self, metadata: SessionMetadata, envelope: Envelope, state: WorkflowState) -> AdapterResult:
+        """The turn that ends the workflow closes the session."""
+        if envelope.event_type in _TURNS and state.expected_next_speaker is None:
+            return AdapterResult(SessionState.CLOSED, state.pending_close_reason)
+        return super().on_accepted(metadata, envelope, state)
+
+    def expected_next(self, metadata: SessionMetadata, state: WorkflowState) -> ExpectedTurn | None:
+        """Whom the graph, or a handoff, gave the turn to."""
+        if state.expected_next_speaker is None:
+            return None
+        return ExpectedTurn(state.expected_next_speaker, state.last_envelope_id)
+
+    def default_view_policy(self, metadata: SessionMetadata, participant_id: str) -> BuiltInView:
+        """Two rounds of it with names, and a line for what was before."""
+        return NamedWindowedSummary(max(2 * len(metadata.participants), 4))
+
+    def extract_turn_input(self, envelope: Envelope) -> str | Input | list[Input] | None:
+        """A text, or a packet's handoff and body."""
+        return self.render_envelope(envelope)
+
+    def render_envelope(self, envelope: Envelope) -> str | None:
+        """A text, or a packet's handoff and body."""
+        return packet_text(envelope) if envelope.event_type == EV_PACKET else default_render_envelope(envelope)
+
+    def build_round_envelope(
+        self,
+        metadata: SessionMetadata,
+        sender_id: str,
+        reply: AgentReply,
+        events: Sequence[Any],
+        state: WorkflowState,
+        hub: Any,
+    ) -> Envelope | None:
+        """The packet of one round: its text, and who its tools handed over to; None where it did neither."""
+        graph = self._graph(state.graph_data)
+        tools = frozenset(one.when.tool_name for one in graph.transitions if isinstance(one.when, ToolCalled))
+        routing = routing_of_round(events, tools)
+        if routing["kind"] == "text" and not reply.content:
+            return None
+        if "target" in routing:
+            routing["target"] = resolved(metadata, routing["target"])
+        return Envelope(metadata.session_id, sender_id, EV_PACKET, packet_data(reply.content, routing))
+
+    def build_packet_envelope(
+        self,
+        metadata: SessionMetadata,
+        sender_id: str,
+        body: str,
+        *,
+        routing: Handoff | Finish | None = None,
+        context_set: Mapping[str, Any] | None = None,
+        context_delete: Iterable[str] = (),
+        audience: tuple[str, ...] | None = None,
+        causation_id: str | None = None,
+    ) -> Envelope:
+        """A packet, for whoever takes part without an agent.
+
+        Args:
+            metadata: The session.
+            sender_id: Who sends it.
+            body: What it says.
+            routing: Who is next, or that it was the last one; None leaves that to the graph.
+            context_set: Variables to set.
+            context_delete: Variables to delete.
+            audience: Whom it is for; None for all.
+            causation_id: The envelope that caused it.
+
+        Raises:
+            ProtocolError: It hands over to somebody who takes no part.
+        """
+        asked = routing_of_round([] if routing is None else [routing], frozenset())
+        if "target" in asked:
+            asked["target"] = resolved(metadata, asked["target"])
+        data = packet_data(body, asked, context_set, context_delete)
+        envelope = Envelope(
+            metadata.session_id, sender_id, EV_PACKET, data, audience=audience, causation_id=causation_id
+        )
+        check_packet(envelope, metadata.participants)
+        return envelope
+
+
+def resolved(metadata: SessionMetadata, target: str) -> str:
+    """The participant's id that a handoff means: an id, or a name of the knob ``names``; else what was given."""
+    if target in metadata.participants:
+        return target
+    names = metadata.knobs.get("names") or {}
+    return next((participant for participant, name in names.items() if name == target), target)
+
+
+def _check_names(metadata: SessionMetadata, where: str) -> None:
+    names = metadata.knobs.get("names") or {}
+    if not isinstance(names, Mapping) or not all(isinstance(name, str) and name for name in names.values()):
+        raise ProtocolError(f"{where} takes {{participant: name}} as its knob 'names'; give each name as a text")
+    if strangers := sorted(str(p) for p in names if p not in metadata.participants):
+        raise ProtocolError(f"{where}: its knob 'names' names {', '.join(map(repr, strangers))}, who take no part")
+    given = [*names.values(), *(p for p in metadata.participants if names.get(p) != p)]
+    if twice := sorted({name for name in given if given.count(name) > 1}):
+        raise ProtocolError(f"{where}: its knob 'names' gives {', '.join(map(repr, twice))} to two participants")
