@@ -19,6 +19,19 @@ if TYPE_CHECKING:
         default_extract_turn_input,
         default_render_envelope,
     )
+    from otel_assembly.sessions.consulting import (
+        ConsultingAdapter,
+        ConsultingState,
+    )
+    from otel_assembly.sessions.conversation import (
+        ConversationAdapter,
+        ConversationState,
+    )
+    from otel_assembly.sessions.discussion import (
+        DiscussionAdapter,
+        DiscussionState,
+        ORDERING_ROUND_ROBIN,
+    )
     from otel_assembly.sessions.envelope import (
         EV_CONTEXT_SET,
         EV_ENVELOPE_EXPIRED,
@@ -33,7 +46,20 @@ if TYPE_CHECKING:
         EV_TEXT,
         Envelope,
     )
+    from otel_assembly.sessions.expectations import (
+        Deadline,
+        Since,
+        Waits,
+        deadlines,
+        violation,
+    )
     from otel_assembly.sessions.folded import FoldedSession
+    from otel_assembly.sessions.graph import (
+        TransitionGraph,
+        TransitionRegistry,
+        register_condition,
+        register_target,
+    )
     from otel_assembly.sessions.hub import (
         Delivery,
         Hub,
@@ -52,8 +78,39 @@ if TYPE_CHECKING:
         SessionMetadata,
         SessionState,
     )
+    from otel_assembly.sessions.packets import (
+        Finish,
+        Handoff,
+    )
     from otel_assembly.sessions.postgres_log import PostgresSessionLog
     from otel_assembly.sessions.sqlite_log import SqliteSessionLog
+    from otel_assembly.sessions.text_adapter import TextAdapter
+    from otel_assembly.sessions.transitions import (
+        AgentTarget,
+        Always,
+        ContextEquals,
+        FromSpeaker,
+        RevertToInitiatorTarget,
+        RoundRobinTarget,
+        StayTarget,
+        TerminateTarget,
+        ToolCalled,
+        Transition,
+        TransitionCondition,
+        TransitionDecision,
+        TransitionTarget,
+        Turns,
+    )
+    from otel_assembly.sessions.views import (
+        FullTranscript,
+        NamedTranscript,
+        NamedWindowedSummary,
+        WindowedSummary,
+    )
+    from otel_assembly.sessions.workflow import (
+        WorkflowAdapter,
+        WorkflowState,
+    )
 
 __getattr__, __dir__ = face(
     __name__,
@@ -64,23 +121,52 @@ __getattr__, __dir__ = face(
                 "default_build_round_envelope default_expected_next default_extract_turn_input "
                 "default_render_envelope"
             ),
+            "consulting": "ConsultingAdapter ConsultingState",
+            "conversation": "ConversationAdapter ConversationState",
+            "discussion": "DiscussionAdapter DiscussionState ORDERING_ROUND_ROBIN",
             "envelope": (
                 "EV_CONTEXT_SET EV_ENVELOPE_EXPIRED EV_EXPECTATION_VIOLATED EV_PACKET EV_SESSION_CLOSED "
                 "EV_SESSION_EXPIRED EV_SESSION_INVITE EV_SESSION_INVITE_ACK EV_SESSION_INVITE_REJECT "
                 "EV_SESSION_OPENED EV_TEXT Envelope"
             ),
+            "expectations": "Deadline Since Waits deadlines violation",
             "folded": "FoldedSession",
+            "graph": "TransitionGraph TransitionRegistry register_condition register_target",
             "hub": "Delivery Hub",
             "log": "Cursor LogPosition LogRow SessionLog Snapshot",
             "memory_log": "MemorySessionLog",
             "metadata": "Expectation SessionManifest SessionMetadata SessionState",
+            "packets": "Finish Handoff",
             "postgres_log": "PostgresSessionLog",
             "sqlite_log": "SqliteSessionLog",
+            "text_adapter": "TextAdapter",
+            "transitions": (
+                "AgentTarget Always ContextEquals FromSpeaker RevertToInitiatorTarget RoundRobinTarget "
+                "StayTarget TerminateTarget ToolCalled Transition TransitionCondition TransitionDecision "
+                "TransitionTarget Turns"
+            ),
+            "views": "FullTranscript NamedTranscript NamedWindowedSummary WindowedSummary",
+            "workflow": "WorkflowAdapter WorkflowState",
         }
     ),
 )
 
 __all__ = [
+    "AdapterResult",
+    "AdapterState",
+    "AgentReply",
+    "AgentTarget",
+    "Always",
+    "ConsultingAdapter",
+    "ConsultingState",
+    "ContextEquals",
+    "ConversationAdapter",
+    "ConversationState",
+    "Cursor",
+    "Deadline",
+    "Delivery",
+    "DiscussionAdapter",
+    "DiscussionState",
     "EV_CONTEXT_SET",
     "EV_ENVELOPE_EXPIRED",
     "EV_EXPECTATION_VIOLATED",
@@ -92,30 +178,54 @@ __all__ = [
     "EV_SESSION_INVITE_REJECT",
     "EV_SESSION_OPENED",
     "EV_TEXT",
-    "AdapterResult",
-    "AdapterState",
-    "AgentReply",
-    "Cursor",
-    "Delivery",
     "Envelope",
     "Expectation",
     "ExpectedTurn",
+    "Finish",
     "FoldedSession",
+    "FromSpeaker",
+    "FullTranscript",
+    "Handoff",
     "Hub",
     "Input",
     "LogPosition",
     "LogRow",
     "MemorySessionLog",
+    "NamedTranscript",
+    "NamedWindowedSummary",
+    "ORDERING_ROUND_ROBIN",
     "PostgresSessionLog",
+    "RevertToInitiatorTarget",
+    "RoundRobinTarget",
     "SessionAdapter",
     "SessionLog",
     "SessionManifest",
     "SessionMetadata",
     "SessionState",
+    "Since",
     "Snapshot",
     "SqliteSessionLog",
+    "StayTarget",
+    "TerminateTarget",
+    "TextAdapter",
+    "ToolCalled",
+    "Transition",
+    "TransitionCondition",
+    "TransitionDecision",
+    "TransitionGraph",
+    "TransitionRegistry",
+    "TransitionTarget",
+    "Turns",
+    "Waits",
+    "WindowedSummary",
+    "WorkflowAdapter",
+    "WorkflowState",
+    "deadlines",
     "default_build_round_envelope",
     "default_expected_next",
     "default_extract_turn_input",
     "default_render_envelope",
+    "register_condition",
+    "register_target",
+    "violation",
 ]

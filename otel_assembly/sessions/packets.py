@@ -74,7 +74,8 @@ def check_packet(envelope: Envelope, participants: Sequence[str]) -> None:
         target = routing.get("target")
         if not target and not routing.get("tool"):
             raise ProtocolError(
-                f"{where} hands over to nobody; give its routing a target, or the tool that a transition of the graph names"
+                f"{where} hands over to nobody; give its routing a target, "
+                "or the tool that a transition of the graph names"
             )
         if target and target not in participants:
             raise ProtocolError(

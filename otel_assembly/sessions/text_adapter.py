@@ -75,7 +75,8 @@ class TextAdapter(Generic[_State]):
             raise ConfigurationError(f"{where} waits for {one.seconds!r} s; give a number above 0")
         if one.action == "hide" and not self.can_hide:
             raise ConfigurationError(
-                f"{where} is followed by 'hide', and it has no rotation to leave anybody out of; give 'notify' or 'auto_close'"
+                f"{where} is followed by 'hide', and it has no rotation to leave anybody out of; "
+                "give 'notify' or 'auto_close'"
             )
 
     def initial_state(self, metadata: SessionMetadata) -> _State:
@@ -149,7 +150,7 @@ class TextAdapter(Generic[_State]):
         hub: Any,
     ) -> Envelope | None:
         """The envelope of one round of an agent; None where the round said nothing."""
-        return default_build_round_envelope(metadata, sender_id, reply, events, state, hub)  # type: ignore[arg-type]
+        return default_build_round_envelope(metadata, sender_id, reply, events, state, hub)
 
     def render_envelope(self, envelope: Envelope) -> str | None:
         """What a model sees of an envelope; None where a view leaves it out."""
@@ -160,8 +161,8 @@ def check_text(envelope: Envelope) -> None:
     """Raise `ProtocolError` where an ``EV_TEXT`` has no text."""
     if not isinstance(envelope.event_data.get("text"), str):
         raise ProtocolError(
-            f"session {envelope.session_id!r}: an envelope of type {EV_TEXT!r} from {envelope.sender_id!r} has the text "
-            f"{_kind(envelope.event_data, 'text')}; give event_data={{'text': '…'}}"
+            f"session {envelope.session_id!r}: an envelope of type {EV_TEXT!r} from {envelope.sender_id!r} "
+            f"has the text {_kind(envelope.event_data, 'text')}; give event_data={{'text': '…'}}"
         )
 
 

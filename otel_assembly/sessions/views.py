@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from otel_assembly.errors import ConfigurationError
 
@@ -12,7 +12,7 @@ from otel_assembly.errors import ConfigurationError
 class FullTranscript:
     """Everything that a participant may see, word for word."""
 
-    name: ClassVar[Final] = "full_transcript"
+    name: ClassVar[str] = "full_transcript"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class WindowedSummary:
     """
 
     recent_n: int
-    name: ClassVar[Final] = "windowed_summary"
+    name: ClassVar[str] = "windowed_summary"
 
     def __post_init__(self) -> None:
         _check_recent(self.name, self.recent_n)
@@ -34,7 +34,7 @@ class WindowedSummary:
 class NamedTranscript:
     """Everything that a participant may see, what others said with their names in front."""
 
-    name: ClassVar[Final] = "named_transcript"
+    name: ClassVar[str] = "named_transcript"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class NamedWindowedSummary:
     """
 
     recent_n: int
-    name: ClassVar[Final] = "named_windowed_summary"
+    name: ClassVar[str] = "named_windowed_summary"
 
     def __post_init__(self) -> None:
         _check_recent(self.name, self.recent_n)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from otel_assembly.errors import ConfigurationError, ProtocolError
 from otel_assembly.sessions.adapter import AdapterResult, AgentReply, ExpectedTurn, Input, default_render_envelope
 from otel_assembly.sessions.envelope import EV_CONTEXT_SET, EV_PACKET, EV_TEXT, Envelope
+from otel_assembly.sessions.graph import TransitionGraph, TransitionRegistry
 from otel_assembly.sessions.metadata import Expectation, SessionMetadata, SessionState
 from otel_assembly.sessions.packets import (
     Finish,
@@ -23,7 +24,7 @@ from otel_assembly.sessions.packets import (
     updated,
 )
 from otel_assembly.sessions.text_adapter import TextAdapter
-from otel_assembly.sessions.transitions import ToolCalled, TransitionDecision, TransitionGraph, TransitionRegistry
+from otel_assembly.sessions.transitions import ToolCalled, TransitionDecision
 from otel_assembly.sessions.views import BuiltInView, NamedWindowedSummary
 
 if TYPE_CHECKING:
@@ -63,8 +64,8 @@ class WorkflowState:
 class WorkflowAdapter(TextAdapter[WorkflowState]):
     """Two or more participants, who speak as a `TransitionGraph` says; it ends with the graph, `max_turns` or `Finish`.
 
-    Its knobs are ``graph`` (`TransitionGraph.to_dict`), ``context_vars`` (the variables that it begins with) and ``names``
-    (a name for each participant's id that `Handoff` may use).
+    Its knobs are ``graph`` (`TransitionGraph.to_dict`), ``context_vars`` (the variables that it begins with) and
+    ``names`` (names of participants, by their ids, that a `Handoff` may use).
 
     Args:
         expectations: What it expects within which times; None for its own.
@@ -141,7 +142,7 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
         return decision
 
     def validate_create(self, metadata: SessionMetadata) -> None:
-        """Raise `ProtocolError` for a graph that is none or names a stranger, and for variables or names that are none."""
+        """Raise `ProtocolError` for a graph that is none or names a stranger, and for such variables and names."""
         super().validate_create(metadata)
         where, graph_data = f"workflow {metadata.session_id!r}", metadata.knobs.get("graph")
         if not isinstance(graph_data, Mapping):
