@@ -226,5 +226,5 @@ def _made(found: Any, kinds: Mapping[str, Any], what: str) -> Any:
     return made
 
 
-def _described(one: TransitionTarget | TransitionCondition) -> dict[str, Any]:
+def _described(one: Any) -> dict[str, Any]:
     return {"name": one.name, "args": asdict(one) if is_dataclass(one) else {}}
