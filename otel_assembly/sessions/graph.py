@@ -227,4 +227,4 @@ def _made(found: Any, kinds: Mapping[str, Any], what: str) -> Any:
 
 
 def _described(one: Any) -> dict[str, Any]:
-    return {"name": one.name, "args": asdict(one) if is_dataclass(one) else {}}
+    return {"name": one.name, "args": asdict(one) if is_dataclass(type(one)) else {}}
