@@ -11,6 +11,7 @@ import json
 import os
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,7 +82,10 @@ def on_ours(theirs: type[Any], ours: sessions.TextAdapter[Any]) -> type[Any]:
 
     class OnOurs(theirs):  # type: ignore[misc]
         def initial_state(self, metadata: Any) -> Any:
-            return ours.initial_state(our_metadata(metadata, ours.manifest))
+            state = ours.initial_state(our_metadata(metadata, ours.manifest))
+            if not hasattr(state, "participant_order"):
+                return state
+            return replace(state, participant_order=list(state.participant_order))  # a list there, and a tuple here
 
         def fold(self, envelope: Any, state: Any) -> Any:
             SEEN["folds"] += 1
@@ -117,6 +121,23 @@ def on_ours(theirs: type[Any], ours: sessions.TextAdapter[Any]) -> type[Any]:
 
     OnOurs.__name__ = theirs.__name__
     return OnOurs
+
+
+def build_packet(
+    channel_id: str,
+    sender_id: str,
+    body: str,
+    *,
+    handoff: Any = None,
+    context_set: dict[str, Any] | None = None,
+    audience: list[str] | None = None,
+    causation_id: str | None = None,
+) -> Any:
+    """AG2's helper for packets: what ours says, with the routing and the variables where a fold reads them."""
+    asked = [] if handoff is None else [sessions.Handoff(handoff.target, handoff.reason)]
+    data = packets.packet_data(body, packets.routing_of_round(asked, frozenset()), context_set)
+    kind = network.EV_PACKET
+    return network.Envelope(channel_id, sender_id, audience, kind, data, causation_id=causation_id)
 
 
 def resolve_routing(events: list[Any], graph: Any, name_to_id: dict[str, str]) -> dict[str, Any]:
@@ -216,7 +237,8 @@ def pytest_configure(config: Any) -> None:
         if hasattr(sessions, name):
             put(name, getattr(sessions, name), *everywhere)
     put("WorkflowGraphError", ConfigurationError, *everywhere)
-    workflow._resolve_routing = resolve_routing
+    put("default_build_packet_envelope", build_packet, adapters.base, *everywhere)
+    put("_resolve_routing", resolve_routing, workflow)
     for kind in ("acks_within", "reply_within", "max_silence"):
         made = evaluator(kind)
         put(made.__name__, made, network, network.hub, expectations, core)

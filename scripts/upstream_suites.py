@@ -26,6 +26,8 @@ from pathlib import Path
 from environments import PIP, environment
 
 PLUGIN = Path(__file__).parent / "upstream_plugin.py"
+#: For AG2's network tests, which run on our protocols in the second run.
+NETWORK_PLUGIN = Path(__file__).parent / "upstream_network_plugin.py"
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Suite:
     needs: tuple[str, ...]
     options: tuple[str, ...] = ()
     checkout: bool = False  # its source distribution has no tests
+    plugin: Path = PLUGIN
     plugins: tuple[str, ...] = ()  # pytest plugins, beside this script, of the run with us
 
     @property
@@ -180,6 +183,29 @@ SUITES = (
         checkout=True,
     ),
     Suite(
+        "ag2-network",
+        "ag2==1.2.1",
+        "ag2",
+        ("test/network",),
+        ("ag2[openai]==1.2.1", "pytest", "pytest-asyncio", "dirty-equals", "watchdog>=4,<7", "websockets"),
+        # The first asks for a role that our participants do not have, the second for a registry that is made late, the
+        # third for a list where our graph has a tuple.
+        (
+            "-o",
+            "asyncio_mode=auto",
+            *(
+                f"--deselect=test/network/{test}"
+                for test in (
+                    "test_adapter_edges.py::TestConsultingAdapter::test_validate_create_rejects_missing_respondent",
+                    "test_sweeper_and_registry.py::test_default_transition_registry_singleton_is_lazy",
+                    "test_workflow.py::TestGraphFactories::test_round_robin_factory",
+                )
+            ),
+        ),
+        checkout=True,
+        plugin=NETWORK_PLUGIN,
+    ),
+    Suite(
         "pydantic-ai",
         "pydantic-ai-slim==2.33.0",
         "pydantic_ai",
@@ -307,14 +333,15 @@ def compare(suite: Suite, work: Path, checkout: Path | None) -> bool:
             changed &= differing(*once())
     seen = json.loads(written.read_text(encoding="utf-8"))
     counts = ", ".join(f"{number} {outcome}" for outcome, number in sorted(Counter(without.values()).items()))
+    if suite.plugin is NETWORK_PLUGIN:
+        return compared_on_ours(suite, counts, seen, changed, without, with_us)
     missing = sum(seen["untold"].values())
     print(
         f"{suite.distribution}: {counts or 'no tests'}; with us {seen['calls']} model calls, "
         f"{seen['calls'] - missing} of them with an assembly, and {seen['summaries']} of summarisers",
         flush=True,
     )
-    for test in sorted(changed):
-        print(f"  {test}: {without.get(test, 'not run')} without us, {with_us.get(test, 'not run')} with us")
+    print_changed(changed, without, with_us)
     for test, number in seen["untold"].items():
         print(f"  {test}: {number} model calls without an assembly")
     for reason, number in seen["reasons"].items():
@@ -322,6 +349,26 @@ def compare(suite: Suite, work: Path, checkout: Path | None) -> bool:
     if seen["failures"]:
         print(f"  {seen['failures']} failures of our own telemetry")
     return not changed and not missing and not seen["failures"] and bool(without) and seen["assemblies"] > 0
+
+
+def compared_on_ours(
+    suite: Suite, counts: str, seen: dict[str, int], changed: set[str], without: dict[str, str], with_us: dict[str, str]
+) -> bool:
+    """Print what came of tests that ran on our protocols instead of the framework's."""
+    folds, decisions = seen.get("folds", 0), seen.get("decisions", 0)
+    print(
+        f"{suite.distribution}, its network: {counts or 'no tests'}; on our protocols {folds} envelopes folded and "
+        f"{decisions} decisions made",
+        flush=True,
+    )
+    print_changed(changed, without, with_us)
+    return not changed and bool(without) and folds > 0 and decisions > 0
+
+
+def print_changed(changed: set[str], without: dict[str, str], with_us: dict[str, str]) -> None:
+    """The tests that ended otherwise, one a line."""
+    for test in sorted(changed):
+        print(f"  {test}: {without.get(test, 'not run')} without us, {with_us.get(test, 'not run')} with us")
 
 
 def differing(without: dict[str, str], with_us: dict[str, str]) -> set[str]:
@@ -352,10 +399,10 @@ def outcomes(
     variables["PYTHONDONTWRITEBYTECODE"] = "1"
     variables["PYTHONPATH"] = str(sources / "tests")  # where its helpers lie
     if instrumented:
-        for plugin in (PLUGIN.stem, *suite.plugins):
+        for plugin in (suite.plugin.stem, *suite.plugins):
             command += ["-p", plugin]
         variables |= {
-            "PYTHONPATH": os.pathsep.join((str(PLUGIN.parent), variables["PYTHONPATH"])),
+            "PYTHONPATH": os.pathsep.join((str(suite.plugin.parent), variables["PYTHONPATH"])),
             "UPSTREAM_FRAMEWORK": suite.framework,
             "UPSTREAM_SEEN": str(seen),
         }
