@@ -28,7 +28,6 @@ from ag2.network.views import builtin
 from otel_assembly import events as our_events
 from otel_assembly import sessions
 from otel_assembly.errors import ConfigurationError, ProtocolError
-from otel_assembly.sessions import packets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,7 +134,7 @@ def build_packet(
 ) -> Any:
     """AG2's helper for packets: what ours says, with the routing and the variables where a fold reads them."""
     asked = [] if handoff is None else [sessions.Handoff(handoff.target, handoff.reason)]
-    data = packets.packet_data(body, packets.routing_of_round(asked, frozenset()), context_set)
+    data = sessions.packet_data(body, sessions.routing_of_round(asked, frozenset()), context_set)
     kind = network.EV_PACKET
     return network.Envelope(channel_id, sender_id, audience, kind, data, causation_id=causation_id)
 
@@ -154,7 +153,7 @@ def resolve_routing(events: list[Any], graph: Any, name_to_id: dict[str, str]) -
             returned = next((one for one in found if isinstance(one, handoff.Handoff | handoff.Finish)), None)
             said.append(our_events.ToolResultEvent(parent_id=event.parent_id, content=result_text(returned)))
     tools = (one.when.tool_name for one in graph.transitions if isinstance(one.when, sessions.ToolCalled))
-    routing = packets.routing_of_round(said, frozenset(tools))
+    routing = sessions.routing_of_round(said, frozenset(tools))
     if "target" in routing:
         routing["target"] = name_to_id.get(routing["target"], routing["target"])
     return routing

@@ -81,6 +81,8 @@ if TYPE_CHECKING:
     from otel_assembly.sessions.packets import (
         Finish,
         Handoff,
+        packet_data,
+        routing_of_round,
     )
     from otel_assembly.sessions.postgres_log import PostgresSessionLog
     from otel_assembly.sessions.sqlite_log import SqliteSessionLog
@@ -136,7 +138,7 @@ __getattr__, __dir__ = face(
             "log": "Cursor LogPosition LogRow SessionLog Snapshot",
             "memory_log": "MemorySessionLog",
             "metadata": "Expectation SessionManifest SessionMetadata SessionState",
-            "packets": "Finish Handoff",
+            "packets": "Finish Handoff packet_data routing_of_round",
             "postgres_log": "PostgresSessionLog",
             "sqlite_log": "SqliteSessionLog",
             "text_adapter": "TextAdapter",
@@ -225,7 +227,9 @@ __all__ = [
     "default_expected_next",
     "default_extract_turn_input",
     "default_render_envelope",
+    "packet_data",
     "register_condition",
     "register_target",
+    "routing_of_round",
     "violation",
 ]
