@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ConversationAdapter,
         ConversationState,
     )
+    from otel_assembly.sessions.delivery import Delivery
     from otel_assembly.sessions.discussion import (
         DiscussionAdapter,
         DiscussionState,
@@ -60,10 +61,7 @@ if TYPE_CHECKING:
         register_condition,
         register_target,
     )
-    from otel_assembly.sessions.hub import (
-        Delivery,
-        Hub,
-    )
+    from otel_assembly.sessions.hub import Hub
     from otel_assembly.sessions.log import (
         Cursor,
         LogPosition,
@@ -125,6 +123,7 @@ __getattr__, __dir__ = face(
             ),
             "consulting": "ConsultingAdapter ConsultingState",
             "conversation": "ConversationAdapter ConversationState",
+            "delivery": "Delivery",
             "discussion": "DiscussionAdapter DiscussionState ORDERING_ROUND_ROBIN",
             "envelope": (
                 "EV_CONTEXT_SET EV_ENVELOPE_EXPIRED EV_EXPECTATION_VIOLATED EV_PACKET EV_SESSION_CLOSED "
@@ -134,7 +133,7 @@ __getattr__, __dir__ = face(
             "expectations": "Deadline Since Waits deadlines violation",
             "folded": "FoldedSession",
             "graph": "TransitionGraph TransitionRegistry register_condition register_target",
-            "hub": "Delivery Hub",
+            "hub": "Hub",
             "log": "Cursor LogPosition LogRow SessionLog Snapshot",
             "memory_log": "MemorySessionLog",
             "metadata": "Expectation SessionManifest SessionMetadata SessionState",

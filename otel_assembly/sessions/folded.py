@@ -11,18 +11,17 @@ from pydantic import BaseModel
 from otel_assembly.errors import AdapterError
 from otel_assembly.sessions.envelope import (
     EV_ENVELOPE_EXPIRED,
-    EV_EXPECTATION_VIOLATED,
     EV_SESSION_CLOSED,
     EV_SESSION_EXPIRED,
     EV_SESSION_INVITE_ACK,
     EV_SESSION_INVITE_REJECT,
-    SYSTEM_TYPES,
     Envelope,
 )
+from otel_assembly.sessions.expectations import Waits
 from otel_assembly.sessions.metadata import SessionState
 
 if TYPE_CHECKING:
-    from otel_assembly.sessions.adapter import SessionAdapter
+    from otel_assembly.sessions.adapter import ExpectedTurn, SessionAdapter
     from otel_assembly.sessions.metadata import SessionMetadata
 
 
@@ -38,9 +37,7 @@ class FoldedSession:
         seq: The row it is folded up to; 0 for none.
         envelope_id: That row's envelope.
         created_at: When that was accepted, in seconds since the epoch.
-        opened_at: When the last one joined; None until then.
-        spoken: The newest envelope that is none of the protocol's own: its row, its id, its sender and its time.
-        violated: The idempotency keys of the violations since then.
+        waits: What the session waits for, and since when.
     """
 
     adapter_state: Any
@@ -50,9 +47,7 @@ class FoldedSession:
     seq: int = 0
     envelope_id: str = ""
     created_at: float = 0.0
-    opened_at: float | None = None
-    spoken: tuple[int, str, str, float] | None = None
-    violated: tuple[str, ...] = ()
+    waits: Waits = Waits()
 
     @classmethod
     def fresh(cls, metadata: SessionMetadata, adapter: SessionAdapter) -> FoldedSession:
@@ -81,17 +76,16 @@ class FoldedSession:
             manifest = metadata.manifest
             where = f"session {metadata.session_id!r}, row {envelope.seq}"
             raise AdapterError(manifest.type, manifest.version, "fold", error, where) from error
+        turn = expected_turn(adapter, metadata, adapter_state)
         folded = replace(
             self,
             adapter_state=adapter_state,
+            waits=self.waits.after(envelope, metadata, turn),
             addressed=tuple(n + is_for(envelope, p) for n, p in zip(self.addressed, who, strict=True)),
             seq=envelope.seq,
             envelope_id=envelope.envelope_id,
             created_at=envelope.created_at,
         )
-        if envelope.event_type not in SYSTEM_TYPES:
-            spoken = (envelope.seq, envelope.envelope_id, envelope.sender_id, envelope.created_at)
-            return replace(folded, spoken=spoken, violated=())
         return folded.moved(envelope, who)
 
     def moved(self, envelope: Envelope, who: tuple[str, ...]) -> FoldedSession:
@@ -100,14 +94,12 @@ class FoldedSession:
         if kind == EV_SESSION_INVITE_ACK:
             joined = tuple(p for p in who if p in self.joined or p == envelope.sender_id)
             if pending and len(joined) == len(who):
-                return replace(self, joined=joined, state=SessionState.ACTIVE, opened_at=envelope.created_at)
+                return replace(self, joined=joined, state=SessionState.ACTIVE)
             return replace(self, joined=joined)
         if kind == EV_SESSION_CLOSED or (kind == EV_SESSION_INVITE_REJECT and pending):
             return self.ended(SessionState.CLOSED)
         if kind == EV_SESSION_EXPIRED:
             return self.ended(SessionState.EXPIRED)
-        if kind == EV_EXPECTATION_VIOLATED and envelope.idempotency_key:
-            return replace(self, violated=(*self.violated, envelope.idempotency_key))
         return self
 
     def ended(self, state: SessionState) -> FoldedSession:
@@ -122,6 +114,23 @@ class FoldedSession:
     def addressed_to(self, participant_id: str, metadata: SessionMetadata) -> int:
         """How many envelopes were ever addressed to a participant."""
         return self.addressed[metadata.participants.index(participant_id)]
+
+
+def expected_turn(adapter: SessionAdapter, metadata: SessionMetadata, adapter_state: Any) -> ExpectedTurn | None:
+    """Whose turn it is, as an adapter says; None where it does not say, or nobody in particular is to speak.
+
+    Raises:
+        AdapterError: Its ``expected_next`` raised.
+    """
+    expected_next = getattr(adapter, "expected_next", None)
+    if expected_next is None:
+        return None
+    try:
+        turn: ExpectedTurn | None = expected_next(metadata, adapter_state)
+    except Exception as error:
+        where = f"session {metadata.session_id!r}"
+        raise AdapterError(metadata.manifest.type, metadata.manifest.version, "expected_next", error, where) from error
+    return turn
 
 
 def is_for(envelope: Envelope, participant_id: str) -> bool:

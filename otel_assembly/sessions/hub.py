@@ -8,7 +8,7 @@ import logging
 import math
 import secrets
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from otel_assembly.errors import (
@@ -16,11 +16,14 @@ from otel_assembly.errors import (
     AdapterError,
     ConfigurationError,
     LogConflictError,
+    LogDamagedError,
+    LogRegressed,
     LogUnsureError,
     NetworkError,
     NotFoundError,
     ProtocolError,
 )
+from otel_assembly.sessions.delivery import Delivery
 from otel_assembly.sessions.envelope import (
     EV_ENVELOPE_EXPIRED,
     EV_SESSION_CLOSED,
@@ -39,6 +42,7 @@ from otel_assembly.sessions.known import KnownSession, envelope_of
 from otel_assembly.sessions.log import Cursor, LogRow
 from otel_assembly.sessions.metadata import SessionMetadata
 from otel_assembly.sessions.posting import HUB_ID, Posting, stamped
+from otel_assembly.sessions.sweeping import tell_violations
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -49,26 +53,10 @@ if TYPE_CHECKING:
 
 #: One line for each envelope that was refused: who, to which session, of which type, and why.
 _audit: Final = logging.getLogger("otel_assembly.sessions.audit")
+_log: Final = logging.getLogger(__name__)
 
 #: How many rows of a log are read at once where somebody looks for what is addressed to them.
 _PAGE: Final = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """An envelope as it is handed to one participant.
-
-    Attributes:
-        envelope: The envelope.
-        participant_id: Whom it is handed to.
-        count: How many envelopes were addressed to the participant up to here.
-        expired: Whether its time was over when it was first to be delivered: it is no turn's input then.
-    """
-
-    envelope: Envelope
-    participant_id: str
-    count: int
-    expired: bool = False
 
 
 class Hub:
@@ -229,6 +217,14 @@ class Hub:
         """
         return (await self._session(session_id)).metadata
 
+    async def adapter(self, session_id: str) -> SessionAdapter:
+        """The code of a session's protocol.
+
+        Raises:
+            NotFoundError: There is no such session, or no adapter for it here.
+        """
+        return (await self._session(session_id)).adapter
+
     async def folded(self, session_id: str) -> FoldedSession:
         """A session as its log has it now.
 
@@ -321,6 +317,40 @@ class Hub:
             return False
         return True
 
+    async def sweep(self, session_id: str | None = None) -> Sequence[Envelope]:
+        """Append what has run out: violations of expectations, and the end of sessions whose time is over.
+
+        Each violation is appended once, whichever hubs sweep: for each kind and each wait. Call it every few seconds;
+        `serve` does so for the sessions that it serves.
+
+        Args:
+            session_id: The session to look at; None for all of the log. A session that cannot be read is then passed
+                over with a warning.
+
+        Returns:
+            The violations that this call appended.
+
+        Raises:
+            NetworkError: The session, or the log, cannot be read.
+        """
+        if session_id is not None:
+            return await self._sweep(session_id)
+        found: list[Envelope] = []
+        for name in await self._log.session_ids():
+            if (known := self._known.get(name)) is not None and known.folded.over:
+                continue
+            try:
+                found += await self._sweep(name)
+            except (NotFoundError, AdapterError, LogDamagedError, LogRegressed) as error:
+                _log.warning("session %r was not swept: %s", name, error)
+        return found
+
+    async def _sweep(self, session_id: str) -> list[Envelope]:
+        session = await self._session(session_id)
+        await self.folded(session_id)
+        await self.expire(session_id)
+        return await tell_violations(session, self._log, self._clock)
+
     async def _step(
         self, session_id: str, who: str, event_type: str, reason: str = "", key: str | None = None
     ) -> Envelope:
@@ -398,6 +428,16 @@ class Hub:
         rows = await self._log.tail(session_id, after_seq + 1, limit)
         found = [envelope_of(row) for row in rows]
         return [e for e in found if participant_id is None or e.visible_to(participant_id)]
+
+    async def posted_under(self, session_id: str, sender_id: str, key: str) -> Envelope | None:
+        """What a participant posted under an idempotency key; None where nothing of it was accepted."""
+        row = await self._log.by_key(session_id, sender_id, key)
+        return None if row is None else envelope_of(row)
+
+    async def envelope(self, session_id: str, envelope_id: str) -> Envelope | None:
+        """The envelope of a session that has this id; None where there is none."""
+        row = await self._log.by_id(session_id, envelope_id)
+        return None if row is None else envelope_of(row)
 
     async def inbox(self, session_id: str, participant_id: str, *, limit: int = 100) -> Sequence[Delivery]:
         """What is addressed to a participant and not confirmed: at least once each, in order.

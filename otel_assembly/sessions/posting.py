@@ -30,6 +30,7 @@ from otel_assembly.sessions.envelope import (
     SYSTEM_TYPES,
     Envelope,
 )
+from otel_assembly.sessions.expectations import deadlines, violation
 from otel_assembly.sessions.folded import is_for
 from otel_assembly.sessions.known import envelope_of
 from otel_assembly.sessions.log import LogRow
@@ -198,6 +199,7 @@ class Posting:
         session, envelope = self._session, self._envelope
         metadata, adapter = session.metadata, session.adapter
         self._refuse_by_state()
+        self._refuse_by_wait()
         _call(session, "validate_send", lambda: adapter.validate_send(metadata, envelope, session.folded.adapter_state))
         self._refuse_by_inbox()
         self._refuse_by_id()
@@ -238,6 +240,17 @@ class Posting:
             missing = [p for p in session.metadata.participants if p not in session.folded.joined]
             raise ProtocolError(f"{where}: it waits for {', '.join(map(repr, missing))} to join")
         raise ProtocolError(f"{where}; nothing more is posted to it")
+
+    def _refuse_by_wait(self) -> None:
+        """A violation counts only while what it says is waited for: the answer may have come first."""
+        envelope, session = self._envelope, self._session
+        if envelope.event_type != EV_EXPECTATION_VIOLATED:
+            return
+        standing = deadlines(session.metadata, session.folded.state, session.folded.waits)
+        if not any(violation(session.metadata, one, HUB_ID).same_content(envelope) for one in standing):
+            raise ProtocolError(
+                f"session {envelope.session_id!r}: what {envelope.idempotency_key!r} tells of is not waited for any more"
+            )
 
     def _refuse_by_inbox(self) -> None:
         if self._inbox_limit is None:

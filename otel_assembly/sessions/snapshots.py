@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, TypeAdapter
 
+from otel_assembly.sessions.expectations import Waits
 from otel_assembly.sessions.folded import FoldedSession
 from otel_assembly.sessions.log import Snapshot
 from otel_assembly.sessions.metadata import SessionState
@@ -22,7 +23,9 @@ _log = logging.getLogger(__name__)
 _FORM: Final = 1
 
 #: What is kept of a folded session as it is; the adapter's state is kept in its own form.
-_PLAIN: Final = tuple(f.name for f in fields(FoldedSession) if f.name not in ("adapter_state", "state"))
+_PLAIN: Final = tuple(f.name for f in fields(FoldedSession) if f.name not in ("adapter_state", "state", "waits"))
+
+_WAITS: Final = TypeAdapter(Waits)
 
 
 def adapter_key(adapter: SessionAdapter) -> str:
@@ -35,7 +38,9 @@ def dump_snapshot(folded: FoldedSession, adapter: SessionAdapter) -> Snapshot | 
     try:
         state = _dump_state(folded.adapter_state, adapter)
         kept = {name: getattr(folded, name) for name in _PLAIN}
-        text = json.dumps({"form": _FORM, "state": folded.state.value, "adapter_state": state, **kept}, allow_nan=False)
+        waits = _WAITS.dump_python(folded.waits, mode="json")
+        made = {"form": _FORM, "state": folded.state.value, "adapter_state": state, "waits": waits, **kept}
+        text = json.dumps(made, allow_nan=False)
         snapshot = Snapshot(folded.seq, text)
         same = load_snapshot(snapshot, folded, adapter) == folded
     except Exception as error:  # noqa: BLE001 - a state of the user's own, in whatever form: without a snapshot it is folded
@@ -57,7 +62,8 @@ def load_snapshot(snapshot: Snapshot, fresh: FoldedSession, adapter: SessionAdap
         return None
     plain = {name: _tuple(found[name]) for name in _PLAIN}
     state = _load_state(found["adapter_state"], fresh.adapter_state, adapter)
-    return replace(fresh, adapter_state=state, state=SessionState(found["state"]), **plain)
+    waits = _WAITS.validate_python(found["waits"])
+    return replace(fresh, adapter_state=state, state=SessionState(found["state"]), waits=waits, **plain)
 
 
 def _tuple(value: Any) -> Any:

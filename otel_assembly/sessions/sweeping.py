@@ -1,0 +1,55 @@
+"""Sweeping: what a session waited for, and in vain, is told in its log."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from otel_assembly.errors import ProtocolError
+from otel_assembly.sessions.expectations import deadlines, violation
+from otel_assembly.sessions.posting import HUB_ID, Posting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otel_assembly.sessions.envelope import Envelope
+    from otel_assembly.sessions.known import KnownSession
+    from otel_assembly.sessions.log import SessionLog
+
+_log = logging.getLogger(__name__)
+
+
+async def tell_violations(session: KnownSession, log: SessionLog, clock: Callable[[], float]) -> list[Envelope]:
+    """Append a violation for each expectation whose time is over, the earliest first.
+
+    Returns:
+        Those that this call appended; what another hub told is not among them.
+
+    Raises:
+        NetworkError: The log did not do what was asked, or the adapter raised.
+    """
+    metadata = session.metadata
+    found: list[Envelope] = []
+    while True:
+        standing = deadlines(metadata, session.folded.state, session.folded.waits)
+        if not standing or standing[0].due_at > clock():
+            return found
+        due = standing[0]
+        posting = Posting(session, violation(metadata, due, HUB_ID), log=log, clock=clock, inbox_limit=None)
+        try:
+            told = await posting.run(0.0)
+        except ProtocolError as error:
+            # What was waited for came first.
+            _log.debug("session %r: %s", metadata.session_id, error)
+            return found
+        if posting.repeated:
+            continue
+        found.append(told)
+        _log.warning(
+            "session %r: %s of %g s was not met by %s; %s",
+            metadata.session_id,
+            due.kind,
+            due.seconds,
+            ", ".join(map(repr, due.waited_for)) or "anybody",
+            due.action,
+        )
