@@ -28,6 +28,7 @@ from otel_assembly.history.history import History, unknown_part
 from otel_assembly.history.token_counts import arrive, count_estimates
 from otel_assembly.ledger.ledger import Ledgers
 from otel_assembly.ledger.record import Record
+from otel_assembly.policies.base import INJECTION
 from otel_assembly.policies.order import checked_chain, validate_order
 from otel_assembly.policies.registry import policy_kind, trait
 from otel_assembly.recorder import NULL_RECORDING, Whose
@@ -156,6 +157,23 @@ class Assembler:
             "strict": self.strict or None,
         }
         return written.chain_to_config(self.policies, settings)
+
+    def reducing_first(self, policies: Sequence[PolicyLike]) -> Self:
+        """This assembler with policies in front of whatever reduces in its chain; what injects first stays first.
+
+        Args:
+            policies: The policies, in order.
+
+        Raises:
+            ConfigurationError: As for the constructor.
+        """
+        own = copy.copy(self)
+        behind = next((at for at, kind in enumerate(self._kinds) if kind != INJECTION), len(self.policies))
+        own.policies = checked_chain((*self.policies[:behind], *policies, *self.policies[behind:]))
+        own._kinds = tuple(map(policy_kind, own.policies))  # noqa: SLF001  # a copy of ourselves
+        for warning in validate_order(own.policies):
+            logger.warning("assembly policy ordering: %s", warning)
+        return own
 
     async def assemble(self, prompts: Sequence[str], events: Sequence[Any], context: Context | None = None) -> Assembly:
         """Work out what the model gets to see on this turn.

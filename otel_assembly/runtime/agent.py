@@ -108,13 +108,23 @@ class Agent:
             self._session = self._new_session(None, ())
         return self._session
 
-    def open_session(self, conversation_id: str | None = None) -> Self:
+    def open_session(self, conversation_id: str | None = None, *, reductions: Sequence[PolicyLike] = ()) -> Self:
         """This agent in a conversation of its own: what it is asked is said there.
 
         Args:
             conversation_id: The conversation's real id, if it has one.
+            reductions: Policies of this conversation alone, in front of whatever reduces in the agent's chain.
+
+        Raises:
+            ConfigurationError: One of them is no policy.
         """
-        return self._in(self._new_session(conversation_id, ()))
+        own = self._in(self._new_session(conversation_id, ()))
+        if reductions:
+            chain = next(one for one in self.middlewares if isinstance(one, AssemblerMiddleware))
+            before = chain.reducing_first(reductions)
+            own.middlewares = tuple(before if one is chain else one for one in self.middlewares)
+            own.loop = Loop(own.middlewares)
+        return own
 
     def load_session(self, text: str) -> Self:
         """This agent in the conversation that ``session.save()`` wrote, halted if it was halted.

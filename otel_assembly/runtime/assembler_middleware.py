@@ -7,7 +7,7 @@ import copy
 import operator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from otel_assembly.assembler import Assembler
 from otel_assembly.errors import ConfigurationError, ContextOverflowError, ModelContextLengthError
@@ -88,6 +88,16 @@ class AssemblerMiddleware(MiddlewareBase):
     def validate_order(self) -> list[str]:
         """What is wrong with the order of the chain, a sentence each; empty where nothing is."""
         return validate_order(self.assembler.policies)
+
+    def reducing_first(self, policies: Sequence[PolicyLike]) -> Self:
+        """This middleware with policies in front of whatever reduces in its chain.
+
+        Raises:
+            ConfigurationError: One of them is no policy.
+        """
+        own = copy.copy(self)
+        own.assembler = self.assembler.reducing_first(policies)
+        return own
 
     async def on_model_call(self, agent: Any, input_kwargs: dict[str, Any], next_handler: NextHandler) -> Any:
         """Assemble, and call the model with that."""

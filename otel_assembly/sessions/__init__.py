@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     )
     from otel_assembly.sessions.delivery import Delivery
     from otel_assembly.sessions.discussion import (
+        ORDERING_ROUND_ROBIN,
         DiscussionAdapter,
         DiscussionState,
-        ORDERING_ROUND_ROBIN,
     )
     from otel_assembly.sessions.envelope import (
         EV_CONTEXT_SET,
@@ -82,7 +82,9 @@ if TYPE_CHECKING:
         packet_data,
         routing_of_round,
     )
+    from otel_assembly.sessions.participant_view import ParticipantView
     from otel_assembly.sessions.postgres_log import PostgresSessionLog
+    from otel_assembly.sessions.serving import serve
     from otel_assembly.sessions.sqlite_log import SqliteSessionLog
     from otel_assembly.sessions.text_adapter import TextAdapter
     from otel_assembly.sessions.transitions import (
@@ -102,10 +104,13 @@ if TYPE_CHECKING:
         Turns,
     )
     from otel_assembly.sessions.views import (
+        BudgetedView,
         FullTranscript,
         NamedTranscript,
         NamedWindowedSummary,
+        ViewPolicy,
         WindowedSummary,
+        default_name_resolver,
     )
     from otel_assembly.sessions.workflow import (
         WorkflowAdapter,
@@ -138,7 +143,9 @@ __getattr__, __dir__ = face(
             "memory_log": "MemorySessionLog",
             "metadata": "Expectation SessionManifest SessionMetadata SessionState",
             "packets": "Finish Handoff packet_data routing_of_round",
+            "participant_view": "ParticipantView",
             "postgres_log": "PostgresSessionLog",
+            "serving": "serve",
             "sqlite_log": "SqliteSessionLog",
             "text_adapter": "TextAdapter",
             "transitions": (
@@ -146,28 +153,16 @@ __getattr__, __dir__ = face(
                 "StayTarget TerminateTarget ToolCalled Transition TransitionCondition TransitionDecision "
                 "TransitionTarget Turns"
             ),
-            "views": "FullTranscript NamedTranscript NamedWindowedSummary WindowedSummary",
+            "views": (
+                "BudgetedView FullTranscript NamedTranscript NamedWindowedSummary ViewPolicy WindowedSummary "
+                "default_name_resolver"
+            ),
             "workflow": "WorkflowAdapter WorkflowState",
         }
     ),
 )
 
 __all__ = [
-    "AdapterResult",
-    "AdapterState",
-    "AgentReply",
-    "AgentTarget",
-    "Always",
-    "ConsultingAdapter",
-    "ConsultingState",
-    "ContextEquals",
-    "ConversationAdapter",
-    "ConversationState",
-    "Cursor",
-    "Deadline",
-    "Delivery",
-    "DiscussionAdapter",
-    "DiscussionState",
     "EV_CONTEXT_SET",
     "EV_ENVELOPE_EXPIRED",
     "EV_EXPECTATION_VIOLATED",
@@ -179,6 +174,23 @@ __all__ = [
     "EV_SESSION_INVITE_REJECT",
     "EV_SESSION_OPENED",
     "EV_TEXT",
+    "ORDERING_ROUND_ROBIN",
+    "AdapterResult",
+    "AdapterState",
+    "AgentReply",
+    "AgentTarget",
+    "Always",
+    "BudgetedView",
+    "ConsultingAdapter",
+    "ConsultingState",
+    "ContextEquals",
+    "ConversationAdapter",
+    "ConversationState",
+    "Cursor",
+    "Deadline",
+    "Delivery",
+    "DiscussionAdapter",
+    "DiscussionState",
     "Envelope",
     "Expectation",
     "ExpectedTurn",
@@ -194,7 +206,7 @@ __all__ = [
     "MemorySessionLog",
     "NamedTranscript",
     "NamedWindowedSummary",
-    "ORDERING_ROUND_ROBIN",
+    "ParticipantView",
     "PostgresSessionLog",
     "RevertToInitiatorTarget",
     "RoundRobinTarget",
@@ -217,6 +229,7 @@ __all__ = [
     "TransitionRegistry",
     "TransitionTarget",
     "Turns",
+    "ViewPolicy",
     "Waits",
     "WindowedSummary",
     "WorkflowAdapter",
@@ -225,10 +238,12 @@ __all__ = [
     "default_build_round_envelope",
     "default_expected_next",
     "default_extract_turn_input",
+    "default_name_resolver",
     "default_render_envelope",
     "packet_data",
     "register_condition",
     "register_target",
     "routing_of_round",
+    "serve",
     "violation",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
@@ -47,7 +47,7 @@ class FoldedSession:
     seq: int = 0
     envelope_id: str = ""
     created_at: float = 0.0
-    waits: Waits = Waits()
+    waits: Waits = field(default_factory=Waits)
 
     @classmethod
     def fresh(cls, metadata: SessionMetadata, adapter: SessionAdapter) -> FoldedSession:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from otel_assembly.errors import NetworkError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from otel_assembly.sessions.log import SessionLog
 
@@ -42,7 +42,7 @@ class Follower:
         self._readers: set[_Waiting] = set()
         self._closed = False
 
-    async def changes(self) -> AsyncIterator[str | None]:
+    async def changes(self) -> AsyncGenerator[str | None, None]:
         """The ids of sessions that somebody appended to; None where all are to be looked at. Ends when it is closed."""
         waiting = _Waiting()
         self._readers.add(waiting)

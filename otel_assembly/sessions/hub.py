@@ -45,7 +45,7 @@ from otel_assembly.sessions.posting import HUB_ID, Posting, stamped
 from otel_assembly.sessions.sweeping import tell_violations
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from otel_assembly.sessions.adapter import SessionAdapter
@@ -490,6 +490,6 @@ class Hub:
         if participant_id not in session.metadata.participants:
             raise AccessDeniedError(f"session {session.metadata.session_id!r}: {participant_id!r} takes no part in it")
 
-    def changes(self) -> AsyncIterator[str | None]:
+    def changes(self) -> AsyncGenerator[str | None, None]:
         """The ids of sessions as anybody appends to them; None, first of all and whenever some may have been missed."""
         return self._follower.changes()

@@ -249,7 +249,7 @@ class Posting:
         standing = deadlines(session.metadata, session.folded.state, session.folded.waits)
         if not any(violation(session.metadata, one, HUB_ID).same_content(envelope) for one in standing):
             raise ProtocolError(
-                f"session {envelope.session_id!r}: what {envelope.idempotency_key!r} tells of is not waited for any more"
+                f"session {envelope.session_id!r}: what {envelope.idempotency_key!r} tells of came meanwhile"
             )
 
     def _refuse_by_inbox(self) -> None:

@@ -156,7 +156,7 @@ async def test_what_is_answered_meanwhile_is_not_told(open_log, clock):
 
 async def test_several_expectations_are_told_in_the_order_of_their_time(log, clock):
     hub = hub_on(log, clock, ("max_silence", 90, "audit"), ("max_silence", 60, "warn"), adapter=ConversationAdapter)
-    name = await opened(hub, "ann", "bob")
+    await opened(hub, "ann", "bob")
     clock.now += 100
     assert [e.event_data["action"] for e in await hub.sweep()] == ["warn", "audit"]
     assert await hub.sweep() == []

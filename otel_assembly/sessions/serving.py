@@ -1,0 +1,367 @@
+"""`serve`: an agent answers for a participant, one round for each envelope that is its turn's input."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.errors import (
+    AccessDeniedError,
+    AdapterError,
+    ConfigurationError,
+    HaltedError,
+    InboxFull,
+    LogUnavailableError,
+    LogUnsureError,
+    NetworkError,
+    NotFoundError,
+    ProtocolError,
+)
+from otel_assembly.runtime.agent import Agent
+from otel_assembly.sessions.envelope import EV_SESSION_INVITE
+from otel_assembly.sessions.folded import FoldedSession, expected_turn
+from otel_assembly.sessions.metadata import SessionState
+from otel_assembly.sessions.participant_view import ParticipantView
+from otel_assembly.sessions.seats import NoAnswerError, seat_of
+from otel_assembly.sessions.views import default_name_resolver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from otel_assembly.sessions.adapter import SessionAdapter
+    from otel_assembly.sessions.delivery import Delivery
+    from otel_assembly.sessions.envelope import Envelope
+    from otel_assembly.sessions.hub import Hub
+    from otel_assembly.sessions.metadata import SessionMetadata
+    from otel_assembly.sessions.seats import Round, Seat
+    from otel_assembly.sessions.views import ViewPolicy
+
+_log: Final = logging.getLogger(__name__)
+#: One line for each envelope that nobody will answer any more.
+_audit: Final = logging.getLogger("otel_assembly.sessions.audit")
+
+#: The longest pause between two tries, in seconds.
+_LONGEST_PAUSE: Final = 60.0
+
+
+async def serve(
+    hub: Hub,
+    agent: Agent | Callable[[Sequence[Any]], Any],
+    participant_id: str,
+    *,
+    session_id: str | None = None,
+    view: ViewPolicy | None = None,
+    name_for: Callable[[str], str] = default_name_resolver,
+    attempts: int = 5,
+    pause: float = 0.5,
+    sweep_seconds: float = 10.0,
+) -> None:
+    """Have an agent answer for a participant, in the sessions that it is invited to, until this is cancelled.
+
+    It joins, and answers each envelope that is its turn's input with one round: the view is brought up to date, the
+    agent is asked, and what it says is posted under the envelope's id. So two that serve one participant, or one that
+    was killed in between, never say it twice. What is not answered is confirmed and is in the view of the next round.
+
+    Where the agent raises, it is asked again after a pause, twice as long each time; after `attempts` tries the
+    envelope is confirmed unanswered, with a line in the log ``otel_assembly.sessions.audit``. A conversation that is
+    halted is served no more, and what it has not answered stays unconfirmed.
+
+    Args:
+        hub: Where the sessions are.
+        agent: An `Agent`, which has a conversation of its own in each session, with the view in front of what reduces
+            in its chain. Or a callable, async or not, of the assembled events, that returns a text, None to say
+            nothing, or an object with a ``content``.
+        participant_id: For whom it answers.
+        session_id: The one session to serve: then this returns when the session is over. None for all.
+        view: How the participant sees a session; None for what its protocol says.
+        name_for: The name of a participant for the model.
+        attempts: How often an agent that raises is asked, at least 1.
+        pause: The seconds before it is asked for the second time.
+        sweep_seconds: How often, in seconds, an idle session is looked at for expectations that were not met.
+
+    Raises:
+        ConfigurationError: A setting cannot work, or that is no agent.
+        NetworkError: With a `session_id`, what stopped it: there is no such session, or its log cannot be read on.
+            Without one, a session that stopped is logged, and the others are served on.
+        HaltedError: With a `session_id`, the conversation was halted.
+    """
+    if type(attempts) is not int or attempts < 1 or not pause >= 0 or not sweep_seconds > 0:
+        raise ConfigurationError(
+            f"attempts is {attempts!r}, pause {pause!r}, sweep_seconds {sweep_seconds!r}; give 1 or more, 0 or more, "
+            "and above 0"
+        )
+    if not isinstance(agent, Agent) and not callable(agent):
+        raise ConfigurationError(f"a {type(agent).__name__} cannot be served; give an Agent, or a callable of events")
+
+    def served(name: str) -> _Served:
+        return _Served(hub, agent, name, participant_id, view, name_for, attempts, pause, sweep_seconds)
+
+    if session_id is not None:
+        await _following(hub, session_id, served(session_id))
+        return
+    running: dict[str, tuple[_Served, asyncio.Task[None]]] = {}
+    try:
+        async with aclosing(hub.changes()) as changes:
+            async for changed in changes:
+                for name in [changed] if changed is not None else await _all_sessions(hub, pause):
+                    if name in running:
+                        running[name][0].changed.set()
+                    else:
+                        one = served(name)
+                        running[name] = one, asyncio.create_task(_logged(one))
+    finally:
+        for _, task in running.values():
+            task.cancel()
+        await asyncio.gather(*(task for _, task in running.values()), return_exceptions=True)
+
+
+async def _all_sessions(hub: Hub, pause: float) -> Sequence[str]:
+    """The ids of all sessions, asked for until the log answers."""
+    while True:
+        try:
+            return await hub.session_ids()
+        except LogUnavailableError as error:
+            _log.warning("the log of sessions does not answer: %s; asking again", error)
+            await asyncio.sleep(pause)
+
+
+async def _following(hub: Hub, session_id: str, one: _Served) -> None:
+    """Serve one session, and wake it when it changes."""
+    serving = asyncio.create_task(one.run())
+
+    async def wake() -> None:
+        async with aclosing(hub.changes()) as changes:
+            async for changed in changes:
+                if changed in (None, session_id):
+                    one.changed.set()
+
+    waking = asyncio.create_task(wake())
+    try:
+        # Where the hub is closed, nothing wakes the session any more.
+        await asyncio.wait((serving, waking), return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            serving.result()
+    finally:
+        for task in (serving, waking):
+            task.cancel()
+        await asyncio.gather(serving, waking, return_exceptions=True)
+
+
+async def _logged(one: _Served) -> None:
+    """Serve one session among others: what stops it is logged."""
+    try:
+        await one.run()
+    except AccessDeniedError:
+        # The participant takes no part.
+        return
+    except NotFoundError as error:
+        _log.debug("session %r is not served here: %s", one.session_id, error)
+    except (NetworkError, HaltedError) as error:
+        _log.error("session %r is not served for %r any more: %s", one.session_id, one.participant_id, error)
+
+
+@dataclass(eq=False, slots=True)
+class _Served:
+    """One session that is served for a participant; `changed` is set when there may be something to do."""
+
+    hub: Hub
+    agent: Agent | Callable[[Sequence[Any]], Any]
+    session_id: str
+    participant_id: str
+    view: ViewPolicy | None
+    name_for: Callable[[str], str]
+    attempts: int
+    pause: float
+    sweep_seconds: float
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _seat: Seat | None = None
+
+    async def run(self) -> None:
+        """Answer until the session is over and everything is confirmed."""
+        tries = 0
+        try:
+            while True:
+                self.changed.clear()
+                try:
+                    await self._deal_with_all()
+                    if (await self.hub.folded(self.session_id)).over and not await self._inbox():
+                        return
+                    tries = 0
+                    try:
+                        # Not wait_for: before Python 3.12 it loses a cancellation that comes with the change.
+                        async with asyncio.timeout(self.sweep_seconds):
+                            await self.changed.wait()
+                    except TimeoutError:
+                        await self.hub.sweep(self.session_id)
+                except (LogUnavailableError, LogUnsureError) as error:
+                    # What was said and not posted is not known to the others: it is said anew, from what the log has.
+                    await self._leave_seat()
+                    tries += 1
+                    _log.warning("session %r: %s; trying again", self.session_id, error)
+                    await asyncio.sleep(self._pause_after(tries))
+        finally:
+            await self._leave_seat()
+
+    async def _inbox(self) -> Sequence[Delivery]:
+        return await self.hub.inbox(self.session_id, self.participant_id)
+
+    async def _deal_with_all(self) -> None:
+        while deliveries := await self._inbox():
+            for delivery in deliveries:
+                envelope = delivery.envelope
+                if envelope.event_type == EV_SESSION_INVITE:
+                    await self._join()
+                elif not delivery.expired:
+                    await self._answer(envelope)
+                await self.hub.confirm(delivery)
+
+    async def _join(self) -> None:
+        try:
+            await self.hub.join(self.session_id, self.participant_id)
+        except ProtocolError as error:
+            _log.info("%r does not join: %s", self.participant_id, error)
+
+    async def _answer(self, envelope: Envelope) -> None:
+        """Answer an envelope if it is this participant's to answer, and nobody has answered it for it."""
+        hub, name = self.hub, self.session_id
+        session, adapter = await hub.metadata(name), await hub.adapter(name)
+        asked = _asked(session, adapter, envelope)
+        if not asked or await hub.posted_under(name, self.participant_id, envelope.envelope_id):
+            return
+        folded = await hub.folded(name)
+        if folded.state is not SessionState.ACTIVE or not await self._is_own_turn(folded, session, adapter, envelope):
+            return
+        seat = await self._take_seat()
+        await seat.view.read(envelope.seq)
+        events = seat.view.begin_round(envelope, asked)
+        answered = await self._asked_until_answered(seat, events, envelope)
+        if answered is not None:
+            await self._say(seat, answered, envelope)
+
+    async def _is_own_turn(
+        self, folded: FoldedSession, session: SessionMetadata, adapter: SessionAdapter, envelope: Envelope
+    ) -> bool:
+        """Whether this envelope is the one to answer: it is this participant's turn, and no later one made it so."""
+        turn = expected_turn(adapter, session, folded.adapter_state)
+        if turn is None:
+            return True
+        if turn.participant_id != self.participant_id:
+            return False
+        trigger = turn.triggering_envelope_id
+        if trigger is None or trigger <= envelope.envelope_id:
+            return True
+        # A later one that will be delivered too is the turn's input; what was said before it is in the view then.
+        later = await self.hub.envelope(self.session_id, trigger)
+        return later is None or later.sender_id == self.participant_id or not later.visible_to(self.participant_id)
+
+    async def _asked_until_answered(self, seat: Seat, events: Sequence[Any], envelope: Envelope) -> Round | None:
+        """Ask the agent until it answers; None where it does not, which is said in the audit log."""
+        for attempt in range(1, self.attempts + 1):
+            try:
+                return await seat.ask(events)
+            except HaltedError:
+                raise
+            except NoAnswerError as error:
+                self._give_up(envelope, error)
+                return None
+            except Exception as error:  # noqa: BLE001 - whatever an agent raises, the session goes on
+                if attempt == self.attempts:
+                    self._give_up(envelope, error)
+                    return None
+                _log.warning(
+                    "session %r: %r raised %s on row %d, try %d of %d",
+                    self.session_id,
+                    self.participant_id,
+                    type(error).__name__,
+                    envelope.seq,
+                    attempt,
+                    self.attempts,
+                )
+                await asyncio.sleep(self._pause_after(attempt))
+        return None
+
+    async def _say(self, seat: Seat, answered: Round, envelope: Envelope) -> None:
+        """Post what was answered, under the id of what it answers."""
+        hub, name = self.hub, self.session_id
+        session, adapter = await hub.metadata(name), await hub.adapter(name)
+        folded = await hub.folded(name)
+        try:
+            said = adapter.build_round_envelope(
+                session, self.participant_id, answered.reply, answered.events, folded.adapter_state, hub
+            )
+        except Exception as error:  # noqa: BLE001 - the adapter's own defect
+            manifest = session.manifest
+            self._give_up(envelope, AdapterError(manifest.type, manifest.version, "build_round_envelope", error))
+            await self._leave_seat()
+            return
+        if said is None:
+            _log.debug("session %r: %r says nothing to row %d", name, self.participant_id, envelope.seq)
+            return
+        said = replace(said, causation_id=envelope.envelope_id, idempotency_key=envelope.envelope_id)
+        for attempt in range(1, self.attempts + 1):
+            try:
+                accepted = await hub.post(said, timeout=self._pause_after(attempt))
+            except InboxFull as error:
+                if attempt == self.attempts:
+                    self._give_up(envelope, error)
+                    await self._leave_seat()
+            except (ProtocolError, AccessDeniedError, AdapterError):
+                # The hub's audit log has it. What stands in the history was not said: the view is read anew.
+                if await hub.posted_under(name, self.participant_id, envelope.envelope_id):
+                    _log.info("session %r: row %d was answered by another server", name, envelope.seq)
+                await self._leave_seat()
+                return
+            else:
+                seat.view.end_round(answered.event_id, accepted)
+                return
+
+    def _give_up(self, envelope: Envelope, error: Exception) -> None:
+        """Say that an envelope stays unanswered; a network's error quotes nobody, others may."""
+        why = str(error) if isinstance(error, NetworkError | NoAnswerError) else ""
+        _audit.error(
+            "unanswered: session=%r participant=%r envelope=%r row=%d error=%s%s",
+            self.session_id,
+            self.participant_id,
+            envelope.envelope_id,
+            envelope.seq,
+            type(error).__name__,
+            f": {why}" if why else "",
+        )
+
+    def _pause_after(self, attempt: int) -> float:
+        return min(self.pause * 2.0 ** (attempt - 1), _LONGEST_PAUSE)
+
+    async def _take_seat(self) -> Seat:
+        if self._seat is None:
+            view = await ParticipantView.open(
+                self.hub, self.session_id, self.participant_id, view=self.view, name_for=self.name_for
+            )
+            self._seat = seat_of(self.agent, view)
+        return self._seat
+
+    async def _leave_seat(self) -> None:
+        """Let go of what was read: the next round begins from the log."""
+        seat, self._seat = self._seat, None
+        if seat is not None:
+            try:
+                await seat.aclose()
+            except Exception as error:  # noqa: BLE001 - what an agent's aggregates raise ends no session
+                _log.warning("session %r: closing the agent raised %s", self.session_id, type(error).__name__)
+
+
+def _asked(session: SessionMetadata, adapter: SessionAdapter, envelope: Envelope) -> Any:
+    """What an envelope asks of whose turn it is; nothing where it asks for no round.
+
+    Raises:
+        AdapterError: The adapter could not say.
+    """
+    try:
+        return adapter.extract_turn_input(envelope)
+    except Exception as error:
+        where = f"session {envelope.session_id!r}, row {envelope.seq}"
+        raise AdapterError(
+            session.manifest.type, session.manifest.version, "extract_turn_input", error, where
+        ) from error

@@ -1,0 +1,171 @@
+"""What a participant has seen of a session, and the policy that cuts a prompt down to the newest of it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from otel_assembly._internal.current_recorder import DEFAULT
+from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason, Outcome, Verdict
+from otel_assembly.events import CompactionSummary
+from otel_assembly.history.edited import Edited
+from otel_assembly.history.history import CONVERSATION_KINDS
+from otel_assembly.messages.describe import describe
+from otel_assembly.policies.base import (
+    DecidingPolicy,
+    as_view,
+    keep_from,
+    leading,
+    newest_atom,
+    newest_request,
+    newest_response,
+)
+from otel_assembly.recorder import Projection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from otel_assembly.context import Context
+    from otel_assembly.history.view import View
+
+
+class Transcript:
+    """Which events stand for envelopes of a session, as one participant has read it; it grows with a `History`.
+
+    Attributes:
+        envelopes: How many envelopes were read, whether anything of them is shown or not.
+    """
+
+    __slots__ = ("_first_said", "_numbers", "envelopes")
+
+    def __init__(self) -> None:
+        self.envelopes = 0
+        #: By the id of an event, how many such events came before it.
+        self._numbers: dict[str, int] = {}
+        #: By the name of a speaker, the number of the first event that stands for something it said.
+        self._first_said: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def add(self, event_id: str, speaker: str) -> None:
+        """One more event, which stands for what somebody said."""
+        if event_id not in self._numbers:
+            self._first_said.setdefault(speaker, len(self._numbers))
+            self._numbers[event_id] = len(self._numbers)
+
+    def holds(self, event: Any) -> bool:
+        """Whether an event stands for an envelope."""
+        return getattr(event, "id", None) in self._numbers
+
+    def speakers(self, count: int) -> list[str]:
+        """The names of those who said the first so many, sorted."""
+        return sorted(name for name, first in self._first_said.items() if first < count)
+
+
+class TranscriptPolicy(DecidingPolicy):
+    """Shows a session: all of it, or the newest entries, and one line that stands for those before them.
+
+    An entry is an event that stands for an envelope, whoever sent it. What a participant did on its own between two
+    entries, such as its calls of tools, is shown with the entries around it, and goes with them. The newest request,
+    the newest call of a tool with its results, and calls that await an approval stay, as in every reduction.
+
+    Args:
+        view: The view's name, which is the policy's.
+        transcript: What was read of the session.
+        recent_n: How many of the newest entries it shows; None for all.
+    """
+
+    #: It takes parts of the conversation alone, so that whatever injects may stand behind it.
+    filters: ClassVar[frozenset[str] | None] = CONVERSATION_KINDS
+
+    def __init__(self, view: str, transcript: Transcript, recent_n: int | None = None) -> None:
+        self.name = view
+        self.recent_n = recent_n
+        self._transcript = transcript
+        self._summary: tuple[int, CompactionSummary] | None = None
+
+    @property
+    def config(self) -> Mapping[str, int | float | bool | str | None]:
+        """How many entries it shows, where it does not show all."""
+        return {} if self.recent_n is None else {"recent_n": self.recent_n}
+
+    async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
+        """Return what is shown, and say what stands for the rest."""
+        began = time.time_ns()
+        view, transcript = as_view(events), self._transcript
+        cut = None if self.recent_n is None or len(transcript) <= self.recent_n else self._cut(view, self.recent_n)
+        shown = len(transcript) if cut is None or self.recent_n is None else self.recent_n
+        outcome = Outcome(prompts, view) if cut is None else self._cut_down(prompts, view, cut, len(transcript) - shown)
+        if context.listening:
+            self._tell(outcome, view, shown, began, context)
+        return outcome
+
+    def _cut(self, view: View, recent_n: int) -> int | None:
+        """The index of the oldest entry that is shown; found from the newest backwards, however long the session is."""
+        history, found = view.history, 0
+        for position in view.backward():
+            if self._transcript.holds(history.event(position)):
+                found += 1
+                if found == recent_n:
+                    return view.index_of(position)
+        return None
+
+    def _cut_down(self, prompts: Sequence[str], view: View, cut: int, count: int) -> Outcome:
+        response, request, first = newest_response(view), newest_request(view), leading(view)
+        pending = [position for position in view.history.pairing.pending_calls(response) if view.holds(position)]
+        kept, verdicts = keep_from(
+            view,
+            max(cut, first),
+            DecisionReason.OUTSIDE_WINDOW,
+            first=first,
+            held={*request, *pending, *newest_atom(view, response)},
+            request=request,
+            pending=pending,
+        )
+        gone = next((one.events for one in verdicts if one.reason is DecisionReason.OUTSIDE_WINDOW), None)
+        if gone is None:
+            return Outcome(prompts, kept, verdicts)
+        summary = self._summarised(count)
+        placed: list[tuple[Any, int | None]] = [(kept.history.event(at), at) for at in kept.positions()]
+        placed.insert(first, (summary, None))
+        shown, positions = zip(*placed, strict=True)
+        others = [one for one in verdicts if one.events is not gone]
+        stands = Verdict(gone, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, summary)
+        edited = Edited(kept, shown, positions)
+        return Outcome(prompts, edited, [stands, *others], compactions=[Compaction(gone, summary)])
+
+    def _summarised(self, count: int) -> CompactionSummary:
+        """The line that stands for the first so many entries; the same event for as long as they are the same."""
+        if self._summary is None or self._summary[0] != count:
+            messages = "1 message" if count == 1 else f"{count} messages"
+            speakers = ", ".join(self._transcript.speakers(count))
+            said = f"Earlier in this session: {messages} from {speakers}."
+            self._summary = count, CompactionSummary(summary=said, event_count=count)
+        return self._summary[1]
+
+    def _tell(self, outcome: Outcome, view: View, shown: int, began: int, context: Context) -> None:
+        """Let telemetry know what the participant gets to see: counts, and nothing that anybody said."""
+        whose, envelopes = context.whose, self._transcript.envelopes
+        DEFAULT.recorder.projected(
+            Projection(self.name, context.model, whose, began, envelopes, shown, None, measured(outcome, view, context))
+        )
+
+
+def measured(outcome: Outcome, view: View, context: Context) -> Callable[[], tuple[int, int, str, str]]:
+    """What counts the events and the tokens that a view lets out."""
+
+    def measure() -> tuple[int, int, str, str]:
+        meter = context.meter
+        if isinstance(outcome.events, Edited):
+            made = [event for event, at in zip(outcome.events, outcome.events.positions, strict=True) if at is None]
+            seen = outcome.events.view
+            tokens = sum(meter.event(describe(event)) for event in made)
+        else:
+            made, seen, tokens = [], as_view(outcome.events), 0
+        table = seen.history.table(meter)
+        table.exact(seen)
+        method = "estimated" if meter.method == "exact" and seen.history.any_media(seen) else meter.method
+        return len(seen) + len(made), tokens + table.sum(seen), method, meter.encoding
+
+    return measure
