@@ -30,6 +30,7 @@ NEWCOMERS = [
     ROOT / "docs" / "view.md",
     ROOT / "docs" / "write-an-agent.md",
     ROOT / "docs" / "write-a-middleware.md",
+    ROOT / "docs" / "sessions.md",
     ROOT / "docs" / "instrumentation.md",
     *sorted((ROOT / "docs" / "instrumentation").glob("*.md")),
 ]
@@ -260,6 +261,34 @@ def test_the_instrumentor_that_the_docs_write_tells_what_they_show(tmp_path):
         (tmp_path / name).write_text(program, encoding="utf-8")
     done = _run(f"python {names[-1]}", tmp_path, Path(sys.executable).parent, PYTHONPATH=str(ROOT))
     assert (done.stdout, done.stderr) == (_blocks(page, "text")[0], "")
+
+
+def test_the_page_about_sessions_tells_what_its_code_does(tmp_path):
+    page = ROOT / "docs" / "sessions.md"
+    (tmp_path / "page.py").write_text("\n\n".join(_blocks(page, "python")), encoding="utf-8")
+    done = _run(f"{sys.executable} page.py", tmp_path, Path(sys.executable).parent, PYTHONPATH=str(ROOT))
+    assert (done.stdout, done.stderr) == (_blocks(page, "text")[0], "")
+
+
+def test_the_example_of_a_session_tells_who_said_what(tmp_path):
+    program = ROOT / "examples" / "session.py"
+    done = _run(f"{sys.executable} {program}", tmp_path, Path(sys.executable).parent, PYTHONPATH=str(ROOT))
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "5. planner: Where do we go on Sunday?",
+        "6. treasurer: The boat is 40 each. Can we afford it?",
+        "7. guide: The museum is free on Sundays.",
+        "8. planner: Then leave at nine, and have lunch at the harbour.",
+        "9. treasurer: Fine: the boat it is.",
+        "10. guide: I shall book four seats.",
+        "the session is closed",
+        "",
+        "What the guide's model was sent for its second turn:",
+        "  CompactionSummary: Earlier in this session: 2 messages from planner, treasurer.",
+        "  ModelResponse: The museum is free on Sundays.",
+        "  ModelRequest: [planner]: Then leave at nine, and have lunch at the harbour.",
+        "  ModelRequest: [treasurer]: Fine: the boat it is.",
+    ]
 
 
 def test_links_between_pages_lead_somewhere():

@@ -103,6 +103,11 @@ def agent_of(name, *answers, **more):
     return Agent(name, f"You are {name}.", ScriptedModel(*answers), **more)
 
 
+def down(problem):
+    """A provider that does not answer."""
+    return ModelCallError(problem, provider="scripted", model="scripted")
+
+
 def sent(agent, call=-1):
     """The texts of a model call; that a turn began is none."""
     texts = [getattr(e, "content", None) or getattr(e, "summary", "") for e in agent.model.received[call].events]
@@ -266,7 +271,7 @@ async def test_an_agent_that_raises_is_asked_again_and_its_tools_do_not_run_twic
         return "seen"
 
     call = ModelResponse(tool_calls=(ToolCallEvent(id="c1", name="look"),))
-    bob = agent_of("bob", call, ModelCallError("down"), "it is there", tools=[look])
+    bob = agent_of("bob", call, down("it is not there"), "it is there", tools=[look])
     name = await opened(hub, "ann", "bob")
     async with served(hub, [("bob", bob)], session_id=name):
         await hub.post(text(name, "ann", "look!"))
@@ -277,7 +282,7 @@ async def test_an_agent_that_raises_is_asked_again_and_its_tools_do_not_run_twic
 
 
 async def test_what_cannot_be_answered_is_told_and_what_comes_next_is_answered(hub, caplog):
-    bob = agent_of("bob", *[ModelCallError("secret words")] * 2, "now I can")
+    bob = agent_of("bob", *[down("secret words")] * 2, "now I can")
     name = await opened(hub, "ann", "bob")
     async with served(hub, [("bob", bob)], session_id=name, attempts=2):
         asked = await hub.post(text(name, "ann", "one"))

@@ -1,4 +1,4 @@
-"""What a participant's model sees of a session: word for word, cut down, within a budget, or as the user's own view says."""
+"""What a participant sees of a session: word for word, cut down, in a budget, or as a view of one's own says."""
 
 from __future__ import annotations
 
@@ -119,14 +119,8 @@ async def test_what_is_not_addressed_to_a_participant_is_nowhere_in_its_view(hub
     assert seen["ann"] == seen["bob"] == ["to all", "a secret", "and back"]
     assert seen["cid"] == ["to all", "and back"]
     spans = assembly_telemetry.spans_named("project_view windowed_summary")
-    counts = [
-        (
-            s.attributes["gen_ai.agent.name"],
-            s.attributes["assembly.envelopes.in"],
-            s.attributes["assembly.envelopes.out"],
-        )
-        for s in spans
-    ]
+    keys = "gen_ai.agent.name", "assembly.envelopes.in", "assembly.envelopes.out"
+    counts = [tuple(span.attributes[key] for key in keys) for span in spans]
     # The invitation, two who joined, and the opening stand before what was said.
     assert counts == [("ann", 7, 1), ("bob", 7, 1), ("cid", 6, 1)]
     assert "secret" not in str([s.attributes for s in assembly_telemetry.spans])

@@ -1,0 +1,77 @@
+"""Three agents in a discussion, offline: a log in SQLite that loses nothing, and for each of them a view of its own.
+
+python examples/session.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+from otel_assembly import Agent, AlertPolicy, ConversationPolicy
+from otel_assembly.sessions import (
+    EV_TEXT,
+    DiscussionAdapter,
+    Envelope,
+    Hub,
+    NamedWindowedSummary,
+    SessionState,
+    SqliteSessionLog,
+    serve,
+)
+from otel_assembly.testing import ScriptedModel
+
+#: What stands in for real models; an empty text says nothing, so that the discussion rests.
+SCRIPTS = {
+    "planner": ("Then leave at nine, and have lunch at the harbour.", ""),
+    "treasurer": ("The boat is 40 each. Can we afford it?", "Fine: the boat it is."),
+    "guide": ("The museum is free on Sundays.", "I shall book four seats."),
+}
+
+
+def agents() -> dict[str, Agent]:
+    chain = [AlertPolicy(), ConversationPolicy()]
+    return {
+        name: Agent(name, f"You are the {name} of a trip.", ScriptedModel(*said), assembly=chain)
+        for name, said in SCRIPTS.items()
+    }
+
+
+async def main(folder: Path) -> None:
+    log = SqliteSessionLog(folder / "trips.db")
+    async with Hub(log, [DiscussionAdapter()]) as hub:
+        trip = (await hub.create("discussion", "planner", ["planner", "treasurer", "guide"])).session_id
+        crew = agents()
+        window = NamedWindowedSummary(3)
+        served = [
+            asyncio.create_task(serve(hub, agent, name, session_id=trip, view=window)) for name, agent in crew.items()
+        ]
+        async for _ in hub.changes():
+            if (await hub.folded(trip)).state is SessionState.ACTIVE:
+                break
+        await hub.post(Envelope(trip, "planner", EV_TEXT, {"text": "Where do we go on Sunday?"}))
+
+        async for _ in hub.changes():
+            said = [e for e in await hub.envelopes(trip) if e.event_type == EV_TEXT]
+            if len(said) == 6:
+                break
+        await hub.close(trip, "planner", "all is said")
+        await asyncio.gather(*served)
+
+    # Another process reads the same log, and comes to the same.
+    async with Hub(log, [DiscussionAdapter()]) as later:
+        for envelope in await later.envelopes(trip):
+            if envelope.event_type == EV_TEXT:
+                print(f"{envelope.seq}. {envelope.sender_id}: {envelope.event_data['text']}")
+        print("the session is", (await later.folded(trip)).state.value)
+    await log.close()
+
+    print("\nWhat the guide's model was sent for its second turn:")
+    for event in crew["guide"].model.received[-1].events:
+        print(f"  {type(event).__name__}: {getattr(event, 'content', None) or getattr(event, 'summary', '')}")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as made:
+        asyncio.run(main(Path(made)))
