@@ -34,8 +34,10 @@ def default_name_resolver(participant_id: str) -> str:
 class ViewPolicy(Protocol):
     """Makes of a session's log what a participant's model gets to see."""
 
-    name: str
-    """What the view is called, in spans too."""
+    @property
+    def name(self) -> str:
+        """What the view is called, in spans too."""
+        ...
 
     async def project(
         self,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from sessions.talk import Talk, opened, text
 
-from otel_assembly import AccessDeniedError, Assembler, CompactionSummary, ConfigurationError, Context
+from otel_assembly import AccessDeniedError, Assembler, CompactionSummary, ConfigurationError, Context, describe
 from otel_assembly.events import ModelRequest, ModelResponse, ToolCallEvent, ToolResultEvent
-from otel_assembly.messages.describe import describe
 from otel_assembly.sessions import (
     EV_TEXT,
     BudgetedView,
