@@ -441,25 +441,24 @@ async def test_a_log_that_went_back_stops_the_session(log):
     assert len(await copy.tail(name, 1)) == 3
 
 
-async def test_a_hub_hears_of_what_others_append(log):
-    one, two = Hub(log, [Talk()]), Hub(log, [Talk()])
+async def test_a_hub_hears_of_what_others_append(open_log):
+    one, two = Hub(open_log(), [Talk()]), Hub(open_log(), [Talk()])
     name = await opened(one, "ann", "bob")
-    heard = []
+    listens, found = asyncio.Event(), asyncio.Event()
 
     async def listen():
+        # None, first of all and where some may have been missed, is to look at every session.
         async for session_id in two.changes():
-            heard.append(session_id)
-            if session_id == name:
-                return
+            listens.set()
+            if session_id in (None, name) and "hello" in await said(two, name):
+                found.set()
 
     listening = asyncio.create_task(listen())
-    while not heard:
-        await asyncio.sleep(0.001)
-    await asyncio.sleep(0.01)
+    await asyncio.wait_for(listens.wait(), 30)
     await one.post(text(name, "ann", "hello"))
-    await asyncio.wait_for(listening, 10)
-    assert heard[0] is None
+    await asyncio.wait_for(found.wait(), 30)
     await two.aclose()
+    await asyncio.wait_for(listening, 30)
 
 
 async def test_whoever_waits_for_changes_is_let_go_when_the_hub_closes(log):

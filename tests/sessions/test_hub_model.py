@@ -180,7 +180,7 @@ TestHubsAgreeWithTheModel.settings = settings(max_examples=60, stateful_step_cou
 
 
 class TestLong(HubsAgreeWithTheModel.TestCase):
-    settings = settings(max_examples=2_000, stateful_step_count=50, deadline=None)
+    settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
 
 
 TestLong = pytest.mark.slow(TestLong)
