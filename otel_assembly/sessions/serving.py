@@ -161,6 +161,10 @@ async def _logged(one: _Served) -> None:
         _log.debug("session %r is not served here: %s", one.session_id, error)
     except (NetworkError, HaltedError) as error:
         _log.error("session %r is not served for %r any more: %s", one.session_id, one.participant_id, error)
+    except Exception as error:  # noqa: BLE001 - a session that stops stops no other, and never without a word
+        _log.error(
+            "session %r is not served for %r any more: %s", one.session_id, one.participant_id, type(error).__name__
+        )
 
 
 @dataclass(eq=False, slots=True)

@@ -441,6 +441,26 @@ async def test_a_log_that_does_not_answer_for_a_while_loses_nothing(log, monkeyp
     assert "the log does not answer; trying again" in caplog.text
 
 
+async def test_a_session_that_stops_stops_no_other_and_never_without_a_word(hub, caplog):
+    names = [await opened(hub, "ann", "bob") for _ in range(2)]
+
+    def default_view_policy(metadata, participant_id):
+        if metadata.session_id == names[0]:
+            raise RuntimeError("no view of this one")
+
+    (await hub.adapter(names[0])).default_view_policy = default_view_policy
+    async with served(hub, [("bob", lambda events: "yes")]):
+        for name in names:
+            await hub.post(text(name, "ann", "well?"))
+        await has_said(hub, names[1], "well?", "yes")
+
+        async def told():
+            return f"session {names[0]!r} is not served for 'bob' any more: RuntimeError" in caplog.text
+
+        await until(told)
+    assert await said(hub, names[0]) == ["well?"]
+
+
 async def test_a_session_that_is_not_there_is_an_error(hub):
     with pytest.raises(NotFoundError, match="there is no session 'nowhere'"):
         await asyncio.wait_for(serve(hub, agent_of("bob"), "bob", session_id="nowhere"), 60)
