@@ -30,22 +30,19 @@ SCRIPTS = {
 }
 
 
-def agents() -> dict[str, Agent]:
-    chain = [AlertPolicy(), ConversationPolicy()]
-    return {
-        name: Agent(name, f"You are the {name} of a trip.", ScriptedModel(*said), assembly=chain)
-        for name, said in SCRIPTS.items()
-    }
+def agent(name: str, model: ScriptedModel) -> Agent:
+    return Agent(name, f"You are the {name} of a trip.", model, assembly=[AlertPolicy(), ConversationPolicy()])
 
 
 async def main(folder: Path) -> None:
     log = SqliteSessionLog(folder / "trips.db")
     async with Hub(log, [DiscussionAdapter()]) as hub:
         trip = (await hub.create("discussion", "planner", ["planner", "treasurer", "guide"])).session_id
-        crew = agents()
+        models = {name: ScriptedModel(*said) for name, said in SCRIPTS.items()}
         window = NamedWindowedSummary(3)
         served = [
-            asyncio.create_task(serve(hub, agent, name, session_id=trip, view=window)) for name, agent in crew.items()
+            asyncio.create_task(serve(hub, agent(name, model), name, session_id=trip, view=window))
+            for name, model in models.items()
         ]
         async for _ in hub.changes():
             if (await hub.folded(trip)).state is SessionState.ACTIVE:
@@ -68,7 +65,7 @@ async def main(folder: Path) -> None:
     await log.close()
 
     print("\nWhat the guide's model was sent for its second turn:")
-    for event in crew["guide"].model.received[-1].events:
+    for event in models["guide"].received[-1].events:
         print(f"  {type(event).__name__}: {getattr(event, 'content', None) or getattr(event, 'summary', '')}")
 
 

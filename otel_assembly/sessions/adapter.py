@@ -66,6 +66,7 @@ class SessionAdapter(Protocol):
 
     A hub finds it by (`manifest.type`, `manifest.version`). `fold` is pure and deterministic, so that any hub that
     reads the log comes to the same state; the others decide from that state and change nothing.
+    A state is whatever the adapter's own `initial_state` gave, or its `fold` made of it.
     An optional ``expected_next(metadata, state) -> ExpectedTurn | None`` tells whose turn it is.
     """
 
@@ -75,7 +76,7 @@ class SessionAdapter(Protocol):
         """The state of a fresh session."""
         ...
 
-    def fold(self, envelope: Envelope, state: AdapterState) -> AdapterState:
+    def fold(self, envelope: Envelope, state: Any) -> AdapterState:
         """The state after one more envelope; an unknown type changes nothing."""
         ...
 
@@ -83,11 +84,11 @@ class SessionAdapter(Protocol):
         """Raise `ProtocolError` where such a session cannot be: too few participants, a knob that is missing."""
         ...
 
-    def validate_send(self, metadata: SessionMetadata, envelope: Envelope, state: AdapterState) -> None:
+    def validate_send(self, metadata: SessionMetadata, envelope: Envelope, state: Any) -> None:
         """Raise `ProtocolError` where the protocol does not allow this envelope now; `state` is the one before it."""
         ...
 
-    def on_accepted(self, metadata: SessionMetadata, envelope: Envelope, state: AdapterState) -> AdapterResult:
+    def on_accepted(self, metadata: SessionMetadata, envelope: Envelope, state: Any) -> AdapterResult:
         """What follows from an envelope; `state` is the one after it."""
         ...
 
@@ -105,7 +106,7 @@ class SessionAdapter(Protocol):
         sender_id: str,
         reply: AgentReply,
         events: Sequence[Any],
-        state: AdapterState,
+        state: Any,
         hub: Any,
     ) -> Envelope | None:
         """The envelope of one round of an agent; None where the round said nothing worth recording."""
