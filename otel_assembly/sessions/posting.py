@@ -55,7 +55,8 @@ _MOST_ATTEMPTS: Final = 200
 #: A full inbox is looked at again after this many seconds, twice as many each time, up to the second number.
 _LOOK_AGAIN: Final = (0.002, 0.05)
 
-_ID: Final = re.compile("[0-9a-f]{32}")
+#: The half above is left free, so that whichever id a sender gives, there are others that come after it.
+_ID: Final = re.compile("[0-7][0-9a-f]{31}")
 _BEFORE_OPEN: Final = frozenset(
     {EV_SESSION_INVITE_ACK, EV_SESSION_INVITE_REJECT, EV_SESSION_CLOSED, EV_SESSION_EXPIRED, EV_EXPECTATION_VIOLATED}
 )
@@ -272,7 +273,7 @@ class Posting:
         if given and not (_ID.fullmatch(given) and given[:16] > last[:16]):
             raise ProtocolError(
                 f"session {self._envelope.session_id!r}: the envelope id {given!r} does not come after {last!r}, the "
-                "newest; leave it empty, or give 32 hexadecimal digits that do"
+                "newest; leave it empty, or give 32 hexadecimal digits that do, of which the first is at most 7"
             )
 
 

@@ -169,6 +169,14 @@ class TestIdsAndTimes:
         await hub.post(text(name, "bob", "2"))
         await assert_in_order(hub, name)
 
+    async def test_no_id_leaves_the_next_one_no_room(self, hub):
+        name = await opened(hub, "ann", "bob")
+        with pytest.raises(ProtocolError, match="envelope id"):
+            await hub.post(text(name, "ann", "1", envelope_id="f" * 32))
+        await hub.post(text(name, "ann", "1", envelope_id="7" + "f" * 31))
+        await hub.post(text(name, "bob", "2"))
+        await assert_in_order(hub, name)
+
 
 class TestRefused:
     @pytest.mark.parametrize(
