@@ -478,7 +478,8 @@ if os.getpid() != pid:
     os._exit(0)
 """
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
-    command = [sys.executable, "-c", program, str(tmp_path / "log.db")]
+    # From Python 3.12 on os.fork() warns that there are threads.
+    command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", program, str(tmp_path / "log.db")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
     assert (done.stdout, done.stderr, done.returncode) == ("parent child\n", "", 0)
 
