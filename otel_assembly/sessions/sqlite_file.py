@@ -56,11 +56,14 @@ class SqliteFile:
         self._writer: sqlite3.Connection | None = None
         self._readers: list[sqlite3.Connection] = []
         self._identity: tuple[int, int] | None = None
+        self._ending = False
         in_child(self._leave)
 
     def take(self) -> None:
-        """Wait for the turn, behind all who asked for it before."""
+        """Wait for the turn, behind all who asked for it before; there is none where the file is closed."""
         if self._queue is None:
+            if self._ending:
+                return
             self._queue = os.open(f"{self.path}.queue", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         self._fcntl.flock(self._queue, self._fcntl.LOCK_EX)
 
@@ -74,8 +77,13 @@ class SqliteFile:
         with self.telling("the log"):
             self._writing()
 
+    def end(self) -> None:
+        """Open nothing any more: what is open is left for `close`, and what is not is never made."""
+        self._ending = True
+
     def reader(self) -> sqlite3.Connection:
         """A connection to read through; the file is open."""
+        self._refuse_after_the_end()
         with self.telling("the log"):
             connection = self._connected()
             self._readers.append(connection)
@@ -162,11 +170,16 @@ class SqliteFile:
     def _writing(self) -> sqlite3.Connection:
         """The connection that writes, to the very file that stands at the path."""
         if self._writer is None:
+            self._refuse_after_the_end()
             self._writer = self._made()
             self._identity = self._found()
         elif self._found() != self._identity:
             raise LogUnavailableError(f"{self.path} was moved or deleted while it was in use; put it back")
         return self._writer
+
+    def _refuse_after_the_end(self) -> None:
+        if self._ending:
+            raise LogUnavailableError(f"the log in {self.path} is closed")
 
     def _found(self) -> tuple[int, int] | None:
         try:

@@ -95,6 +95,7 @@ class SqliteSessionLog:
         finalize(self, self._reading.stop).atexit = False
 
     def _begin(self) -> None:
+        self._used = False
         self._opened = False
         self._reader: sqlite3.Connection | None = None
 
@@ -202,11 +203,12 @@ class SqliteSessionLog:
             self._writing.let_go(press)
 
     async def close(self) -> None:
-        """See `SessionLog.close`."""
+        """See `SessionLog.close`; once it is done, nothing of this log touches the file or what lies beside it."""
         if self._closed:
             return
         self._closed = True
-        if self._opened:
+        self._file.end()
+        if self._used:
             await self._reading.run(lambda: None, self._patience)
             await self._writing.run(self._file.close, self._patience)
         self._reading.stop()
@@ -216,6 +218,7 @@ class SqliteSessionLog:
         if self._closed:
             raise LogUnavailableError(f"the log in {self._path} is closed")
         if not self._opened:
+            self._used = True
             await self._in_thread(self._file.open)
             self._opened = True
 

@@ -494,6 +494,64 @@ async def test_a_log_that_nobody_closed_ends_its_threads(tmp_path):
     assert not started.is_alive()
 
 
+def held_in(folder):
+    """The files of a folder that this process holds open."""
+    descriptors = Path("/proc/self/fd")
+    if not descriptors.is_dir():
+        pytest.skip("the system does not list what a process holds open")
+    held = []
+    for one in descriptors.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            held.append(Path(os.readlink(one)))
+    return sorted(path.name for path in held if path.parent == folder)
+
+
+def no_threads_of_logs():
+    return not any(thread.name.startswith("otel-assembly-log") for thread in threading.enumerate())
+
+
+async def until(true):
+    async with asyncio.timeout(60):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_log_that_is_closed_leaves_its_folder_alone(tmp_path):
+    log = SqliteSessionLog(tmp_path / "log.db")
+    await created(log)
+    await log.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.db", "log.db.queue"]
+    for path in tmp_path.iterdir():
+        path.unlink()
+    await until(no_threads_of_logs)
+    assert (list(tmp_path.iterdir()), held_in(tmp_path)) == ([], [])
+
+
+async def test_a_log_that_is_closed_while_it_opens_leaves_nothing_open(tmp_path):
+    fcntl = pytest.importorskip("fcntl", reason="the system has no flock")
+    log = SqliteSessionLog(tmp_path / "log.db", patience=30)
+    with open(tmp_path / "log.db.queue", "w") as queue:  # noqa: ASYNC230
+        fcntl.flock(queue, fcntl.LOCK_EX)
+        opening = asyncio.create_task(created(log))
+        await asyncio.sleep(0.1)
+        closing = asyncio.create_task(log.close())
+        await asyncio.sleep(0.1)
+    await closing
+    with pytest.raises(LogUnavailableError, match="closed"):
+        await opening
+    await until(no_threads_of_logs)
+    assert held_in(tmp_path) == []
+    assert not {path.name for path in tmp_path.iterdir()} - {"log.db", "log.db.queue"}
+
+
+async def test_a_log_that_could_not_be_opened_is_closed_without_a_word(tmp_path):
+    log = SqliteSessionLog(tmp_path / "missing" / "log.db")
+    with pytest.raises(LogUnavailableError):
+        await log.session_ids()
+    await log.close()
+    await until(no_threads_of_logs)
+
+
 async def test_an_unsure_read_is_no_read(tmp_path):
     """Only what may have been written is unsure."""
     async with SqliteSessionLog(tmp_path / "log.db") as log:
