@@ -41,10 +41,12 @@ class ExpectedTurn:
     Attributes:
         participant_id: Whose turn it is.
         triggering_envelope_id: The envelope that made it so; None where the session's opening did.
+        again: Whether it spoke last, and is to go on. Its own envelope is not delivered to it; `serve` asks it anew.
     """
 
     participant_id: str
     triggering_envelope_id: str | None = None
+    again: bool = False
 
 
 class AgentReply(Protocol):

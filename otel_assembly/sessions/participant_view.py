@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: How many rows of a log are read at once.
 _PAGE: Final = 500
+#: What a participant is asked whose turn it is after its own.
+_GO_ON: Final = "It is your turn again: go on."
 
 
 class ParticipantView:
@@ -154,6 +156,16 @@ class ParticipantView:
         self._remember(envelope)
         self.seq = envelope.seq
         return events
+
+    def go_on(self) -> list[Any]:
+        """Begin a round in which the participant speaks once more, after its own envelope, which was read.
+
+        Returns:
+            What the participant's model is to be asked: events that whoever asks appends to the history.
+        """
+        self._before_round = len(self._envelopes)
+        self._round_start = len(self.history)
+        return [ModelRequest(content=_GO_ON)]
 
     def end_round(self, event_id: str | None, accepted: Envelope) -> None:
         """The round's envelope was accepted; an event of the history stands for it already.

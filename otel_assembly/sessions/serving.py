@@ -182,6 +182,8 @@ class _Served:
     sweep_seconds: float
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     _seat: Seat | None = None
+    #: The newest envelope of the participant's own that it was asked to go on after.
+    _went_on_after: str | None = None
 
     async def run(self) -> None:
         """Answer until the session is over and everything is confirmed."""
@@ -191,9 +193,12 @@ class _Served:
                 self.changed.clear()
                 try:
                     await self._deal_with_all()
-                    if (await self.hub.folded(self.session_id)).over and not await self._inbox():
+                    folded = await self.hub.folded(self.session_id)
+                    if folded.over and not await self._inbox():
                         return
                     tries = 0
+                    if await self._go_on(folded):
+                        continue
                     try:
                         # Not wait_for: before Python 3.12 it loses a cancellation that comes with the change.
                         async with asyncio.timeout(self.sweep_seconds):
@@ -244,6 +249,27 @@ class _Served:
         answered = await self._asked_until_answered(seat, events, envelope)
         if answered is not None:
             await self._say(seat, answered, envelope)
+
+    async def _go_on(self, folded: FoldedSession) -> bool:
+        """Take the turn that stays with this participant, once for each envelope of its own; whether it was taken."""
+        hub, name = self.hub, self.session_id
+        session, adapter = await hub.metadata(name), await hub.adapter(name)
+        turn = expected_turn(adapter, session, folded.adapter_state)
+        if folded.state is not SessionState.ACTIVE or turn is None or not turn.again:
+            return False
+        last = turn.triggering_envelope_id
+        if turn.participant_id != self.participant_id or last is None or last == self._went_on_after:
+            return False
+        envelope = await hub.envelope(name, last)
+        if envelope is None:
+            return False
+        seat = await self._take_seat()
+        await seat.view.read(envelope.seq + 1)
+        answered = await self._asked_until_answered(seat, seat.view.go_on(), envelope)
+        if answered is not None:
+            await self._say(seat, answered, envelope)
+        self._went_on_after = last
+        return True
 
     async def _is_own_turn(
         self, folded: FoldedSession, session: SessionMetadata, adapter: SessionAdapter, envelope: Envelope

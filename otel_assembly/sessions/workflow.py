@@ -183,10 +183,11 @@ class WorkflowAdapter(TextAdapter[WorkflowState]):
         return super().on_accepted(metadata, envelope, state)
 
     def expected_next(self, metadata: SessionMetadata, state: WorkflowState) -> ExpectedTurn | None:
-        """Whom the graph, or a handoff, gave the turn to."""
-        if state.expected_next_speaker is None:
+        """Whom the graph, or a handoff, gave the turn to; the last speaker once more, where they left it there."""
+        speaker = state.expected_next_speaker
+        if speaker is None:
             return None
-        return ExpectedTurn(state.expected_next_speaker, state.last_envelope_id)
+        return ExpectedTurn(speaker, state.last_envelope_id, again=speaker == state.last_speaker_id)
 
     def default_view_policy(self, metadata: SessionMetadata, participant_id: str) -> BuiltInView:
         """Two rounds of it with names, and a line for what was before."""

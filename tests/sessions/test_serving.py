@@ -24,15 +24,20 @@ from otel_assembly import (
 from otel_assembly.events import ModelResponse, ToolCallEvent
 from otel_assembly.sessions import (
     EV_EXPECTATION_VIOLATED,
+    EV_PACKET,
+    AgentTarget,
     ConsultingAdapter,
     ConversationAdapter,
     DiscussionAdapter,
     Expectation,
+    FromSpeaker,
     Handoff,
     Hub,
     MemorySessionLog,
     NamedWindowedSummary,
     SessionState,
+    StayTarget,
+    Transition,
     TransitionGraph,
     WorkflowAdapter,
     serve,
@@ -195,6 +200,79 @@ async def test_a_callable_may_say_nothing_or_route(hub):
         await until(handed)
         await all_confirmed(hub, name, "bob", "cid")
     assert (await hub.envelopes(name))[-1].event_data["routing"]["kind"] == "handoff"
+
+
+def staying(max_turns):
+    """A workflow that gives bob the turn, and leaves it with him."""
+    rules = (Transition(FromSpeaker("ann"), AgentTarget("bob")), Transition(FromSpeaker("bob"), StayTarget()))
+    return {"graph": TransitionGraph("ann", rules, max_turns=max_turns).to_dict()}
+
+
+async def test_who_keeps_the_turn_in_a_workflow_is_asked_to_go_on(open_log):
+    one, two = a_hub(open_log()), a_hub(open_log())
+    name = (await one.create("workflow", "ann", WHO, knobs=staying(4))).session_id
+    bob = agent_of("bob", "first", "second", "third")
+    async with served(one, [("bob", bob), ("cid", agent_of("cid"))], session_id=name) as tasks:
+
+        async def is_open():
+            return (await two.folded(name)).state is SessionState.ACTIVE
+
+        await until(is_open)
+        await one.post(text(name, "ann", "count"))
+        await asyncio.wait_for(asyncio.gather(*tasks), 60)
+    packets = [e for e in await two.envelopes(name) if e.event_type == EV_PACKET]
+    assert [e.event_data["body"] for e in packets] == ["first", "second", "third"]
+    assert [e.causation_id for e in packets[1:]] == [e.envelope_id for e in packets[:-1]]
+    again = "It is your turn again: go on."
+    assert sent(bob) == ["[ann]: count", "first", again, "second", again]
+
+
+async def test_who_keeps_the_turn_and_says_nothing_is_not_asked_for_ever(open_log):
+    hub = a_hub(open_log())
+    name = (await hub.create("workflow", "ann", ["ann", "bob"], knobs=staying(None))).session_id
+    asked = []
+
+    async def answer(events):
+        asked.append([event.content for event in events])
+        return "one" if len(asked) == 1 else None
+
+    async with served(hub, [("bob", answer)], session_id=name, sweep_seconds=0.01):
+
+        async def is_open():
+            return (await hub.folded(name)).state is SessionState.ACTIVE
+
+        await until(is_open)
+        await hub.post(text(name, "ann", "count"))
+
+        async def asked_twice():
+            return len(asked) > 1
+
+        await until(asked_twice)
+        await asyncio.sleep(0.2)
+    assert asked == [["[ann]: count"], ["[ann]: count", "one", "It is your turn again: go on."]]
+    # Another server of bob's asks again: it does not know that he has nothing to say.
+    async with served(a_hub(open_log()), [("bob", lambda events: "two")], session_id=name):
+
+        async def went_on():
+            return (await hub.folded(name)).adapter_state.turn_count > 2
+
+        await until(went_on)
+
+
+async def test_who_is_alone_in_a_discussion_waits_for_the_others(hub):
+    hub = Hub(hub._log, [DiscussionAdapter([Expectation("turn_within", 0.05, "hide")])])
+    name = (await hub.create("discussion", "ann", ["ann", "bob"])).session_id
+    await hub.join(name, "bob")
+    ann = agent_of("ann", "one", "two")
+    await hub.post(text(name, "ann", "is anybody there?"))
+    async with served(hub, [("ann", ann)], session_id=name, sweep_seconds=0.02):
+
+        async def is_alone():
+            return "bob" in (await hub.folded(name)).adapter_state.hidden
+
+        await until(is_alone)
+        await asyncio.sleep(0.1)
+    assert ann.model.received == []
 
 
 async def test_two_servers_of_one_participant_say_it_once(open_log):
