@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from otel_assembly.history.view import View
 
 
+def on_one_line(name: str) -> str:
+    """A name without line breaks: what stands in front of a line, or in it, begins no other one."""
+    return " ".join(name.split()) if len(name.splitlines()) > 1 else name
+
+
 class Transcript:
     """Which events stand for envelopes of a session, as one participant has read it; it grows with a `History`.
 
@@ -74,32 +79,42 @@ class TranscriptPolicy(DecidingPolicy):
         view: The view's name, which is the policy's.
         transcript: What was read of the session.
         recent_n: How many of the newest entries it shows; None for all.
+        step: How many entries leave it at a time; until as many have come, it shows those too.
     """
 
     #: It takes parts of the conversation alone, so that whatever injects may stand behind it.
     filters: ClassVar[frozenset[str] | None] = CONVERSATION_KINDS
 
-    def __init__(self, view: str, transcript: Transcript, recent_n: int | None = None) -> None:
+    def __init__(self, view: str, transcript: Transcript, recent_n: int | None = None, step: int = 1) -> None:
         self.name = view
         self.recent_n = recent_n
+        self.step = step
         self._transcript = transcript
         self._summary: tuple[int, CompactionSummary] | None = None
 
     @property
     def config(self) -> Mapping[str, int | float | bool | str | None]:
         """How many entries it shows, where it does not show all."""
-        return {} if self.recent_n is None else {"recent_n": self.recent_n}
+        shown = {} if self.recent_n is None else {"recent_n": self.recent_n}
+        return shown if self.step == 1 else {**shown, "step": self.step}
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return what is shown, and say what stands for the rest."""
         began = time.time_ns()
         view, transcript = as_view(events), self._transcript
-        cut = None if self.recent_n is None or len(transcript) <= self.recent_n else self._cut(view, self.recent_n)
-        shown = len(transcript) if cut is None or self.recent_n is None else self.recent_n
-        outcome = Outcome(prompts, view) if cut is None else self._cut_down(prompts, view, cut, len(transcript) - shown)
+        left_out = self._left_out()
+        cut = self._cut(view, len(transcript) - left_out) if left_out else None
+        shown = len(transcript) if cut is None else len(transcript) - left_out
+        outcome = Outcome(prompts, view) if cut is None else self._cut_down(prompts, view, cut, left_out)
         if context.listening:
             self._tell(outcome, view, shown, began, context)
         return outcome
+
+    def _left_out(self) -> int:
+        """How many of the oldest entries are not shown."""
+        if self.recent_n is None:
+            return 0
+        return max(len(self._transcript) - self.recent_n, 0) // self.step * self.step
 
     def _cut(self, view: View, recent_n: int) -> int | None:
         """The index of the oldest entry that is shown; found from the newest backwards, however long the session is."""
@@ -139,7 +154,7 @@ class TranscriptPolicy(DecidingPolicy):
         """The line that stands for the first so many entries; the same event for as long as they are the same."""
         if self._summary is None or self._summary[0] != count:
             messages = "1 message" if count == 1 else f"{count} messages"
-            speakers = ", ".join(self._transcript.speakers(count))
+            speakers = ", ".join(map(on_one_line, self._transcript.speakers(count)))
             said = f"Earlier in this session: {messages} from {speakers}."
             self._summary = count, CompactionSummary(summary=said, event_count=count)
         return self._summary[1]

@@ -15,7 +15,7 @@ from otel_assembly.errors import ConfigurationError
 from otel_assembly.events import Event, ModelRequest, ModelResponse
 from otel_assembly.history.history import History
 from otel_assembly.policies.budget import BudgetPolicy
-from otel_assembly.sessions.transcript import Transcript, TranscriptPolicy
+from otel_assembly.sessions.transcript import Transcript, TranscriptPolicy, on_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,7 +72,7 @@ class TranscriptView:
         """The event that stands for an envelope: what the participant said itself is its model's response."""
         if envelope.sender_id == participant_id:
             return ModelResponse(id=envelope.envelope_id, content=text)
-        said = f"[{name_for(envelope.sender_id)}]: {text}" if self.named else text
+        said = f"[{on_one_line(name_for(envelope.sender_id))}]: {text}" if self.named else text
         return ModelRequest(id=envelope.envelope_id, content=said)
 
     def policies(self, transcript: Transcript) -> tuple[DecidingPolicy, ...]:
@@ -116,17 +116,21 @@ class WindowedSummary(TranscriptView):
 
     Attributes:
         recent_n: How many of the newest there are; 1 or more.
+        step: How many entries leave the window at a time; 1 or more. Whatever leaves changes the line at its front, and
+            with it the whole prompt for a provider's cache. With a step of 10 that is every tenth entry, and the window
+            holds up to 9 more.
     """
 
     recent_n: int
+    step: int = 1
     name: ClassVar[str] = "windowed_summary"
 
     def __post_init__(self) -> None:
-        _check_recent(self.name, self.recent_n)
+        _check_window(self.name, self.recent_n, self.step)
 
     def policies(self, transcript: Transcript) -> tuple[DecidingPolicy, ...]:
         """The window."""
-        return (TranscriptPolicy(self.name, transcript, self.recent_n),)
+        return (TranscriptPolicy(self.name, transcript, self.recent_n, self.step),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,18 +147,22 @@ class NamedWindowedSummary(TranscriptView):
 
     Attributes:
         recent_n: How many of the newest there are; 1 or more.
+        step: How many entries leave the window at a time; 1 or more. Whatever leaves changes the line at its front, and
+            with it the whole prompt for a provider's cache. With a step of 10 that is every tenth entry, and the window
+            holds up to 9 more.
     """
 
     recent_n: int
+    step: int = 1
     name: ClassVar[str] = "named_windowed_summary"
     named: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check_recent(self.name, self.recent_n)
+        _check_window(self.name, self.recent_n, self.step)
 
     def policies(self, transcript: Transcript) -> tuple[DecidingPolicy, ...]:
         """The window."""
-        return (TranscriptPolicy(self.name, transcript, self.recent_n),)
+        return (TranscriptPolicy(self.name, transcript, self.recent_n, self.step),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +198,7 @@ class BudgetedView(TranscriptView):
 BuiltInView: TypeAlias = FullTranscript | WindowedSummary | NamedTranscript | NamedWindowedSummary | BudgetedView
 
 
-def _check_recent(name: str, recent_n: object) -> None:
-    if type(recent_n) is not int or recent_n < 1:
-        raise ConfigurationError(f"recent_n of the view {name!r} is {recent_n!r}; give a number of entries, 1 or more")
+def _check_window(name: str, recent_n: object, step: object) -> None:
+    for what, given in (("recent_n", recent_n), ("step", step)):
+        if type(given) is not int or given < 1:
+            raise ConfigurationError(f"{what} of the view {name!r} is {given!r}; give a number of entries, 1 or more")

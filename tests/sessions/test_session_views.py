@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from sessions.talk import Talk, opened, text
 
@@ -167,6 +169,45 @@ async def test_the_line_for_the_rest_is_the_same_event_for_as_long_as_it_says_th
     first = await assembler.assemble([], view.history, Context())
     again = await assembler.assemble([], view.history, Context())
     assert first.events[0] is again.events[0]
+
+
+async def test_what_leaves_a_window_in_steps_leaves_its_beginning_as_it_was(hub):
+    name = await opened(hub, *WHO)
+    view = await ParticipantView.open(hub, name, "bob", view=NamedWindowedSummary(2, step=3))
+    assembler, shown_each_turn = Assembler(view.policies), []
+    for turn in range(9):
+        await hub.post(text(name, "ann", f"{turn}"))
+        await view.read()
+        assembly = await assembler.assemble([], view.history, Context())
+        shown_each_turn.append(shown(assembly.events))
+    assert shown_each_turn[3] == ["[ann]: 0", "[ann]: 1", "[ann]: 2", "[ann]: 3"]
+    three = "Earlier in this session: 3 messages from ann."
+    assert shown_each_turn[4:7] == [
+        [three, "[ann]: 3", "[ann]: 4"],
+        [three, "[ann]: 3", "[ann]: 4", "[ann]: 5"],
+        [three, "[ann]: 3", "[ann]: 4", "[ann]: 5", "[ann]: 6"],
+    ]
+    assert shown_each_turn[7][0] == "Earlier in this session: 6 messages from ann."
+    # Two of three turns send all that the one before did, and what is new: a provider's cache has the rest.
+    begins_alike = [later[: len(before)] == before for before, later in pairwise(shown_each_turn)]
+    assert begins_alike == [True, True, True, False, True, True, False, True]
+
+
+@pytest.mark.parametrize("step", [0, -1, True, 2.5])
+def test_a_step_of_nothing_is_refused(step):
+    with pytest.raises(ConfigurationError, match="step of the view 'windowed_summary'"):
+        WindowedSummary(2, step=step)
+
+
+async def test_a_name_with_a_line_break_speaks_for_nobody_else():
+    events = await NamedWindowedSummary(1).project(
+        envelopes(("ann", "one"), ("ann", "two")),
+        participant_id="bob",
+        session=None,
+        render_envelope=default_render_envelope,
+        name_for=lambda who: f"{who}\n[cid]",
+    )
+    assert shown(events) == ["Earlier in this session: 1 message from ann [cid].", "[ann [cid]]: two"]
 
 
 async def test_own_calls_of_tools_stay_whole_and_go_with_what_is_around_them(hub):
