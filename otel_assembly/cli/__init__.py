@@ -1,4 +1,7 @@
-"""The command line: ``otel-assembly demo | replay | explain | view | doctor | stack | conventions | completion``."""
+"""The command line.
+
+``otel-assembly demo | replay | explain | view | session | doctor | stack | conventions | completion``
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from otel_assembly.cli import demo as demo
 from otel_assembly.cli import doctor as doctor
 from otel_assembly.cli import explain as explain
 from otel_assembly.cli import replay as replay
+from otel_assembly.cli import session as session
 from otel_assembly.cli import stack as stack
 from otel_assembly.cli import view as view
 from otel_assembly.cli.export import file_exporter
@@ -44,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     )
     root.add_argument("--version", action="version", version=f"otel-assembly {__version__}")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (demo, replay, explain, view, doctor, stack, conventions, completion):
+    for module in (demo, replay, explain, view, session, doctor, stack, conventions, completion):
         module.add_parser(commands)
     return root
 

@@ -13,7 +13,7 @@ _INSTALL: Final = {
     "zsh": 'otel-assembly completion zsh > "${fpath[1]}/_otel-assembly"',
     "fish": "otel-assembly completion fish > ~/.config/fish/completions/otel-assembly.fish",
 }
-_FILES: Final = {"FILE", "PATH", "FOLDER", "DIR", "otlp|FILE"}
+_FILES: Final = {"FILE", "PATH", "FOLDER", "DIR", "LOG", "otlp|FILE"}
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         SessionLog,
         Snapshot,
     )
+    from otel_assembly.sessions.log_reader import LogReader, StoredSession, open_log
     from otel_assembly.sessions.memory_log import MemorySessionLog
     from otel_assembly.sessions.metadata import (
         Expectation,
@@ -140,6 +141,7 @@ __getattr__, __dir__ = face(
             "graph": "TransitionGraph TransitionRegistry register_condition register_target",
             "hub": "Hub",
             "log": "Cursor LogPosition LogRow SessionLog Snapshot",
+            "log_reader": "LogReader StoredSession open_log",
             "memory_log": "MemorySessionLog",
             "metadata": "Expectation SessionManifest SessionMetadata SessionState",
             "packets": "Finish Handoff packet_data routing_of_round",
@@ -202,6 +204,7 @@ __all__ = [
     "Hub",
     "Input",
     "LogPosition",
+    "LogReader",
     "LogRow",
     "MemorySessionLog",
     "NamedTranscript",
@@ -219,6 +222,7 @@ __all__ = [
     "Snapshot",
     "SqliteSessionLog",
     "StayTarget",
+    "StoredSession",
     "TerminateTarget",
     "TextAdapter",
     "ToolCalled",
@@ -240,6 +244,7 @@ __all__ = [
     "default_extract_turn_input",
     "default_name_resolver",
     "default_render_envelope",
+    "open_log",
     "packet_data",
     "register_condition",
     "register_target",

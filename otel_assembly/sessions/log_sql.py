@@ -65,5 +65,19 @@ SAVE_SNAPSHOT: Final = """INSERT INTO otel_assembly_session_snapshots AS held (s
     DO UPDATE SET seq = excluded.seq, state = excluded.state, checksum = excluded.checksum
     WHERE excluded.seq > held.seq"""
 
+# What reads a whole log: a page at a time, by numbers, so that no statement runs for long beside those who write.
+PAGE_OF_SESSIONS: Final = (
+    "SELECT number, id, metadata, checksum FROM otel_assembly_sessions WHERE number > ? ORDER BY number LIMIT ?"
+)
+SESSION_OF_ID: Final = "SELECT number, id, metadata, checksum FROM otel_assembly_sessions WHERE id = ?"
+PAGE_OF_ROWS: Final = """SELECT seq, envelope_id, sender_id, key, body, checksum FROM otel_assembly_session_rows
+    WHERE session = ? AND seq >= ? ORDER BY seq LIMIT ?"""
+SNAPSHOTS: Final = "SELECT adapter, seq, state, checksum FROM otel_assembly_session_snapshots WHERE session = ?"
+CURSORS_OF: Final = "SELECT participant_id, seq, count FROM otel_assembly_session_cursors WHERE session = ?"
+TWICE: Final = """SELECT sender_id, key, max(seq) FROM otel_assembly_session_rows
+    WHERE session = ? AND key IS NOT NULL GROUP BY sender_id, key HAVING count(*) > 1 ORDER BY 3"""
+STRAYS: Final = """SELECT session, count(*) FROM otel_assembly_session_rows
+    WHERE session NOT IN (SELECT number FROM otel_assembly_sessions) GROUP BY session ORDER BY session"""
+
 #: The limit of a tail that has none.
 WITHOUT_LIMIT: Final = 1 << 62

@@ -59,7 +59,7 @@ class Connections:
 
     def __init__(self, dsn: str, patience: float, most: int) -> None:
         self._raises = psycopg().Error
-        given = _read_dsn(dsn)
+        given = read_dsn(dsn)
         self._arguments: dict[str, Any] = {**_KEEPALIVES, **given, "client_encoding": "utf8", "autocommit": True}
         self._arguments.setdefault("application_name", "otel-assembly")
         self.patience = patience
@@ -203,7 +203,12 @@ def statement_seconds(patience: float) -> float:
     return patience + _GRACE
 
 
-def _read_dsn(dsn: object) -> dict[str, Any]:
+def read_dsn(dsn: object) -> dict[str, Any]:
+    """What a DSN says.
+
+    Raises:
+        ConfigurationError: It cannot be read, or the client is not installed.
+    """
     if not isinstance(dsn, str):
         raise ConfigurationError(f"dsn is a text, not {type(dsn).__name__}")
     try:

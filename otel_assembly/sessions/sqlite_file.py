@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("otel_assembly")
 
 #: What the file says of itself, so that a later release can tell an earlier one's.
-_VERSION: Final = 1
+FILE_VERSION: Final = 1
 
 _STANDS_ON: Final = """SELECT session FROM otel_assembly_session_rows
     WHERE session = (SELECT number FROM otel_assembly_sessions WHERE id = ?) AND seq = ? AND envelope_id = ?"""
@@ -137,18 +137,8 @@ class SqliteFile:
     @contextmanager
     def telling(self, what: str, *, writing: bool = False) -> Iterator[None]:
         """Say of what SQLite raises what it means for whoever asked."""
-        try:
+        with telling(self.path, what, writing=writing):
             yield
-        except sqlite3.Error as error:
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                raise LogDamagedError(
-                    f"{what} cannot be read or written in {self.path}: {error}; restore the file"
-                ) from error
-            if code == sqlite3.SQLITE_IOERR and writing:
-                # The frames may stand in the file whole, and be found there after a crash.
-                raise LogUnsureError(f"{what} may or may not be written in {self.path}: {error}") from error
-            raise LogUnavailableError(f"{what} cannot be had in {self.path}: {error}") from error
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -189,7 +179,7 @@ class SqliteFile:
         return found.st_dev, found.st_ino
 
     def _made(self) -> sqlite3.Connection:
-        self._check_whole()
+        check_whole(self.path)
         db = self._connected()
         try:
             ((mode,),) = db.execute("PRAGMA journal_mode = WAL").fetchall()
@@ -201,37 +191,20 @@ class SqliteFile:
                 db.execute("BEGIN IMMEDIATE")
                 for table in TABLES:
                     db.execute(table.format(number="INTEGER"))
-                db.execute(f"PRAGMA user_version = {_VERSION}")
+                db.execute(f"PRAGMA user_version = {FILE_VERSION}")
                 db.execute("COMMIT")
-            elif version != _VERSION:
+            elif version != FILE_VERSION:
                 raise LogUnavailableError(
-                    f"{self.path} has form {version}, of another release; this one reads {_VERSION}"
+                    f"{self.path} has form {version}, of another release; this one reads {FILE_VERSION}"
                 )
         except BaseException:
             db.close()
             raise
         return db
 
-    def _check_whole(self) -> None:
-        """SQLite would leave out, without a word, what these refuse."""
-        wal = f"{self.path}-wal"
-        with suppress(FileNotFoundError):
-            if os.path.getsize(wal) and not (os.path.exists(self.path) and os.path.getsize(self.path)):
-                raise LogDamagedError(f"{self.path} is empty, and rows stand in {wal}; restore the file")
-        state = look_at_wal(wal)
-        if not state.readable:
-            raise LogDamagedError(f"the header of {wal} is not what was written; restore the file")
-        if state.behind > 1:
-            raise LogDamagedError(
-                f"frame {state.whole + 1} of {wal} is not what was written, and {state.behind} transactions end behind "
-                "it, of which at most one was not accepted; restore the file"
-            )
-        if state.torn:
-            logger.warning("%s ends in what was not written whole, and so not accepted; it is left out", wal)
-
     def _connected(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False)
-        db.text_factory = _text
+        db.text_factory = text_of
         return db
 
     def _drop(self) -> None:
@@ -252,10 +225,47 @@ class SqliteFile:
         self._leave_queue()
 
 
+@contextmanager
+def telling(path: str, what: str, *, writing: bool = False) -> Iterator[None]:
+    """Say of what SQLite raises what it means for whoever asked for something in a file."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise LogDamagedError(f"{what} cannot be read or written in {path}: {error}; restore the file") from error
+        if code == sqlite3.SQLITE_IOERR and writing:
+            # The frames may stand in the file whole, and be found there after a crash.
+            raise LogUnsureError(f"{what} may or may not be written in {path}: {error}") from error
+        raise LogUnavailableError(f"{what} cannot be had in {path}: {error}") from error
+
+
+def check_whole(path: str) -> None:
+    """Refuse a file of whose rows SQLite would leave some out without a word; nobody may be writing to it.
+
+    Raises:
+        LogDamagedError: Rows that were accepted are damaged, or the file that they belong to is gone.
+    """
+    wal = f"{path}-wal"
+    with suppress(FileNotFoundError):
+        if os.path.getsize(wal) and not (os.path.exists(path) and os.path.getsize(path)):
+            raise LogDamagedError(f"{path} is empty, and rows stand in {wal}; restore the file")
+    state = look_at_wal(wal)
+    if not state.readable:
+        raise LogDamagedError(f"the header of {wal} is not what was written; restore the file")
+    if state.behind > 1:
+        raise LogDamagedError(
+            f"frame {state.whole + 1} of {wal} is not what was written, and {state.behind} transactions end behind "
+            "it, of which at most one was not accepted; restore the file"
+        )
+    if state.torn:
+        logger.warning("%s ends in what was not written whole, and so not accepted; it is left out", wal)
+
+
 def _columns(number: int, row: LogRow) -> tuple[Any, ...]:
     return number, row.seq, row.envelope_id, row.sender_id, row.key, row.body, row.checksum
 
 
-def _text(found: bytes) -> str:
+def text_of(found: bytes) -> str:
     """A text; of a damaged one something that no checksum agrees with."""
     return found.decode("utf-8", "surrogateescape")

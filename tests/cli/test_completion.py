@@ -59,6 +59,8 @@ def completed(shell, script, line):
         ("completion z", {"zsh"}),
         ("view --with-text ta", {"talks.jsonl"}),
         ("replay ta", {"talks.jsonl"}),
+        ("session ta", {"talks.jsonl"}),
+        ("session talks.jsonl --v", {"--verify"}),
     ],
 )
 def test_a_shell_completes_commands_options_choices_and_files(script, shell, line, expected):

@@ -530,7 +530,7 @@ async def test_a_log_that_is_closed_leaves_its_folder_alone(tmp_path):
 async def test_a_log_that_is_closed_while_it_opens_leaves_nothing_open(tmp_path):
     fcntl = pytest.importorskip("fcntl", reason="the system has no flock")
     log = SqliteSessionLog(tmp_path / "log.db", patience=30)
-    with open(tmp_path / "log.db.queue", "w") as queue:  # noqa: ASYNC230
+    with open(tmp_path / "log.db.queue", "w") as queue:
         fcntl.flock(queue, fcntl.LOCK_EX)
         opening = asyncio.create_task(created(log))
         await asyncio.sleep(0.1)

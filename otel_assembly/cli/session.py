@@ -1,0 +1,206 @@
+"""``session``: what a log of sessions holds, listed, shown and verified; nothing is written to it."""
+
+from __future__ import annotations
+
+import json
+from functools import reduce
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.errors import ConfigurationError, NotFoundError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from otel_assembly.cli.session_lines import Lines
+    from otel_assembly.sessions import SessionAdapter
+    from otel_assembly.sessions.log_reader import LogReader, StoredSession
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "session",
+        help="list, show and verify the sessions of a log",
+        description="List the sessions of a log, show one, or verify them. Nothing is written to the log, and hubs may "
+        "be appending to it meanwhile.",
+        epilog="Times are UTC. A password belongs into PGPASSWORD or ~/.pgpass, and not into the DSN. Exit status: 1 "
+        "where something is damaged, or there is no such session.",
+    )
+    parser.add_argument("log", metavar="LOG", help="a file of SQLite, or postgresql://…")
+    parser.add_argument("session", nargs="?", metavar="ID", help="show this session; its id, or the beginning of it")
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="read every row, compare checksums, order, ids, times and keys, fold it, and compare snapshots",
+    )
+    parser.add_argument(
+        "--adapter",
+        dest="adapters",
+        action="append",
+        metavar="MODULE:CLASS",
+        help="the code of a protocol of your own, to fold its sessions; may be repeated",
+    )
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List, show or verify; 0, 1 where something is damaged."""
+    from otel_assembly.cli.session_lines import Lines, terminal_width
+    from otel_assembly.sessions.log_reader import open_log
+
+    adapters = {
+        (one.manifest.type, one.manifest.version): one
+        for one in [*_built_in(), *map(_adapter, arguments.adapters or ())]
+    }
+    lines = Lines(terminal_width())
+    with open_log(arguments.log) as reader:
+        one = None if arguments.session is None else _found(reader, arguments.session)
+        if arguments.verify:
+            return _verify(reader, reader.sessions() if one is None else [one], adapters, lines, arguments)
+        if one is not None:
+            return _show(reader, one, adapters, lines, as_json=arguments.json)
+        return _list(reader, lines, as_json=arguments.json)
+
+
+def _built_in() -> list[SessionAdapter]:
+    from otel_assembly.sessions import ConsultingAdapter, ConversationAdapter, DiscussionAdapter, WorkflowAdapter
+
+    return [ConsultingAdapter(), ConversationAdapter(), DiscussionAdapter(), WorkflowAdapter()]
+
+
+def _adapter(name: str) -> SessionAdapter:
+    from otel_assembly.sessions import SessionAdapter
+
+    module, _, path = name.partition(":")
+    if not module or not path:
+        raise ConfigurationError(f"--adapter: {name} is no MODULE:CLASS")
+    try:
+        found: Any = reduce(getattr, path.split("."), import_module(module))
+        made = found() if isinstance(found, type) else found
+    except Exception as error:  # an import runs whatever stands in the module
+        raise ConfigurationError(f"--adapter: {name} cannot be made: {type(error).__name__}: {error}") from error
+    if not isinstance(made, SessionAdapter):
+        raise ConfigurationError(f"--adapter: {name} is no adapter of sessions")
+    return made
+
+
+def _found(reader: LogReader, wanted: str) -> StoredSession:
+    exact = reader.session(wanted)
+    if exact is not None:
+        return exact
+    fitting: list[StoredSession] = []
+    for one in reader.sessions():
+        if one.id.startswith(wanted):
+            fitting.append(one)
+        if len(fitting) > 1:
+            ids = " and ".join(repr(each.id) for each in fitting)
+            raise ConfigurationError(f"several sessions begin with {wanted!r}, {ids} among them; give more of the id")
+    if not fitting:
+        raise NotFoundError(f"the log has no session {wanted!r}")
+    return fitting[0]
+
+
+def _list(reader: LogReader, lines: Lines, *, as_json: bool) -> int:
+    from otel_assembly.cli.session_lines import summary_json
+    from otel_assembly.sessions.summing_up import summed_up
+
+    count = damaged = 0
+
+    def summaries() -> Iterator[dict[str, Any]]:
+        nonlocal count, damaged
+        for stored in reader.sessions():
+            summary = summed_up(reader, stored)
+            count += 1
+            damaged += summary.damage is not None
+            yield summary_json(summary)
+            if not as_json:
+                lines.summary(summary)
+
+    if as_json:
+        _print_document({}, "sessions", summaries())
+    else:
+        for _ in summaries():
+            pass
+        if count == 0:
+            print("the log has no sessions yet")
+    return 1 if damaged else 0
+
+
+def _show(
+    reader: LogReader,
+    stored: StoredSession,
+    adapters: dict[tuple[str, int], SessionAdapter],
+    lines: Lines,
+    *,
+    as_json: bool,
+) -> int:
+    from otel_assembly.cli.session_lines import shown_json
+    from otel_assembly.cli.session_reading import Reading
+
+    reading = Reading(reader, stored, adapters)
+    if as_json:
+        _print_document({"id": stored.id, **shown_json(reading)}, "envelopes", reading.as_json(), reading.outcome)
+    else:
+        lines.head(reading)
+        for envelope in reading.envelopes():
+            lines.envelope(envelope, reading)
+        lines.foot(reading)
+    return 1 if reading.damage is not None else 0
+
+
+def _verify(
+    reader: LogReader,
+    sessions: Iterable[StoredSession],
+    adapters: dict[tuple[str, int], SessionAdapter],
+    lines: Lines,
+    arguments: argparse.Namespace,
+) -> int:
+    from otel_assembly.sessions.verifying import SessionCheck
+
+    counts = {"sessions": 0, "envelopes": 0, "damaged": 0}
+    of_log: Sequence[str] = [] if arguments.session is not None else list(reader.problems())
+
+    def whole() -> bool:
+        return not counts["damaged"] and not of_log
+
+    def checked() -> Iterator[dict[str, Any]]:
+        for stored in sessions:
+            check = SessionCheck(reader, stored, adapters)
+            problems = []
+            for problem in check.problems():
+                if not arguments.json and not problems:
+                    print(lines.fitted(f"damaged  {stored.id}"))
+                problems.append({"row": problem.row, "problem": problem.what})
+                if not arguments.json:
+                    lines.problem(problem.what)
+            counts["sessions"] += 1
+            counts["envelopes"] += check.envelopes
+            counts["damaged"] += bool(problems)
+            folded = check.adapter is not None
+            if not arguments.json and not problems:
+                lines.whole(check, stored.id)
+            yield {"id": stored.id, "envelopes": check.envelopes, "folded": folded, "problems": problems}
+
+    if arguments.json:
+        _print_document({"problems": of_log}, "sessions", checked(), lambda: {"whole": whole()})
+    else:
+        for what in of_log:
+            print("damaged  the log")
+            lines.problem(what)
+        for _ in checked():
+            pass
+        lines.verdict(counts, len(of_log))
+    return 0 if whole() else 1
+
+
+def _print_document(head: dict[str, Any], name: str, items: Iterable[Any], foot: Any = dict) -> None:
+    """Print a JSON object whose longest part is made as it is printed, so that no log is too long for it."""
+    before = json.dumps(head)[1:-1]
+    print("{" + (f"{before}, " if before else "") + f"{json.dumps(name)}: [", end="")
+    for index, item in enumerate(items):
+        print((",\n" if index else "\n") + json.dumps(item), end="")
+    after = json.dumps(foot())[1:-1]
+    print("\n]" + (f", {after}" if after else "") + "}")

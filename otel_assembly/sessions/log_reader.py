@@ -1,0 +1,142 @@
+"""`LogReader`: reads a whole log, and writes nothing, while hubs may be appending to it. All of this blocks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.errors import LogDamagedError
+from otel_assembly.sessions.log import Cursor
+from otel_assembly.sessions.log_sql import (
+    CURSORS_OF,
+    PAGE_OF_ROWS,
+    PAGE_OF_SESSIONS,
+    SESSION_OF_ID,
+    SNAPSHOTS,
+    STRAYS,
+    TWICE,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import TracebackType
+    from typing import Self
+
+#: How many rows are held at a time; a row may be a megabyte.
+_PAGE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSession:
+    """A session as a log holds it; whether that is what was written is not looked at.
+
+    Attributes:
+        number: Its number in the log, in the order of creation.
+        id: Its id.
+        metadata: Its metadata, as JSON.
+        checksum: The checksum of these.
+    """
+
+    number: int
+    id: str
+    metadata: Any
+    checksum: Any
+
+
+class LogReader(ABC):
+    """What a log holds, unchecked, a page at a time. It is a context manager."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the log."""
+
+    @abstractmethod
+    def ask(self, what: str, statement: str, *arguments: object) -> list[Any]:
+        """What a statement gives.
+
+        Raises:
+            LogDamagedError: It cannot be read; the message says what.
+            LogUnavailableError: The log does not answer.
+        """
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the log beside its sessions."""
+        for number, count in self.ask("the rows of all sessions", STRAYS):
+            rows = "1 row" if count == 1 else f"{count:,} rows"
+            yield f"{rows} of session number {number}, which is not there; restore the log"
+
+    def sessions(self) -> Iterator[StoredSession]:
+        """All sessions, in the order of their creation."""
+        number = -1
+        while True:
+            found = self.ask("the list of sessions", PAGE_OF_SESSIONS, number, _PAGE)
+            for one in found:
+                yield StoredSession(*one)
+            if len(found) < _PAGE:
+                return
+            number = found[-1][0]
+
+    def session(self, session_id: str) -> StoredSession | None:
+        """The session of this id."""
+        found = self.ask(f"session {session_id!r}", SESSION_OF_ID, session_id)
+        return StoredSession(*found[0]) if found else None
+
+    def rows(self, session: StoredSession, first_seq: int = 1) -> Iterator[Sequence[Any]]:
+        """The rows of a session from one on: seq, envelope id, sender, key, body, checksum.
+
+        Raises:
+            LogDamagedError: One cannot be read; all before it were given, and the message names it.
+        """
+        size = _PAGE
+        while True:
+            what = f"session {session.id!r}: row {first_seq}"
+            try:
+                found = self.ask(what, PAGE_OF_ROWS, session.number, first_seq, size)
+            except LogDamagedError:
+                if size == 1:
+                    raise
+                size = 1
+                continue
+            yield from found
+            if len(found) < size or type(found[-1][0]) is not int:
+                return
+            first_seq = max(found[-1][0], first_seq) + 1
+
+    def snapshots(self, session: StoredSession) -> list[tuple[str, Any, Any, Any]]:
+        """The snapshots of a session: the adapter's name, the row, the state and its checksum."""
+        return self.ask(f"session {session.id!r}: its snapshots", SNAPSHOTS, session.number)
+
+    def cursors(self, session: StoredSession) -> dict[str, Cursor]:
+        """How far each participant has confirmed."""
+        found = self.ask(f"session {session.id!r}: its cursors", CURSORS_OF, session.number)
+        return {participant_id: Cursor(seq, count) for participant_id, seq, count in found}
+
+    def posted_twice(self, session: StoredSession) -> list[tuple[str, str, int]]:
+        """The idempotency keys that a sender has several rows under: the sender, the key, the last of the rows."""
+        return self.ask(f"session {session.id!r}: its keys", TWICE, session.number)
+
+
+def open_log(where: str) -> LogReader:
+    """A reader of the log in a file of SQLite, or in PostgreSQL where this is a DSN (``postgresql://…``).
+
+    Raises:
+        ConfigurationError: There is no log, or what is there is none.
+        LogDamagedError: The log cannot be read at all.
+        LogUnavailableError: The server does not answer.
+    """
+    if where.startswith(("postgresql://", "postgres://")):
+        from otel_assembly.sessions.postgres_reader import PostgresReader
+
+        return PostgresReader(where)
+    from otel_assembly.sessions.sqlite_reader import SqliteReader
+
+    return SqliteReader(where)

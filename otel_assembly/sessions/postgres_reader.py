@@ -1,0 +1,62 @@
+"""`PostgresReader`: reads a log in PostgreSQL through a connection that cannot write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.errors import ConfigurationError, LogDamagedError, LogUnavailableError
+from otel_assembly.sessions.log_reader import LogReader
+from otel_assembly.sessions.postgres_connections import psycopg, read_dsn
+
+if TYPE_CHECKING:
+    import psycopg as client
+
+#: Seconds until a server that does not answer is given up, where the DSN says nothing of it.
+_CONNECT_TIMEOUT: Final = 10
+_READ_ONLY: Final = "-c default_transaction_read_only=on"
+_IS_THERE: Final = "SELECT to_regclass('otel_assembly_session_snapshots') IS NOT NULL"
+
+
+class PostgresReader(LogReader):
+    """Reads the log that a DSN names; it may be a standby's.
+
+    Args:
+        dsn: Where the server is.
+
+    Raises:
+        ConfigurationError: The DSN cannot be read, or there is no log.
+        LogUnavailableError: The server does not answer.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        given = read_dsn(dsn)
+        self._errors: Any = psycopg(".errors")
+        options = f"{given.pop('options', '')} {_READ_ONLY}".strip()
+        given.setdefault("connect_timeout", _CONNECT_TIMEOUT)
+        given.setdefault("application_name", "otel-assembly session")
+        try:
+            self._connection: client.Connection[Any] = psycopg().connect(
+                **given, options=options, client_encoding="utf8", autocommit=True
+            )
+        except self._errors.Error as error:
+            raise LogUnavailableError(f"PostgreSQL cannot be reached: {error}") from error
+        try:
+            if self.ask("the log", _IS_THERE) != [(True,)]:
+                raise ConfigurationError("there is no log of sessions in this database and its search_path")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def ask(self, what: str, statement: str, *arguments: object) -> list[Any]:
+        """See `LogReader.ask`."""
+        ready: Any = statement.replace("?", "%s")
+        try:
+            return self._connection.execute(ready, arguments).fetchall()
+        except (self._errors.DataCorrupted, self._errors.IndexCorrupted) as error:
+            raise LogDamagedError(f"{what} cannot be read: {error}; restore the database") from error
+        except self._errors.Error as error:
+            raise LogUnavailableError(f"{what} cannot be had: {error}") from error

@@ -1,0 +1,135 @@
+"""`SqliteReader`: reads a log in SQLite as a guest: it makes, checkpoints and deletes nothing."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sqlite3
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly.errors import ConfigurationError, LogDamagedError, LogUnavailableError
+from otel_assembly.sessions.log_reader import LogReader
+from otel_assembly.sessions.sqlite_file import FILE_VERSION, check_whole, telling, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Seconds that whoever writes may keep the file to itself.
+_PATIENCE: Final = 30.0
+_TABLE: Final = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'otel_assembly_session_rows'"
+
+
+class SqliteReader(LogReader):
+    """Reads the log in a file.
+
+    Beside hubs it is one more reader. Where no write-ahead log lies beside the file, nobody has it open, and reading it
+    in the ordinary way would make one: then it is read as a file that nobody changes, until somebody does.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ConfigurationError: There is no such file, or it is no log of this release.
+        LogDamagedError: Rows that were accepted are gone from it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        if os.path.isdir(path):
+            raise ConfigurationError(f"{path} is a folder; give the file of a log of sessions")
+        if not os.path.exists(path):
+            raise ConfigurationError(f"{path} is not there; give the file of a log of sessions, or postgresql://…")
+        with _nobody_writes(path):
+            check_whole(path)
+        self._connection = self._opened()
+        try:
+            self._check_form()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    def ask(self, what: str, statement: str, *arguments: object) -> list[Any]:
+        """See `LogReader.ask`."""
+        while True:
+            try:
+                with telling(self._path, what):
+                    found = self._connection.execute(statement, arguments).fetchall()
+            except LogDamagedError:
+                if self._is_as_it_was():
+                    raise
+            else:
+                if self._is_as_it_was():
+                    return found
+            # A hub began to write: what was read may be half of before and half of after.
+            self._connection.close()
+            self._connection = self._opened()
+
+    def problems(self) -> Iterator[str]:
+        """What SQLite finds wrong with its pages and indexes, and rows of no session."""
+        for (found,) in self.ask("the file", "PRAGMA integrity_check(20)"):
+            if found != "ok":
+                yield f"{self._path}: {found}; restore the file"
+        yield from super().problems()
+
+    def _opened(self) -> sqlite3.Connection:
+        alone = not os.path.exists(f"{self._path}-wal")
+        #: What the file was when nobody had it open; None where somebody has.
+        self._unchanged = self._state() if alone else None
+        with telling(self._path, "the log"):
+            name = f"{Path(self._path).absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
+            db = sqlite3.connect(name, uri=True, timeout=_PATIENCE, isolation_level=None)
+        db.text_factory = text_of
+        return db
+
+    def _is_as_it_was(self) -> bool:
+        return self._unchanged is None or self._unchanged == self._state()
+
+    def _state(self) -> tuple[Any, ...]:
+        found = os.stat(self._path)
+        return os.path.exists(f"{self._path}-wal"), found.st_ino, found.st_size, found.st_mtime_ns
+
+    def _check_form(self) -> None:
+        try:
+            ((tables,),) = self.ask("the log", _TABLE)
+            ((version,),) = self.ask("the log", "PRAGMA user_version")
+        except LogDamagedError as error:
+            if getattr(error.__cause__, "sqlite_errorcode", 0) != sqlite3.SQLITE_NOTADB:
+                raise
+            raise ConfigurationError(f"{self._path} is no log of sessions, nor any file of SQLite") from error
+        if not tables:
+            raise ConfigurationError(f"{self._path} is no log of sessions")
+        if version != FILE_VERSION:
+            raise ConfigurationError(
+                f"{self._path} has form {version}, of another release; this one reads {FILE_VERSION}"
+            )
+
+
+@contextmanager
+def _nobody_writes(path: str) -> Iterator[None]:
+    """Keep writers waiting for a moment, where there can be any, so that what they write is seen whole."""
+    try:
+        queue = os.open(f"{path}.queue", os.O_RDONLY)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        fcntl: Any = importlib.import_module("fcntl")
+        until = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                fcntl.flock(queue, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise LogUnavailableError(f"somebody has kept {path} busy for {_PATIENCE:.0f} s") from None
+                time.sleep(0.005)
+        yield
+    finally:
+        os.close(queue)

@@ -1,0 +1,194 @@
+"""`SessionCheck`: reads one session of a log from its start, and says what is not as hubs leave it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly.errors import AdapterError, LogDamagedError
+from otel_assembly.sessions.folded import FoldedSession
+from otel_assembly.sessions.known import envelope_of
+from otel_assembly.sessions.log import Snapshot, checksum_of
+from otel_assembly.sessions.log_rows import read_metadata, read_row
+from otel_assembly.sessions.metadata import SessionMetadata
+from otel_assembly.sessions.snapshots import adapter_key, load_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from otel_assembly.sessions.adapter import SessionAdapter
+    from otel_assembly.sessions.envelope import Envelope
+    from otel_assembly.sessions.log import LogRow
+    from otel_assembly.sessions.log_reader import LogReader, StoredSession
+
+
+@dataclass(frozen=True, slots=True)
+class LogProblem:
+    """Something of a session that is not as a hub left it.
+
+    Attributes:
+        row: The row that it is found at; None where it is none of the rows.
+        what: What it is; it names session and row.
+    """
+
+    row: int | None
+    what: str
+
+
+def metadata_of(stored: StoredSession) -> SessionMetadata:
+    """The metadata of a session in a log.
+
+    Raises:
+        LogDamagedError: They are not what was written, or are another session's.
+    """
+    try:
+        metadata = SessionMetadata.from_json(read_metadata(stored.id, stored.metadata, stored.checksum))
+    except LogDamagedError as error:
+        raise LogDamagedError(f"session {stored.id!r}: {error}") from error
+    if metadata.session_id != stored.id:
+        raise LogDamagedError(f"session {stored.id!r}: its metadata are those of session {metadata.session_id!r}")
+    return metadata
+
+
+class SessionCheck:
+    """One session, read from its first row to its last, of which one is held at a time.
+
+    Args:
+        reader: The log.
+        stored: The session.
+        adapters: The protocols that can be folded, by type and version.
+
+    Attributes:
+        envelopes: How many rows were read.
+        metadata: What was settled when it was created; None where that cannot be read.
+        folded: The session up to the last row that could be folded; None where its protocol is not known.
+    """
+
+    def __init__(
+        self, reader: LogReader, stored: StoredSession, adapters: Mapping[tuple[str, int], SessionAdapter]
+    ) -> None:
+        self._reader = reader
+        self._stored = stored
+        self._adapters = adapters
+        self._seq = 0
+        self.envelopes = 0
+        self.metadata: SessionMetadata | None = None
+        self.folded: FoldedSession | None = None
+
+    @property
+    def adapter(self) -> SessionAdapter | None:
+        """The code of its protocol; None where it is not known."""
+        manifest = self.metadata.manifest if self.metadata is not None else None
+        return None if manifest is None else self._adapters.get((manifest.type, manifest.version))
+
+    def problems(self) -> Iterator[LogProblem]:
+        """What is wrong with it, in the order of its rows."""
+        try:
+            self.metadata = metadata_of(self._stored)
+        except LogDamagedError as error:
+            yield LogProblem(None, str(error))
+        try:
+            yield from self._rows_and_state()
+            for sender_id, key, row in self._reader.posted_twice(self._stored):
+                yield LogProblem(row, self._said(f"row {row}: {sender_id!r} posted under the key {key!r} before"))
+        except LogDamagedError as error:
+            # What the store itself cannot read; where it is a row, the one behind all that were read.
+            yield LogProblem(self._seq + 1, str(error))
+
+    def _rows_and_state(self) -> Iterator[LogProblem]:
+        # Before the rows: what is saved while they are read is of rows that may not be read any more.
+        snapshots = self._reader.snapshots(self._stored)
+        cursors = self._reader.cursors(self._stored)
+        for adapter, _, state, checksum in snapshots:
+            if not isinstance(state, str) or checksum_of(state) != checksum:
+                yield LogProblem(None, self._said(f"its snapshot for {adapter} is not what was written"))
+        folding = _Folding(self)
+        last: Envelope | None = None
+        for found in self._reader.rows(self._stored):
+            self.envelopes += 1
+            whole = True
+            for problem in self._missing(found[0]):
+                whole = False
+                yield problem
+            try:
+                row = read_row(self._stored.id, found)
+                envelope = envelope_of(row)
+            except LogDamagedError as error:
+                yield LogProblem(found[0], str(error))
+                folding.stop()
+                continue
+            for what in _wrong(row, envelope, last):
+                whole = False
+                yield LogProblem(row.seq, self._said(f"row {row.seq}: {what}"))
+            last = envelope
+            if not whole:
+                folding.stop()
+            yield from folding.take(envelope, snapshots)
+        if self.envelopes == 0:
+            yield LogProblem(1, self._said("row 1 is missing"))
+        for adapter, seq, *_ in snapshots:
+            if type(seq) is not int or seq > self._seq:
+                yield LogProblem(None, self._said(f"its snapshot for {adapter} is of row {seq}, which is missing"))
+        for who, cursor in cursors.items():
+            if cursor.seq > self._seq:
+                yield LogProblem(None, self._said(f"{who!r} confirmed row {cursor.seq}, which is missing"))
+
+    def _missing(self, seq: Any) -> Iterator[LogProblem]:
+        """What is missing in front of a row; the rows behind a gap are looked at as well."""
+        expected, self._seq = self._seq + 1, seq if type(seq) is int else self._seq + 1
+        if seq != expected:
+            yield LogProblem(expected, self._said(f"row {expected} is missing, row {seq} is there"))
+
+    def _said(self, what: str) -> str:
+        return f"session {self._stored.id!r}: {what}"
+
+
+def _wrong(row: LogRow, envelope: Envelope, last: Envelope | None) -> Iterator[str]:
+    if (envelope.sender_id, envelope.idempotency_key) != (row.sender_id, row.key):
+        yield "its sender or its key is not the one in its columns"
+    if last is not None and not envelope.envelope_id > last.envelope_id:
+        yield f"its id {envelope.envelope_id!r} does not come after {last.envelope_id!r} of row {last.seq}"
+    if type(envelope.created_at) not in (int, float):
+        yield "the time of its acceptance is no number"
+    elif last is not None and type(last.created_at) in (int, float) and envelope.created_at < last.created_at:
+        yield f"it was accepted {last.created_at - envelope.created_at:.6f} s before row {last.seq}"
+
+
+class _Folding:
+    """Folds a session for as long as its rows are whole, and compares its snapshots on the way."""
+
+    def __init__(self, check: SessionCheck) -> None:
+        self._check = check
+        self._going_on = check.adapter is not None
+
+    def stop(self) -> None:
+        """A row cannot be folded: what follows from it is not known."""
+        self._going_on = False
+
+    def take(self, envelope: Envelope | None, snapshots: Sequence[tuple[str, Any, Any, Any]]) -> Iterator[LogProblem]:
+        """Fold one more envelope."""
+        check, adapter, metadata = self._check, self._check.adapter, self._check.metadata
+        if not self._going_on or envelope is None or adapter is None or metadata is None:
+            return
+        try:
+            before = check.folded if check.folded is not None else FoldedSession.fresh(metadata, adapter)
+            check.folded = before.after(envelope, metadata, adapter)
+        except AdapterError as error:
+            self.stop()
+            yield LogProblem(envelope.seq, str(error))
+            return
+        for name, seq, state, checksum in snapshots:
+            if name == adapter_key(adapter) and seq == envelope.seq and checksum_of(str(state)) == checksum:
+                yield from self._compared(Snapshot(seq, state), check.folded, adapter, metadata)
+
+    def _compared(
+        self, snapshot: Snapshot, folded: FoldedSession, adapter: SessionAdapter, metadata: SessionMetadata
+    ) -> Iterator[LogProblem]:
+        where = f"session {metadata.session_id!r}: its snapshot for {adapter_key(adapter)} of row {snapshot.seq}"
+        try:
+            kept = load_snapshot(snapshot, FoldedSession.fresh(metadata, adapter), adapter)
+        except Exception as error:  # noqa: BLE001 - whatever stands in it, and whatever an adapter does with that
+            yield LogProblem(snapshot.seq, f"{where} cannot be read: {type(error).__name__}")
+            return
+        if kept is not None and kept != folded:
+            yield LogProblem(snapshot.seq, f"{where} is not what a fold of the log from its start comes to")
