@@ -49,7 +49,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """List, show or verify; 0, 1 where something is damaged."""
     from otel_assembly.cli.session_lines import Lines, terminal_width
-    from otel_assembly.sessions.log_reader import open_log
+    from otel_assembly.sessions import open_log
 
     adapters = {
         (one.manifest.type, one.manifest.version): one
@@ -169,7 +169,7 @@ def _verify(
     def checked() -> Iterator[dict[str, Any]]:
         for stored in sessions:
             check = SessionCheck(reader, stored, adapters)
-            problems = []
+            problems: list[dict[str, Any]] = []
             for problem in check.problems():
                 if not arguments.json and not problems:
                     print(lines.fitted(f"damaged  {stored.id}"))

@@ -69,7 +69,8 @@ if TYPE_CHECKING:
         SessionLog,
         Snapshot,
     )
-    from otel_assembly.sessions.log_reader import LogReader, StoredSession, open_log
+    from otel_assembly.sessions.log_opening import open_log
+    from otel_assembly.sessions.log_reader import LogReader, StoredSession
     from otel_assembly.sessions.memory_log import MemorySessionLog
     from otel_assembly.sessions.metadata import (
         Expectation,
@@ -141,7 +142,8 @@ __getattr__, __dir__ = face(
             "graph": "TransitionGraph TransitionRegistry register_condition register_target",
             "hub": "Hub",
             "log": "Cursor LogPosition LogRow SessionLog Snapshot",
-            "log_reader": "LogReader StoredSession open_log",
+            "log_opening": "open_log",
+            "log_reader": "LogReader StoredSession",
             "memory_log": "MemorySessionLog",
             "metadata": "Expectation SessionManifest SessionMetadata SessionState",
             "packets": "Finish Handoff packet_data routing_of_round",

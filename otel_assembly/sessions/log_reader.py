@@ -123,20 +123,3 @@ class LogReader(ABC):
     def posted_twice(self, session: StoredSession) -> list[tuple[str, str, int]]:
         """The idempotency keys that a sender has several rows under: the sender, the key, the last of the rows."""
         return self.ask(f"session {session.id!r}: its keys", TWICE, session.number)
-
-
-def open_log(where: str) -> LogReader:
-    """A reader of the log in a file of SQLite, or in PostgreSQL where this is a DSN (``postgresql://…``).
-
-    Raises:
-        ConfigurationError: There is no log, or what is there is none.
-        LogDamagedError: The log cannot be read at all.
-        LogUnavailableError: The server does not answer.
-    """
-    if where.startswith(("postgresql://", "postgres://")):
-        from otel_assembly.sessions.postgres_reader import PostgresReader
-
-        return PostgresReader(where)
-    from otel_assembly.sessions.sqlite_reader import SqliteReader
-
-    return SqliteReader(where)
