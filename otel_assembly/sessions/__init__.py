@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     )
     from otel_assembly.sessions.participant_view import ParticipantView
     from otel_assembly.sessions.postgres_log import PostgresSessionLog
+    from otel_assembly.sessions.recording import PostOutcome
     from otel_assembly.sessions.serving import serve
     from otel_assembly.sessions.sqlite_log import SqliteSessionLog
     from otel_assembly.sessions.text_adapter import TextAdapter
@@ -149,6 +150,7 @@ __getattr__, __dir__ = face(
             "packets": "Finish Handoff packet_data routing_of_round",
             "participant_view": "ParticipantView",
             "postgres_log": "PostgresSessionLog",
+            "recording": "PostOutcome",
             "serving": "serve",
             "sqlite_log": "SqliteSessionLog",
             "text_adapter": "TextAdapter",
@@ -212,6 +214,7 @@ __all__ = [
     "NamedTranscript",
     "NamedWindowedSummary",
     "ParticipantView",
+    "PostOutcome",
     "PostgresSessionLog",
     "RevertToInitiatorTarget",
     "RoundRobinTarget",

@@ -23,6 +23,7 @@ from otel_assembly.errors import (
     NotFoundError,
     ProtocolError,
 )
+from otel_assembly.sessions.auditing import audited
 from otel_assembly.sessions.delivery import Delivery
 from otel_assembly.sessions.envelope import (
     EV_ENVELOPE_EXPIRED,
@@ -42,6 +43,7 @@ from otel_assembly.sessions.known import KnownSession, envelope_of
 from otel_assembly.sessions.log import Cursor, LogRow
 from otel_assembly.sessions.metadata import SessionMetadata
 from otel_assembly.sessions.posting import HUB_ID, Posting, stamped
+from otel_assembly.sessions.recording import recorded_hydration, recorded_post, tell_waiting
 from otel_assembly.sessions.sweeping import tell_violations
 
 if TYPE_CHECKING:
@@ -50,9 +52,8 @@ if TYPE_CHECKING:
 
     from otel_assembly.sessions.adapter import SessionAdapter
     from otel_assembly.sessions.log import SessionLog
+    from otel_assembly.sessions.recording import PostRecording
 
-#: One line for each envelope that was refused: who, to which session, of which type, and why.
-_audit: Final = logging.getLogger("otel_assembly.sessions.audit")
 _log: Final = logging.getLogger(__name__)
 
 #: How many rows of a log are read at once where somebody looks for what is addressed to them.
@@ -173,7 +174,10 @@ class Hub:
             raise AdapterError(adapter.manifest.type, adapter.manifest.version, "validate_create", error) from error
         fresh = FoldedSession.fresh(metadata, adapter)
         invite = stamped(Envelope(name, creator_id, EV_SESSION_INVITE, {"participants": list(who)}), fresh, now)
-        await self._create(metadata, invite)
+        with recorded_post(invite) as recording:
+            recording.known(metadata)
+            await self._create(metadata, recording.carried(invite))
+            recording.accepted(invite)
         return metadata
 
     async def _create(self, metadata: SessionMetadata, invite: Envelope) -> None:
@@ -254,7 +258,9 @@ class Hub:
         metadata = SessionMetadata.from_json(text)
         adapter = self._adapter(metadata.manifest.type, metadata.manifest.version)
         session = KnownSession(metadata, adapter, self._log)
-        await session.hydrate()
+        with recorded_hydration(metadata) as recording:
+            read = await session.hydrate()
+            recording.folded(read, session.folded.seq, from_snapshot=session.snapshot_seq > 0)
         return self._known.setdefault(session_id, session)
 
     # --- posting
@@ -278,13 +284,6 @@ class Hub:
             AdapterError: The adapter raised.
             SessionLogError: The log did not do what was asked.
         """
-        if envelope.event_type in SYSTEM_TYPES:
-            raise self._refused(
-                envelope,
-                ProtocolError(
-                    f"{envelope.event_type!r} is the protocol's own; use join(), reject(), close() or expire()"
-                ),
-            )
         return await self._post(envelope, timeout)
 
     async def join(self, session_id: str, participant_id: str) -> Envelope:
@@ -311,7 +310,7 @@ class Hub:
             return False
         over = Envelope(session_id, HUB_ID, EV_SESSION_EXPIRED, idempotency_key="ag2.expired")
         try:
-            await self._posted(session, over, 0.0)
+            await self._post_own(session, over)
         except ProtocolError:
             # It ended before its time was over.
             return False
@@ -355,13 +354,18 @@ class Hub:
         self, session_id: str, who: str, event_type: str, reason: str = "", key: str | None = None
     ) -> Envelope:
         data = {"reason": reason} if reason else {}
-        return await self._post(Envelope(session_id, who, event_type, data, idempotency_key=key), 0.0)
+        return await self._post(Envelope(session_id, who, event_type, data, idempotency_key=key), 0.0, step=True)
 
-    async def _post(self, envelope: Envelope, patience: float) -> Envelope:
-        """Post for a participant, and note in the audit log what was refused."""
-        try:
+    async def _post(self, envelope: Envelope, patience: float, *, step: bool = False) -> Envelope:
+        """Post for a participant, and note in the audit log what was refused; a step is the protocol's own."""
+        with recorded_post(envelope) as recording, audited(envelope):
             check_envelope(envelope)
+            if envelope.event_type in SYSTEM_TYPES and not step:
+                raise ProtocolError(
+                    f"{envelope.event_type!r} is the protocol's own; use join(), reject(), close() or expire()"
+                )
             session = await self._session(envelope.session_id)
+            recording.known(session.metadata)
             folding = self._as_read(envelope)
             strangers = {envelope.sender_id, *(envelope.audience or ())} - set(session.metadata.participants)
             if envelope.sender_id in strangers:
@@ -371,9 +375,7 @@ class Hub:
                 raise ProtocolError(f"session {envelope.session_id!r}: {named} of the audience take no part in it")
             if await self.expire(envelope.session_id):
                 raise ProtocolError(f"session {envelope.session_id!r} is expired; nothing more is posted to it")
-            accepted = await self._posted(session, folding, patience)
-        except NetworkError as error:
-            raise self._refused(envelope, error) from error.__cause__
+            accepted = await self._posted(session, folding, patience, recording)
         # The caller's own data goes back to the caller: what was folded is nobody's to change.
         return replace(accepted, event_data=envelope.event_data)
 
@@ -387,20 +389,20 @@ class Hub:
             )
         return replace(envelope, event_data=json.loads(text)["event_data"])
 
-    def _refused(self, envelope: Envelope, error: NetworkError) -> NetworkError:
-        _audit.warning(
-            "refused: session=%r sender=%r type=%r error=%s: %s",
-            envelope.session_id,
-            envelope.sender_id,
-            envelope.event_type,
-            type(error).__name__,
-            error,
-        )
-        return error
+    async def _post_own(self, session: KnownSession, envelope: Envelope) -> Envelope:
+        """Post what no participant says."""
+        with recorded_post(envelope) as recording:
+            recording.known(session.metadata)
+            return await self._posted(session, envelope, 0.0, recording)
 
-    async def _posted(self, session: KnownSession, envelope: Envelope, patience: float) -> Envelope:
-        posting = Posting(session, envelope, log=self._log, clock=self._clock, inbox_limit=self._inbox_limit)
+    async def _posted(
+        self, session: KnownSession, envelope: Envelope, patience: float, recording: PostRecording
+    ) -> Envelope:
+        carried = recording.carried(envelope)
+        posting = Posting(session, carried, log=self._log, clock=self._clock, inbox_limit=self._inbox_limit)
+        recording.watch(posting)
         accepted = await posting.run(patience)
+        recording.accepted(accepted)
         if self._snapshot_every and session.folded.seq >= session.snapshot_seq + self._snapshot_every:
             async with session.lock:
                 await session.save_snapshot()
@@ -463,6 +465,8 @@ class Hub:
             if len(rows) < _PAGE:
                 break
             seq = rows[-1].seq
+        addressed = session.folded.addressed_to(participant_id, session.metadata)
+        tell_waiting(session.metadata, max(len(found), addressed - cursor.count))
         return found
 
     async def confirm(self, delivery: Delivery) -> None:
@@ -483,7 +487,7 @@ class Hub:
         note = Envelope(
             name, HUB_ID, EV_ENVELOPE_EXPIRED, said, audience=(), causation_id=envelope.envelope_id, idempotency_key=key
         )
-        await self._posted(session, note, 0.0)
+        await self._post_own(session, note)
         return True
 
     def _takes_part(self, session: KnownSession, participant_id: str) -> None:

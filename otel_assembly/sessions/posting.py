@@ -218,7 +218,8 @@ class Posting:
 
         def caused(sender_id: str, event_type: str, reason: str = "") -> None:
             data = {"reason": reason} if reason else {}
-            take(Envelope(metadata.session_id, sender_id, event_type, data, causation_id=accepted.envelope_id))
+            cause = accepted.envelope_id
+            take(Envelope(metadata.session_id, sender_id, event_type, data, causation_id=cause, trace=accepted.trace))
 
         if session.folded.state is SessionState.PENDING and folded.state is SessionState.ACTIVE:
             caused(HUB_ID, EV_SESSION_OPENED)

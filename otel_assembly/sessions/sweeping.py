@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from otel_assembly.errors import ProtocolError
 from otel_assembly.sessions.expectations import deadlines, violation
 from otel_assembly.sessions.posting import HUB_ID, Posting
+from otel_assembly.sessions.recording import recorded_post, tell_violated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,15 +36,21 @@ async def tell_violations(session: KnownSession, log: SessionLog, clock: Callabl
         if not standing or standing[0].due_at > clock():
             return found
         due = standing[0]
-        posting = Posting(session, violation(metadata, due, HUB_ID), log=log, clock=clock, inbox_limit=None)
+        envelope = violation(metadata, due, HUB_ID)
         try:
-            told = await posting.run(0.0)
+            with recorded_post(envelope) as recording:
+                recording.known(metadata)
+                posting = Posting(session, recording.carried(envelope), log=log, clock=clock, inbox_limit=None)
+                recording.watch(posting)
+                told = await posting.run(0.0)
+                recording.accepted(told)
+                if posting.repeated:
+                    continue
+                tell_violated(metadata, due.kind)
         except ProtocolError as error:
             # What was waited for came first.
             _log.debug("session %r: %s", metadata.session_id, error)
             return found
-        if posting.repeated:
-            continue
         found.append(told)
         _log.warning(
             "session %r: %s of %g s was not met by %s; %s",

@@ -44,6 +44,9 @@ STATUS_PROVIDER_OVERFLOW: Final = "the model's provider refused the prompt as to
 STATUS_ASSEMBLY_HALT: Final = "the conversation was halted"
 STATUS_POLICY_FAILED: Final = "a policy failed"
 STATUS_COMPACTION_FAILED: Final = "a compaction failed"
+STATUS_POST_REFUSED: Final = "the post was refused"
+STATUS_POST_UNSURE: Final = "whether the post was accepted is not known"
+STATUS_HYDRATE_FAILED: Final = "the session could not be read"
 STATUS_DESCRIPTIONS: Final = (
     STATUS_CONTEXT_OVERFLOW,
     STATUS_WINDOW_OVERFLOW,
@@ -51,6 +54,9 @@ STATUS_DESCRIPTIONS: Final = (
     STATUS_ASSEMBLY_HALT,
     STATUS_POLICY_FAILED,
     STATUS_COMPACTION_FAILED,
+    STATUS_POST_REFUSED,
+    STATUS_POST_UNSURE,
+    STATUS_HYDRATE_FAILED,
 )
 """The only status descriptions we set: an exception's own message could quote a conversation."""
 
@@ -63,6 +69,8 @@ SPAN_LIST_ITEMS: Final = "list_items"
 SPAN_INVOKE_AGENT: Final = "invoke_agent"
 SPAN_HALT: Final = "halt"
 SPAN_PROJECT_VIEW: Final = "project_view"
+SPAN_POST_ENVELOPE: Final = "post_envelope"
+SPAN_HYDRATE: Final = "hydrate"
 
 EVENT_OVERFLOW: Final = "assembly.overflow"
 EVENT_ALERT: Final = "assembly.alert"
@@ -158,6 +166,17 @@ POLICY_CONFIG: Final = "assembly.policy.config"
 VIEW_NAME: Final = "assembly.view.name"
 ENVELOPES_IN: Final = "assembly.envelopes.in"
 ENVELOPES_OUT: Final = "assembly.envelopes.out"
+
+# Sessions between agents
+
+SESSION_TYPE: Final = "assembly.session.type"
+SESSION_SEQUENCE: Final = "assembly.session.sequence"
+ENVELOPE_TYPE: Final = "assembly.envelope.type"
+POST_OUTCOME: Final = "assembly.post.outcome"
+POST_CONFLICTS: Final = "assembly.post.conflicts"
+HYDRATE_FOLDED: Final = "assembly.hydrate.folded"
+HYDRATE_SNAPSHOT: Final = "assembly.hydrate.snapshot"
+VIOLATION_KIND: Final = "assembly.violation.kind"
 
 # Blocks and their compaction
 

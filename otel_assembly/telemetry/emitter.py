@@ -29,7 +29,7 @@ from otel_assembly.telemetry.instruments import INSTRUMENTS
 from otel_assembly.telemetry.stamp import StampingProcessor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from opentelemetry._logs import Logger
     from opentelemetry.context import Context as OtelContext
@@ -355,12 +355,15 @@ class Metrics:
                     name, unit, brief, explicit_bucket_boundaries_advisory=boundaries
                 )
         self._agents: set[tuple[str | None, str | None]] = set()
+        self._watched: set[tuple[str, str]] = set()
         self.policy_name = Bounded()
         self.agent_name = Bounded()
         self.framework = Bounded()
         self.model_name = Bounded()
         self.alert_source = Bounded()
         self.error_type = Bounded()
+        self.session_type = Bounded()
+        self.envelope_type = Bounded()
 
     def add(self, metric: str, amount: float, attributes: dict[str, Any], context: OtelContext | None = None) -> None:
         """Count."""
@@ -398,3 +401,13 @@ class Metrics:
             self.add(catalogue.BUDGET_OVERFLOWS, 0, both)
             self.add(catalogue.HALTS, 0, both)
         return agent, both
+
+    def session(self, session_type: str, expectations: Iterable[str]) -> dict[str, Any]:
+        """The attributes of a session; the violations of what it expects start at 0 when it is first seen."""
+        session = {names.SESSION_TYPE: self.session_type(session_type)}
+        for kind in expectations:
+            key = (session[names.SESSION_TYPE], kind)
+            if key not in self._watched:
+                self._watched.add(key)
+                self.add(catalogue.SESSION_VIOLATIONS, 0, {**session, names.VIOLATION_KIND: kind})
+        return session

@@ -72,4 +72,16 @@ INSTRUMENTS: Final[tuple[tuple[str, str, str, str, tuple[float, ...]], ...]] = \
  ('assembly.cost.avoided', 'counter', '{USD}',
   'What the items that left prompts would have cost as uncached input, estimated: once, when they leave, not on each '
   'turn that they are gone. Only where the input price of the model is known (extra `prices`).',
+  ()),
+ ('assembly.session.posts', 'counter', '{post}', "Envelopes that somebody wanted to have in a session's log.", ()),
+ ('assembly.session.post.duration', 'histogram', 's',
+  'How long one post took, until it was accepted or refused; waiting for room in an inbox is in it.',
+  (1e-05, 2.5e-05, 5e-05, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+   5.0, 10.0, 30.0)),
+ ('assembly.session.inbox.waiting', 'histogram', '{envelope}',
+  'Envelopes that a participant had not confirmed when its inbox was looked at.',
+  (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0)),
+ ('assembly.session.violations', 'counter', '{violation}',
+  'Expectations of sessions that were not met, once each, by whichever hub told it. Starts at 0 when a session that '
+  'expects such a thing is first seen.',
   ()))

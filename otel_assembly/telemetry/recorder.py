@@ -21,6 +21,7 @@ from otel_assembly.telemetry.attempts import OpenCompaction
 from otel_assembly.telemetry.project_view import put_projection
 from otel_assembly.telemetry.recording import OPEN, AssemblyRecorder
 from otel_assembly.telemetry.run import RUN, OpenRun
+from otel_assembly.telemetry.sessions import SessionTelemetry
 from otel_assembly.telemetry.signals import Trail, put_halts, put_refusal, put_resumed
 
 if TYPE_CHECKING:
@@ -93,6 +94,13 @@ class OpenTelemetryRecorder(AssemblyRecorder):
         with self.emitter.contained("span"):
             if self._records():
                 put_projection(self.emitter, projection)
+
+    def sessions(self) -> SessionTelemetry | None:
+        """What records sessions between agents; None where nothing is recorded."""
+        with self.emitter.contained("begin"):
+            if self._records():
+                return SessionTelemetry(self.emitter)
+        return None
 
     def source_failed(self, role: str, source: str, error_type: str, agent_name: str | None) -> None:
         """A source failed, which counts as a policy's error: for whoever watches over a service it is the same."""

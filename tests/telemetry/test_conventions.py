@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -28,6 +28,7 @@ from otel_assembly.cli import tree_facts
 from otel_assembly.decision import PrefixBreak, PromptPart
 from otel_assembly.explain import RULES
 from otel_assembly.policies import INJECTION, REDUCTION
+from otel_assembly.sessions import Expectation, PostOutcome
 from otel_assembly.telemetry import (
     attributes,
     conventions_metrics,
@@ -216,6 +217,8 @@ def test_types_are_of_the_six():
         (c.DIFF, [c.DIFF_UNKNOWN]),
         (c.GEN_AI_OPERATION_NAME, ["invoke_agent"]),
         (c.COST_PART, Cost._fields),
+        (c.POST_OUTCOME, PostOutcome),
+        (c.VIOLATION_KIND, get_args(get_type_hints(Expectation)["kind"])),
     ],
 )
 def test_closed_values_are_those_of_the_code(name, closed):
