@@ -92,6 +92,14 @@ class HydrationRecording(Protocol):
         ...
 
 
+class TurnRecording(Protocol):
+    """One turn of a participant's. No method raises."""
+
+    def unanswered(self, error: BaseException) -> None:
+        """It came to no answer."""
+        ...
+
+
 class SessionRecorder(Protocol):
     """Turns what happens in sessions into telemetry. No method raises."""
 
@@ -111,6 +119,20 @@ class SessionRecorder(Protocol):
         """An expectation was not met, which this hub has put into the log."""
         ...
 
+    def apart(self) -> AbstractContextManager[Any]:
+        """What is started in this block belongs to no trace of whoever starts it."""
+        ...
+
+    def caused(self, envelope: Envelope) -> AbstractContextManager[Any]:
+        """What is posted in this block follows from an envelope, and is linked to its post."""
+        ...
+
+    def turn(
+        self, metadata: SessionMetadata, participant_id: str, envelope: Envelope
+    ) -> AbstractContextManager[TurnRecording]:
+        """A participant answers an envelope, in a trace of its own that is linked to the envelope's post."""
+        ...
+
 
 class _NullRecording(nullcontext[Any]):
     def __enter__(self) -> Self:
@@ -122,7 +144,7 @@ class _NullRecording(nullcontext[Any]):
     def known(self, *_: Any, **__: Any) -> None:
         return None
 
-    watch = accepted = folded = known
+    watch = accepted = folded = unanswered = known
 
 
 _NULL: Final = _NullRecording()
@@ -159,3 +181,23 @@ def tell_violated(metadata: SessionMetadata, kind: ExpectationKind) -> None:
     recorder = _recorder()
     if recorder is not None:
         recorder.violated(metadata, kind)
+
+
+def apart() -> AbstractContextManager[Any]:
+    """What is started in this block belongs to no trace of whoever starts it."""
+    recorder = _recorder()
+    return _NULL if recorder is None else recorder.apart()
+
+
+def caused(envelope: Envelope) -> AbstractContextManager[Any]:
+    """What is posted in this block follows from an envelope, and is linked to its post."""
+    recorder = _recorder()
+    return _NULL if recorder is None else recorder.caused(envelope)
+
+
+def recorded_turn(
+    metadata: SessionMetadata, participant_id: str, envelope: Envelope
+) -> AbstractContextManager[TurnRecording]:
+    """What stands around the turn in which a participant answers an envelope."""
+    recorder = _recorder()
+    return _NULL if recorder is None else recorder.turn(metadata, participant_id, envelope)

@@ -25,6 +25,7 @@ from otel_assembly.sessions.envelope import EV_SESSION_INVITE
 from otel_assembly.sessions.folded import FoldedSession, expected_turn
 from otel_assembly.sessions.metadata import SessionState
 from otel_assembly.sessions.participant_view import ParticipantView
+from otel_assembly.sessions.recording import apart, caused, recorded_turn
 from otel_assembly.sessions.seats import NoAnswerError, seat_of
 from otel_assembly.sessions.views import default_name_resolver
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from otel_assembly.sessions.envelope import Envelope
     from otel_assembly.sessions.hub import Hub
     from otel_assembly.sessions.metadata import SessionMetadata
+    from otel_assembly.sessions.recording import TurnRecording
     from otel_assembly.sessions.seats import Round, Seat
     from otel_assembly.sessions.views import ViewPolicy
 
@@ -111,7 +113,8 @@ async def serve(
                         running[name][0].changed.set()
                     else:
                         one = served(name)
-                        running[name] = one, asyncio.create_task(_logged(one))
+                        with apart():
+                            running[name] = one, asyncio.create_task(_logged(one))
     finally:
         for _, task in running.values():
             task.cancel()
@@ -130,7 +133,8 @@ async def _all_sessions(hub: Hub, pause: float) -> Sequence[str]:
 
 async def _following(hub: Hub, session_id: str, one: _Served) -> None:
     """Serve one session, and wake it when it changes."""
-    serving = asyncio.create_task(one.run())
+    with apart():
+        serving = asyncio.create_task(one.run())
 
     async def wake() -> None:
         async with aclosing(hub.changes()) as changes:
@@ -184,6 +188,7 @@ class _Served:
     _seat: Seat | None = None
     #: The newest envelope of the participant's own that it was asked to go on after.
     _went_on_after: str | None = None
+    _turn: TurnRecording | None = None
 
     async def run(self) -> None:
         """Answer until the session is over and everything is confirmed."""
@@ -222,7 +227,8 @@ class _Served:
             for delivery in deliveries:
                 envelope = delivery.envelope
                 if envelope.event_type == EV_SESSION_INVITE:
-                    await self._join()
+                    with caused(envelope):
+                        await self._join()
                 elif not delivery.expired:
                     await self._answer(envelope)
                 await self.hub.confirm(delivery)
@@ -243,12 +249,13 @@ class _Served:
         folded = await hub.folded(name)
         if folded.state is not SessionState.ACTIVE or not await self._is_own_turn(folded, session, adapter, envelope):
             return
-        seat = await self._take_seat()
-        await seat.view.read(envelope.seq)
-        events = seat.view.begin_round(envelope, asked)
-        answered = await self._asked_until_answered(seat, events, envelope)
-        if answered is not None:
-            await self._say(seat, answered, envelope)
+        with recorded_turn(session, self.participant_id, envelope) as self._turn:
+            seat = await self._take_seat()
+            await seat.view.read(envelope.seq)
+            events = seat.view.begin_round(envelope, asked)
+            answered = await self._asked_until_answered(seat, events, envelope)
+            if answered is not None:
+                await self._say(seat, answered, envelope)
 
     async def _go_on(self, folded: FoldedSession) -> bool:
         """Take the turn that stays with this participant, once for each envelope of its own; whether it was taken."""
@@ -263,11 +270,12 @@ class _Served:
         envelope = await hub.envelope(name, last)
         if envelope is None:
             return False
-        seat = await self._take_seat()
-        await seat.view.read(envelope.seq + 1)
-        answered = await self._asked_until_answered(seat, seat.view.go_on(), envelope)
-        if answered is not None:
-            await self._say(seat, answered, envelope)
+        with recorded_turn(session, self.participant_id, envelope) as self._turn:
+            seat = await self._take_seat()
+            await seat.view.read(envelope.seq + 1)
+            answered = await self._asked_until_answered(seat, seat.view.go_on(), envelope)
+            if answered is not None:
+                await self._say(seat, answered, envelope)
         self._went_on_after = last
         return True
 
@@ -350,6 +358,8 @@ class _Served:
 
     def _give_up(self, envelope: Envelope, error: Exception) -> None:
         """Say that an envelope stays unanswered; a network's error quotes nobody, others may."""
+        if self._turn is not None:
+            self._turn.unanswered(error)
         why = str(error) if isinstance(error, NetworkError | NoAnswerError) else ""
         _audit.error(
             "unanswered: session=%r participant=%r envelope=%r row=%d error=%s%s",

@@ -47,6 +47,7 @@ STATUS_COMPACTION_FAILED: Final = "a compaction failed"
 STATUS_POST_REFUSED: Final = "the post was refused"
 STATUS_POST_UNSURE: Final = "whether the post was accepted is not known"
 STATUS_HYDRATE_FAILED: Final = "the session could not be read"
+STATUS_TURN_FAILED: Final = "the turn came to no answer"
 STATUS_DESCRIPTIONS: Final = (
     STATUS_CONTEXT_OVERFLOW,
     STATUS_WINDOW_OVERFLOW,
@@ -57,6 +58,7 @@ STATUS_DESCRIPTIONS: Final = (
     STATUS_POST_REFUSED,
     STATUS_POST_UNSURE,
     STATUS_HYDRATE_FAILED,
+    STATUS_TURN_FAILED,
 )
 """The only status descriptions we set: an exception's own message could quote a conversation."""
 
@@ -71,6 +73,7 @@ SPAN_HALT: Final = "halt"
 SPAN_PROJECT_VIEW: Final = "project_view"
 SPAN_POST_ENVELOPE: Final = "post_envelope"
 SPAN_HYDRATE: Final = "hydrate"
+SPAN_SERVE_TURN: Final = "serve_turn"
 
 EVENT_OVERFLOW: Final = "assembly.overflow"
 EVENT_ALERT: Final = "assembly.alert"

@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Self
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
+from opentelemetry.context import Context as OtelContext
 from opentelemetry.trace import INVALID_SPAN, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from otel_assembly.errors import AdapterError, LogUnsureError, NetworkError, error_type, is_failure
+from otel_assembly.errors import AdapterError, HaltedError, LogUnsureError, NetworkError, error_type, is_failure
+from otel_assembly.recorder import Whose
 from otel_assembly.sessions.recording import PostOutcome
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
-from otel_assembly.telemetry.emitter import error_attributes
+from otel_assembly.telemetry.emitter import HALTED, error_attributes
+from otel_assembly.telemetry.run import RUN, Run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextvars import Token
     from types import TracebackType
 
-    from opentelemetry.context import Context as OtelContext
-    from opentelemetry.trace import Span
+    from opentelemetry.trace import Span, SpanContext
 
     from otel_assembly.sessions.envelope import Envelope
     from otel_assembly.sessions.metadata import ExpectationKind, SessionMetadata
     from otel_assembly.sessions.recording import Tries
     from otel_assembly.telemetry.emitter import Attributes, Emitter
+
+#: How a trace is written into an envelope, whatever else the process takes to propagate traces.
+_W3C: Final = TraceContextTextMapPropagator()
+_HEADERS: Final = ("traceparent", "tracestate")
+
+#: The session and the post that what is posted now follows from.
+_CAUSE: Final[ContextVar[tuple[str, SpanContext] | None]] = ContextVar("otel_assembly_cause", default=None)
 
 
 class SessionTelemetry:
@@ -56,6 +70,55 @@ class SessionTelemetry:
             session = _measured(self._emitter, metadata)
             self._emitter.metrics.add(catalogue.SESSION_VIOLATIONS, 1, {**session, names.VIOLATION_KIND: kind})
 
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """What is started in this block belongs to no trace of whoever starts it."""
+        run, token = RUN.set(None), otel_context.attach(_no_trace())
+        try:
+            yield
+        finally:
+            otel_context.detach(token)
+            RUN.reset(run)
+
+    @contextmanager
+    def caused(self, envelope: Envelope) -> Iterator[None]:
+        """What is posted in this block follows from an envelope, and is linked to its post."""
+        cause = _CAUSE.set(_cause(self._emitter, envelope))
+        try:
+            yield
+        finally:
+            _CAUSE.reset(cause)
+
+    def turn(self, metadata: SessionMetadata, participant_id: str, envelope: Envelope) -> OpenTurn:
+        """A participant answers an envelope, in a trace of its own that is linked to the envelope's post."""
+        return OpenTurn(self._emitter, metadata, participant_id, envelope)
+
+
+def _no_trace() -> OtelContext:
+    """The current context with no span in it."""
+    return trace.set_span_in_context(INVALID_SPAN)
+
+
+def _carried(envelope: Envelope, around: OtelContext) -> OtelContext:
+    """The context with the span that an envelope says it was posted in; as it is, where it says nothing of the kind."""
+    given: Any = envelope.trace
+    headers = {name: given.get(name) for name in _HEADERS} if hasattr(given, "get") else {}
+    return _W3C.extract({name: value for name, value in headers.items() if isinstance(value, str)}, around)
+
+
+def _cause(emitter: Emitter, envelope: Envelope) -> tuple[str, SpanContext] | None:
+    """The session and the post of an envelope, where its trace was recorded."""
+    with emitter.contained("link"):
+        posted = trace.get_current_span(_carried(envelope, OtelContext())).get_span_context()
+        if posted.is_valid and posted.trace_flags.sampled:
+            return envelope.session_id, posted
+    return None
+
+
+def _envelope_type(emitter: Emitter, envelope: Envelope) -> str:
+    given: Any = envelope.event_type
+    return emitter.metrics.envelope_type(given) if isinstance(given, str) and given else names.OTHER
+
 
 def _measured(emitter: Emitter, metadata: SessionMetadata) -> Attributes:
     """What metrics say of a session."""
@@ -75,9 +138,7 @@ class _OpenSpan:
 
     __slots__ = ("_around", "_attributes", "_began", "_context", "_emitter", "_name", "_span", "_token")
 
-    def __init__(
-        self, emitter: Emitter, name: str, attributes: Attributes, around: OtelContext | None = None
-    ) -> None:
+    def __init__(self, emitter: Emitter, name: str, attributes: Attributes, around: OtelContext | None = None) -> None:
         self._emitter = emitter
         self._name = name
         self._attributes = attributes
@@ -143,9 +204,19 @@ class OpenPost(_OpenSpan):
         self._metadata: SessionMetadata | None = None
         self._tries: Tries | None = None
         self._accepted: int | None = None
-        given: Any = envelope.event_type
-        kind = emitter.metrics.envelope_type(given) if isinstance(given, str) and given else names.OTHER
+        kind = _envelope_type(emitter, envelope)
         super().__init__(emitter, f"{names.SPAN_POST_ENVELOPE} {kind}", {names.ENVELOPE_TYPE: kind})
+        if not trace.get_current_span().get_span_context().is_valid:
+            with emitter.contained("span"):
+                self._around = _carried(envelope, otel_context.get_current())
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        cause = _CAUSE.get()
+        if cause is not None and cause[0] == self._posted.session_id:
+            with self._emitter.contained("link"):
+                self._span.add_link(cause[1])
+        return self
 
     def known(self, metadata: SessionMetadata) -> None:
         """The session was found."""
@@ -153,6 +224,11 @@ class OpenPost(_OpenSpan):
 
     def carried(self, envelope: Envelope) -> Envelope:
         """The envelope with the trace that it is posted in, where there is one."""
+        with self._emitter.contained("trace"):
+            headers: dict[str, str] = {}
+            _W3C.inject(headers, self._context)
+            if headers:
+                return replace(envelope, trace=headers)
         return envelope
 
     def watch(self, tries: Tries) -> None:
@@ -221,3 +297,53 @@ class OpenHydration(_OpenSpan):
     def _measured(self, error: BaseException | None, seconds: float) -> None:
         # What is watched over starts at 0 when a session is first seen.
         _measured(self._emitter, self._metadata)
+
+
+class OpenTurn(_OpenSpan):
+    """One turn of a participant's that is served: the span `serve_turn`, which is a root."""
+
+    __slots__ = ("_cause", "_cause_token", "_error", "_run_token", "_whose")
+
+    def __init__(self, emitter: Emitter, metadata: SessionMetadata, participant_id: str, envelope: Envelope) -> None:
+        self._whose = Whose(participant_id, None, metadata.session_id)
+        self._cause = _cause(emitter, envelope)
+        self._cause_token: Token[tuple[str, SpanContext] | None] | None = None
+        self._run_token: Token[Run | None] | None = None
+        self._error: BaseException | None = None
+        attributes = {
+            **_of_session(metadata),
+            names.GEN_AI_AGENT_NAME: participant_id,
+            names.ENVELOPE_TYPE: _envelope_type(emitter, envelope),
+            names.SESSION_SEQUENCE: envelope.seq,
+        }
+        super().__init__(emitter, f"{names.SPAN_SERVE_TURN} {participant_id}", attributes, _no_trace())
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        with self._emitter.contained("link"):
+            if self._cause is not None:
+                self._span.add_link(self._cause[1])
+        self._cause_token = _CAUSE.set(self._cause)
+        self._run_token = RUN.set(Run(self._emitter, self._span, self._whose))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        if self._cause_token is not None:
+            _CAUSE.reset(self._cause_token)
+        if self._run_token is not None:
+            RUN.reset(self._run_token)
+        super().__exit__(kind, error, trace)
+
+    def unanswered(self, error: BaseException) -> None:
+        """It came to no answer."""
+        self._error = error
+
+    def _told(self, error: BaseException | None) -> None:
+        failed = error if error is not None else self._error
+        if isinstance(failed, HaltedError):
+            self._span.set_attribute(names.ERROR_TYPE, error_type(failed))
+            self._span.set_status(HALTED)
+        elif failed is not None:
+            _failed(self._span, failed, names.STATUS_TURN_FAILED)

@@ -56,7 +56,8 @@ class Faulty(MemorySessionLog):
         return await super().tail(session_id, first_seq, limit)
 
     async def by_id(self, session_id, envelope_id):
-        self._fails("append")
+        if isinstance(self.error, LogUnsureError):
+            raise LogUnavailableError("no answer")
         return await super().by_id(session_id, envelope_id)
 
 
@@ -144,12 +145,6 @@ async def test_a_post_says_how_often_somebody_else_was_first(tmp_path, recorder)
         await log.close()
 
 
-async def fill(hub, name):
-    for turn in range(2):
-        await hub.post(text(name, "ann", f"{turn}"))
-        await hub.post(text(name, "bob", f"{turn}"))
-
-
 REFUSALS = {
     "no session": ("nobody", "ann", "x", NotFoundError),
     "stranger": (None, "eve", "x", AccessDeniedError),
@@ -175,7 +170,7 @@ def refused(recorder, error, *, known=True, outcome="refused", description="the 
     span = recorder.span(SAID)
     assert span.attributes["error.type"] == f"otel_assembly.errors.{type(error).__name__}"
     assert told(span, "post.outcome", "session.sequence") == (outcome, None)
-    assert (span.status, span.status_description) == ("ERROR", description)
+    assert (span.status, span.status_message) == ("ERROR", description)
     assert ("assembly.session.type" in span.attributes) == known
     assert str(error) not in str(span)
     given = {"session_type": "talk"} if known else {}
@@ -227,12 +222,11 @@ async def test_a_post_that_was_cancelled_is_neither_accepted_nor_refused(log, re
     assert recorder.span(SAID).attributes["error.type"] == "cancelled"
 
 
-@pytest.mark.parametrize("kind", ["", 7, "x" * 300])
+@pytest.mark.parametrize("kind", ["", 7])
 async def test_what_is_no_envelope_is_a_refusal_without_a_type(hub, recorder, kind):
     with pytest.raises(ProtocolError):
         await hub.post(Envelope("s", "ann", kind))
-    names = [s.name for s in recorder.spans]
-    assert names == ["post_envelope _OTHER"] or len(kind) == 300
+    assert recorder.tree() == "post_envelope _OTHER"
 
 
 async def test_a_hydration_says_how_much_was_folded_and_whether_from_a_snapshot(tmp_path, recorder):
@@ -260,7 +254,7 @@ async def test_a_session_that_cannot_be_read_is_an_error_of_its_hydration(log, h
         await Hub(log, [Talk()]).folded(name)
     span = recorder.span("hydrate")
     assert span.attributes["error.type"] == "otel_assembly.errors.LogDamagedError"
-    assert (span.status, span.status_description) == ("ERROR", "the session could not be read")
+    assert (span.status, span.status_message) == ("ERROR", "the session could not be read")
 
 
 async def test_an_inbox_says_how_much_waits_in_it_when_it_is_looked_at(hub, recorder):
@@ -287,7 +281,9 @@ async def test_a_violation_is_counted_once_and_logged_whichever_hubs_sweep(tmp_p
     with caplog.at_level(logging.WARNING, "otel_assembly.sessions"):
         swept = [await hub.sweep() for hub in hubs]
     assert [len(found) for found in swept] == [1, 0]
-    assert recorder.metric("assembly.session.violations", session_type="conversation", violation_kind="reply_within") == 1
+    assert (
+        recorder.metric("assembly.session.violations", session_type="conversation", violation_kind="reply_within") == 1
+    )
     assert recorder.metric("assembly.session.violations", violation_kind="max_silence") == 0
     (line,) = [r.getMessage() for r in caplog.records if "was not met" in r.getMessage()]
     assert "reply_within of 60 s was not met by 'bob'; notify" in line
@@ -311,7 +307,8 @@ async def test_metrics_do_not_depend_on_what_is_sampled():
     assert telemetry.metric("assembly.session.posts", post_outcome="refused") == 1
 
 
-async def test_what_splits_a_metric_is_bounded(hub, recorder):
+async def test_what_splits_a_metric_is_bounded(log, recorder):
+    hub = Hub(log, [Talk()])
     name = await opened(hub, "ann", "bob")
     for turn in range(120):
         await hub.post(Envelope(name, "ann", f"of.my.own.{turn}"))
