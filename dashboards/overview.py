@@ -19,6 +19,7 @@ from dashboards.frame import (
 from dashboards.panels import COUNT, TOKENS, Link, Query, bars, lines, of_series, stat
 from dashboards.pipeline import pipeline
 from dashboards.queries import ANY_AGENT, billed_tokens, by_service, counted, model_calls, risen, series
+from dashboards.sessions import sessions
 from dashboards.shared import (
     AGENT,
     EXACT,
@@ -65,6 +66,7 @@ def dashboard() -> Dashboard:
             Section("Budget", _budget()),
             Section("What is left out, and why", _left_out()),
             Section("Overflows, halts and alerts", _stops()),
+            Section("Sessions between agents", sessions(), width=12),
             Section("What it costs", _cost(), width=12),
             Section("Prompt cache and token counts", _cache()),
             Section("Latency and errors", _latency()),

@@ -108,6 +108,13 @@ def _events() -> tuple[Rule, ...]:
         *_new("budget_overflows", "assembly_budget_overflows_total", _AGENT_OF_FRAMEWORK, _SHORT, _A_DAY),
         *_new("halts", "assembly_halts_total", _AGENT_OF_FRAMEWORK, _SHORT, _A_DAY),
         *_new(
+            "session_violations",
+            "assembly_session_violations_total",
+            (*_SERVICE, "assembly_session_type", "assembly_violation_kind"),
+            _SHORT,
+            _A_DAY,
+        ),
+        *_new(
             "telemetry_errors",
             "assembly_telemetry_errors_total",
             (*_SERVICE, "assembly_component"),
