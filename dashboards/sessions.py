@@ -28,7 +28,7 @@ def sessions() -> tuple[Any, ...]:
                 )
             ],
             series_links=[
-                of_series("Its traces", '{"assembly.envelope.type":"ag2.expectation.violated"}'),
+                of_series("Traces that tell of it", '{"assembly.envelope.type":"ag2.expectation.violated"}'),
             ],
             empty="All that sessions expected was met in this time range, as far as is reported",
         ),

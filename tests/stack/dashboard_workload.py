@@ -23,6 +23,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from otel_assembly import (
+    AccessDeniedError,
     AlertPolicy,
     Assembler,
     AssemblyError,
@@ -38,6 +39,8 @@ from otel_assembly import (
     instrument,
     uninstrument,
 )
+from otel_assembly.recorder import using_recorder
+from otel_assembly.sessions import EV_TEXT, ConversationAdapter, Envelope, Expectation, Hub, MemorySessionLog
 from otel_assembly.telemetry import AlertSignal, TelemetrySettings
 from otel_assembly.testing import conversation
 
@@ -90,6 +93,10 @@ class Process:
         self.turns = 0
         self.traces = 0
         self.model_calls = 0
+
+    def as_default(self):
+        """The recorder of whoever is given none, until the block ends."""
+        return using_recorder(self.recorder)
 
     def flush(self):
         for provider in (self.tracers, self.logs, self.meters):
@@ -187,6 +194,7 @@ async def long_lived(process):
     await process.converse(desk(), "ask", "alert", "fatal", "answer")
     await process.fail(Broken(), desk())
     await process.clear_in_vain("desk")
+    await talk(process)
     process.call_models(4, newer=False)
     process.flush()
 
@@ -217,6 +225,28 @@ async def constant(process):
     process.turns += len(made)
     process.flush()
     return made
+
+
+async def talk(process):
+    """A session whose posts are accepted and refused, whose inboxes are read, and which waits in vain."""
+    now = 0.0
+    expects = [Expectation("reply_within", 60, "audit")]
+    hub = Hub(MemorySessionLog(), [ConversationAdapter(expects)], clock=lambda: now)
+    with process.as_default():
+        name = (await hub.create("conversation", "ann", ["ann", "bob"])).session_id
+        process.flush()
+        time.sleep(1.1)
+        await hub.join(name, "bob")
+        await hub.post(Envelope(name, "ann", EV_TEXT, {"text": "well?"}))
+        with pytest.raises(AccessDeniedError):
+            await hub.post(Envelope(name, "eve", EV_TEXT, {"text": "me too"}))
+        await hub.inbox(name, "bob")
+        now = 61.0
+        assert len(await hub.sweep()) == 1
+        process.flush()
+        time.sleep(1.1)
+        await hub.inbox(name, "bob")
+    process.flush()
 
 
 async def short_lived(process):

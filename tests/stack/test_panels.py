@@ -311,6 +311,7 @@ def test_the_links_to_jaeger_find_what_they_promise(stack, overview, detail, pro
         "__field.labels.gen_ai_agent_name": "desk",
         "__field.labels.service": lives.service,
         "__field.labels.assembly_alert_severity": "fatal",
+        "__field.labels.assembly_post_outcome": "refused",
     }
     # Six turns overflowed and each is a trace of its own; one halted, and its alert was fatal.
     promised = {
@@ -318,6 +319,8 @@ def test_the_links_to_jaeger_find_what_they_promise(stack, overview, detail, pro
         "Traces that were halted": 1,
         "Its traces that were halted": 1,
         "Traces with such an alert": 1,
+        "Traces that tell of it": 1,
+        "Traces with such a post": 1,
         "Its traces": lives.traces - 1,  # the other is of the other agent
     }
     met = set()
