@@ -64,8 +64,9 @@ def sessions() -> tuple[Any, ...]:
             "Waiting in inboxes (p95)",
             "What a participant had not confirmed when its inbox was looked at, by kind of session. Worry when it "
             "rises: an agent is slower than what is said to it, and at the hub's limit (1,000) posts are refused.",
-            [Query(quantile(0.95, "assembly_session_inbox_waiting", by=(TYPE,)), f"{{{{{TYPE}}}}}")],
+            [Query(quantile(0.95, "assembly_session_inbox_waiting", by=(TYPE,)), f"{{{{{TYPE}}}}}", exemplars=True)],
             unit=COUNT,
+            decimals=0,
             thresholds=steps((None, GREEN), (100, YELLOW), (1_000, RED)),
             empty=NO_SESSIONS,
         ),
