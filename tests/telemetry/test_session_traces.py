@@ -11,8 +11,10 @@ from dataclasses import replace
 import pytest
 from opentelemetry.sdk.trace import SpanProcessor
 from sessions.talk import Talk, opened, said, text
+from telemetry.test_unheard import calls_into_opentelemetry
 
-from otel_assembly import Agent, ConversationPolicy, ObserverAlert, ProtocolError
+from otel_assembly import Agent, ConversationPolicy, ObserverAlert, OpenTelemetryRecorder, ProtocolError
+from otel_assembly.recorder import using_recorder
 from otel_assembly.sessions import (
     EV_TEXT,
     ConversationAdapter,
@@ -223,6 +225,20 @@ async def test_where_nobody_listens_an_envelope_carries_what_it_was_given():
     name = await opened(hub, "ann", "bob")
     assert (await hub.post(text(name, "ann", "one"))).trace == {}
     assert (await hub.post(text(name, "ann", "two", trace={"traceparent": "mine"}))).trace == {"traceparent": "mine"}
+
+
+async def test_with_nothing_configured_a_session_calls_nothing_of_opentelemetry():
+    log = MemorySessionLog()
+
+    async def talk():
+        hub = Hub(log, [Talk(in_turns=False)])
+        name = await opened(hub, "ann", "bob")
+        await hub.post(text(name, "ann", "one"))
+        await Hub(log, [Talk(in_turns=False)]).inbox(name, "bob")
+        await hub.sweep()
+
+    with using_recorder(OpenTelemetryRecorder()):
+        assert await calls_into_opentelemetry(talk) == {}
 
 
 async def test_a_turn_that_comes_to_no_answer_says_why(hubs, recorder, caplog):
