@@ -28,7 +28,7 @@ help:
 	@echo "make pictures   draw the README's pictures anew, with Chromium"
 	@echo "make dist       the sdist and the wheel"
 	@echo "make bench      speed and memory, as ratios, beside peers: a table and a plot"
-	@echo "make soak       200,000 turns of one process: its memory, and what a turn takes"
+	@echo "make soak       200,000 turns of one process: its memory, and what a turn takes; then 200 kills of hubs on each log"
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or later was found; name one: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
@@ -108,8 +108,9 @@ bench:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or later was found; name one: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	$(PYTHON) -m benchmarks $(BENCH)
 
-soak: $(VENV)/.runtime
+soak: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.soak $(SOAK)
+	PYTHONPATH=tests $(BIN)/python tests/sessions/kills.py $(KILLS)
 
 clean:
 	rm -rf $(VENV) .bench .environments .mypy_cache .ruff_cache .hypothesis .coverage dist build

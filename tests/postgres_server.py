@@ -40,6 +40,15 @@ def account() -> dict[str, Any]:
     return {}
 
 
+def kill_with_children(pid: int) -> None:
+    """Kill a process and those that it started, at once."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for one in [pid, *map(int, children)]:
+            with suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+
+
 class PostgresServer:
     """A server that a test may kill and start again."""
 
@@ -100,11 +109,7 @@ class PostgresServer:
         """Kill it with all of its processes, as if its machine had failed."""
         if self.process is None:
             return
-        pid = self.process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for one in [pid, *map(int, children)]:
-            with suppress(ProcessLookupError):
-                os.kill(one, signal.SIGKILL)
+        kill_with_children(self.process.pid)
         self.process.wait()
         self.process = None
 
