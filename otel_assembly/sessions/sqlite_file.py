@@ -13,6 +13,7 @@ from otel_assembly._internal.forks import in_child
 from otel_assembly.errors import ConfigurationError, LogDamagedError, LogUnavailableError, LogUnsureError
 from otel_assembly.sessions.log_rows import not_on_top, taken, there_already
 from otel_assembly.sessions.log_sql import TABLES
+from otel_assembly.sessions.sqlite_newest import forget_newest, note_newest, noted_newest
 from otel_assembly.sessions.sqlite_wal import look_at_wal
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ class SqliteFile:
                 db.execute(_ADD_ROW, _columns(number, first))
             except sqlite3.IntegrityError:
                 raise there_already(session_id) from None
+        self._note(first)
 
     def append(self, rows: Sequence[LogRow], on: LogPosition) -> None:
         """Write rows on top of one, which has to be the newest; in turn."""
@@ -115,6 +117,11 @@ class SqliteFile:
                 db.executemany(_ADD_ROW, [_columns(found[0], row) for row in rows])
             except sqlite3.IntegrityError:
                 raise taken(session_id, seq) from None
+        self._note(rows[-1])
+
+    def _note(self, newest: LogRow) -> None:
+        if self._queue is not None:
+            note_newest(self._queue, newest)
 
     def write(self, what: str, statement: str, arguments: Sequence[Any]) -> None:
         """Run one statement that writes, and that may be run twice; in turn."""
@@ -179,6 +186,8 @@ class SqliteFile:
         return found.st_dev, found.st_ino
 
     def _made(self) -> sqlite3.Connection:
+        if self._queue is not None and not os.path.exists(self.path):
+            forget_newest(self._queue)
         check_whole(self.path)
         db = self._connected()
         try:
@@ -197,10 +206,21 @@ class SqliteFile:
                 raise LogUnavailableError(
                     f"{self.path} has form {version}, of another release; this one reads {FILE_VERSION}"
                 )
+            self._check_newest(db)
         except BaseException:
             db.close()
             raise
         return db
+
+    def _check_newest(self, db: sqlite3.Connection) -> None:
+        """Refuse a file that ends before a row that was accepted."""
+        noted = noted_newest(self._queue) if self._queue is not None else None
+        if noted is not None and db.execute(_STANDS_ON, noted).fetchone() is None:
+            raise LogDamagedError(
+                f"session {noted[0]!r}: row {noted[1]} was accepted, and is not in {self.path}: the file was cut, or "
+                f"is an older copy; restore it, or delete {self.path}.queue while nobody has the log open, and what is "
+                "missing is given up"
+            )
 
     def _connected(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False)

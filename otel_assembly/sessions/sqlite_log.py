@@ -58,8 +58,9 @@ class SqliteSessionLog:
     """A `SessionLog` in the SQLite file at `path`, which is made at the first use; its directory has to be there.
 
     Any number of logs, threads and processes of one machine may share the file; not over a network's file system.
-    Beside it lie ``path-wal`` and ``path-shm``, which SQLite keeps and which belong to it, and ``path.queue``, an empty
-    file that the writers of all processes queue on; leave it there while anybody has the log open.
+    Beside it lie ``path-wal`` and ``path-shm``, which SQLite keeps and which belong to it, and ``path.queue``, which
+    the writers of all processes queue on; leave it there while anybody has the log open. The newest accepted row is
+    noted in it, so that a file that was cut is told.
 
     *Accepted* means that the row was synced to this machine's disk: it outlives the process, the kernel and the power.
     There is no second machine: what the disk loses is lost.

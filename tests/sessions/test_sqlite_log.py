@@ -237,6 +237,64 @@ async def test_a_file_that_is_cut_has_all_that_was_accepted_before_the_cut(tmp_p
                     assert number + 2 <= len(there) <= number + 3
 
 
+@pytest.mark.parametrize("torn", [0, 1_000])
+async def test_a_log_that_was_cut_behind_an_accepted_row_names_it(tmp_path, torn):
+    """Also where it was cut at the very end of a transaction, so that nothing in the file itself tells."""
+    path = tmp_path / "log.db"
+    async with SqliteSessionLog(path) as log:
+        last, sizes = await created(log), []
+        for seq in range(2, 12):
+            await log.append([after := row("s", seq)], on(last))
+            last = after
+            sizes.append(os.path.getsize(f"{path}-wal"))
+        copy = await cut_copy(path, tmp_path / "cut", sizes[4] + torn)
+        shutil.copy(f"{path}.queue", tmp_path / "cut/log.db.queue")
+    async with copy:
+        for _ in range(2):
+            with pytest.raises(LogDamagedError, match=r"session 's': row 11 was accepted, and is not in .*cut/log\.db"):
+                await copy.tail("s", 1)
+        (tmp_path / "cut/log.db.queue").write_bytes(b"")
+        assert [one.seq for one in await copy.tail("s", 1)] == list(range(1, 7))
+
+
+async def test_a_log_that_was_deleted_begins_anew(tmp_path):
+    path = tmp_path / "log.db"
+    await closed_log(path)
+    path.unlink()
+    for _ in range(2):
+        async with SqliteSessionLog(path) as log:
+            assert list(await log.session_ids()) == []
+    async with SqliteSessionLog(path) as log:
+        await created(log)
+    async with SqliteSessionLog(path) as log:
+        assert list(await log.session_ids()) == ["s"]
+
+
+async def test_a_log_that_was_emptied_is_told(tmp_path):
+    path = tmp_path / "log.db"
+    await closed_log(path)
+    os.truncate(path, 0)
+    async with SqliteSessionLog(path) as log:
+        for _ in range(2):
+            with pytest.raises(LogDamagedError, match="session 's': row 40 was accepted, and is not in"):
+                await log.session_ids()
+
+
+async def test_a_note_of_the_newest_row_that_was_not_written_whole_says_nothing(tmp_path):
+    path = tmp_path / "log.db"
+    await closed_log(path)
+    noted = Path(f"{path}.queue").read_bytes()
+    damaged(path, "DELETE FROM otel_assembly_session_rows WHERE seq = 40")
+    for note in (noted[:-5], noted.replace(b"40", b"41", 1), b"not a note at all\n", b"\xff" * 50):
+        Path(f"{path}.queue").write_bytes(note)
+        async with SqliteSessionLog(path) as log:
+            assert len(await log.tail("s", 1)) == 39
+    Path(f"{path}.queue").write_bytes(noted)
+    async with SqliteSessionLog(path) as log:
+        with pytest.raises(LogDamagedError, match="session 's': row 40 was accepted, and is not in"):
+            await log.tail("s", 1)
+
+
 async def test_what_was_not_written_whole_is_left_out_with_a_warning(tmp_path, caplog):
     path = tmp_path / "log.db"
     async with SqliteSessionLog(path) as log:
