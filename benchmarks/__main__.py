@@ -24,6 +24,7 @@ REPORTS = {
     "desk": "benchmarks.desk",
     "contexts": "benchmarks.contexts",
     "agent": "benchmarks.agent",
+    "sessions": "benchmarks.sessions",
     #: Needs Go, and two minutes in which nothing else runs.
     "stack": "benchmarks.stack_load",
 }

@@ -41,7 +41,7 @@ PEERS = (
     "promptbudget",
     "strands-agents",
 )
-OURS = ("-e", f"{ROOT}[cli]", "matplotlib")
+OURS = ("-e", f"{ROOT}[cli,postgres]", "matplotlib")
 TABLES = (
     "turns",
     "peers",
@@ -55,6 +55,7 @@ TABLES = (
     "desk",
     "contexts",
     "agent",
+    "sessions",
 )
 
 
