@@ -86,7 +86,7 @@ class Hub:
         adapters: Iterable[SessionAdapter],
         *,
         inbox_limit: int = 1_000,
-        snapshot_every: int = 1_000,
+        snapshot_every: int = 500,
         max_envelope_bytes: int = 1 << 20,
         clock: Callable[[], float] = time.time,
     ) -> None:

@@ -1,0 +1,75 @@
+"""What a post and a hydration take, counted: the same late in a session as early in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sessions.talk import Talk, opened, text
+
+from otel_assembly.sessions import Hub, MemorySessionLog
+
+WHO = ("ann", "bob")
+
+
+class Counting:
+    """Counts what is asked of a log, and the rows that it hands out."""
+
+    def __init__(self, log):
+        self._log = log
+        self.counts = Counter()
+
+    def __getattr__(self, name):
+        method = getattr(self._log, name)
+
+        async def counted(*given):
+            self.counts[name] += 1
+            found = await method(*given)
+            if name == "tail":
+                self.counts["rows"] += len(found)
+            return found
+
+        return method if name in ("press", "changes") else counted
+
+
+async def test_a_post_costs_the_same_however_long_the_session_is(log):
+    counting, adapter = Counting(log), Talk()
+    hub = Hub(counting, [adapter])
+    name = await opened(hub, *WHO)
+    costs = []
+    for number in range(200):
+        counting.counts.clear()
+        adapter.folds = 0
+        await hub.post(text(name, WHO[number % 2], str(number), idempotency_key=f"k{number}"))
+        costs.append((dict(counting.counts), adapter.folds))
+    assert costs == [({"append": 1}, 1)] * 200
+
+
+async def test_a_post_after_others_reads_what_they_appended_and_no_more(log):
+    counting, adapter = Counting(log), Talk()
+    hub, other = Hub(counting, [adapter]), Hub(log, [Talk()])
+    name = await opened(hub, *WHO)
+    await other.folded(name)
+    costs = []
+    for number in range(60):
+        await other.post(text(name, "ann", f"a{number}"))
+        counting.counts.clear()
+        adapter.folds = 0
+        await hub.post(text(name, "bob", f"b{number}"))
+        costs.append((dict(counting.counts), adapter.folds))
+    # It is behind: refused by what it knows, it reads the row that it knew last and the new one, and decides again.
+    assert costs[1:] == [({"tail": 1, "rows": 2, "append": 1}, 2)] * 59, costs
+
+
+async def test_hydrating_ten_thousand_envelopes_folds_less_than_a_tenth_of_them():
+    """Whenever it is done: the tail behind a snapshot never comes to that many."""
+    log = MemorySessionLog()
+    hub = Hub(log, [Talk()], inbox_limit=10_000)
+    name = await opened(hub, *WHO)
+    longest = 0
+    for number in range(2_400):
+        accepted = await hub.post(text(name, WHO[number % 2], str(number)))
+        if number % 101 == 0 or number > 2_300:
+            adapter = Talk()
+            assert (await Hub(log, [adapter]).folded(name)).seq == accepted.seq
+            longest = max(longest, adapter.folds)
+    assert 0 < longest <= 500
