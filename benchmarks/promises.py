@@ -156,6 +156,7 @@ def _promises(found: _Found) -> list[Promise]:
             "checked arguments, a time-out, a guard that is asked before each call, and events for whoever reads them",
             form="{:.0f}",
         ),
+        *_of_sessions(found),
         Promise(
             "import otel_assembly ÷ its core dependencies",
             1.3,
@@ -171,6 +172,32 @@ def _promises(found: _Found) -> list[Promise]:
             form="{:.1f}",
             at_least=True,
             who=who,
+        ),
+    ]
+
+
+def _of_sessions(found: _Found) -> list[Promise]:
+    stores = " · ".join(found.columns("sessions"))
+    flat = [cell for cell in found.cells("sessions", "the last tenth ÷ the first, each beside the floor") if cell]
+    views = [one for row in found.rows("sessions-views") for one in found.ratios("sessions-views", row)]
+    return [
+        Promise(
+            f"a session's last thousand posts of 10,000 ÷ its first, each beside the floor, {stores}",
+            1.2,
+            [float(cell) for cell in flat if isinstance(cell, int | float)],
+            "the disk that syncs, and who else uses it; what a post reads, folds and writes is counted in the tests",
+        ),
+        Promise(
+            f"hydrating from a snapshot and the longest tail ÷ a fold from the start, {stores}",
+            0.1,
+            found.ratios("sessions", "hydrating from a snapshot and the longest tail"),
+            "what of it is no fold, as to find the session and its snapshot",
+        ),
+        Promise(
+            "a view's turn in a session of 10,000 ÷ of 1,000, the least and the most of the views",
+            1.2,
+            [min(views), max(views)] if views else [],
+            "what a processor's caches no longer hold of a long session",
         ),
     ]
 

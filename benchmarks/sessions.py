@@ -25,7 +25,6 @@ from otel_assembly.sessions import (
     EV_TEXT,
     BudgetedView,
     ConversationAdapter,
-    DiscussionAdapter,
     Envelope,
     FullTranscript,
     Hub,
@@ -41,11 +40,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 ROOT = Path(__file__).parents[1]
-#: How many posts a session has in all, how often it is hydrated, and how many turns a view has.
-SIZES: dict[Size, tuple[int, int, int]] = {"full": (10_000, 9, 200), "quick": (2_000, 5, 60), "tiny": (40, 2, 4)}
+#: How many posts a session has, how many hubs post at once, how often it is hydrated, how many turns a view has.
+SIZES: dict[Size, tuple[int, int, int, int]] = {
+    "full": (10_000, 4, 9, 200),
+    "quick": (2_000, 4, 5, 60),
+    "tiny": (20, 2, 2, 4),
+}
 #: The floor runs once in so many posts.
 FLOOR_EVERY = 5
-HUBS = 4
 WHO = ("ann", "bob")
 SAID = "m" * 200
 BODIES = 512
@@ -54,10 +56,10 @@ FLOOR = "floor: an INSERT and its commit"
 FIRST, LAST = "a post, of the first tenth", "a post, of the last tenth"
 FLAT = "the last tenth ÷ the first, each beside the floor"
 RATE = "posts a second ÷ the floor's, one hub"
-RATES = f"posts a second ÷ the floor's, {HUBS} hubs on one session"
-CONFLICTS = f"conflicts a post, {HUBS} hubs"
+RATES = "posts a second ÷ the floor's, several hubs on one session"
+CONFLICTS = "conflicts a post, several hubs"
 WORST = "the worst post, one hub"
-WORST_OF_MANY = f"the worst post, {HUBS} hubs"
+WORST_OF_MANY = "the worst post, several hubs"
 FOLD, HYDRATE = "a fold from the start", "hydrating from a snapshot and the longest tail"
 
 
@@ -165,13 +167,15 @@ async def _open(hub: Hub, session_id: str) -> None:
     await hub.join(session_id, WHO[1])
 
 
-def _hub(log: Any) -> Hub:
-    return Hub(log, [ConversationAdapter(), DiscussionAdapter()], inbox_limit=1_000_000)
+def _hub(log: Any, snapshot_every: int = 500) -> Hub:
+    return Hub(log, [ConversationAdapter()], inbox_limit=1_000_000, snapshot_every=snapshot_every)
 
 
 async def report(size: Size) -> list[Table]:
     """A column for each store; and what a view's turn takes, which no store has a part in."""
-    posts, folds, turns = SIZES[size]
+    posts, hubs, folds, turns = SIZES[size]
+    #: What a hub has by itself, of 10,000 posts.
+    every = max(posts // 20, 2)
     table = Table("sessions", f"{posts:,} posts to a session: median (quartiles), ratio to the floor", ["what"])
     with ExitStack() as stack:
         for made in (_sqlite(stack), _postgres(stack)):
@@ -180,24 +184,24 @@ async def report(size: Size) -> list[Table]:
                 continue
             table.columns.append(made.kind)
             for rows in (
-                await _one_hub(made, posts),
-                await _many_hubs(made, posts),
-                await _hydrated(made, folds),
+                await _one_hub(made, posts, every),
+                await _many_hubs(made, posts, hubs),
+                await _hydrated(made, folds, every),
             ):
                 for row, cell in rows.items():
                     table.put(row, cell)
     table.notes += [
-        f"The floor runs once in {FLOOR_EVERY} posts, and beside four hubs before and after them.",
-        "The longest tail: hydrated right before the next snapshot is due.",
+        f"The floor runs once in {FLOOR_EVERY} posts; for {hubs} hubs, each in a process of its own, before and after.",
+        f"The longest tail: hydrated right before the next snapshot is due, which one is every {every} envelopes.",
     ]
     return [table, await _views(posts, turns)]
 
 
-async def _one_hub(store: Store, posts: int) -> Mapping[str, Any]:
+async def _one_hub(store: Store, posts: int, every: int) -> Mapping[str, Any]:
     log = store.log()
     taken: list[float] = []
     floors: list[float] = []
-    async with _hub(log) as hub:
+    async with _hub(log, every) as hub:
         await _open(hub, "one")
         for number in range(posts):
             one = said("one", number)
@@ -224,23 +228,22 @@ def _median_ratio(timing: Timing) -> float:
     return timing.median / statistics.median(timing.beside)
 
 
-async def _many_hubs(store: Store, posts: int) -> Mapping[str, Any]:
+async def _many_hubs(store: Store, posts: int, hubs: int) -> Mapping[str, Any]:
     log = store.log()
     await _open(_hub(log), "many")
     await log.close()
-    return _processes(store, posts)
+    return _processes(store, posts // hubs, hubs)
 
 
-def _processes(store: Store, posts: int) -> Mapping[str, Any]:
-    """Four processes that post to one session as fast as they can."""
-    each = posts // HUBS
+def _processes(store: Store, each: int, count: int) -> Mapping[str, Any]:
+    """So many processes that post to one session as fast as they can."""
     command = [sys.executable, "-m", "benchmarks.sessions", store.kind, store.at, str(each)]
     floors = [store.floor() for _ in range(max(each // FLOOR_EVERY, 1))]
     with ExitStack() as stack:
         pipe = subprocess.PIPE
         hubs = [
             stack.enter_context(subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True))
-            for _ in range(HUBS)
+            for _ in range(count)
         ]
         for hub in hubs:
             stack.callback(hub.kill)
@@ -255,14 +258,14 @@ def _processes(store: Store, posts: int) -> Mapping[str, Any]:
     floors += [store.floor() for _ in range(max(each // FLOOR_EVERY, 1))]
     seconds = max(one["ended"] for one in found) - min(one["began"] for one in found)
     return {
-        RATES: (HUBS * each / seconds) * statistics.fmean(floors),
-        CONFLICTS: sum(one["conflicts"] for one in found) / (HUBS * each),
+        RATES: (count * each / seconds) * statistics.fmean(floors),
+        CONFLICTS: sum(one["conflicts"] for one in found) / (count * each),
         WORST_OF_MANY: f"{max(max(one['taken']) for one in found) * 1e3:,.0f} ms",
     }
 
 
 async def _posting(kind: str, at: str, posts: int) -> None:
-    """One of the four."""
+    """One of several hubs."""
     log = opened(kind, at)
     counting = Counting(log)
     async with _hub(counting) as hub:
@@ -279,16 +282,14 @@ async def _posting(kind: str, at: str, posts: int) -> None:
     await log.close()
 
 
-async def _hydrated(store: Store, folds: int) -> Mapping[str, Any]:
+async def _hydrated(store: Store, folds: int, every: int) -> Mapping[str, Any]:
     """From the start, and from a snapshot right before the next one is due."""
     log = store.log()
-    async with _hub(log) as hub:
-        before = await log.snapshot("one", "conversation/1")
+    async with _hub(log, every) as hub:
         seq = (await hub.folded("one")).seq
-        newest = before
-        while newest == before and seq % 1_000 != 999:
+        snapshot = await log.snapshot("one", "conversation/1")
+        while snapshot is not None and seq < snapshot.seq + every - 1:
             seq = (await hub.post(said("one", seq))).seq
-            newest = await log.snapshot("one", "conversation/1") if seq % 100 == 0 else newest
 
     async def fold(given: None) -> None:
         await _hub(WithoutSnapshots(log)).folded("one")
