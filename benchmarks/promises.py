@@ -178,14 +178,13 @@ def _promises(found: _Found) -> list[Promise]:
 
 def _of_sessions(found: _Found) -> list[Promise]:
     stores = " · ".join(found.columns("sessions"))
-    flat = [cell for cell in found.cells("sessions", "the last tenth ÷ the first, each beside the floor") if cell]
-    views = [one for row in found.rows("sessions-views") for one in found.ratios("sessions-views", row)]
+    views = found.ratios("sessions-views", "windowed_summary") + found.ratios("sessions-views", "budgeted_view")
     return [
         Promise(
-            f"a session's last thousand posts of 10,000 ÷ its first, each beside the floor, {stores}",
+            f"a session's last thousand posts of 10,000 ÷ its first, processor time of hub and log, {stores}",
             1.2,
-            [float(cell) for cell in flat if isinstance(cell, int | float)],
-            "the disk that syncs, and who else uses it; what a post reads, folds and writes is counted in the tests",
+            found.ratios("sessions", "processor time of a post, last tenth, ratio to the first"),
+            "what a processor's caches no longer hold; what a post reads, folds and writes is counted in the tests",
         ),
         Promise(
             f"hydrating from a snapshot and the longest tail ÷ a fold from the start, {stores}",
@@ -194,9 +193,9 @@ def _of_sessions(found: _Found) -> list[Promise]:
             "what of it is no fold, as to find the session and its snapshot",
         ),
         Promise(
-            "a view's turn in a session of 10,000 ÷ of 1,000, the least and the most of the views",
+            "a view's turn in a session of 10,000 ÷ of 1,000, a window · a budget",
             1.2,
-            [min(views), max(views)] if views else [],
+            views,
             "what a processor's caches no longer hold of a long session",
         ),
     ]

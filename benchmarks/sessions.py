@@ -55,6 +55,10 @@ BODIES = 512
 FLOOR = "floor: an INSERT and its commit"
 FIRST, LAST = "a post, of the first tenth", "a post, of the last tenth"
 FLAT = "the last tenth ÷ the first, each beside the floor"
+OWN_FIRST, OWN_LAST = (
+    "processor time of a post, first tenth",
+    "processor time of a post, last tenth, ratio to the first",
+)
 RATE = "posts a second ÷ the floor's, one hub"
 RATES = "posts a second ÷ the floor's, several hubs on one session"
 CONFLICTS = "conflicts a post, several hubs"
@@ -200,6 +204,7 @@ async def report(size: Size) -> list[Table]:
 async def _one_hub(store: Store, posts: int, every: int) -> Mapping[str, Any]:
     log = store.log()
     taken: list[float] = []
+    own: list[float] = []
     floors: list[float] = []
     async with _hub(log, every) as hub:
         await _open(hub, "one")
@@ -207,9 +212,10 @@ async def _one_hub(store: Store, posts: int, every: int) -> Mapping[str, Any]:
             one = said("one", number)
             if number % FLOOR_EVERY == 0:
                 floors.append(store.floor())
-            began = time.perf_counter()
+            began, own_began = time.perf_counter(), time.process_time()
             await hub.post(one)
             taken.append(time.perf_counter() - began)
+            own.append(time.process_time() - own_began)
     await log.close()
     tenth = max(posts // 10, 1)
     beside = [floors[at // FLOOR_EVERY] for at in range(posts)]
@@ -219,6 +225,8 @@ async def _one_hub(store: Store, posts: int, every: int) -> Mapping[str, Any]:
         FIRST: first,
         LAST: last,
         FLAT: _median_ratio(last) / _median_ratio(first),
+        OWN_FIRST: Timing(own[:tenth]),
+        OWN_LAST: Timing(own[-tenth:], own[:tenth]),
         RATE: sum(beside) / sum(taken),
         WORST: f"{max(taken) * 1e3:,.0f} ms",
     }
@@ -330,6 +338,9 @@ async def _views(posts: int, turns: int) -> Table:
                 if one:
                     taken[name].append(time.thread_time() - began)
         table.rows[view.name] = [Timing(taken[str(short)]), Timing(taken[str(long)], taken[str(short)])]
+    table.notes.append(
+        "The whole transcript is a prompt ten times as long; it is handed out, and nothing of it is done anew."
+    )
     return table
 
 
