@@ -178,7 +178,7 @@ def _promises(found: _Found) -> list[Promise]:
 
 def _of_sessions(found: _Found) -> list[Promise]:
     stores = " · ".join(found.columns("sessions"))
-    views = found.ratios("sessions-views", "windowed_summary") + found.ratios("sessions-views", "budgeted_view")
+    views = [found.ratios("sessions-views", view)[-1:] for view in ("windowed_summary", "budgeted_view")]
     return [
         Promise(
             f"a session's last thousand posts of 10,000 ÷ its first, processor time of hub and log, {stores}",
@@ -195,7 +195,7 @@ def _of_sessions(found: _Found) -> list[Promise]:
         Promise(
             "a view's turn in a session of 10,000 ÷ of 1,000, a window · a budget",
             1.2,
-            views,
+            [one for ratios in views for one in ratios],
             "what a processor's caches no longer hold of a long session",
         ),
     ]

@@ -17,6 +17,7 @@ import select
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from contextlib import ExitStack, suppress
@@ -161,6 +162,9 @@ class Run:
                 self.log = (self.kind, self.server.dsn())
             stack.callback(self._end_posters)
             asyncio.run(self._open())
+            # The log's threads are told to end when it is closed; who forks has none beside it.
+            for thread in set(threading.enumerate()) - {threading.main_thread()}:
+                thread.join()
             for name in WHO:
                 self.start(name)
             while self.deaths.total() < self.kills:
