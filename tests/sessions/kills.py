@@ -169,6 +169,8 @@ class Run:
                 self.start(name)
             while self.deaths.total() < self.kills:
                 self._kill_one()
+                if self.deaths.total() % 25 == 0:
+                    print(f"{self.kind}: {self.deaths.total()} kills, {time.monotonic() - began:.0f} s", flush=True)
             found = self._stopped()
             entries = {name: self.book(name).lines() for name in WHO}
             accepted = asyncio.run(self._looked_at(found, entries))

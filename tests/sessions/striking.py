@@ -49,14 +49,16 @@ class Strike:
 
 
 class StrikingLog:
-    """Does what a log does, and strikes at one of its appends."""
+    """Does what a log does, and strikes once: at the append of the number, or the next one that comes to the point."""
 
     def __init__(self, log, strike):
         self._log = log
         self._strike = strike
         self._appends = 0
+        self._done = False
         if strike.point in (WRITTEN, COMMITTED):
-            _Connection.struck_by = strike
+            _Connection.strike = self.strike
+            _Connection.point = strike.point
             sqlite3.connect = partial(sqlite3.connect, factory=_Connection)
 
     def __getattr__(self, name):
@@ -64,48 +66,52 @@ class StrikingLog:
 
     def spare(self):
         """Strike no more."""
-        self._appends = self._strike.nth
+        self._done = True
+
+    def strike(self):
+        if not self._done:
+            self._done = True
+            self._strike.now()
 
     async def append(self, rows, on):
         self._appends += 1
-        if self._appends == self._strike.nth:
-            await self._struck(rows, on)
-        else:
+        if self._done or self._appends < self._strike.nth:
             await self._log.append(rows, on)
-
-    async def _struck(self, rows, on):
+            return
         point = self._strike.point
         if point == BEFORE:
-            self._strike.now()
-        _Connection.armed = True
+            self.strike()
         timer = threading.Thread(target=self._later)
         if point == DURING:
             timer.start()
+        _Connection.armed = True
         try:
+            # Where somebody else was first nothing is committed, and no answer comes: then it strikes another time.
             await self._log.append(rows, on)
         finally:
             _Connection.armed = False
             if point == DURING:
                 timer.join()
         if point == AFTER:
-            self._strike.now()
+            self.strike()
 
     def _later(self):
         time.sleep(self._strike.delay)
-        self._strike.now()
+        self.strike()
 
 
 class _Connection(sqlite3.Connection):
     """Strikes right before a commit, or right after it, in the thread that commits."""
 
-    struck_by: Strike | None = None
     armed = False
+    point = ""
+    strike = None
 
     def execute(self, statement, *arguments):
-        strike = _Connection.struck_by if _Connection.armed and statement == "COMMIT" else None
-        if strike is not None and strike.point == WRITTEN:
-            strike.now()
+        due = _Connection.armed and statement == "COMMIT"
+        if due and _Connection.point == WRITTEN:
+            _Connection.strike()
         found = super().execute(statement, *arguments)
-        if strike is not None and strike.point == COMMITTED:
-            strike.now()
+        if due and _Connection.point == COMMITTED:
+            _Connection.strike()
         return found
