@@ -14,6 +14,11 @@ import pytest
 from kills import SECONDS, SECONDS_A_KILL, defects
 from poster import Book, said_under
 from postgres_server import BIN, MISSING
+from rows import created, on, row
+from striking import AFTER, BEFORE, DURING, Strike, StrikingLog
+
+from otel_assembly import LogConflictError
+from otel_assembly.sessions import MemorySessionLog
 
 HERE = Path(__file__).parent
 
@@ -117,3 +122,30 @@ def test_a_line_that_was_not_written_whole_does_not_count(tmp_path):
     again.write("try", "s", "c")
     assert again.unanswered() == [("s", "b"), ("s", "c")]
     again.close()
+
+
+class Told(Strike):
+    """A strike that is told, and kills nobody."""
+
+    struck = 0
+
+    def now(self):
+        Told.struck += 1
+
+
+@pytest.mark.parametrize("point", [BEFORE, DURING, AFTER])
+async def test_a_strike_that_comes_to_nothing_waits_for_the_next_append(monkeypatch, point):
+    """Where somebody else was first there is no commit, and no answer to strike after."""
+    monkeypatch.setattr(Told, "struck", 0)
+    log = MemorySessionLog()
+    first = await created(log)
+    striking = StrikingLog(log, Told(point, 2))
+    await striking.append([row("s", 2)], on(first))
+    assert Told.struck == 0
+    with pytest.raises(LogConflictError):
+        await striking.append([row("s", 2)], on(first))
+    assert Told.struck == (0 if point == AFTER else 1)
+    await striking.append([row("s", 3)], on(row("s", 2)))
+    assert Told.struck == 1
+    await striking.append([row("s", 4)], on(row("s", 3)))
+    assert Told.struck == 1
