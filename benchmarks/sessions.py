@@ -39,7 +39,7 @@ from otel_assembly.sessions import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 #: How many posts a session has, how many hubs post at once, how often it is hydrated, how many turns a view has.
 SIZES: dict[Size, tuple[int, int, int, int]] = {
     "full": (10_000, 4, 9, 200),

@@ -135,8 +135,10 @@ class Run:
         nth, delay, of_server, struck = rng.randint(1, 25), 10 ** rng.uniform(-4, -2), rng.random(), rng.random()
         if struck < 0.5 or not self.armed:
             return None
-        data = str(self.server.data) if self.server and of_server < 0.3 else None
-        return Strike(point, nth, delay if point == DURING else 0.0, data)
+        delay = delay if point == DURING else 0.0
+        if self.server and of_server < 0.3:
+            return Strike(point, min(nth, 5), delay, str(self.server.data))
+        return Strike(point, nth, delay)
 
     def start(self, name: str) -> None:
         before = self.posters.pop(name, None)
@@ -194,25 +196,29 @@ class Run:
 
     def _kill_one(self) -> None:
         """Wait for a random moment, and kill somebody then; whoever dies by itself meanwhile counts, and comes back."""
-        rng = self.random
-        moment, of_server = time.monotonic() + rng.uniform(0.05, 0.4), rng.random() < 0.3
+        moment, of_server = time.monotonic() + self.random.uniform(0.05, 0.4), self.random.random() < 0.3
         before = self.deaths.total()
         while self.deaths.total() == before:
             if time.monotonic() > self.until:
                 raise LostError(f"{self.deaths.total()} of {self.kills} kills in {SECONDS_A_KILL} s each")
+            time.sleep(0.003)
             self._bury()
-            waiting = [name for name, one in self.posters.items() if one.strike is None and one.ready.exists()]
-            if time.monotonic() < moment or not waiting:
-                time.sleep(0.003)
-            elif self.server and of_server:
+            if time.monotonic() > moment and self.server and of_server:
                 self.server.kill()
                 self.server.start()
                 self.deaths["the server at a random moment"] += 1
-            else:
-                name = rng.choice(waiting)
-                self.posters[name].kill()
-                self.deaths["at a random moment"] += 1
-                self.start(name)
+            elif time.monotonic() > moment:
+                self._kill_a_poster()
+
+    def _kill_a_poster(self) -> None:
+        """One that will not die by itself: who strikes at the server outlives it."""
+        mortal = [one for one in self.posters.values() if one.strike is None or one.strike.server_data]
+        waiting = [one for one in mortal if one.ready.exists()]
+        if waiting:
+            victim = self.random.choice(waiting)
+            victim.kill()
+            self.deaths["at a random moment"] += 1
+            self.start(victim.name)
 
     def _bury(self) -> None:
         for name, one in list(self.posters.items()):
