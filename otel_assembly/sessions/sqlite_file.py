@@ -13,7 +13,7 @@ from otel_assembly._internal.forks import in_child
 from otel_assembly.errors import ConfigurationError, LogDamagedError, LogUnavailableError, LogUnsureError
 from otel_assembly.sessions.log_rows import not_on_top, taken, there_already
 from otel_assembly.sessions.log_sql import TABLES
-from otel_assembly.sessions.sqlite_newest import forget_newest, note_newest, noted_newest
+from otel_assembly.sessions.sqlite_newest import forget_newest, missing_newest, note_newest, noted_newest
 from otel_assembly.sessions.sqlite_wal import look_at_wal
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ logger = logging.getLogger("otel_assembly")
 #: What the file says of itself, so that a later release can tell an earlier one's.
 FILE_VERSION: Final = 1
 
-_STANDS_ON: Final = """SELECT session FROM otel_assembly_session_rows
+STANDS_ON: Final = """SELECT session FROM otel_assembly_session_rows
     WHERE session = (SELECT number FROM otel_assembly_sessions WHERE id = ?) AND seq = ? AND envelope_id = ?"""
 _ADD_SESSION: Final = "INSERT INTO otel_assembly_sessions (id, metadata, checksum) VALUES (?, ?, ?) RETURNING number"
 _ADD_ROW: Final = "INSERT INTO otel_assembly_session_rows VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -110,7 +110,7 @@ class SqliteFile:
         """Write rows on top of one, which has to be the newest; in turn."""
         session_id, seq = rows[0].session_id, rows[0].seq
         with self.telling(f"session {session_id!r}: row {seq}", writing=True), self._transaction() as db:
-            found = db.execute(_STANDS_ON, (session_id, on.seq, on.envelope_id)).fetchone()
+            found = db.execute(STANDS_ON, (session_id, on.seq, on.envelope_id)).fetchone()
             if found is None:
                 raise not_on_top(session_id, on)
             try:
@@ -215,12 +215,8 @@ class SqliteFile:
     def _check_newest(self, db: sqlite3.Connection) -> None:
         """Refuse a file that ends before a row that was accepted."""
         noted = noted_newest(self._queue) if self._queue is not None else None
-        if noted is not None and db.execute(_STANDS_ON, noted).fetchone() is None:
-            raise LogDamagedError(
-                f"session {noted[0]!r}: row {noted[1]} was accepted, and is not in {self.path}: the file was cut, or "
-                f"is an older copy; restore it, or delete {self.path}.queue while nobody has the log open, and what is "
-                "missing is given up"
-            )
+        if noted is not None and db.execute(STANDS_ON, noted).fetchone() is None:
+            raise LogDamagedError(missing_newest(self.path, noted))
 
     def _connected(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False)

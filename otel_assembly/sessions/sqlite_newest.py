@@ -38,6 +38,14 @@ def noted_newest(descriptor: int) -> tuple[str, int, str] | None:
     return session_id, seq, envelope_id
 
 
+def missing_newest(path: str, noted: tuple[str, int, str]) -> str:
+    """What is said of a file that ends before the row that was noted."""
+    return (
+        f"session {noted[0]!r}: row {noted[1]} was accepted, and is not in {path}: the file was cut, or is an older "
+        f"copy; restore it, or delete {path}.queue while nobody has the log open, and what is missing is given up"
+    )
+
+
 def forget_newest(descriptor: int) -> None:
     """Note nothing: the file is gone, and another one begins."""
     os.ftruncate(descriptor, 0)

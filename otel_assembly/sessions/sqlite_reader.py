@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import ConfigurationError, LogDamagedError, LogUnavailableError
 from otel_assembly.sessions.log_reader import LogReader
-from otel_assembly.sessions.sqlite_file import FILE_VERSION, check_whole, telling, text_of
+from otel_assembly.sessions.sqlite_file import FILE_VERSION, STANDS_ON, check_whole, telling, text_of
+from otel_assembly.sessions.sqlite_newest import missing_newest, noted_newest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,11 +73,24 @@ class SqliteReader(LogReader):
             self._connection = self._opened()
 
     def problems(self) -> Iterator[str]:
-        """What SQLite finds wrong with its pages and indexes, and rows of no session."""
+        """What SQLite finds wrong with its pages and indexes, the newest row where it is gone, rows of no session."""
         for (found,) in self.ask("the file", "PRAGMA integrity_check(20)"):
             if found != "ok":
                 yield f"{self._path}: {found}; restore the file"
+        if (noted := self._noted()) and not self.ask(f"session {noted[0]!r}: row {noted[1]}", STANDS_ON, *noted):
+            yield missing_newest(self._path, noted)
         yield from super().problems()
+
+    def _noted(self) -> tuple[str, int, str] | None:
+        """What writers noted of the newest row, before it is looked for: it is noted once it is there."""
+        try:
+            queue = os.open(f"{self._path}.queue", os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            return noted_newest(queue)
+        finally:
+            os.close(queue)
 
     def _opened(self) -> sqlite3.Connection:
         alone = not os.path.exists(f"{self._path}-wal")

@@ -305,6 +305,22 @@ async def test_accepted_rows_that_are_damaged_in_the_write_ahead_log_are_told(ot
     assert "transactions end behind it" in ran.err
 
 
+async def test_a_file_that_ends_before_an_accepted_row_is_told(otel_assembly, stored):
+    async with a_hub(stored.log) as hub:
+        await discussed(hub)
+        await stored.log.close()
+    older = stored.path.read_bytes()
+    log = SqliteSessionLog(stored.path)
+    async with a_hub(log) as hub:
+        await hub.post(text("trip", "bob", "the last word"))
+    await log.close()
+    assert otel_assembly("session", stored.where, "--verify").status == 0
+    stored.path.write_bytes(older)
+    verified = otel_assembly("session", stored.where, "--verify", COLUMNS="1000")
+    assert verified.status == 1
+    assert "session 'trip': row 9 was accepted, and is not in" in verified.out
+
+
 # A guest
 
 
