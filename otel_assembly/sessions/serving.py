@@ -203,6 +203,8 @@ class _Served:
                         return
                     tries = 0
                     if await self._go_on(folded):
+                        # An agent and a log that never wait would keep the event loop to themselves.
+                        await asyncio.sleep(0)
                         continue
                     try:
                         # Not wait_for: before Python 3.12 it loses a cancellation that comes with the change.
