@@ -23,6 +23,7 @@ from otel_assembly import (
     Usage,
     invoke_agent,
 )
+from otel_assembly.sessions import ConversationAdapter, Expectation, Hub, MemorySessionLog
 from otel_assembly.telemetry import Bounded
 from otel_assembly.telemetry import conventions_registry as registry
 from otel_assembly.testing import RecordedTelemetry, conversation
@@ -62,8 +63,17 @@ async def everything(telemetry):
         )
 
 
+async def a_session():
+    """One of each that sessions have: posts, an inbox that is looked at, an expectation that could be violated."""
+    hub = Hub(MemorySessionLog(), [ConversationAdapter([Expectation("max_silence", 60, "audit")])])
+    name = (await hub.create("conversation", "ann", ["ann", "bob"])).session_id
+    await hub.inbox(name, "bob")
+
+
 async def test_every_metric_of_the_contract_is_emitted_with_the_buckets_it_advises(recorder):
     await everything(recorder)
+    with recorder.as_default():
+        await a_session()
     recorder.recorder.failed("test", RuntimeError())
     recorder.recorder.declined("compress_context", "desk", "peer")
     metrics = recorder.metrics
