@@ -20,6 +20,7 @@ import tarfile
 import tempfile
 import xml.etree.ElementTree as ET
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -311,7 +312,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         work = (given.work or Path(temporary)).absolute()
         work.mkdir(parents=True, exist_ok=True)
-        failed = [suite.name for suite in chosen if not compare(suite, work, given.checkout)]
+        # The tests of a suite run one after the other, so that there are as many suites at once as processors.
+        with ThreadPoolExecutor(os.cpu_count()) as workers:
+            alike = list(workers.map(lambda suite: compare(suite, work, given.checkout), chosen))
+    failed = [suite.name for suite, same in zip(chosen, alike, strict=True) if not same]
     if failed:
         print(f"differing: {', '.join(failed)}")
     return 1 if failed else 0
