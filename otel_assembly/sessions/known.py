@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from otel_assembly.errors import LogDamagedError, LogRegressed, NetworkError, ProtocolError
 from otel_assembly.sessions.envelope import Envelope
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from otel_assembly.sessions.metadata import SessionMetadata
 
 _log = logging.getLogger(__name__)
+
+#: How many rows of a log are read and folded at a time.
+_PAGE: Final = 200
 
 
 def envelope_of(row: LogRow) -> Envelope:
@@ -105,18 +108,25 @@ class KnownSession:
         """
         if self._stopped is not None:
             raise self._stopped
-        rows = await self._log.tail(self.metadata.session_id, max(self.folded.seq, 1))
-        self._still_there(rows)
-        folded = 0
-        for row in rows:
-            if row.seq <= self.folded.seq:
-                continue
-            if row.seq != self.folded.seq + 1:
-                missing = f"session {self.metadata.session_id!r}: row {self.folded.seq + 1} is missing"
-                raise LogDamagedError(f"{missing}, row {row.seq} is there; restore the log from a copy")
-            self.folded = self.next(envelope_of(row))
-            folded += 1
-        return folded
+        before = self.folded.seq
+        while True:
+            rows = await self._log.tail(self.metadata.session_id, max(self.folded.seq, 1), _PAGE)
+            self._still_there(rows)
+            for row in rows:
+                self._fold(row)
+            if len(rows) < _PAGE:
+                return self.folded.seq - before
+            # A long session is folded in pieces, so that the others of this event loop are not kept waiting.
+            await asyncio.sleep(0)
+
+    def _fold(self, row: LogRow) -> None:
+        """Fold the next row; one that was folded before is left."""
+        if row.seq <= self.folded.seq:
+            return
+        if row.seq != self.folded.seq + 1:
+            missing = f"session {self.metadata.session_id!r}: row {self.folded.seq + 1} is missing"
+            raise LogDamagedError(f"{missing}, row {row.seq} is there; restore the log from a copy")
+        self.folded = self.next(envelope_of(row))
 
     def _still_there(self, rows: Sequence[LogRow]) -> None:
         """Stop where the newest row that was read is not the one that the log has."""

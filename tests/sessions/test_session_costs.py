@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from itertools import pairwise
 
 from sessions.talk import Talk, opened, text
 
@@ -73,3 +75,22 @@ async def test_hydrating_ten_thousand_envelopes_folds_less_than_a_tenth_of_them(
             assert (await Hub(log, [adapter]).folded(name)).seq == accepted.seq
             longest = max(longest, adapter.folds)
     assert 0 < longest <= 500
+
+
+async def test_a_long_session_is_folded_in_pieces_and_the_event_loop_goes_on_meanwhile(log):
+    hub, adapter = Hub(log, [Talk()], snapshot_every=0), Talk()
+    name = await opened(hub, *WHO)
+    for number in range(700):
+        await hub.post(text(name, WHO[number % 2], str(number)))
+    pieces = []
+
+    async def look_on():
+        while True:
+            pieces.append(adapter.folds)
+            await asyncio.sleep(0)
+
+    looking = asyncio.create_task(look_on())
+    folded = await Hub(log, [adapter]).folded(name)
+    looking.cancel()
+    assert folded.seq == adapter.folds > 700
+    assert max(after - before for before, after in pairwise(pieces)) <= 200
