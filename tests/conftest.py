@@ -26,8 +26,6 @@ def pytest_collection_finish(session):
 
     gc.collect()
     gc.freeze()
-    # Tests make many objects and keep few: to look for cycles at every seven hundredth is a twentieth of the time.
-    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.hookimpl(trylast=True)

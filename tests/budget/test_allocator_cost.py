@@ -128,6 +128,7 @@ def test_counts_are_made_anew_when_the_counter_says_so():
 
 
 def test_what_a_function_counted_is_forgotten_with_it_but_not_while_an_allocation_needs_it():
+    gc.collect()
     before = len(measuring._own._meters)
     allocation = allocate(blocks_of(5), 5, 4, count=lambda text: 0)
     gc.collect()
