@@ -10,15 +10,16 @@ FROM_REGISTRY := docs/semantic-conventions.md otel_assembly/telemetry/instrument
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-stack test-upstream test-matrix test-releases stack coverage lint format dashboards docs pictures dist bench soak clean
+.PHONY: help demo test test-frameworks test-long test-stack test-upstream test-matrix test-releases stack coverage lint format dashboards docs pictures dist bench soak clean
 
 help:
 	@echo "make demo       an unmodified AG2 agent whose context overflows, with its spans, in your terminal"
 	@echo "make test       the tests (under five minutes)"
+	@echo "make test-frameworks  the tests on the frameworks' newest releases"
 	@echo "make test-long  what takes longer: properties with 10,000 cases"
 	@echo "make test-stack  the real Collector, Jaeger, Prometheus and Alertmanager, built with Go, no Docker"
 	@echo "make test-upstream  the frameworks' own tests, without us and with us"
-	@echo "make test-matrix    the frameworks' newest releases, other vendors' instrumentors, the newest other Python here"
+	@echo "make test-matrix    the frameworks' newest releases where others keep them from being here, other vendors' instrumentors, the newest other Python here"
 	@echo "make test-releases  the frameworks' oldest releases, those between, earlier Pythons"
 	@echo "make stack      start those servers and say where they answer"
 	@echo "make coverage   the tests, and what they do not reach"
@@ -46,7 +47,10 @@ demo: $(VENV)/.runtime
 	@$(BIN)/otel-assembly demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest --ignore tests/stack -m "not slow" -n auto --dist worksteal
+	$(BIN)/python -m pytest --ignore tests/stack --ignore tests/frameworks -m "not slow" -n auto --dist worksteal
+
+test-frameworks: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/frameworks -m "not slow" -n auto --dist worksteal
 
 test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest --ignore tests/stack -m slow --timeout 1800 -n auto --dist worksteal

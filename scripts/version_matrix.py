@@ -1,5 +1,6 @@
 """Run each framework's tests against its newest release, or against the earlier ones that its hook tables speak of.
 
+A newest release that is installed here is left out where no framework is named: `make test-frameworks` has run on it.
 Beside the newest ones, each in an environment of its own: the tests with other vendors' instrumentors, and the whole
 suite on the newest other Python that this machine has; with the earlier ones, on the Pythons before it, and the tests
 of each extra with the oldest release that it takes (the newest is what `make test` has).
@@ -22,11 +23,14 @@ import sys
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from environments import ROOT, environment
+from environments import ROOT, environment, locked
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -99,6 +103,9 @@ def main() -> int:
     given = parser.parse_args()
     names = given.names or [*RELEASES, *FLOORS, BESIDE, *pythons_here(earlier=given.earlier)]
     cells = [cell for name in names for cell in cells_of(name, earlier=given.earlier)]
+    if not (given.names or given.earlier):
+        there = newest_here()
+        cells = [cell for cell in cells if cell[0] not in there]
     # Of a cell's tests one runs after the other, so that there are as many cells at once as processors.
     with ThreadPoolExecutor(os.cpu_count()) as workers:
         passed = list(workers.map(lambda cell: cell[1](), cells))
@@ -118,6 +125,29 @@ def cells_of(name: str, *, earlier: bool) -> Iterator[tuple[str, Callable[[], bo
         yield name, runs_beside
     for release in before if earlier else filter(None, (newest,)):
         yield " ".join(release), partial(holds, name, release)
+
+
+def newest_here() -> set[str]:
+    """The newest releases, as requirements, that `make test-frameworks` runs on."""
+    newest = [releases[-1] for releases in RELEASES.values()]
+    with ThreadPoolExecutor(os.cpu_count()) as workers:
+        here = workers.map(is_here, newest)
+        return {" ".join(release) for release, there in zip(newest, here, strict=True) if there}
+
+
+def is_here(release: tuple[str, ...]) -> bool:
+    """Whether what these requirements come to now is installed in this very environment."""
+    found = dict(line.split("==", 1) for line in locked(sys.executable, release))
+    named = [Requirement(one).name for one in release]
+    try:
+        here = {name: installed_version(name) for name in named}
+    except PackageNotFoundError:
+        return False
+    newest = {canonicalize_name(name): at for name, at in found.items()}
+    same = all(newest[canonicalize_name(name)] == at for name, at in here.items())
+    if same:
+        print(f"{' '.join(f'{name} {at}' for name, at in here.items())}: installed here", flush=True)
+    return same
 
 
 def interpreter(version: str) -> Path | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import metadata
+
 import pytest
 from environments import ROOT
-from version_matrix import FLOORS, cells_of, floors_of, interpreter, pythons_here
+from version_matrix import FLOORS, cells_of, floors_of, interpreter, is_here, pythons_here
 
 
 @pytest.fixture
@@ -59,3 +61,13 @@ def test_the_tests_of_an_extra_run_with_the_oldest_release_that_it_takes(extra):
     assert all((ROOT / "tests" / one).is_file() for one in FLOORS[extra])
     assert [what for what, _ in cells_of(extra, earlier=True)] == [floor]
     assert not list(cells_of(extra, earlier=False))  # `make test` has the newest
+
+
+def test_a_release_is_here_where_its_requirements_come_to_what_is_installed(monkeypatch, capsys):
+    now = {"pytest": metadata.version("pytest"), "hypothesis": metadata.version("hypothesis"), "never-released": "1.0"}
+    monkeypatch.setattr("version_matrix.locked", lambda base, wanted: [f"{name}=={at}" for name, at in now.items()])
+    assert is_here(("pytest>=8", "Hypothesis"))
+    assert f"pytest {now['pytest']}" in capsys.readouterr().out
+    now["hypothesis"] = "99.1"
+    assert not is_here(("pytest>=8", "hypothesis"))
+    assert not is_here(("never-released",))
