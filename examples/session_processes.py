@@ -1,0 +1,145 @@
+"""Three agents in a workflow, each in a process of its own; a log in PostgreSQL, or in a file, is all that they share.
+
+python examples/session_processes.py [postgresql://…]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly import Agent, AlertPolicy, ConversationPolicy, ModelResponse, ToolCallEvent
+from otel_assembly.sessions import (
+    EV_TEXT,
+    AgentTarget,
+    Envelope,
+    Finish,
+    FromSpeaker,
+    Handoff,
+    Hub,
+    PostgresSessionLog,
+    SessionLog,
+    SessionState,
+    SqliteSessionLog,
+    Transition,
+    TransitionGraph,
+    WorkflowAdapter,
+    serve,
+)
+from otel_assembly.testing import ScriptedModel
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+
+def hand_over(to: str, reason: str) -> Handoff:
+    """Hand the customer over to a colleague."""
+    return Handoff(to, reason)
+
+
+def charges(order: str) -> list[str]:
+    """What was charged for an order."""
+    return [f"order {order}, Monday: 25.00", f"order {order}, Monday: 25.00"]
+
+
+def settle(summary: str) -> Finish:
+    """End the case."""
+    return Finish(summary, "settled")
+
+
+#: The tool that each agent calls, with what, and what it says then.
+AGENTS: dict[str, tuple[Callable[..., Any], dict[str, str], str]] = {
+    "triage": (hand_over, {"to": "billing", "reason": "charged twice"}, "Billing will look at it."),
+    "billing": (charges, {"order": "4711"}, "There are two charges; one is to go back."),
+    "clerk": (settle, {"summary": "25.00 back"}, "We are sorry: 25.00 are on their way to you."),
+}
+#: The graph gives triage what the customer says, and the clerk what billing says; triage's tool picks billing.
+GRAPH = TransitionGraph(
+    "customer",
+    [
+        Transition(FromSpeaker("customer"), AgentTarget("triage")),
+        Transition(FromSpeaker("billing"), AgentTarget("clerk")),
+    ],
+)
+
+
+def agent(name: str) -> Agent:
+    tool, arguments, answer = AGENTS[name]
+    call = ToolCallEvent(name=tool.__name__, arguments=json.dumps(arguments))
+    # In the place of the script, a real model: OpenAIModel("gpt-4o").
+    model = ScriptedModel(ModelResponse(tool_calls=(call,)), f"{answer} (process {os.getpid()})")
+    return Agent(name, f"You are the {name} of a shop.", model, [tool], assembly=[AlertPolicy(), ConversationPolicy()])
+
+
+@asynccontextmanager
+async def hub_on(where: str) -> AsyncIterator[Hub]:
+    log: SessionLog = PostgresSessionLog(where) if where.startswith("postgresql://") else SqliteSessionLog(where)
+    try:
+        async with Hub(log, [WorkflowAdapter()]) as hub:
+            yield hub
+    finally:
+        await log.close()
+
+
+async def answer(where: str, case: str, name: str) -> None:
+    """What a process does that was started for an agent, here or on another machine; it ends with the session."""
+    async with hub_on(where) as hub:
+        await serve(hub, agent(name), name, session_id=case)
+
+
+async def process(where: str, case: str, name: str) -> None:
+    """Start such a process, and wait for its end."""
+    started = await asyncio.create_subprocess_exec(sys.executable, __file__, where, case, name)
+    try:
+        if await started.wait() != 0:
+            raise RuntimeError(f"the process of {name} ended with {started.returncode}")
+    finally:
+        if started.returncode is None:
+            started.kill()
+            await started.wait()
+
+
+async def ask(where: str) -> None:
+    """What the first process does: it asks as the customer, and tells what all of them said."""
+    async with hub_on(where) as hub:
+        knobs = {"graph": GRAPH.to_dict()}
+        case = (await hub.create("workflow", "customer", ["customer", *AGENTS], knobs=knobs)).session_id
+        # One of them that fails ends the others too.
+        async with asyncio.TaskGroup() as processes:
+            for name in AGENTS:
+                processes.create_task(process(where, case, name))
+            async for _ in hub.changes():
+                if (await hub.folded(case)).state is SessionState.ACTIVE:
+                    break
+            question = f"I was charged twice for order 4711. (process {os.getpid()})"
+            await hub.post(Envelope(case, "customer", EV_TEXT, {"text": question}))
+
+        adapter = await hub.adapter(case)
+        for envelope in await hub.envelopes(case):
+            if said := adapter.render_envelope(envelope):
+                print(f"{envelope.seq}. {envelope.sender_id}: {' '.join(said.splitlines())}")
+        print("the session is", (await hub.folded(case)).state.value)
+
+
+def export_as(service: str) -> None:
+    """Where an endpoint is given, export what OpenTelemetry is told in this process, as a service of its own."""
+    if "OTEL_EXPORTER_OTLP_ENDPOINT" in os.environ:
+        from opentelemetry.instrumentation.auto_instrumentation import initialize
+
+        os.environ["OTEL_SERVICE_NAME"] = service
+        initialize()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 4:
+        export_as(sys.argv[3])
+        asyncio.run(answer(*sys.argv[1:]))
+    else:
+        export_as("customer")
+        with tempfile.TemporaryDirectory() as made:
+            asyncio.run(ask(sys.argv[1] if len(sys.argv) == 2 else f"{made}/sessions.db"))
