@@ -14,6 +14,7 @@ from urllib.parse import quote
 import pytest
 
 ROOT = Path(__file__).parents[2]
+TURNS = ("post_envelope ag2.msg.text", "post_envelope ag2.packet")
 AGENTS = ("triage", "billing", "clerk")
 SAID = [
     ("customer", "I was charged twice for order 4711."),
@@ -82,9 +83,6 @@ def test_on_postgres_each_turn_is_linked_to_the_post_of_another_process(tmp_path
         assert {"assemble_context", "project_view named_windowed_summary", "post_envelope ag2.packet"} <= {
             name for _, name in inside
         }
-
-
-TURNS = ("post_envelope ag2.msg.text", "post_envelope ag2.packet")
 
 
 def service(resource):
