@@ -141,6 +141,22 @@ async def test_a_summary_that_is_made_anew_is_another_item():
     }
 
 
+async def test_what_a_policy_makes_on_every_turn_is_kept_again_where_a_later_one_lets_it_through_again():
+    opens = iter([True, False, True, True])
+    reminder = policy_of(lambda p, e: (p, [*e, ModelRequest(content="remember")]), name="reminder")
+    gate = policy_of(lambda p, e: (p, e if next(opens) else e[:-1]), name="gate")
+    assembler, history = Assembler([reminder, gate]), History(requests("a"))
+    assemblies = [await assembler.assemble([], history) for _ in range(4)]
+    assert [assembly.items for assembly in assemblies] == [["0", "m0"], ["0"], ["0", "m0"], ["0", "m0"]]
+    told = [[(d.item, d.outcome.value, d.reason.value, d.policy) for d in one.decisions] for one in assemblies]
+    assert told == [
+        [("m0", "injected", "policy", "reminder"), ("0", "kept", "fits", None)],
+        [("m0", "dropped", "policy", "gate")],
+        [("m0", "kept", "fits", "gate")],
+        [],
+    ]
+
+
 async def test_reordering_is_told_once_and_by_as_few_items_as_explain_it():
     history = History(requests("a", "b", "c", "d"))
     policy = policy_of(lambda p, e: (p, [*e[1:4], e[0], *e[4:]]))

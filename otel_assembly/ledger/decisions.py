@@ -31,8 +31,7 @@ def decisions_of(record: Record) -> Iterator[Decision]:
     for step in record.steps:
         same = since if since is not None and since.did(step.index, step.policy) else None
         yield from _exits(record, entered(record.gone(step), gone(same.steps, step.index) if same else ()), step)
-        made = set(step.injected) - (set(same.steps[step.index].injected) if same else set())
-        for position in _places(step.numbered_out, step.view_out, made & record.made):
+        for position in _places(step.numbered_out, step.view_out, _put_in(step, since) & record.made):
             yield _decision(record, step.numbered_out, position, DecisionOutcome.INJECTED, DecisionReason.POLICY, step)
     yield from _kept(record, since)
     for step in record.steps:
@@ -57,12 +56,22 @@ def _kept(record: Record, since: Snapshot | None) -> Iterator[Decision]:
     was = dict(_pinned(group for step in since.steps for group in step.pinned)) if since is not None else {}
     changed = {item for item in {*why, *was} if (why[item][0] if item in why else None) is not was.get(item)}
     before = set(since.numbered.of(since.kept)) if since is not None else set()
-    back = _back(record, since)
+    back, made = _back(record, since), record.made
+    # Not what a step had made in the assembly before too: where another had taken that out, it is kept again.
+    injected = {item for step in record.steps for item in _put_in(step, since)} & made
     for position in view.positions():
         item = numbered.item_ids.of(position)
-        if (item not in before or item in changed) and item not in record.made:
+        if (item not in before and item not in injected) or (item in changed and item not in made):
             reason, step = why.get(item, (DecisionReason.FITS, back.get(item)))
             yield _decision(record, numbered, position, DecisionOutcome.KEPT, reason, step)
+
+
+def _put_in(step: Step, since: Snapshot | None) -> set[int]:
+    """The items that a step put in, and not in the assembly before."""
+    put_in = set(step.injected)
+    if since is not None and since.did(step.index, step.policy):
+        put_in.difference_update(since.steps[step.index].injected)
+    return put_in
 
 
 def _back(record: Record, since: Snapshot | None) -> dict[int, Step]:

@@ -7,6 +7,7 @@ import hashlib
 from dataclasses import dataclass, field
 from itertools import count
 
+import pytest
 from assembling import Coin, Turn
 from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
@@ -482,6 +483,7 @@ RELAXED = settings(
     phases=[Phase.generate, Phase.shrink],
     suppress_health_check=list(HealthCheck),
 )
+LONG = settings(RELAXED, max_examples=300)
 
 
 def reader_of(chain, pattern):
@@ -576,4 +578,21 @@ def _rebuilt(draw, events, number):
 @RELAXED
 @given(st.data(), chains, st.booleans(), st.integers(0, 63))
 async def test_a_list_that_is_rebuilt_is_explained_by_its_decisions(data, chain, chat, pattern):
+    await replay(data, chain, pattern, 7, chat=chat, grow=[], rearrange=_rebuilt)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("grow", [list, History])
+@LONG
+@given(data=st.data(), chain=chains, chat=st.booleans(), pattern=st.integers(0, 63))
+async def test_hundreds_of_conversations_are_explained_by_their_decisions(grow, data, chain, chat, pattern):
+    await replay(data, chain, pattern, 6, chat=chat, grow=grow())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+@LONG
+@given(st.data(), chains, st.booleans(), st.integers(0, 63))
+async def test_hundreds_of_lists_that_are_rebuilt_are_explained_by_their_decisions(data, chain, chat, pattern):
     await replay(data, chain, pattern, 7, chat=chat, grow=[], rearrange=_rebuilt)
