@@ -364,8 +364,8 @@ class Reader:
     tokens: dict[str, int] = field(default_factory=dict)
     last: str | None = None
 
-    def turn(self):
-        """Read what the last turn has left, if anything."""
+    def turn(self, *, alike):
+        """Read what the last turn has left, if anything; `alike`: each item costs what it does where it came in."""
         spans = self.telemetry.spans_named("assemble_context")
         self.telemetry.clear()
         for turn in map(Turn, spans):
@@ -373,9 +373,9 @@ class Reader:
                 self.tokens.update(turn.arrived)
                 self.last = turn.id
             else:
-                self.read(turn)
+                self.read(turn, alike=alike)
 
-    def read(self, turn):
+    def read(self, turn, *, alike):
         assert turn.previous == self.last
         self.last = turn.id
         self.tokens.update(turn.arrived)
@@ -389,7 +389,7 @@ class Reader:
         assert not out & set(turn.kept)
         assert {*turn.kept, *out} == known
         tokens = [self.tokens[item] for item in turn.kept]
-        if not self.reshapes:
+        if alike and not self.reshapes:
             told = turn.span.whole
             kinds = zip(told.get("assembly.kind.names", ()), told.get("assembly.kind.tokens", ()), strict=True)
             assert sum(tokens) == sum(n for kind, n in kinds if kind not in NO_ITEMS)
@@ -421,6 +421,16 @@ async def truth(chain, prompts, events, context):
         )
         events = after if len(after) < len(events) else events
     return out
+
+
+def restates_alike(items, came, assembly):
+    """Whether what restates another item in the prompt, and costs nothing there, is what does so where it came in.
+
+    A result that is put in front of its call reads as one more of an earlier call of that id.
+    """
+    before = {items[at] for at in pair(came).echoes}
+    now = {assembly.items[at] for at in pair(assembly.events).echoes}
+    return now == before & set(assembly.items)
 
 
 def rendered(assembly):
@@ -531,7 +541,7 @@ async def replay(data, chain, pattern, turns, *, chat, grow, rearrange=None):
         assert assembly.totals.tokens_out == fresh.totals.tokens_out
         before_it = check_prefix(assembly, before_it, exact=not (chat and rearrange))
         if reader is not None:
-            reader.turn()
+            reader.turn(alike=restates_alike(items, came, assembly))
     if reader is not None:
         reader.close()
 
