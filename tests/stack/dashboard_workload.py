@@ -240,12 +240,14 @@ async def talk(process):
         await hub.post(Envelope(name, "ann", EV_TEXT, {"text": "well?"}))
         with pytest.raises(AccessDeniedError):
             await hub.post(Envelope(name, "eve", EV_TEXT, {"text": "me too"}))
-        await hub.inbox(name, "bob")
+        with process.tracers.get_tracer("an.agent").start_as_current_span("read"):
+            await hub.inbox(name, "bob")
         now = 61.0
         assert len(await hub.sweep()) == 1
         process.flush()
         time.sleep(1.1)
-        await hub.inbox(name, "bob")
+        with process.tracers.get_tracer("an.agent").start_as_current_span("read"):
+            await hub.inbox(name, "bob")
     process.flush()
 
 
