@@ -142,27 +142,11 @@ class NamedTranscript(TranscriptView):
 
 
 @dataclass(frozen=True, slots=True)
-class NamedWindowedSummary(TranscriptView):
-    """`WindowedSummary`, what others said with their names in front.
+class NamedWindowedSummary(WindowedSummary):
+    """`WindowedSummary`, what others said with their names in front."""
 
-    Attributes:
-        recent_n: How many of the newest there are; 1 or more.
-        step: How many entries leave the window at a time; 1 or more. Whatever leaves changes the line at its front, and
-            with it the whole prompt for a provider's cache. With a step of 10 that is every tenth entry, and the window
-            holds up to 9 more.
-    """
-
-    recent_n: int
-    step: int = 1
     name: ClassVar[str] = "named_windowed_summary"
     named: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        _check_window(self.name, self.recent_n, self.step)
-
-    def policies(self, transcript: Transcript) -> tuple[DecidingPolicy, ...]:
-        """The window."""
-        return (TranscriptPolicy(self.name, transcript, self.recent_n, self.step),)
 
 
 @dataclass(frozen=True, slots=True)
