@@ -157,6 +157,25 @@ async def test_what_a_policy_makes_on_every_turn_is_kept_again_where_a_later_one
     ]
 
 
+async def test_what_a_policy_makes_a_second_drops_and_a_third_puts_back_is_told_once_and_never_as_dropped(recorder):
+    note, opens = ModelRequest(content="remember"), iter([True, True, False, True])
+    made = policy_of(lambda p, e: (p, [*e, note]), name="reminder")
+    gate = policy_of(lambda p, e: (p, e[:-1]), name="gate")
+    back = policy_of(lambda p, e: (p, [*e, note] if next(opens) else e), name="rescue")
+    assembler, history = Assembler([made, gate, back], recorder=recorder.recorder), History(requests("a"))
+    assemblies = [await assembler.assemble([], history) for _ in range(4)]
+    assert [assembly.items for assembly in assemblies] == [["0", "m0"], ["0", "m0"], ["0"], ["0", "m0"]]
+    told = [[(d.item, d.outcome.value, d.reason.value, d.policy) for d in one.decisions] for one in assemblies]
+    assert told == [
+        [("m0", "injected", "policy", "rescue"), ("0", "kept", "fits", None)],
+        [],
+        [("m0", "dropped", "policy", "gate")],
+        [("m0", "kept", "fits", "gate")],
+    ]
+    assert [assembly.totals.dropped for assembly in assemblies] == [0, 0, 0, 0], "it never came in"
+    assert recorder.metric("assembly.items.dropped") == 1
+
+
 async def test_reordering_is_told_once_and_by_as_few_items_as_explain_it():
     history = History(requests("a", "b", "c", "d"))
     policy = policy_of(lambda p, e: (p, [*e[1:4], e[0], *e[4:]]))

@@ -9,7 +9,7 @@ from otel_assembly.ledger.record import exits_from_the_prompt
 from otel_assembly.ledger.snapshot import entered, gone, item_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator
     from collections.abc import Set as AbstractSet
 
     from otel_assembly.history.view import View
@@ -28,12 +28,14 @@ def decisions_of(record: Record) -> Iterator[Decision]:
     if record.error is not None:
         return
     since = record.last
+    injected = _injected(record, since)
     for step in record.steps:
         same = since if since is not None and since.did(step.index, step.policy) else None
         yield from _exits(record, entered(record.gone(step), gone(same.steps, step.index) if same else ()), step)
-        for position in _places(step.numbered_out, step.view_out, _put_in(step, since) & record.made):
+        put_in = {item for item in step.injected if injected.get(item) is step}
+        for position in _places(step.numbered_out, step.view_out, put_in):
             yield _decision(record, step.numbered_out, position, DecisionOutcome.INJECTED, DecisionReason.POLICY, step)
-    yield from _kept(record, since)
+    yield from _kept(record, since, injected)
     for step in record.steps:
         same = since if since is not None and since.did(step.index, step.policy) else None
         moved = set(step.moved).difference(same.steps[step.index].moved if same else ())
@@ -49,7 +51,7 @@ def _exits(record: Record, groups: Iterable[ItemGroup], step: Step) -> Iterator[
             yield _decision(record, group.numbered, position, group.outcome, group.reason, step)
 
 
-def _kept(record: Record, since: Snapshot | None) -> Iterator[Decision]:
+def _kept(record: Record, since: Snapshot | None, injected: Container[int]) -> Iterator[Decision]:
     """What is in the prompt and was not, and what is there by another rule than before."""
     numbered, view = record.numbered_out, record.view_out
     why = {item: (reason, step) for step in record.steps for item, reason in _pinned(step.pinned)}
@@ -57,8 +59,6 @@ def _kept(record: Record, since: Snapshot | None) -> Iterator[Decision]:
     changed = {item for item in {*why, *was} if (why[item][0] if item in why else None) is not was.get(item)}
     before = set(since.numbered.of(since.kept)) if since is not None else set()
     back, made = _back(record, since), record.made
-    # Not what a step had made in the assembly before too: where another had taken that out, it is kept again.
-    injected = {item for step in record.steps for item in _put_in(step, since)} & made
     for position in view.positions():
         item = numbered.item_ids.of(position)
         if (item not in before and item not in injected) or (item in changed and item not in made):
@@ -66,12 +66,13 @@ def _kept(record: Record, since: Snapshot | None) -> Iterator[Decision]:
             yield _decision(record, numbered, position, DecisionOutcome.KEPT, reason, step)
 
 
-def _put_in(step: Step, since: Snapshot | None) -> set[int]:
-    """The items that a step put in, and not in the assembly before."""
-    put_in = set(step.injected)
-    if since is not None and since.did(step.index, step.policy):
-        put_in.difference_update(since.steps[step.index].injected)
-    return put_in
+def _injected(record: Record, since: Snapshot | None) -> dict[int, Step]:
+    """The items that are made in this assembly for the first time, with the step that put them in: of several the last.
+
+    Not what was made in the assembly before too: where a step had taken that out, it is kept again.
+    """
+    made = record.made - {item for _, item in since.created} if since is not None else record.made
+    return {item: step for step in record.steps for item in step.injected if item in made}
 
 
 def _back(record: Record, since: Snapshot | None) -> dict[int, Step]:

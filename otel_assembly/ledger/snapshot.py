@@ -374,7 +374,7 @@ def without(groups: Iterable[ItemGroup], items: Container[int]) -> list[ItemGrou
 def gone(steps: Sequence[Step], index: int) -> Sequence[ItemGroup]:
     """What left by one of an assembly's steps, and no later step put back."""
     exits = steps[index].exits
-    back = {item for later in steps[index + 1 :] for item in later.put_back} if exits else ()
+    back = {item for later in steps[index + 1 :] for item in later.injected} if exits else ()
     return without(exits, back) if back else exits
 
 

@@ -248,6 +248,34 @@ class Repeater:
 
 
 @dataclass
+class Reminder:
+    """Puts in the very same event each turn; another one may take it out again."""
+
+    note: ModelRequest
+    name: str = "reminder"
+    pure = False
+
+    async def apply(self, prompts, events, context):
+        return prompts, [*events, self.note]
+
+
+@dataclass
+class Rescuer:
+    """Puts a reminder back, on some turns, where another one has taken it out."""
+
+    note: ModelRequest
+    every: int
+    turns: int = 0
+    name: str = "rescuer"
+    pure = False
+
+    async def apply(self, prompts, events, context):
+        self.turns += 1
+        gone = all(one is not self.note for one in events)
+        return prompts, [*events, self.note] if gone and self.turns % self.every == 0 else events
+
+
+@dataclass
 class Flaky:
     """Raises on every other turn, after it has spoiled what it was given."""
 
@@ -307,7 +335,18 @@ policies = st.one_of(
     st.builds(Flaky),
     st.builds(Careless),
 )
-chains = st.lists(policies, max_size=4)
+
+
+def _reminded(between, after, every):
+    """A chain that makes a note, may take it out, and puts it back on some turns."""
+    note = ModelRequest(content="remember this")
+    return [Reminder(note), *between, Rescuer(note, every), *after]
+
+
+chains = st.one_of(
+    st.lists(policies, max_size=4),
+    st.builds(_reminded, st.lists(policies, max_size=2), st.lists(policies, max_size=1), st.integers(1, 3)),
+)
 
 
 # --- The reader -------------------------------------------------------------------------------------------------------
