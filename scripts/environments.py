@@ -15,9 +15,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from packaging.requirements import Requirement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +28,21 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
 KEPT = ROOT / ".environments"
+
+
+def project() -> dict[str, Any]:
+    """What `pyproject.toml` says of the project."""
+    read: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return read
+
+
+def frameworks_apart() -> frozenset[str]:
+    """The frameworks that cannot be installed beside the others: the extra `all` leaves them out."""
+    said = project()
+    instrumentors = said["entry-points"]["opentelemetry_instrumentor"]
+    together = {extra for one in said["optional-dependencies"]["all"] for extra in Requirement(one).extras}
+    names = (name.removeprefix("otel_assembly_") for name in instrumentors)
+    return frozenset(name for name in names if name.replace("_", "-") not in together)
 
 
 @contextmanager

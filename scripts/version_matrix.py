@@ -1,6 +1,7 @@
 """Run each framework's tests against its newest release, or against the earlier ones that its hook tables speak of.
 
 A newest release that is installed here is left out where no framework is named: `make test-frameworks` has run on it.
+What cannot be installed beside the other frameworks has all of its tests here, the long ones too.
 Beside the newest ones, each in an environment of its own: the tests with other vendors' instrumentors, and the whole
 suite on the newest other Python that this machine has; with the earlier ones, on the Pythons before it, and the tests
 of each extra with the oldest release that it takes (the newest is what `make test` has).
@@ -20,7 +21,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import PackageNotFoundError
@@ -28,7 +28,7 @@ from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from environments import ROOT, environment, locked
+from environments import ROOT, environment, frameworks_apart, locked, project
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -119,12 +119,13 @@ def main() -> int:
 def cells_of(name: str, *, earlier: bool) -> Iterator[tuple[str, Callable[[], bool]]]:
     """The releases of a framework or an extra, or what runs beside other instrumentors: what it is, and its tests."""
     *before, newest = RELEASES.get(name, ((),))
+    apart = name in frameworks_apart()
     if name in FLOORS and earlier:
         yield " ".join(floors_of(name)), partial(floor_holds, name)
     if name == BESIDE and not earlier:
         yield name, runs_beside
     for release in before if earlier else filter(None, (newest,)):
-        yield " ".join(release), partial(holds, name, release)
+        yield " ".join(release), partial(holds, name, release, whole=apart and not earlier)
 
 
 def newest_here() -> set[str]:
@@ -180,21 +181,25 @@ def suite_passes(name: str, version: str) -> bool:
         return tests_pass(python, ROOT / "tests", name, *options)
 
 
-def holds(framework: str, release: tuple[str, ...]) -> bool:
-    """Whether every hook that the release should have takes, and the framework's tests pass on it."""
+def holds(framework: str, release: tuple[str, ...], *, whole: bool) -> bool:
+    """Whether every hook that the release should have takes, and the framework's tests pass on it.
+
+    Args:
+        framework: Whose release it is.
+        release: Its requirements.
+        whole: Whether these are all tests of the framework, for nothing else runs them: the long ones, its examples,
+            and those of all frameworks.
+    """
+    # The examples are written for the newest releases.
+    options: tuple[str, ...] = ("--ignore-glob=*_examples.py", "--ignore-glob=*_program.py")
+    if whole:
+        options = (*map(str, sorted(FRAMEWORKS.glob("test_*.py"))), "-k", framework)
     variables = clean_environment()
     with environment(" ".join(release), (*release, *TOOLS), "otlp,cli") as python:
         doctor = [python, "-m", "otel_assembly.cli", "doctor"]
         looked = subprocess.run(doctor, env=variables, capture_output=True, text=True, timeout=300, check=False)
         found = next((line.strip() for line in looked.stdout.splitlines() if f" {framework} " in line), looked.stderr)
-        # The examples are written for the newest releases.
-        passed = tests_pass(
-            python,
-            FRAMEWORKS / framework,
-            f"{' '.join(release)}: {found}",
-            "--ignore-glob=*_examples.py",
-            "--ignore-glob=*_program.py",
-        )
+        passed = tests_pass(python, FRAMEWORKS / framework, f"{' '.join(release)}: {found}", *options)
     if looked.returncode and passed:
         print(looked.stdout)
     return not looked.returncode and passed
@@ -202,8 +207,7 @@ def holds(framework: str, release: tuple[str, ...]) -> bool:
 
 def floors_of(extra: str) -> tuple[str, ...]:
     """The oldest releases that an extra takes, as requirements."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = map(Requirement, project["optional-dependencies"][extra])
+    wanted = map(Requirement, project()["optional-dependencies"][extra])
     return tuple(f"{one.name}=={at.version}" for one in wanted for at in one.specifier if at.operator == ">=")
 
 

@@ -6,6 +6,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Final
 
 from otel_assembly.errors import ConfigurationError
+from otel_assembly.instrumentation import instrumentor_of
 from otel_assembly.instrumentation.otlp_endpoint import otlp_protocol
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
 #: What commands import of other packages, and the extra that brings it.
 _EXTRAS: Final = {
-    "ag2": "ag2",
     "opentelemetry.distro": "otlp",
     "opentelemetry.exporter.otlp.json.file": "cli",
     "opentelemetry.exporter.otlp.proto.grpc": "otlp",
@@ -31,18 +31,21 @@ def over_otlp() -> tuple[str, ...]:
     return "opentelemetry.sdk", f"opentelemetry.exporter.otlp.proto.{wire}"
 
 
-def require(what: str, modules: Iterable[str], *, otherwise: str = "") -> None:
-    """Check that these can be imported; none of them is.
+def require(what: str, modules: Iterable[str], *, framework: str | None = None, otherwise: str = "") -> None:
+    """Check that these can be imported, and that a framework is installed that we instrument; nothing is imported.
 
     Raises:
         ConfigurationError: Some cannot: their names, and one command that installs all of them.
     """
-    missing = [module for module in dict.fromkeys(modules) if not _importable(module)]
+    brought_by = {module: _EXTRAS[module] for module in modules if not _importable(module)}
+    if framework is not None and instrumentor_of(framework).version is None:
+        brought_by = {framework: framework.replace("_", "-"), **brought_by}
+    missing = [*brought_by]
     if not missing:
         return
     *first, last = missing
     named = f"{', '.join(first)} and {last}, which are" if first else f"{last}, which is"
-    extras = ",".join(sorted({_EXTRAS[module] for module in missing}))
+    extras = ",".join(sorted({*brought_by.values()}))
     pronoun = "them" if first else "it"
     raise ConfigurationError(
         f"{what} needs {named} not installed; install {pronoun}: pip install 'otel-assembly[{extras}]'{otherwise}"

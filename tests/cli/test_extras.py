@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from importlib import metadata
 
 import pytest
 
@@ -20,7 +21,15 @@ def without(monkeypatch):
         def find_spec(name, package=None):
             return None if any(f"{name}.".startswith(f"{one}.") for one in packages) else real(name, package)
 
+        version = metadata.version
+
+        def version_of(name):
+            if name in packages:
+                raise metadata.PackageNotFoundError(name)
+            return version(name)
+
         monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+        monkeypatch.setattr(metadata, "version", version_of)
 
     return without
 
@@ -29,6 +38,7 @@ def without(monkeypatch):
     ("command", "missing", "extras"),
     [
         ("demo", ("ag2",), "ag2"),
+        ("demo --framework pydantic_ai", ("ag2", "pydantic-ai-slim"), "pydantic-ai"),
         ("demo", ("ag2", "opentelemetry.distro", "opentelemetry.exporter", "rich"), "ag2,cli,otlp"),
         ("replay a.jsonl", ("rich", "opentelemetry.sdk"), "cli"),
         ("replay a.jsonl --html b.html --json", ("rich", "opentelemetry.sdk"), "cli"),

@@ -6,11 +6,11 @@ import importlib.util
 import subprocess
 
 import pytest
-from programs import clean_environment
+from programs import ELSEWHERE, clean_environment
 from telemetry.turn_checks import adds_up, turns_of
 
-#: `make test-matrix` runs it in an environment of its own.
-collect_ignore = [] if importlib.util.find_spec("openinference") else ["beside"]
+#: `make test-matrix` runs them in environments of their own.
+collect_ignore = [*ELSEWHERE, *([] if importlib.util.find_spec("openinference") else ["beside"])]
 
 
 @pytest.fixture

@@ -6,6 +6,10 @@ import os
 import sys
 from pathlib import Path
 
+from environments import frameworks_apart
+
+from otel_assembly.instrumentation import instrumentor_of
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 #: An agent of each framework that knows nothing of us.
@@ -17,6 +21,10 @@ AGENTS = {
     "pydantic_ai": "pydantic_ai_agent.py",
     "agent_framework": "agent_framework_agent.py",
 }
+#: Those that cannot be installed beside the others, and are not here: `make test-matrix` tests each by itself.
+ELSEWHERE = sorted(name for name in frameworks_apart() if instrumentor_of(name).version is None)
+#: The frameworks whose agents can be run here. Of the others one that is missing is a failure.
+HERE = [framework for framework in AGENTS if framework not in ELSEWHERE]
 
 
 def clean_environment(folder, **more):

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import pytest
 from otlp_receiver import receiving, receiving_http
-from programs import AGENTS, EXAMPLES
+from programs import AGENTS, EXAMPLES, HERE
 from telemetry.turn_checks import adds_up, in_file
 
 from otel_assembly.cli import main
@@ -38,7 +38,7 @@ def test_an_example_imports_nothing_of_ours(framework):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("framework", AGENTS)
+@pytest.mark.parametrize("framework", HERE)
 def test_an_unmodified_agent_s_spans_arrive_one_run_one_trace(run_program, framework, tmp_path, capsys):
     bare = run_program("python", EXAMPLES / AGENTS[framework])
     for protocol, receiving_by in PROTOCOLS.items():

@@ -12,7 +12,7 @@ from collections import Counter
 
 import pytest
 from others import CALLED, WRAPPERS, places, wrapped_by_others
-from programs import AGENTS, EXAMPLES, ROOT
+from programs import AGENTS, EXAMPLES, HERE, ROOT
 
 from otel_assembly.instrumentation import HookState, instrument, instrumentor_of, uninstrument
 from otel_assembly.testing import RecordedTelemetry
@@ -45,7 +45,7 @@ each_with_one_kind = pytest.mark.parametrize(
     ("alone", "kind"),
     [
         pytest.param(framework, kind, marks=[pytest.mark.slow] if (at + other) % len(WRAPPERS) else [])
-        for at, framework in enumerate(AGENTS)
+        for at, framework in enumerate(HERE)
         for other, kind in enumerate(WRAPPERS)
     ],
     indirect=["alone"],
@@ -118,7 +118,7 @@ def test_with_anothers_wrapper_over_every_hook(alone, kind):
 @pytest.mark.slow  # each framework's tests once more
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("kind", ["wrapt", "patch"])
-@pytest.mark.parametrize("framework", AGENTS)
+@pytest.mark.parametrize("framework", HERE)
 def test_all_that_is_tested_of_a_framework_holds_with_anothers_wrapper_under_every_hook(framework, kind):
     folder = ROOT / "tests" / "frameworks"
     done = subprocess.run(
