@@ -18,7 +18,17 @@ from dashboards.frame import (
 )
 from dashboards.panels import COUNT, TOKENS, Link, Query, bars, lines, of_series, stat
 from dashboards.pipeline import pipeline
-from dashboards.queries import ANY_AGENT, billed_tokens, by_service, counted, model_calls, risen, series
+from dashboards.queries import (
+    ANY_AGENT,
+    FRAMEWORK,
+    billed_tokens,
+    by_service,
+    counted,
+    model_calls,
+    risen,
+    series,
+    with_framework,
+)
 from dashboards.sessions import sessions
 from dashboards.shared import (
     AGENT,
@@ -108,9 +118,11 @@ def _turns() -> tuple[Any, ...]:
     return (
         bars(
             "Turns by agent",
-            "Which agents work, and how much. A click on one opens it in detail. Worry about an agent whose turns rise "
-            f"without more users: it goes in circles. {EXACT}",
-            [Query(by_service(TURNS, AGENT), WHOSE)],
+            "Which agents work, on which framework (or this library's own assembler), and how much. A click on one "
+            "opens it in detail. Worry about an agent whose turns rise without more users: it goes in circles; and "
+            "about one at work that is not here: after an update of its framework, `otel-assembly doctor` says more. "
+            f"{EXACT}",
+            [Query(with_framework(by_service(TURNS, AGENT, FRAMEWORK)), f"{WHOSE} on {{{{{FRAMEWORK}}}}}")],
             series_links=[THIS_AGENT],
         ),
         lines(

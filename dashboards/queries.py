@@ -11,6 +11,9 @@ ANY_AGENT: Final = 'gen_ai_agent_name=~"$agent"'
 #: The one agent of *Agent detail*; an empty value finds assemblies without a name.
 THE_AGENT: Final = 'gen_ai_agent_name="$agent"'
 
+#: The framework that an agent runs on; without a value it runs on this library's own assembler.
+FRAMEWORK: Final = "assembly_framework"
+
 #: GenAI's histogram of model calls was renamed, and the instruments of a service may be of either generation.
 _CALLS: Final = (
     (
@@ -53,6 +56,11 @@ def by_service(selector: str, *by: str) -> str:
     That is `service.name`: the job without its namespace.
     """
     return f'label_replace({counted(selector, "job", *by)}, "service", "$1", "job", "(?:.*/)?(.*)")'
+
+
+def with_framework(expression: str) -> str:
+    """The same series, where those of no framework name this library instead."""
+    return f'label_replace({expression}, "{FRAMEWORK}", "otel-assembly", "{FRAMEWORK}", "")'
 
 
 def rate(selector: str) -> str:
