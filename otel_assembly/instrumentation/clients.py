@@ -208,6 +208,7 @@ def innermost(
     reads: Callable[..., Sent | None],
     text_of: Callable[[Any], str | None] | None = None,
     carries: Callable[[Any, Any], bool] | None = None,
+    holds: Callable[[Any], bool] | None = None,
 ) -> Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]]:
     """What a `Following` makes of a method of clients: a class that hands on to the one behind it is looked through.
 
@@ -216,6 +217,7 @@ def innermost(
         reads: As for `client`.
         text_of: As for `client`.
         carries: As for `client`.
+        holds: Whether a client holds another one; where its class's code asks that by this method, it hands on as well.
     """
 
     def wrap(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -223,17 +225,19 @@ def innermost(
             behind = getattr(super(owner, self), method, None) if hands_on else None
             if behind is not None and not getattr(behind, "__isabstractmethod__", False):
                 return None
+            if asks_another and holds is not None and holds(self):
+                return None
             return reads(self, *args, **kwargs)
 
-        hands_on = _hands_on(owner, method)
+        hands_on, asks_another = _names(owner, "super", method), _names(owner, method)
         return client(sent, text_of, carries)(original, instrumentation)
 
     return wrap
 
 
-def _hands_on(owner: type, method: str) -> bool:
-    """Whether the code of a class has what it is given answered by this method of the class behind it."""
+def _names(owner: type, *names: str) -> bool:
+    """Whether a function in the code of a class names all of these, as one does that calls them."""
     codes = [getattr(inspect.unwrap(one), "__code__", None) for one in vars(owner).values()]
     for code in codes:
         codes += [inside for inside in getattr(code, "co_consts", ()) if hasattr(inside, "co_names")]
-    return any({"super", method} <= set(code.co_names) for code in codes if code is not None)
+    return any(set(names) <= set(code.co_names) for code in codes if code is not None)

@@ -240,6 +240,14 @@ class ModelCall:
         made._begins_with(list(map(replace, self._told[:state])))  # noqa: SLF001  # of this class
         return made
 
+    def takes(self, asker: Asker) -> None:
+        """What waits for this asker was done since to what it begins with, one after another."""
+        for one in WAITING.take(asker):
+            self._again()
+            self.arrives(one.before)
+            said = _said_of(one.said, dict(zip(map(id, one.before), self.out, strict=True)))
+            self._waited(one._replace(said=said), list(one.after))
+
     def arrives(self, messages: Sequence[Any], *, prompts: Sequence[str] | None = None) -> None:
         """These are sent, or reduced, next: report what changed since the last step let something out."""
         self._sees(messages)
@@ -381,13 +389,17 @@ class ModelCall:
                 waited.append((one, after))
         self.messages = self.out = came
         for one, after in reversed(waited):
-            step = self._step(one.policy, one.kind, one.config)
-            if step is not None:
-                with step:
-                    for attempt in one.attempts:
-                        attempt.told(self.count, step)
-                self._tell(_Told(one.policy, one.kind, one.config, step, after, None, one.said))
+            self._waited(one, after)
         self.out = list(messages)
+
+    def _waited(self, one: Waiting, after: list[Any]) -> None:
+        """What a reducer did before is a step of this call."""
+        step = self._step(one.policy, one.kind, one.config)
+        if step is not None:
+            with step:
+                for attempt in one.attempts:
+                    attempt.told(self.count, step)
+            self._tell(_Told(one.policy, one.kind, one.config, step, after, None, one.said))
 
     def _step(
         self,
