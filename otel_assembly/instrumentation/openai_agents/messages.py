@@ -1,10 +1,9 @@
-"""How the SDK's items are read that are no dicts, and the schemas of its tools; importing this imports ``agents``."""
+"""How the SDK's items are read that are no dicts, and the schemas of its tools; importing this imports ``openai``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agents.items import ItemHelpers
 from openai import BaseModel
 
 from otel_assembly.instrumentation.offered_tools import ToolSchemas
@@ -27,7 +26,7 @@ read_as(BaseModel, lambda item: item.to_dict(mode="json"))
 
 def items_of(given: Any, made: Iterable[Any] = ()) -> list[Any]:
     """The items of an input, and behind them those that a run has made, as a model is given them."""
-    held = ItemHelpers.input_to_new_input_list(given if isinstance(given, str) else list(given))
+    held = [{"role": "user", "content": given}] if isinstance(given, str) else given
     return [*held, *(one.to_input_item() for one in made if one.type != "tool_approval_item")]
 
 

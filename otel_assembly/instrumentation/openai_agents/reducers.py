@@ -122,10 +122,8 @@ def reads(_: Instrumentation, session: Any, limit: Any = None, **__: Any) -> Obs
     if run is None or run.loaded is not None:
         return
     run.loaded = [*items]
-    limit = limit_of(
-        {"given": limit, "set": getattr(getattr(session, "session_settings", None), "limit", None)}, "given", "set"
-    )
-    if name is None or (limit is None and not hasattr(session, "run_compaction")):
+    limited = isinstance(limit, int)
+    if name is None or not (limited or hasattr(session, "run_compaction")):
         return
     stored = _STORED.of(name, _Stored)
     held, compaction, stored.compaction = list(stored.items), stored.compaction, None

@@ -57,6 +57,7 @@ class Received:
 
 def read(item: Any) -> Read:
     """An item as a person would read it: what of it the provider is sent, and nothing else."""
+    item = item if isinstance(item, dict) else item.model_dump()
     kind = item.get("type", "message")
     if kind == "function_call":
         return Read("response", [item["name"], item["arguments"]], opens=[item["call_id"]])
