@@ -91,13 +91,13 @@ def loads(instrumentation: Instrumentation, *args: Any, **given: Any) -> Observa
     run, callback = RUN.get(), argument(args, given, 2, "session_input_callback")
     if run is None or argument(args, given, 1, "session") is None:
         return
-    run.loaded = None
+    run.loaded, run.reads = [], True
     policy, kind = (FRAMEWORK, None) if callback is None else (_named(callback, "session_input_callback"), "reduction")
     reduction = Reduction(instrumentation, policy, (), kind=kind, agent_name=run.name)
     with reduction.followed():
         prepared, _ = yield
     if given.get("include_history_in_prepared_input", True):
-        reduction.before = [*(run.loaded or ()), *items_of(argument(args, given, 0, "input"))]
+        reduction.before = [*run.loaded, *items_of(argument(args, given, 0, "input"))]
         reduction.done(items_of(prepared), asker=run.waits)
 
 
@@ -119,9 +119,9 @@ _KNOWN: Final = 1_000
 def reads(_: Instrumentation, session: Any, limit: Any = None, **__: Any) -> Observation:
     """A session is read: that it was compacted, or is read up to a limit, shows in what it held before."""
     items, run, name = (yield), RUN.get(), id_of(session)
-    if run is None or run.loaded is not None:
+    if run is None or not run.reads:
         return
-    run.loaded = [*items]
+    run.loaded, run.reads = items, False
     limited = isinstance(limit, int)
     if name is None or not (limited or hasattr(session, "run_compaction")):
         return

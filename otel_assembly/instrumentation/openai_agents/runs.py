@@ -39,14 +39,16 @@ class AgentRun(LateRun):
 
     Attributes:
         call: The call that is prepared, or made.
-        loaded: What its session gave; None until that is read.
+        loaded: What its session gave.
+        reads: Whether it is about to read that.
         waits: By this, what is reduced between the calls waits for the next one.
     """
 
     def __init__(self, instrumentation: Instrumentation, agent: Any, conversation_id: str | None) -> None:
         super().__init__(instrumentation, name_of(agent), conversation_id, parent=RUN.get())
         self.call: ModelCall | None = None
-        self.loaded: Sequence[Any] | None = ()
+        self.loaded: Sequence[Any] = ()
+        self.reads = False
         self.waits = Asker(self)
         self._start = ModelCall(instrumentation)
 

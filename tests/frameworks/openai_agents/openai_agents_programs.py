@@ -229,8 +229,8 @@ async def filtered_streaming(stage: Stage) -> Any:
 
 
 async def filter_summarises(stage: Stage) -> Any:
-    summariser = Agent("summariser", instructions="Sum up.",
-                       model=ScriptedModel(stage, "They asked and answered.", name="gpt-4o-mini", summarises=True))  # fmt: skip
+    model = ScriptedModel(stage, "They asked and answered.", name="gpt-4o-mini", summarises=True)
+    summariser = Agent("summariser", instructions="Sum up.", model=model)
 
     async def sums_up(call: CallModelData[Any]) -> ModelInputData:
         held = call.model_data.input
@@ -484,7 +484,8 @@ async def raised(stage: Stage) -> Any:
 
 
 async def stops_at_a_tool(stage: Stage) -> Any:
-    agent = Agent("stops", model=ScriptedModel(stage, "call:look"), tools=[look], tool_use_behavior="stop_on_first_tool")
+    model = ScriptedModel(stage, "call:look")
+    agent = Agent("stops", model=model, tools=[look], tool_use_behavior="stop_on_first_tool")
     return (await Runner.run(agent, "Go")).final_output
 
 
