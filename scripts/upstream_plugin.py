@@ -43,6 +43,7 @@ CLIENTS = {
             ("_generate", "_agenerate", "_stream", "_astream"),
         )
     ],
+    "openai_agents": [("agents.models.interface", "Model", ("get_response", "stream_response"))],
     "pydantic_ai": [("pydantic_ai.models", "Model", ("request", "request_stream"))],
 }
 

@@ -295,6 +295,70 @@ SUITES = (
         ("-m", "not integration"),
         checkout=True,
     ),
+    Suite(
+        "openai-agents",
+        "openai-agents==0.24.0",
+        "openai_agents",
+        (
+            "tests/memory",
+            "tests/models/test_model_retry.py",
+            *(
+                f"tests/test_{name}.py"
+                for name in (
+                    "agent_as_tool",
+                    "agent_hooks",
+                    "agent_llm_hooks",
+                    "agent_memory_leak",
+                    "agent_prompt",
+                    "agent_runner",
+                    "agent_runner_streamed",
+                    "agent_runner_sync",
+                    "call_model_input_filter",
+                    "call_model_input_filter_unit",
+                    "cancel_streaming",
+                    "extension_filters",
+                    "global_hooks",
+                    "guardrails",
+                    "handoff_history_duplication",
+                    "handoff_tool",
+                    "hitl_error_scenarios",
+                    "hitl_session_scenario",
+                    "max_turns",
+                    "run",
+                    "run_config",
+                    "run_hooks",
+                    "run_internal_items",
+                    "run_state",
+                    "run_state_pending_input",
+                    "run_step_execution",
+                    "run_step_processing",
+                    "runner_guardrail_resume",
+                    "scripted_model",
+                    "server_conversation_tracker",
+                    "soft_cancel",
+                    "stream_events",
+                    "stream_input_guardrail_timing",
+                    "tool_use_behavior",
+                    "tracing",
+                    "tracing_errors",
+                    "tracing_errors_streamed",
+                )
+            ),
+            "tests/extensions/test_tool_output_trimmer.py",
+        ),
+        (
+            "openai-agents[encrypt,litellm,sqlalchemy]==0.24.0",
+            "aiosqlite>=0.21",
+            "fakeredis>=2.31.3",
+            "inline-snapshot>=0.20.7",
+            "pytest>=9.0.3",
+            "pytest-asyncio",
+            "pytest-mock>=3.14",
+            "pytest-xdist",
+            "rich",
+            "textual",
+        ),
+    ),
 )
 
 
@@ -387,7 +451,7 @@ def unpacked(suite: Suite, work: Path) -> Path:
     folder = work / f"{name.replace('-', '_')}-{version}"
     if not folder.exists():
         subprocess.run(
-            [sys.executable, *PIP, "download", "--no-deps", "--no-binary", ":all:", "--dest", work, suite.distribution],
+            [sys.executable, *PIP, "download", "--no-deps", "--no-binary", name, "--dest", work, suite.distribution],
             check=True,
         )
         with tarfile.open(next(work.glob(f"{folder.name}.tar.gz"))) as archive:

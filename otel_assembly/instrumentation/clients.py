@@ -208,7 +208,7 @@ def innermost(
     reads: Callable[..., Sent | None],
     text_of: Callable[[Any], str | None] | None = None,
     carries: Callable[[Any, Any], bool] | None = None,
-    holds: Callable[[Any], bool] | None = None,
+    held: type | None = None,
 ) -> Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]]:
     """What a `Following` makes of a method of clients: a class that hands on to the one behind it is looked through.
 
@@ -217,7 +217,7 @@ def innermost(
         reads: As for `client`.
         text_of: As for `client`.
         carries: As for `client`.
-        holds: Whether a client holds another one; where its class's code asks that by this method, it hands on as well.
+        held: The class of clients, where one that holds another, and asks that by this method, hands on as well.
     """
 
     def wrap(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -225,7 +225,7 @@ def innermost(
             behind = getattr(super(owner, self), method, None) if hands_on else None
             if behind is not None and not getattr(behind, "__isabstractmethod__", False):
                 return None
-            if asks_another and holds is not None and holds(self):
+            if asks_another and held is not None and _holds(self, held):
                 return None
             return reads(self, *args, **kwargs)
 
@@ -241,3 +241,10 @@ def _names(owner: type, *names: str) -> bool:
     for code in codes:
         codes += [inside for inside in getattr(code, "co_consts", ()) if hasattr(inside, "co_names")]
     return any(set(names) <= set(code.co_names) for code in codes if code is not None)
+
+
+def _holds(one: Any, held: type) -> bool:
+    """Whether an object has one of these, or several."""
+    values = getattr(one, "__dict__", {}).values()
+    inside = (each for value in values for each in (value if isinstance(value, list | tuple) else (value,)))
+    return any(isinstance(each, held) for each in inside)

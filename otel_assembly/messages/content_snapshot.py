@@ -15,7 +15,7 @@ from itertools import compress
 from operator import attrgetter, call, ne
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_assembly.messages.describe import EventFacts, describe
+from otel_assembly.messages.describe import NO_ID, EventFacts, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -179,7 +179,7 @@ class DescribedEvents:
         content = _content(getter, event)
         name = event.get("id") if isinstance(event, dict) else getattr(event, "__dict__", _NOTHING).get("id")
         # Of what has no id, the object is known again; should another one have its place, it says something else.
-        key = type(event), name if isinstance(name, str) else id(event)
+        key = type(event), name if isinstance(name, str) and name != NO_ID else id(event)
         held = self._held.get(key, ())
         for one in held:
             if equal(one.content, content):

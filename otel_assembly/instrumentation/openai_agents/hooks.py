@@ -15,8 +15,7 @@ else:
 _RUN: Final = "a run that has no span of its own as one trace"
 _MADE: Final = "which call is made, and whether the provider holds what was said before"
 _GIVEN: Final = "what a model receives"
-_SESSION: Final = "what a session's callback leaves out"
-_STORE: Final = "what a session's limit leaves out"
+_SESSION: Final = "what a session's limit and callback leave out"
 _COMPACTION: Final = "memory.openai_responses_compaction_session"
 _COMPACTED: Final = "what a session has compacted"
 _CUT: Final = "process_context"
@@ -27,7 +26,7 @@ class OpenAIAgentsInstrumentor(AssemblyInstrumentor):
     """Instruments the context assembly of the OpenAI Agents SDK: its model calls, sessions, handoffs, filters, runs."""
 
     framework = "openai_agents"
-    requires = ("openai-agents >= 0.24, < 0.25",)
+    requires = ("openai-agents >= 0.12, < 0.25",)
     rows: ClassVar = {"agents": f"{__package__}.messages"}
     hooks: ClassVar = in_package(
         "agents",
@@ -41,10 +40,8 @@ class OpenAIAgentsInstrumentor(AssemblyInstrumentor):
         ("run_internal.run_loop", "maybe_filter_model_input", reducers.prepared, "who asks, and what a filter changes"),
         ("run_internal.run_loop", "get_response_with_retry stream_response_with_retry", runs.made, _MADE),
         ("run_internal.turn_resolution", "execute_handoffs", reducers.hands_off, "what a handoff leaves out"),
-        ("run_internal.session_persistence", "_session_get_items", reducers.reads, _STORE),
-        ("run_internal.session_persistence", "_session_add_items", reducers.adds, _STORE),
         (_COMPACTION, "OpenAIResponsesCompactionSession.run_compaction", reducers.compacts, _COMPACTED),
-        ("sandbox.capabilities.capability", f"Capability.{_CUT}", _CUTS, "what the sandbox leaves out"),
+        ("sandbox.capabilities.capability", f"Capability.{_CUT}", _CUTS, "what the sandbox leaves out", ">= 0.14"),
     ) + in_module(
         "openai.resources.responses.responses",
         ("AsyncResponses.compact", reducers.compaction_called, "what a provider is given to compact"),

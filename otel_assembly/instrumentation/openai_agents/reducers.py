@@ -1,23 +1,24 @@
-"""What reduces in a run: sessions, handoffs and the sandbox once for the calls that follow, a filter for each call."""
+"""What reduces in a run: sessions, handoffs and the sandbox for all calls that follow, a filter for each by itself."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly._internal.registry import Registry
 from otel_assembly.decision import DecisionReason
 from otel_assembly.instrumentation.clients import summariser_call
 from otel_assembly.instrumentation.hooks import around_awaited
-from otel_assembly.instrumentation.instrumented import argument
+from otel_assembly.instrumentation.instrumented import argument, bound
 from otel_assembly.instrumentation.model_call import Sent
 from otel_assembly.instrumentation.openai_agents.messages import items_of
 from otel_assembly.instrumentation.openai_agents.runs import RUN, id_of, prepares
 from otel_assembly.instrumentation.prompts import as_prompts
-from otel_assembly.instrumentation.reducers import FRAMEWORK, is_ours, is_own, policy_name, settings_of
+from otel_assembly.instrumentation.reducers import FRAMEWORK, is_ours, is_own, left_for, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import Reducer, Reduction, reducer
-from otel_assembly.instrumentation.splicing import same
+from otel_assembly.instrumentation.splicing import found, same
+from otel_assembly.instrumentation.stored_histories import StoredHistories
 from otel_assembly.instrumentation.waiting import WAITING, Waiting
+from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _PACKAGES: Final = ("agents",)
 
 
-def _named(by: Any, otherwise: str) -> str:
+def _named(by: Any, otherwise: str = "") -> str:
     """The name of what a program gives, which may be a function without one."""
     name = policy_name(by, _PACKAGES)
     return otherwise if name.startswith("<") else name
@@ -66,95 +67,85 @@ def _waits(*_: Any, **__: Any) -> Asker | None:
     return run.waits if run is not None else None
 
 
+#: A capability of the sandbox cuts what an agent goes on with.
+cuts: Final = reducer(
+    Reducer(lambda _, context: context, lambda result, *_: result, lambda by, _: _named(by), asker=_waits)
+)
+
+
 @around_awaited
-def hands_off(_: Instrumentation, *args: Any, **given: Any) -> Observation:
-    """A handoff, whose filter, or the history that is nested for it, stands for all that the run holds."""
-    result, run = (yield), RUN.get()
+def hands_off(_: Instrumentation, *__: Any, **given: Any) -> Observation:
+    """A handoff, of which a filter, or the history that is nested for it, changes what the next agent goes on with."""
+    result, asker = (yield), _waits()
     before = items_of(given["original_input"], [*given["pre_step_items"], *given["new_step_items"]])
     after = items_of(result.original_input, [*result.pre_step_items, *result.new_step_items])
-    if run is None or same(before, after):
-        return
-    by = given["run_handoffs"][0].handoff.input_filter or given["run_config"].handoff_input_filter
-    policy = "nest_handoff_history" if by is None else _named(by, "handoff_input_filter")
-    WAITING.put(run.waits, Waiting(policy, before, after))
+    if asker is not None and not same(before, after):
+        by = given["run_handoffs"][0].handoff.input_filter or given["run_config"].handoff_input_filter
+        policy = "nest_handoff_history" if by is None else _named(by, "handoff_input_filter")
+        WAITING.put(asker, Waiting(policy, before, after))
 
 
-#: A capability of the sandbox cuts what the agent goes on with.
-cuts: Final = reducer(
-    Reducer(lambda _, context: context, lambda result, *_: result, lambda by, _: _named(by, ""), asker=_waits)
-)
+#: Where that goes which a run reads of its session.
+_LOADED: Final[ContextVar[list[Any] | None]] = ContextVar("otel_assembly_openai_agents_loaded", default=None)
+_STORED: Final = StoredHistories("session_limit")
 
 
 @around_awaited
 def loads(instrumentation: Instrumentation, *args: Any, **given: Any) -> Observation:
     """A run begins with what its session holds, as far as a program's callback, or the framework, leaves it in."""
-    run, callback = RUN.get(), argument(args, given, 2, "session_input_callback")
-    if run is None or argument(args, given, 1, "session") is None:
+    asker, session, loaded = _waits(), argument(args, given, 1, "session"), list[Any]()
+    if asker is None or session is None:
         return
-    run.loaded, run.reads = [], True
+    instrumentation.take(type(session), "get_items", _reads)
+    instrumentation.take(type(session), "add_items", _adds)
+    callback = argument(args, given, 2, "session_input_callback")
     policy, kind = (FRAMEWORK, None) if callback is None else (_named(callback, "session_input_callback"), "reduction")
-    reduction = Reduction(instrumentation, policy, (), kind=kind, agent_name=run.name)
-    with reduction.followed():
-        prepared, _ = yield
+    reduction = Reduction(instrumentation, policy, (), kind=kind)
+    with bound(_LOADED, loaded), reduction.followed():
+        result = yield
     if given.get("include_history_in_prepared_input", True):
-        reduction.before = [*run.loaded, *items_of(argument(args, given, 0, "input"))]
-        reduction.done(items_of(prepared), asker=run.waits)
+        reduction.before, after = [*loaded, *items_of(argument(args, given, 0, "input"))], items_of(result[0])
+        if callback is None:
+            places = found(reduction.before, after) or ()
+            reduction.verdicts = left_for(reduction.before, [reduction.before[place] for place in places], _orphaned)
+        reduction.done(after, asker=asker)
 
 
-@dataclass(slots=True)
-class _Stored:
-    """What this process has read of a session and added to it, and the compaction since, if there was one."""
-
-    items: list[Any] = field(default_factory=list)
-    compaction: Reduction | None = None
-
-
-#: Sessions of which only the newest items are read, or that are compacted, and what is known of each.
-_STORED: Final[Registry[str, _Stored]] = Registry(1_000)
-#: So many items of each are known.
-_KNOWN: Final = 1_000
+def _orphaned(item: Any) -> DecisionReason | None:
+    """Why the framework leaves an item of a session out: it has lost its other half."""
+    facts = describe(item)
+    if facts.closes:
+        return DecisionReason.ORPHANED_TOOL_RESULT
+    return DecisionReason.ORPHANED_TOOL_CALL if facts.opens else None
 
 
 @around_awaited
-def reads(_: Instrumentation, session: Any, limit: Any = None, **__: Any) -> Observation:
-    """A session is read: that it was compacted, or is read up to a limit, shows in what it held before."""
-    items, run, name = (yield), RUN.get(), id_of(session)
-    if run is None or not run.reads:
+def _reads(_: Instrumentation, session: Any, limit: int | None = None, **__: Any) -> Observation:
+    loaded = _LOADED.get()
+    if loaded is None:  # for something else, or by a session that stands around this one
         return
-    run.loaded, run.reads = items, False
-    limited = isinstance(limit, int)
-    if name is None or not (limited or hasattr(session, "run_compaction")):
-        return
-    stored = _STORED.of(name, _Stored)
-    held, compaction, stored.compaction = list(stored.items), stored.compaction, None
-    if compaction is not None and not same(held, items):
-        compaction.before = held
-        compaction.done(items, asker=run.waits)
-    elif limited and limit == len(items) < len(held) and same(held[-limit:], items):
-        said = {"reason": DecisionReason.OUTSIDE_WINDOW}
-        WAITING.put(run.waits, Waiting("session_limit", held, list(items), config={"limit": limit}, said=said))
-        return
-    stored.items = list(items)[-_KNOWN:]
+    with bound(_LOADED, None):
+        items = yield
+    loaded += items
+    asker, name = _waits(), id_of(session)
+    limit = limit if limit is not None else getattr(getattr(session, "session_settings", None), "limit", None)
+    if asker is not None and name is not None and (limit is not None or hasattr(session, "run_compaction")):
+        _STORED.read(name, items, asker, limit)
 
 
 @around_awaited
-def adds(_: Instrumentation, session: Any, items: Sequence[Any], **__: Any) -> Observation:
-    """A run adds to its session what was asked and answered."""
+def _adds(_: Instrumentation, session: Any, items: Sequence[Any], *__: Any, **___: Any) -> Observation:
     yield
-    stored = _STORED.get(id_of(session) or "")
-    if stored is not None:
-        stored.items = [*stored.items, *items][-_KNOWN:]
+    _STORED.added(id_of(session) or "", items)
 
 
 @around_awaited
 def compacts(instrumentation: Instrumentation, session: Any, *_: Any, **__: Any) -> Observation:
-    """A session may have the provider compact what it holds: what that changes, the next one finds that reads it."""
+    """A session may have the provider compact what it holds."""
     reduction = Reduction(instrumentation, "responses_compaction", ())
     with reduction.followed():
         yield
-    stored = _STORED.get(id_of(session) or "")
-    if stored is not None and (stored.compaction is None or reduction.attempt is not None):
-        stored.compaction = reduction
+    _STORED.changed(id_of(session) or "", reduction)
 
 
 #: What the provider is given to compact; nothing that is known where it goes by what it holds itself.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from copy import deepcopy
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 from agents import Model, ModelProvider, ModelResponse, Usage, generation_span
@@ -22,6 +23,17 @@ from recount import Read, count, prompt_tokens
 from otel_assembly.tokens import MessageFraming
 
 ASSEMBLY = "assemble_context"
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+#: What brings the SDK's own traces to OpenTelemetry, where it is installed.
+BRIDGES = [name for name in ("openinference", "opentelemetry") if _is_there(f"{name}.instrumentation.openai_agents")]
 
 
 @dataclass
