@@ -44,6 +44,7 @@ class Suite:
     checkout: bool = False  # its source distribution has no tests
     plugin: Path = PLUGIN
     plugins: tuple[str, ...] = ()  # pytest plugins, beside this script, of the run with us
+    helpers: str = "tests"  # where its tests import theirs from
 
     @property
     def release(self) -> tuple[str, str]:
@@ -358,6 +359,7 @@ SUITES = (
             "rich",
             "textual",
         ),
+        helpers=".",  # among its tests is a folder of the name of a package that it needs
     ),
 )
 
@@ -466,7 +468,7 @@ def outcomes(
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *suite.options]
     variables = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     variables["PYTHONDONTWRITEBYTECODE"] = "1"
-    variables["PYTHONPATH"] = str(sources / "tests")  # where its helpers lie
+    variables["PYTHONPATH"] = str(sources / suite.helpers)
     if instrumented:
         for plugin in (suite.plugin.stem, *suite.plugins):
             command += ["-p", plugin]

@@ -24,7 +24,6 @@ from agents import (
     SQLiteSession,
     function_tool,
     handoff,
-    retry_policies,
 )
 from agents.extensions import handoff_filters
 from agents.extensions.tool_output_trimmer import ToolOutputTrimmer
@@ -197,7 +196,9 @@ async def too_many_turns(stage: Stage) -> Any:
 
 
 async def retried(stage: Stage) -> Any:
-    settings = ModelSettings(retry=ModelRetrySettings(max_retries=2, policy=retry_policies.network_error()))
+    settings = ModelSettings(
+        retry=ModelRetrySettings(max_retries=2, backoff={"initial_delay": 0.0}, policy=lambda _: True)
+    )
     model = ScriptedModel(stage, ConnectionError("gone"), "call:look", TimeoutError("late"), "Done.")
     agent = Agent("patient", model=model, tools=[look], model_settings=settings)
     try:
@@ -245,8 +246,13 @@ async def filter_summarises(stage: Stage) -> Any:
 
 
 async def trimmed_outputs(stage: Stage) -> Any:
-    trimmer = ToolOutputTrimmer(recent_turns=1, max_output_chars=60, preview_chars=20)
-    agent = Agent("trimmed", model=ScriptedModel(stage, "call:look", "Done.", "call:look", "Done."), tools=[look])
+    @function_tool
+    def read() -> str:
+        """Read it all."""
+        return words(90)
+
+    trimmer = ToolOutputTrimmer(recent_turns=1, max_output_chars=100, preview_chars=20)
+    agent = Agent("trimmed", model=ScriptedModel(stage, "call:read", "Done.", "call:read", "Done."), tools=[read])
     session = SQLiteSession("trimmed")
     stage.runs = 3
     config = RunConfig(call_model_input_filter=trimmer)
@@ -278,7 +284,7 @@ async def in_a_session(stage: Stage) -> Any:
 async def in_a_limited_session(stage: Stage) -> Any:
     model = ScriptedModel(stage, "call:look", "Said.", "Said again.")
     agent = Agent("limited", instructions="Remember.", model=model, tools=[look])
-    session = SQLiteSession("limited", session_settings=SessionSettings(limit=3))
+    session = SQLiteSession("limited", session_settings=SessionSettings(limit=2))
     stage.runs = 4
     said = []
     for turn in range(4):

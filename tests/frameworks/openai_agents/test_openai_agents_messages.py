@@ -1,4 +1,4 @@
-"""How the SDK's items are read: every type that a model of it may be given, as a dict and as the client's own object."""
+"""How the SDK's items are read: those that a model of it may be given, as a dict and as the client's own object."""
 
 from __future__ import annotations
 
