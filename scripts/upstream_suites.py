@@ -326,7 +326,6 @@ SUITES = (
                     "hitl_session_scenario",
                     "max_turns",
                     "run",
-                    "run_config",
                     "run_hooks",
                     "run_internal_items",
                     "run_state",

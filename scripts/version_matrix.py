@@ -60,6 +60,7 @@ RELEASES: dict[str, tuple[tuple[str, ...], ...]] = {
     # Each release of the harness is for one release of the framework.
     "pydantic_ai": (("pydantic-ai-slim==2.0.0",), ("pydantic-ai-slim<3", "pydantic-ai-harness")),
     "agent_framework": (("agent-framework-core==1.11.0",), ("agent-framework-core<2",)),
+    "openai_agents": (("openai-agents==0.12.0",), ("openai-agents==0.17.8",), ("openai-agents<0.25",)),
 }
 
 #: The tests of each extra that stands for packages of others; what it takes at least is read from `pyproject.toml`.
@@ -81,6 +82,7 @@ INSTRUMENTORS = (
     "openinference-instrumentation-autogen-agentchat",
     "openinference-instrumentation-langchain",
     "openinference-instrumentation-openai",
+    "openinference-instrumentation-openai-agents",
     "openinference-instrumentation-pydantic-ai",
     "opentelemetry-instrumentation-langchain",
     "opentelemetry-instrumentation-openai",

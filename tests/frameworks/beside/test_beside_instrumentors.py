@@ -15,7 +15,11 @@ from programs import AGENTS, EXAMPLES, ROOT
 from otel_assembly.telemetry import read_spans
 
 HERE = Path(__file__).parent
-PROGRAMS = {**{name: EXAMPLES / file for name, file in AGENTS.items()}, "openai": HERE / "autogen_openai_agent.py"}
+PROGRAMS = {
+    **{name: EXAMPLES / file for name, file in AGENTS.items()},
+    "openai": HERE / "autogen_openai_agent.py",
+    "openai_agents": HERE / "openai_agents_traced.py",
+}
 OURS = "otel_assembly"
 OPENINFERENCE = "openinference.instrumentation"
 OPENLLMETRY = "opentelemetry.instrumentation"
@@ -35,9 +39,10 @@ BESIDE = {
     "openinference pydantic_ai": ("pydantic_ai", "theirs:OpenInferencePydanticAI", "pydantic-ai"),
     "logfire pydantic_ai": ("pydantic_ai", "theirs:Logfire", "pydantic-ai"),
     "openinference agent_framework": ("agent_framework", "theirs:OpenInferenceAgentFramework", "agent_framework"),
+    "openinference openai_agents": ("openai_agents", f"{OPENINFERENCE}.openai_agents:OpenAIAgentsInstrumentor", ""),
 }
 #: Programs of which the others tell each model call.
-EACH_CALL = {"openai", "agentscope", "pydantic_ai", "agent_framework"}
+EACH_CALL = {"openai", "agentscope", "pydantic_ai", "agent_framework", "openai_agents"}
 
 
 def is_model_call(attributes):
