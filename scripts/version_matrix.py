@@ -60,7 +60,12 @@ RELEASES: dict[str, tuple[tuple[str, ...], ...]] = {
     # Each release of the harness is for one release of the framework.
     "pydantic_ai": (("pydantic-ai-slim==2.0.0",), ("pydantic-ai-slim<3", "pydantic-ai-harness")),
     "agent_framework": (("agent-framework-core==1.11.0",), ("agent-framework-core<2",)),
-    "openai_agents": (("openai-agents==0.12.0",), ("openai-agents==0.17.8",), ("openai-agents<0.25",)),
+    # The earlier ones break with later releases of OpenAI's client than they were made with.
+    "openai_agents": (
+        ("openai-agents==0.12.0", "openai==2.26.0"),
+        ("openai-agents==0.17.0", "openai==2.36.0"),
+        ("openai-agents<0.25",),
+    ),
 }
 
 #: The tests of each extra that stands for packages of others; what it takes at least is read from `pyproject.toml`.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.registry import Registry
 from otel_assembly.decision import DecisionReason
-from otel_assembly.instrumentation.splicing import same
+from otel_assembly.instrumentation.splicing import found, same
 from otel_assembly.instrumentation.waiting import WAITING, Waiting
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class StoredHistories:
         """These items were read of a history, for the next call of this asker: the newest ones, up to a limit."""
         stored = self._of.of(name, _Stored)
         held, change, stored.change = stored.items, stored.change, None
-        if change is not None and not same(held, items):
+        if change is not None and found(held, items) is None:  # what only lost items was not changed by a reducer
             change.before = held
             change.done(items, asker=asker)
         elif limit is not None and limit == len(items) < len(held) and same(held[-limit:], items):
