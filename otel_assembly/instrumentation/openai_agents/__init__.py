@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from otel_assembly._internal.faces import face
 from otel_assembly.instrumentation.openai_agents.hooks import OpenAIAgentsInstrumentor
-
-if TYPE_CHECKING:
-    from otel_assembly.instrumentation.openai_agents.plugin import AssemblyInputFilter
 
 #: The plug-in imports the SDK, which the instrumentor must not.
 __getattr__, __dir__ = face(__name__, {"AssemblyInputFilter": "plugin"})

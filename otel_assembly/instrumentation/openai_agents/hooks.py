@@ -18,8 +18,7 @@ _GIVEN: Final = "what a model receives"
 _SESSION: Final = "what a session's limit and callback leave out"
 _COMPACTION: Final = "memory.openai_responses_compaction_session"
 _COMPACTED: Final = "what a session has compacted"
-_CUT: Final = "process_context"
-_CUTS: Final = Following.alike(_CUT, reducers.cuts)
+_CUTS: Final = Following.alike("process_context", reducers.cuts)
 
 
 class OpenAIAgentsInstrumentor(AssemblyInstrumentor):
@@ -41,7 +40,7 @@ class OpenAIAgentsInstrumentor(AssemblyInstrumentor):
         ("run_internal.run_loop", "get_response_with_retry stream_response_with_retry", runs.made, _MADE),
         ("run_internal.turn_resolution", "execute_handoffs", reducers.hands_off, "what a handoff leaves out"),
         (_COMPACTION, "OpenAIResponsesCompactionSession.run_compaction", reducers.compacts, _COMPACTED),
-        ("sandbox.capabilities.capability", f"Capability.{_CUT}", _CUTS, "what the sandbox leaves out", ">= 0.14"),
+        ("sandbox.capabilities.capability", "Capability.process_context", _CUTS, "what a sandbox cuts", ">= 0.14"),
     ) + in_module(
         "openai.resources.responses.responses",
         ("AsyncResponses.compact", reducers.compaction_called, "what a provider is given to compact"),

@@ -21,7 +21,7 @@ from otel_assembly.instrumentation.waiting import WAITING, Waiting
 from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from otel_assembly.instrumentation.conversation import Asker
     from otel_assembly.instrumentation.hooks import Observation
@@ -36,10 +36,6 @@ def _named(by: Any, otherwise: str = "") -> str:
     return otherwise if name.startswith("<") else name
 
 
-def _settings(by: Any) -> Mapping[str, Any]:
-    return settings_of(by) if is_own(by, _PACKAGES) else {}
-
-
 def _filter(*_: Any, run_config: Any, **__: Any) -> Any:
     """What a program filters each call with; a plug-in of ours tells itself what it does."""
     by = run_config.call_model_input_filter
@@ -51,7 +47,7 @@ _filtered: Final = reducer(
         lambda *_, input_items, system_instructions, **__: Sent(input_items, as_prompts(system_instructions)),
         lambda result, *_, **__: Sent(result.input, as_prompts(result.instructions)),
         lambda by: _named(by, "call_model_input_filter"),
-        config=_settings,
+        config=lambda by: settings_of(by) if is_own(by, _PACKAGES) else {},
         by=_filter,
     )
 )
