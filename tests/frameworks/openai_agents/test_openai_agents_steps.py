@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ from agents import (
     handoff,
 )
 from agents.run import ModelInputData
+from agents.run_internal.items import drop_orphan_function_calls
 from openai import AsyncOpenAI
 from openai_agents_models import ScriptedModel, Stage, history
 
@@ -118,9 +120,12 @@ async def test_what_a_limit_leaves_in_the_session_is_known_by_what_was_read_and_
     assert json.loads(said(limit, "policy.config")) == {"limit": 2}
     assert set(said(limit, "dropped.reasons")) == {"outside_window"}
     assert said(limit, "dropped.items")[0].startswith("0")
-    assert {name for one in assemblies(told) for name in steps(one)} == {"session_limit", "framework"}
+    # Earlier releases send a model results without their calls.
+    mends = "output_pruning_indexes" in signature(drop_orphan_function_calls).parameters
+    named = {name for one in assemblies(told) for name in steps(one)}
+    assert named == ({"session_limit", "framework"} if mends else {"session_limit"})
     reasons = {why for one in assemblies(told) for child in one.children[1:] for why in said(child, "dropped.reasons")}
-    assert reasons == {"orphaned_tool_result"}
+    assert reasons == ({"orphaned_tool_result"} if mends else set())
     assert len(orphans) < 2
 
 
