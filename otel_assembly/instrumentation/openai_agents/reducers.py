@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionReason
 from otel_assembly.instrumentation.clients import summariser_call
-from otel_assembly.instrumentation.hooks import around_awaited
+from otel_assembly.instrumentation.hooks import around_awaited, around_either
 from otel_assembly.instrumentation.instrumented import argument, bound
 from otel_assembly.instrumentation.model_call import Sent
 from otel_assembly.instrumentation.openai_agents.messages import items_of
@@ -115,7 +115,7 @@ def _orphaned(item: Any) -> DecisionReason | None:
     return DecisionReason.ORPHANED_TOOL_CALL if facts.opens else None
 
 
-@around_awaited
+@around_either
 def _reads(_: Instrumentation, session: Any, limit: int | None = None, **__: Any) -> Observation:
     loaded = _LOADED.get()
     if loaded is None:  # for something else, or by a session that stands around this one
@@ -129,7 +129,7 @@ def _reads(_: Instrumentation, session: Any, limit: int | None = None, **__: Any
         _STORED.read(name, items, asker, limit)
 
 
-@around_awaited
+@around_either
 def _adds(_: Instrumentation, session: Any, items: Sequence[Any], *__: Any, **___: Any) -> Observation:
     yield
     _STORED.added(id_of(session) or "", items)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from importlib.util import find_spec
 from inspect import signature
 from types import SimpleNamespace
 from typing import Any
@@ -196,6 +197,24 @@ async def test_a_nested_history_stands_for_what_was_said(told):
     assert [steps(span) for span in spans[2:]] == [["nest_handoff_history"]] * 2 + [["nest_handoff_history"] * 2]
     assert said(spans[2], "compacted.count") > 0
     assert said(spans[2], "dropped.count") == 0
+
+
+if find_spec("agents.testing"):  # in the newest releases alone
+
+    async def test_what_a_sandbox_cuts_is_a_step_of_all_calls_behind_it(told):
+        from agents.sandbox import SandboxAgent, SandboxRunConfig
+        from agents.sandbox.capabilities import Compaction
+        from agents.testing.sandbox import scripted_sandbox_session
+
+        model = ScriptedModel(Stage(), "call:look", "Done.")
+        agent = SandboxAgent(name="boxed", model=model, tools=[programs.look], capabilities=[Compaction()])
+        summary = {"type": "compaction", "id": "cmp", "encrypted_content": "x" * 16}
+        held: Any = [*history(2), summary, {"role": "user", "content": "Go"}]
+        config = RunConfig(sandbox=SandboxRunConfig(session=scripted_sandbox_session([])))
+        await Runner.run(agent, held, run_config=config)
+        spans = assemblies(told)
+        assert [steps(span) for span in spans] == [["compaction"]] * 2
+        assert [(said(span, "events.in"), said(span, "events.out")) for span in spans] == [(6, 2), (8, 4)]
 
 
 async def test_what_the_provider_holds_is_not_known(told):
