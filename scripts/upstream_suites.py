@@ -358,6 +358,15 @@ SUITES = (
             "rich",
             "textual",
         ),
+        # The first two are cancelled in a model that has not handed on yet what it is given, the last has an item of no
+        # kind.
+        tuple(
+            f"--deselect=tests/{test}"
+            for test in (
+                "test_agent_as_tool.py::test_agent_as_tool_resume_survives_cancellation_after_nested_output_commit",
+                "test_agent_runner.py::test_conversation_lock_rewind_skips_when_no_snapshot",
+            )
+        ),
         helpers=".",  # among its tests is a folder of the name of a package that it needs
     ),
 )

@@ -83,6 +83,7 @@ def hands_off(_: Instrumentation, *__: Any, **given: Any) -> Observation:
 
 #: Where that goes which a run reads of its session.
 _LOADED: Final[ContextVar[list[Any] | None]] = ContextVar("otel_assembly_openai_agents_loaded", default=None)
+_ADDS: Final = ContextVar("otel_assembly_openai_agents_adds", default=False)
 _STORED: Final = StoredHistories("session_limit")
 
 
@@ -131,7 +132,10 @@ def _reads(_: Instrumentation, session: Any, limit: int | None = None, **__: Any
 
 @around_either
 def _adds(_: Instrumentation, session: Any, items: Sequence[Any], *__: Any, **___: Any) -> Observation:
-    yield
+    if _ADDS.get():  # by a session that stands around this one, and may have encrypted them
+        return
+    with bound(_ADDS, True):
+        yield
     _STORED.added(id_of(session) or "", items)
 
 

@@ -130,6 +130,30 @@ async def test_what_a_limit_leaves_in_the_session_is_known_by_what_was_read_and_
     assert len(orphans) < 2
 
 
+async def test_of_a_session_around_another_the_outer_one_counts(told):
+    class Sealed(SQLiteSession):
+        """Stores something else than it is given."""
+
+        def __init__(self, inner: SQLiteSession) -> None:
+            super().__init__(inner.session_id)
+            self.inner = inner
+
+        async def add_items(self, items: list[Any]) -> None:
+            await self.inner.add_items([{"sealed": one} for one in items])
+
+        async def get_items(self, limit: int | None = None) -> list[Any]:
+            return [one["sealed"] for one in await self.inner.get_items(limit)]
+
+    agent = Agent("bob", model=ScriptedModel(Stage(), "Done."))
+    config = RunConfig(session_settings=SessionSettings(limit=2))
+    await Runner.run(agent, "Go", session=SQLiteSession("met before"), run_config=config)
+    session = Sealed(SQLiteSession("sealed"))
+    for turn in range(3):
+        await Runner.run(agent, f"Go {turn}", session=session, run_config=config)
+    assert [steps(one) for one in assemblies(told)] == [[], [], [], ["session_limit"]]
+    assert said(assemblies(told)[-1].children[0], "dropped.items") == ["0-1"]
+
+
 async def test_what_this_process_has_not_read_is_not_claimed_to_be_known(told):
     session = SQLiteSession("unread", session_settings=SessionSettings(limit=2))
     await session.add_items(history(4))
