@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.attempt import Attempt
     from otel_assembly.instrumentation.hooks import Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.runs import Run
 
 #: The client that is called here, and the call that is prepared: a client that calls another one for it is one call.
 #: One that has an agent of its own answer makes that agent's calls, too.
@@ -177,7 +178,7 @@ def client(
     text_of: Callable[[Any], str | None] | None = None,
     carries: Callable[[Any, Any], bool] | None = None,
     told: Callable[[Instrumentation, Sent], ModelCall] | None = None,
-    prepared: Callable[..., ModelCall | None] | None = None,
+    prepared: Callable[..., Run | None] | None = None,
 ) -> Wrap:
     """The hook of a function that calls a model: a coroutine function, a generator, or neither.
 
@@ -190,7 +191,8 @@ def client(
         carries: As for `within`.
         told: In the place of `tell`, where no context variable says which call is prepared: `tell_alone` where none is.
         prepared: The call that was prepared for it, from the `Instrumentation` and the client's arguments, where the
-            client is not called inside of it; the call ends with the client's.
+            client is not called inside of it; the call ends with the client's. Or any other `Run` that the client is
+            called in.
     """
 
     def call_of(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> ClientCall:
@@ -208,6 +210,7 @@ def innermost(
     reads: Callable[..., Sent | None],
     text_of: Callable[[Any], str | None] | None = None,
     carries: Callable[[Any, Any], bool] | None = None,
+    prepared: Callable[..., Run | None] | None = None,
 ) -> Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]]:
     """What a `Following` makes of a method of clients: a class that hands on to the one behind it is looked through.
 
@@ -216,6 +219,7 @@ def innermost(
         reads: As for `client`.
         text_of: As for `client`.
         carries: As for `client`.
+        prepared: As for `client`.
     """
 
     def wrap(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -226,7 +230,7 @@ def innermost(
             return reads(self, *args, **kwargs)
 
         hands_on = _hands_on(owner, method)
-        return client(sent, text_of, carries)(original, instrumentation)
+        return client(sent, text_of, carries, prepared=prepared)(original, instrumentation)
 
     return wrap
 

@@ -261,6 +261,26 @@ def test_of_clients_that_hand_on_the_innermost_is_told(instrumentation, assembly
     following.leave()
 
 
+def test_the_innermost_client_is_called_for_the_call_that_was_prepared_for_it(instrumentation, assembly_telemetry):
+    class Behind:
+        def ask(self, messages):
+            return current_model_call()
+
+    class HandsOn(Behind):
+        def ask(self, messages):
+            return super().ask(messages)
+
+    call = call_of(instrumentation, HISTORY)
+    reads = innermost("ask", lambda self, messages: Sent(messages), prepared=lambda _, self, messages: call)
+    following = Following("ask", reads)
+    following.tree(Behind, instrumentation)
+    assert HandsOn().ask(HISTORY[-1:]) is call
+    told = assembly_telemetry.span("assemble_context")
+    assert (told.attributes["assembly.events.in"], told.attributes["assembly.events.out"]) == (4, 1)
+    instrumentation.patches.restore()
+    following.leave()
+
+
 def test_the_prompts_in_front_are_parts_of_messages():
     class Message:
         def __init__(self, *parts):

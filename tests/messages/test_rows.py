@@ -214,6 +214,14 @@ def test_copies_are_known_by_what_the_rows_read_of_their_parts(assembly_telemetr
         assert not knows(Held([Part("shown")]), Held([Part("shown", files=1)])), "nobody knows what this row reads"
 
 
+def test_an_event_may_have_no_parts_at_all(assembly_telemetry):
+    register_parts(Held, "parts", "kind", {}, lambda *_: EventKind.REQUEST, read=lambda held: held.role)
+    call = ModelCall(Instrumentation("pretend"), messages=[Held(None)])
+    assert not describe(Held(None)).texts
+    with assembly_telemetry.as_default():
+        assert call.reduced("window", [Held(None)], [])
+
+
 def test_copies_are_known_by_what_is_known_of_them(assembly_telemetry):
     @dataclass
     class Named(Held):
