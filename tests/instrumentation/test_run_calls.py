@@ -201,6 +201,18 @@ def test_a_client_is_called_for_the_call_that_was_prepared_for_it(instrumentatio
     assert (told.attributes["assembly.events.in"], told.attributes["assembly.events.out"]) == (4, 1)
 
 
+async def test_a_stream_is_read_for_the_call_that_was_prepared_for_it(instrumentation, assembly_telemetry):
+    async def stream(messages):
+        yield current_model_call()
+        yield current_model_call()
+
+    call = call_of(instrumentation, HISTORY)
+    streams = client(lambda messages: Sent(messages), prepared=lambda _, messages: call)(stream, instrumentation)
+    assert [one async for one in streams(HISTORY[-1:])] == [call, call]
+    told = assembly_telemetry.span("assemble_context")
+    assert (told.attributes["assembly.events.in"], told.attributes["assembly.events.out"]) == (4, 1)
+
+
 def test_what_reduces_may_be_found_among_the_arguments(instrumentation, assembly_telemetry):
     class Newest:
         keep = 2
