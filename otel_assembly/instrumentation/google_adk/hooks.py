@@ -8,9 +8,9 @@ from otel_assembly.instrumentation.hooks import Following, Wraps, in_module
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
-    from otel_assembly.instrumentation.google_adk import calls, contents
+    from otel_assembly.instrumentation.google_adk import calls, contents, reducers
 else:
-    calls, contents = (Wraps(f"{__package__}.{module}") for module in ("calls", "contents"))
+    calls, contents, reducers = (Wraps(f"{__package__}.{name}") for name in ("calls", "contents", "reducers"))
 
 _FLOWS: Final = "google.adk.flows.llm_flows"
 _REARRANGES: Final = (
@@ -30,6 +30,7 @@ class GoogleADKInstrumentor(AssemblyInstrumentor):
             f"{_FLOWS}.base_llm_flow",
             ("BaseLlmFlow.run_async", calls.turns, "which agent calls its model"),
             ("BaseLlmFlow._preprocess_async", calls.prepares, "who asks, and what is prepared for it"),
+            ("BaseLlmFlow._handle_before_model_callback", reducers.called_back, "what an agent's callbacks edit"),
         ),
         *in_module(
             f"{_FLOWS}.context._contents",
@@ -38,6 +39,22 @@ class GoogleADKInstrumentor(AssemblyInstrumentor):
             ("_process_compaction_events", contents.compacts, "what summaries stand for"),
             ("_present_other_agent_message", contents.retells, "what other agents have said"),
             (_REARRANGES, contents.rearranges, "how results are put to their calls"),
+            ("_add_instructions_to_user_content", reducers.instructions, "instructions among the messages"),
+            ("_add_model_input_context_to_user_content", reducers.model_input, "what a run is given for its models"),
+        ),
+        *in_module(
+            "google.adk.apps.compaction",
+            ("_summarize_events_with_trace", contents.summarises, "summaries, which are made between runs as well"),
+        ),
+        *in_module(
+            "google.adk.plugins.base_plugin",
+            ("BasePlugin.before_model_callback", reducers.plugin, "what plugins edit"),
+            followed=True,
+        ),
+        *in_module(
+            "google.adk.tools.base_tool",
+            ("BaseTool.process_llm_request", reducers.tool, "what tools add, such as memories"),
+            followed=True,
         ),
         *in_module("google.adk.runners", ("Runner.run_async", calls.run, "a run without a span of ADK's as one trace")),
         *in_module(
