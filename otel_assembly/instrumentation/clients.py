@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.instrumentation.instrumented import bound
 from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
 from otel_assembly.instrumentation.reducers import no_summary
-from otel_assembly.instrumentation.reductions import REDUCTION, reducing
+from otel_assembly.instrumentation.reductions import reducing
 from otel_assembly.instrumentation.runs import within
 from otel_assembly.messages.describe import describe
 from otel_assembly.telemetry.stamp import CalledModel
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.attempt import Attempt
     from otel_assembly.instrumentation.hooks import Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.reductions import Reduction
     from otel_assembly.instrumentation.runs import Run
 
 #: The client that is called here, and the call that is prepared: a client that calls another one for it is one call.
@@ -65,6 +67,8 @@ class ClientCall:
         self._called = CalledModel(prepared=False)
         self._sent: Sent | None = None
         self._attempt: Attempt | None = None
+        self._reduction: Reduction | None = None
+        self._last: Any = None
         self._compacts: AbstractContextManager[Attempt | None] | None = None
 
     @contextmanager
@@ -92,19 +96,26 @@ class ClientCall:
             if call is not None and reducing() is None and self._tell is not tell_alone:
                 call.fail(TypeError(f"a model's client is given its messages as {type(messages).__name__}"))
             return
-        self._told, reduction = True, reducing()
+        self._told, self._reduction = True, reducing()
+        reduction = self._reduction
         if reduction is None:
             self._calling = self._tell(self._instrumentation, sent).calling
             self._called = CalledModel()
             return
         reduction.read = sent.messages
-        self._compacts = reduction.compacting(sent.model or "model", lambda count: _tokens(count, sent))
+        self._compacts = reduction.compacting(
+            sent.model or "model", lambda count: _tokens(count, sent), started_ns=time.time_ns()
+        )
         if not self.streams:
             self._attempt = self._compacts.__enter__()
 
+    def gave(self, answer: Any) -> None:
+        """The client has answered, for now: the last of its answers is the whole."""
+        self._last = answer
+
     def returned(self, answer: Any) -> None:
         """The client has answered, all at once."""
-        attempt, sent, reduction = self._attempt, self._sent, REDUCTION.get()
+        attempt, sent, reduction = self._attempt, self._sent, self._reduction
         if attempt is None or sent is None or reduction is None or self._text_of is None:
             return
         with self._instrumentation.contained():
@@ -120,7 +131,9 @@ class ClientCall:
         if compacts is not None:
             with self._instrumentation.contained():
                 if self.streams:
-                    compacts.__enter__()
+                    self._attempt = compacts.__enter__()
+                    if error is None and self._last is not None:
+                        self.returned(self._last)
                 try:
                     compacts.__exit__(type(error) if error is not None else None, error, None)
                 except BaseException as raised:

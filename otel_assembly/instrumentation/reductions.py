@@ -178,7 +178,9 @@ class Reduction:
         return self.step
 
     @contextmanager
-    def compacting(self, model: str, tokens_in: Callable[[Callable[[str], int]], int]) -> Iterator[Attempt | None]:
+    def compacting(
+        self, model: str, tokens_in: Callable[[Callable[[str], int]], int], *, started_ns: int | None = None
+    ) -> Iterator[Attempt | None]:
         """A model is called in this block to compact something: a ``compact_block`` under this reducer's step."""
         step = self.open()
         if self.call is None and not self.summarising:
@@ -190,7 +192,7 @@ class Reduction:
         if step is None or self.call is None or self.summarising:
             yield None
             return
-        with step.compacting(model, tokens_in=tokens_in(self.call.count)) as attempt:
+        with step.compacting(model, tokens_in=tokens_in(self.call.count), started_ns=started_ns) as attempt:
             self.attempt = attempt
             yield attempt
 

@@ -49,7 +49,7 @@ def within(run_of: Callable[..., Run | None], carries: Callable[[Run, Any], bool
     """The hook of a function that is a run: a coroutine function, a generator, an ``asynccontextmanager``, or neither.
 
     A run that has an attribute ``streams`` is told whether the answers come step by step, and one that has a method
-    ``returned`` is given an answer that comes all at once.
+    ``returned`` is given an answer that comes all at once, or by ``gave`` each that an async generator gives.
 
     Args:
         run_of: Makes the run, from the `Instrumentation` and the function's arguments; None where there is none.
@@ -206,6 +206,7 @@ class Steps(AsyncGenerator[Any, Any]):
     def __init__(self, run: Run, items: AsyncIterable[Any]) -> None:
         self._ended = False
         self._run = run
+        self._gave: Callable[[Any], None] | None = getattr(run, "gave", None)
         self._given = items
         self._items = items if isinstance(items, AsyncGenerator) else _one_by_one(items)
 
@@ -229,13 +230,16 @@ class Steps(AsyncGenerator[Any, Any]):
     async def _step(self, step: Awaitable[Any]) -> Any:
         try:
             with self._run.current():
-                return await step
+                item = await step
         except StopAsyncIteration:
             self._end()
             raise
         except BaseException as error:
             self._end(error)
             raise
+        if self._gave is not None:
+            self._gave(item)
+        return item
 
     def _end(self, error: BaseException | None = None) -> None:
         if not self._ended:

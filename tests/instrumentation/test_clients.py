@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import abc
 
+import asyncio
+
 import pytest
 
 from otel_assembly.instrumentation import (
@@ -107,7 +109,27 @@ async def test_a_summariser_that_streams_is_an_attempt_of_the_step(instrumentati
     reduction.done([{"role": "user", "content": "All."}, TALK[3]])
     call.receives(sent(call.out))
     assert told(assembly_telemetry) == [2]
-    assert assembly_telemetry.span("compact_block summary").parent.name == "apply_policy summary"
+    block = assembly_telemetry.span("compact_block summary")
+    assert block.parent.name == "apply_policy summary"
+    assert "assembly.tokens.out" not in block.attributes
+
+
+async def test_the_last_answer_of_a_summariser_that_streams_is_the_whole(instrumentation, assembly_telemetry):
+    async def streams(messages):
+        yield "All"
+        await asyncio.sleep(0.01)
+        yield "All was said."
+
+    reduction = Reduction(instrumentation, "summary", TALK, call=ModelCall(instrumentation, messages=TALK))
+    with reduction.running():
+        async for answer in client(sent, str)(streams, instrumentation)(TALK[:3]):
+            if answer != "All":
+                break  # nobody reads it to its end
+    reduction.done(TALK[3:])
+    reduction.call.receives(sent(TALK[3:]))
+    block = assembly_telemetry.span("compact_block summary")
+    assert block.attributes["assembly.tokens.out"] == 4
+    assert block.end_ns - block.start_ns > 5_000_000
 
 
 def test_what_a_reducer_takes_in_that_the_call_did_not_hold_came_by_the_framework(instrumentation, assembly_telemetry):
