@@ -240,8 +240,22 @@ class ModelCall:
         made._begins_with(list(map(replace, self._told[:state])))  # noqa: SLF001  # of this class
         return made
 
-    def arrives(self, messages: Sequence[Any], *, prompts: Sequence[str] | None = None) -> None:
-        """These are sent, or reduced, next: report what changed since the last step let something out."""
+    def arrives(
+        self,
+        messages: Sequence[Any],
+        *,
+        prompts: Sequence[str] | None = None,
+        policy: str = FRAMEWORK,
+        kind: str | None = None,
+    ) -> None:
+        """These are sent, or reduced, next: report what changed since the last step let something out.
+
+        Args:
+            messages: The messages.
+            prompts: The system prompts, where they are known.
+            policy: What has changed them, where that is known.
+            kind: ``reduction`` or ``injection``, likewise.
+        """
         self._sees(messages)
         if not self._whole and not same(self.out, messages):
             self._widen(messages)
@@ -249,11 +263,11 @@ class ModelCall:
         if prompts is not None and self.prompts is None:
             self.prompts = self._prompts_out = prompts
         if changed or not same(self.out, messages):
-            step = self._step(FRAMEWORK)
+            step = self._step(policy, kind)
             if step is not None:
                 verdicts = self.why(self.out, messages)
                 said = {"verdicts": verdicts} if verdicts else {}
-                self._tell(_Told(FRAMEWORK, None, {}, step, list(messages), prompts if changed else None, said))
+                self._tell(_Told(policy, kind, {}, step, list(messages), prompts if changed else None, said))
 
     @contextmanager
     def onwards(self) -> Iterator[None]:
