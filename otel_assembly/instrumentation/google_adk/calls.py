@@ -1,4 +1,4 @@
-"""Runs of agents, and in them each model call: from the request that is prepared to the model that receives it."""
+"""Runs of agents, and in them each model call, from the request that is prepared to the model that receives it."""
 
 from __future__ import annotations
 
@@ -8,23 +8,28 @@ from opentelemetry import trace
 
 from otel_assembly.instrumentation.bound_runs import BoundRun
 from otel_assembly.instrumentation.clients import called, innermost
-from otel_assembly.instrumentation.conversation import Asker
 from otel_assembly.instrumentation.google_adk.contents import AgentCall
 from otel_assembly.instrumentation.google_adk.messages import prompts_of, schemas_of
 from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.model_call import CALL, Sent
+from otel_assembly.instrumentation.reducers import is_ours, is_own, policy_name
+from otel_assembly.instrumentation.reductions import Reducer, reducer
 from otel_assembly.instrumentation.run_calls import CallsInTurn
 from otel_assembly.instrumentation.runs import within
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from otel_assembly.instrumentation.hooks import Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.run_calls import Preparing
     from otel_assembly.instrumentation.runs import Run
 
+_PACKAGES: Final = ("google.adk",)
 #: Known by the request that is handed from where a call is prepared to where it is made.
 CALLS: Final = CallsInTurn("google_adk")
-#: Models that hand on what they receive to others, which are told of.
-_HANDS_ON: Final = {"FallbackModel": True}
+#: Whether a model hands on what it receives to others, which are told of; else it ends it with a message of the user's.
+_HANDS_ON: Final = {"FallbackModel": True, **dict.fromkeys(("Gemini", "LiteLlm"), False)}
 
 
 @within
@@ -43,7 +48,7 @@ def turns(instrumentation: Instrumentation, _: Any, invocation: Any) -> Run:
 
 @within
 def prepares(instrumentation: Instrumentation, _: Any, invocation: Any, request: Any, **__: Any) -> Preparing | None:
-    """A request is prepared; one of a live connection is sent on its own way."""
+    """A request is prepared; that of a live connection is sent on its own way."""
     if invocation.live_request_queue is not None:
         return None
     return CALLS.prepares(instrumentation, request, lambda: AgentCall(instrumentation, invocation))
@@ -56,17 +61,91 @@ def given(request: Any) -> Sent:
 
 def _sent(model: Any, request: Any, *_: Any, **__: Any) -> Sent | None:
     """What a model is given; None of one that hands it on."""
-    if known_of(type(model), _HANDS_ON, ("google.adk.models",)):
+    hands_on = known_of(type(model), _HANDS_ON, _PACKAGES)
+    if hands_on:
         return None
-    return given(request)._replace(tools=schemas_of(request), model=request.model or model.model)
+    tools, name = schemas_of(request), request.model or model.model
+    if hands_on is False:
+        request = request.model_copy(update={"contents": list(request.contents)})
+        model._maybe_append_user_content(request)  # noqa: SLF001  # as it does itself, behind this
+    return given(request)._replace(tools=tools, model=name)
 
 
 def _call_of(instrumentation: Instrumentation, _: Any, request: Any, *__: Any, **___: Any) -> Run | None:
     """The call that was prepared for a request; a program's own request is none of them, wherever it is made."""
-    if called():
-        return None
-    return CALLS.of(request) or BoundRun(instrumentation, None, {CALL: None})
+    return None if called() else CALLS.of(request) or BoundRun(instrumentation, None, {CALL: None})
+
+
+def _text(answer: Any) -> str | None:
+    parts = (answer.content.parts or ()) if answer.content is not None else ()
+    return "".join(part.text or "" for part in parts)
 
 
 #: What each class of models is given, streamed or not.
-client_called: Final = innermost("generate_content_async", _sent, prepared=_call_of)
+client_called: Final = innermost("generate_content_async", _sent, _text, prepared=_call_of)
+
+
+def _called_for(_: Any, request: Any, *__: Any, **___: Any) -> Sequence[Any] | None:
+    return list(request.contents) if CALL.get() is not None else None
+
+
+def adds(policy: str) -> Wrap:
+    """The hook of a function that adds to a request's contents."""
+    return reducer(Reducer(_called_for, policy=policy, kind="injection"))
+
+
+instructions: Final = adds("dynamic_instruction")
+model_input: Final = adds("model_input_context")
+#: What a tool adds to a request, before anybody has called it.
+tool: Final = reducer(
+    Reducer(
+        lambda tool, *, llm_request, **_: _called_for(tool, llm_request),
+        policy=lambda tool, **_: policy_name(tool, _PACKAGES, "Tool"),
+        kind="injection",
+    )
+)
+
+
+def _settings(plugin: Any) -> Mapping[str, Any]:
+    """What a plugin of ADK's was made with, which it holds by private names."""
+    held = vars(plugin).items() if is_own(plugin, _PACKAGES) else ()
+    return {name.lstrip("_"): value for name, value in held if type(value) is int}
+
+
+#: What a plugin does to a request; one of ours tells itself what it does.
+plugin: Final = reducer(
+    Reducer(
+        lambda _, *, llm_request, **__: given(llm_request),
+        policy=lambda plugin: policy_name(plugin, _PACKAGES, "Plugin"),
+        kind=lambda plugin: "reduction" if type(plugin).__name__ == "ContextFilterPlugin" else None,
+        config=_settings,
+        by=lambda plugin, **_: plugin if CALL.get() is not None and not is_ours(plugin) else None,
+    )
+)
+
+
+def _callbacks(_: Any, invocation: Any, *__: Any, **___: Any) -> str:
+    """The name of an agent's callback, where it has one that has a name, and no other."""
+    found = list(getattr(invocation.agent, "canonical_before_model_callbacks", ()))
+    name = policy_name(found[0], ()) if len(found) == 1 else "<several>"
+    return "before_model_callback" if name.startswith("<") else name
+
+
+_called_back: Final = reducer(
+    Reducer(lambda _, __, request, *___, **____: given(request), policy=_callbacks, kind=None)
+)
+
+
+@within
+def _for_its_call(instrumentation: Instrumentation, _: Any, __: Any, request: Any, *___: Any) -> BoundRun | None:
+    """What is done for the call that a request is for; what the request holds by now is seen first."""
+    call, now = CALLS.of(request), given(request)
+    if call is None:
+        return None
+    call.arrives(now.messages, prompts=now.prompts)
+    return BoundRun(instrumentation, None, {CALL: call})
+
+
+def called_back(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """The hook of what asks plugins, and then the agent's callbacks, before a model is called."""
+    return _for_its_call(_called_back(original, instrumentation), instrumentation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionReason
@@ -12,7 +13,7 @@ from otel_assembly.instrumentation.model_call import CALL, ModelCall
 from otel_assembly.instrumentation.reducers import left_for, settings_of
 from otel_assembly.instrumentation.reductions import Reducer, Reduction, reducer
 from otel_assembly.instrumentation.runs import within
-from otel_assembly.instrumentation.splicing import same, same_objects
+from otel_assembly.instrumentation.splicing import same_objects
 from otel_assembly.instrumentation.waiting import WAITING
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
-_COMPACTION: Final = "compaction"
+_reduces: Final = partial(ModelCall.arrives, kind="reduction")
 
 
 def _content(event: Any) -> Any:
@@ -35,19 +36,19 @@ def said(events: Iterable[Any]) -> list[Any]:
     return [content for content in map(_content, events) if content is not None and content.parts]
 
 
-class AgentCall(ModelCall):
-    """A model call of an agent, whose session holds what it begins with.
+def asker_of(session: Any, agent: str | None = None) -> Asker:
+    """An agent in a session, whose id is one of a user's of an app; without a name, whichever asks next."""
+    return Asker(f"{session.app_name}\0{session.user_id}\0{session.id}", agent or "", agent, session.id)
 
-    Args:
-        instrumentation: Where it is reported.
-        invocation: The invocation that the agent works in.
-    """
+
+class AgentCall(ModelCall):
+    """A model call of an agent, whose session holds what it begins with."""
 
     def __init__(self, instrumentation: Instrumentation, invocation: Any) -> None:
-        super().__init__(instrumentation, Asker.of(invocation.session.id, invocation.agent.name))
+        super().__init__(instrumentation, asker_of(invocation.session, invocation.agent.name))
         self.session = invocation.session
         self._settings = settings_of(getattr(invocation, "events_compaction_config", None))
-        #: By the identity of a content that tells the agent what another one has said: that, and how that one said it.
+        #: By the identity of what tells the agent what another one said: that, and how that one said it.
         self.retold: dict[int, tuple[Any, Any]] = {}
 
     def shows(self, events: Sequence[Any]) -> list[Any]:
@@ -55,24 +56,14 @@ class AgentCall(ModelCall):
         contents = said(events)
         if not same_objects(self.out, contents):
             kept = {id(self.retold.get(id(one), (one, one))[1]) for one in contents}
-            self.becomes("visible_events", [one for one in self.out if id(one) in kept])
-            if self.retold:
-                self.becomes("other_agents", contents, kind=None)
-            self.arrives(contents)
+            _reduces(self, [one for one in self.out if id(one) in kept], policy="visible_events")
+            self.arrives(contents, **({"policy": "other_agents"} if self.retold else {}))
         return contents
 
-    def becomes(self, policy: str, contents: list[Any], *, kind: str | None = "reduction") -> None:
-        """What the last step let out has become this."""
-        if not same(self.out, contents):
-            self.reduced(policy, self.out, contents, kind=kind)
-
     def compaction(self) -> Reduction:
-        """Compaction, with what summarisers have done for this session since the call before."""
-        made = Reduction(self.instrumentation, _COMPACTION, self.out, config=self._settings, call=self)
-        for attempt in [attempt for one in WAITING.take(Asker(self.session.id)) for attempt in one.attempts]:
-            step = made.open()
-            if step is not None:
-                attempt.told(self.count, step)
+        """Compaction, with what summarisers did for the session since the call before."""
+        made = Reduction(self.instrumentation, "compaction", self.out, config=self._settings, call=self)
+        WAITING.taken_up(asker_of(self.session), made)
         return made
 
 
@@ -82,18 +73,16 @@ def _call() -> AgentCall | None:
 
 
 @around
-def built(_: Instrumentation, branch: Any, events: Sequence[Any], *__: Any, **___: Any) -> Observation:
+def built(_: Instrumentation, current_branch: Any, events: Sequence[Any], *__: Any, **___: Any) -> Observation:
     """A request's contents are made of events: of all that the session has, or of the newest turn's alone."""
     call = _call()
-    if call is None:
-        return
-    call.came(said(call.session.events))
-    call.becomes("current_turn", said(events))
-    contents = yield
-    failed = call.compaction()
-    if failed.step is not None:
-        failed.done(call.out)
-    call.becomes("task_input", contents, kind="injection")
+    if call is not None:
+        call.came(said(call.session.events))
+        _reduces(call, said(events), policy="current_turn")
+        contents = yield
+        if (failed := call.compaction()).step is not None:
+            failed.done(call.out)
+        call.arrives(contents, policy="task_input", kind="injection")
 
 
 @around
@@ -104,42 +93,35 @@ def retells(_: Instrumentation, event: Any, **__: Any) -> Observation:
         call.retold[id(told.content)] = told.content, event.content
 
 
+@around
+def compacts(_: Instrumentation, events: Sequence[Any], *__: Any, **___: Any) -> Observation:
+    """Summaries take the place of the events that they stand for."""
+    call = _call()
+    if call is not None:
+        call.shows(events)
+        compaction, after = call.compaction(), said((yield))
+        compaction.done(after, verdicts=left_for(compaction.before, after, lambda _: DecisionReason.COMPACTED))
+
+
 def _shown(events: Sequence[Any], *_: Any, **__: Any) -> Sequence[Any] | None:
     call = _call()
     return call.shows(events) if call is not None else None
 
 
-def _of_events(policy: str, kind: str | None) -> Reducer:
-    return Reducer(_shown, lambda made, *_, **__: said(made), policy, kind)
-
-
-rewinds: Final = reducer(_of_events("rewind", "reduction"))
+_of_events: Final = partial(Reducer, _shown, lambda made, *_, **__: said(made))
+rewinds: Final = reducer(_of_events("rewind"))
 rearranges: Final = reducer(_of_events("function_responses", None))
-
-
-@around
-def compacts(_: Instrumentation, events: Sequence[Any], *__: Any, **___: Any) -> Observation:
-    """Summaries take the place of the events that they stand for."""
-    call = _call()
-    if call is None:
-        return
-    call.shows(events)
-    compaction = call.compaction()
-    after = said((yield))
-    compaction.done(after, verdicts=left_for(compaction.before, after, lambda _: DecisionReason.COMPACTED))
-
-
+#: What runs for no call: contents that are only counted, a summary that waits for the next call, whoever makes that.
+apart: Final = within(lambda instrumentation, *_, **__: BoundRun(instrumentation, None, {CALL: None}))
 _summary: Final = reducer(
     Reducer(
         lambda *, events_to_compact, **_: said(events_to_compact),
         lambda made, *, events_to_compact, **_: said([made] if made is not None else events_to_compact),
-        _COMPACTION,
-        asker=lambda *, session, **_: Asker(session.id),
+        asker=lambda *, session, **_: asker_of(session),
     )
 )
 
 
 def summarises(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """The hook of what has a summary made, which waits for the session's next call, whoever makes that."""
-    apart = within(lambda *_, **__: BoundRun(instrumentation, None, {CALL: None}))
+    """The hook of what has a summary made."""
     return apart(_summary(original, instrumentation), instrumentation)

@@ -4,65 +4,55 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from otel_assembly.instrumentation.hooks import Following, Wraps, in_module
+from otel_assembly.instrumentation.hooks import Following, Hook, Wraps, in_package
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
-    from otel_assembly.instrumentation.google_adk import calls, contents, reducers
+    from otel_assembly.instrumentation.google_adk import calls, contents
 else:
-    calls, contents, reducers = (Wraps(f"{__package__}.{name}") for name in ("calls", "contents", "reducers"))
+    calls, contents = (Wraps(f"{__package__}.{module}") for module in ("calls", "contents"))
 
-_FLOWS: Final = "google.adk.flows.llm_flows"
-_REARRANGES: Final = (
-    "_drop_orphaned_function_responses _rearrange_events_for_latest_function_response"
-    " _rearrange_events_for_async_function_responses_in_history drop_orphaned_function_calls"
+_BEFORE, _ASKS, _ADDS = "before_model_callback", "generate_content_async", "process_llm_request"
+_TURN, _PAIRS = "BaseLlmFlow", "how results are put to their calls"
+#: What makes contents of events, and the release since which it does so by a function of its own.
+_CONTENTS: Final = (
+    ("_get_contents", contents.built, "what a session holds", "2"),
+    ("_apply_rewinds", contents.rewinds, "what was rewound", "2.6"),
+    ("_process_compaction_events", contents.compacts, "what summaries stand for", "2"),
+    ("_present_other_agent_message", contents.retells, "what other agents have said", "2"),
+    ("_drop_orphaned_function_responses", contents.rearranges, _PAIRS, "2.8"),
+    ("_rearrange_events_for_latest_function_response", contents.rearranges, _PAIRS, "2"),
+    ("_rearrange_events_for_async_function_responses_in_history", contents.rearranges, _PAIRS, "2"),
+    ("drop_orphaned_function_calls", contents.rearranges, _PAIRS, "2.10"),
+    ("_add_instructions_to_user_content", calls.instructions, "instructions among the messages", "2"),
+    ("_add_model_input_context_to_user_content", calls.model_input, "what a run is given for its models", "2.4"),
 )
+#: Where that stands, in which releases.
+_PLACES: Final = {"contents": "<2.10", "context._contents": ">=2.10"}
 
 
 class GoogleADKInstrumentor(AssemblyInstrumentor):
     """Instruments the context assembly of Google ADK's agents: contents, compaction, plugins, callbacks, models, runs."""
 
     framework = "google_adk"
-    requires = ("google-adk >= 2.13, < 3",)
-    rows: ClassVar = {"google.genai.types": f"{__package__}.messages"}
+    requires = ("google-adk >= 2, < 3",)
+    rows: ClassVar = {"google.adk.models.llm_request": f"{__package__}.messages"}
     hooks: ClassVar = (
-        *in_module(
-            f"{_FLOWS}.base_llm_flow",
-            ("BaseLlmFlow.run_async", calls.turns, "which agent calls its model"),
-            ("BaseLlmFlow._preprocess_async", calls.prepares, "who asks, and what is prepared for it"),
-            ("BaseLlmFlow._handle_before_model_callback", reducers.called_back, "what an agent's callbacks edit"),
+        *in_package(
+            "google.adk",
+            ("runners", "Runner.run_async", calls.run, "a run that has no span of ADK's as one trace"),
+            ("flows.llm_flows.base_llm_flow", f"{_TURN}.run_async", calls.turns, "which agent calls its model"),
+            ("flows.llm_flows.base_llm_flow", f"{_TURN}._preprocess_async", calls.prepares, "what is prepared for it"),
+            ("flows.llm_flows.base_llm_flow", f"{_TURN}._handle_{_BEFORE}", calls.called_back, "what callbacks edit"),
+            ("apps.compaction", "_estimate_prompt_token_count", contents.apart, "that contents are only counted"),
+            ("apps.compaction", "_summarize_events_with_trace", contents.summarises, "summaries, between runs as well"),
+            ("plugins.base_plugin", f"BasePlugin.{_BEFORE}", Following.alike(_BEFORE, calls.plugin), "plugins' edits"),
+            ("tools.base_tool", f"BaseTool.{_ADDS}", Following.alike(_ADDS, calls.tool), "what tools add"),
+            ("models.base_llm", f"BaseLlm.{_ASKS}", Following(_ASKS, calls.client_called), "what a model receives"),
         ),
-        *in_module(
-            f"{_FLOWS}.context._contents",
-            ("_get_contents", contents.built, "what a session holds"),
-            ("_apply_rewinds", contents.rewinds, "what was rewound"),
-            ("_process_compaction_events", contents.compacts, "what summaries stand for"),
-            ("_present_other_agent_message", contents.retells, "what other agents have said"),
-            (_REARRANGES, contents.rearranges, "how results are put to their calls"),
-            ("_add_instructions_to_user_content", reducers.instructions, "instructions among the messages"),
-            ("_add_model_input_context_to_user_content", reducers.model_input, "what a run is given for its models"),
-        ),
-        *in_module(
-            "google.adk.apps.compaction",
-            ("_summarize_events_with_trace", contents.summarises, "summaries, which are made between runs as well"),
-        ),
-        *in_module(
-            "google.adk.plugins.base_plugin",
-            ("BasePlugin.before_model_callback", reducers.plugin, "what plugins edit"),
-            followed=True,
-        ),
-        *in_module(
-            "google.adk.tools.base_tool",
-            ("BaseTool.process_llm_request", reducers.tool, "what tools add, such as memories"),
-            followed=True,
-        ),
-        *in_module("google.adk.runners", ("Runner.run_async", calls.run, "a run without a span of ADK's as one trace")),
-        *in_module(
-            "google.adk.models.base_llm",
-            (
-                "BaseLlm.generate_content_async",
-                Following("generate_content_async", calls.client_called),
-                "what a model receives, streamed or not",
-            ),
+        *(
+            Hook(f"google.adk.flows.llm_flows.{module}", target, wrap, gives, f"{versions},>={since}")
+            for module, versions in _PLACES.items()
+            for target, wrap, gives, since in _CONTENTS
         ),
     )

@@ -76,7 +76,9 @@ def _kind(content: Content, draft: Draft) -> EventKind:
 
 register_parts(Content, "parts", _what, _ROWS, _kind, read=lambda content: (content.role, type(content)))
 register_summaries(lambda said: SummaryContent(role="user", parts=[Part(text=said)]), Content)
-register_results(Content, lambda content: content.parts or (), _returned, _saying, lambda one, parts: edited(one, parts=parts))
+register_results(
+    Content, lambda content: content.parts or (), _returned, _saying, lambda one, parts: edited(one, parts=parts)
+)
 
 
 def prompts_of(request: Any) -> list[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
 from google.adk.apps.app import App
+from google.adk.artifacts.in_memory_artifact_service import InMemoryArtifactService
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_response import LlmResponse
 from google.adk.runners import Runner
@@ -16,6 +18,7 @@ from google.genai import types
 from pydantic import PrivateAttr
 from recount import Read, count, prompt_tokens
 
+from otel_assembly.messages import MEDIA_TOKENS
 from otel_assembly.tokens import MessageFraming
 
 ASSEMBLY = "assemble_context"
@@ -57,7 +60,8 @@ class Received:
     def tokens(self) -> int:
         """What all of it takes, counted anew."""
         tools = MessageFraming().tool_schemas(self.tools, count) if self.tools else 0
-        return prompt_tokens(self.prompts, self.events, tools)
+        shown = sum(bool(part.inline_data or part.file_data) for one in self.contents for part in one.parts or ())
+        return prompt_tokens(self.prompts, self.events, tools) + shown * MEDIA_TOKENS
 
     @property
     def said(self) -> Any:
@@ -70,7 +74,10 @@ def read(content: Any) -> Read:
     found = Read("response" if content.role == "model" else "request")
     for part in content.parts or ():
         if part.function_call:
-            found.texts += [part.function_call.name, json.dumps(part.function_call.args, ensure_ascii=False, default=str)]
+            found.texts += [
+                part.function_call.name,
+                json.dumps(part.function_call.args, ensure_ascii=False, default=str),
+            ]
             found.opens.append(part.function_call.name)
         elif part.function_response:
             found.texts.append(response(part.function_response.response))
@@ -98,6 +105,8 @@ class Stage:
     summaries: list[Received] = field(default_factory=list)
     #: How many runs of a runner are no part of another one.
     runs: int = 1
+    #: Which of the assemblies, as they end, no model was called with.
+    unsent: tuple[int, ...] = ()
 
 
 class ScriptedLlm(BaseLlm):
@@ -154,38 +163,43 @@ def words(count_of: int, word: str = "word") -> str:
     return " ".join(f"{word}{number}" for number in range(count_of))
 
 
+_SESSIONS = itertools.count()
+
+
 class Talk:
     """A conversation of a user with an app or an agent, in one session."""
 
-    def __init__(self, agent: Any, *, session: str = "s-1", service: Any = None, **app: Any) -> None:
+    def __init__(self, agent: Any, *, session: str | None = None, service: Any = None, **app: Any) -> None:
         made = agent if isinstance(agent, App) else App(name="talk", root_agent=agent, **app)
-        self.session = session
-        self.runner = Runner(app=made, session_service=service or InMemorySessionService(), auto_create_session=True)
+        self.session = session or f"s-{next(_SESSIONS)}"
+        self.runner = Runner(
+            app=made,
+            session_service=service or InMemorySessionService(),
+            auto_create_session=True,
+            artifact_service=InMemoryArtifactService(),
+        )
 
     async def say(self, message: Any, **how: Any) -> list[str]:
         """What comes back, said by whom."""
         content = types.Content(role="user", parts=[types.Part(text=message)]) if isinstance(message, str) else message
         found = []
-        async for event in self.runner.run_async(
-            user_id="guest", session_id=self.session, new_message=content, **how
-        ):
+        async for event in self.runner.run_async(user_id="guest", session_id=self.session, new_message=content, **how):
             for part in (event.content.parts or ()) if event.content and not event.partial else ():
                 found.append(f"{event.author}: {part.text or part.function_call or part.function_response}")
         return found
 
     async def events(self) -> list[Any]:
         """What the session holds."""
-        held = await self.runner.session_service.get_session(
-            app_name="talk", user_id="guest", session_id=self.session
-        )
+        held = await self.runner.session_service.get_session(app_name="talk", user_id="guest", session_id=self.session)
         return held.events
 
 
-def assert_told(telemetry: Any, received: list[Received]) -> list[Any]:
+def assert_told(telemetry: Any, received: list[Received], unsent: Any = ()) -> list[Any]:
     """Each call has its assembly, in order, which says what the client was given; others were never sent."""
     sent = {None, "context_overflow"}  # a limit that did not hold stops no call
     assemblies = [span for span in telemetry.spans_named(ASSEMBLY) if span.attributes.get("error.type") in sent]
     assemblies.sort(key=lambda span: span.end_ns)
+    assemblies = [span for place, span in enumerate(assemblies) if place not in unsent]
     told = [(span.attributes["assembly.events.out"], span.attributes["assembly.tokens.out"]) for span in assemblies]
     assert told == [(len(one.events), one.tokens) for one in received]
     for span, one in zip(assemblies, received, strict=True):

@@ -69,7 +69,7 @@ async def streamed(stage: Stage) -> Any:
 
 def run_at_once(stage: Stage) -> Any:
     talk = Talk(Agent(name="sync", model=ScriptedLlm(stage, "call:look", "Done."), tools=[look]))
-    said = talk.runner.run(user_id="guest", session_id="s-1", new_message=user("Go"))
+    said = talk.runner.run(user_id="guest", session_id=talk.session, new_message=user("Go"))
     return [event.content.parts[0].text for event in said]
 
 
@@ -90,7 +90,9 @@ async def transferred(stage: Stage) -> Any:
 
 async def in_sequence(stage: Stage) -> Any:
     writer = Agent(name="writer", model=ScriptedLlm(stage, "A draft."), output_key="draft")
-    critic = Agent(name="critic", model=ScriptedLlm(stage, "call:look", "Good."), tools=[look], instruction="Of: {draft}")
+    critic = Agent(
+        name="critic", model=ScriptedLlm(stage, "call:look", "Good."), tools=[look], instruction="Of: {draft}"
+    )
     stage.runs = 2
     talk = Talk(SequentialAgent(name="pipeline", sub_agents=[writer, critic]))
     return await talk.say("Write"), len(await talk.say("Once more"))
@@ -225,7 +227,7 @@ async def answered_by_a_callback(stage: Stage) -> Any:
         return None
 
     talk = Talk(Agent(name="guarded", model=ScriptedLlm(stage, "Said."), before_model_callback=answers))
-    stage.runs = 3
+    stage.runs, stage.unsent = 3, (1,)
     return [await talk.say(text) for text in ("Hello", "The secret?", "Bye")]
 
 
@@ -272,7 +274,10 @@ async def own_classes_of_models(stage: Stage) -> Any:
                 yield answer
 
     stage.runs = 2
-    agents = [Agent(name=f"own{n}", model=model(stage, "call:look", "Yes."), tools=[look]) for n, model in enumerate((Hands, Wraps))]
+    agents = [
+        Agent(name=f"own{n}", model=model(stage, "call:look", "Yes."), tools=[look])
+        for n, model in enumerate((Hands, Wraps))
+    ]
     return [(await Talk(agent).say("Go"))[-1] for agent in agents]
 
 
@@ -294,7 +299,7 @@ async def cancelled(stage: Stage) -> Any:
 
 async def left_early(stage: Stage) -> Any:
     talk = Talk(Agent(name="left", model=ScriptedLlm(stage, "call:look", "Done."), tools=[look]))
-    events = talk.runner.run_async(user_id="guest", session_id="s-1", new_message=user("Go"))
+    events = talk.runner.run_async(user_id="guest", session_id=talk.session, new_message=user("Go"))
     async for event in events:
         if event.get_function_calls():
             break
@@ -318,7 +323,7 @@ async def remembered(stage: Stage) -> Any:
     talk.runner.memory_service = memory
     stage.runs = 2
     await talk.say("My bag is green")
-    held = await talk.runner.session_service.get_session(app_name="talk", user_id="guest", session_id="s-1")
+    held = await talk.runner.session_service.get_session(app_name="talk", user_id="guest", session_id=talk.session)
     await memory.add_session_to_memory(held)
     again = Talk(agent, session="s-2")
     again.runner.memory_service = memory
@@ -399,7 +404,7 @@ async def rewound(stage: Stage) -> Any:
     stage.runs = 3
     said = [await talk.say("First"), await talk.say("Second")]
     back = next(event.invocation_id for event in await talk.events() if event.content.parts[0].text == "Second")
-    await talk.runner.rewind_async(user_id="guest", session_id="s-1", rewind_before_invocation_id=back)
+    await talk.runner.rewind_async(user_id="guest", session_id=talk.session, rewind_before_invocation_id=back)
     return said, await talk.say("Instead of the second")
 
 
@@ -435,9 +440,11 @@ async def kept_in_a_database(stage: Stage, folder: Any = None) -> Any:
 
     with tempfile.TemporaryDirectory() as made:
         service = SqliteSessionService(f"{made}/sessions.db")
-        agent = Agent(name="kept", model=ScriptedLlm(stage, ["call:look", "call:measure"], "Said."), tools=[look, measure])
+        agent = Agent(
+            name="kept", model=ScriptedLlm(stage, ["call:look", "call:measure"], "Said."), tools=[look, measure]
+        )
         stage.runs = 3
-        said = [len(await Talk(agent, service=service).say(f"Question {turn}")) for turn in range(3)]
+        said = [len(await Talk(agent, service=service, session="kept").say(f"Question {turn}")) for turn in range(3)]
         await service.close() if hasattr(service, "close") else None
         return said
 
