@@ -318,6 +318,11 @@ class ModelCall:
         return self._ended
 
     @property
+    def prompts_out(self) -> Sequence[str] | None:
+        """The system prompts as the last step left them; None until they are known."""
+        return self._prompts_out
+
+    @property
     def states(self) -> list[Sequence[Any]]:
         """What its messages were: as they came in, and after each step."""
         return [self.messages or (), *(told.events for told in self._told)]

@@ -208,9 +208,10 @@ class Reduction:
         self.over = True
         if self.verdicts:
             said["verdicts"] = self.verdicts
-        any_said = any(value is not None for value in said.values())
-        changed = always or self.step is not None or said.get("prompts") is not None or not same(self.before, after)
-        if changed and self.works_for() is not None and self._was_told(after) and not any_said:
+        prompts = said.get("prompts")
+        any_said = any(value is not None for name, value in said.items() if name != "prompts")
+        changed = always or self.step is not None or prompts is not None or not same(self.before, after)
+        if changed and self.works_for() is not None and self._was_told(after, prompts) and not any_said:
             return
         if self.step is not None:
             self.step.__exit__(None, None, None)
@@ -233,10 +234,12 @@ class Reduction:
             agent_name = self.call.asker.agent_name if self.call is not None else self._agent_name
             self._instrumentation.observed.declined(self._policy, agent_name)
 
-    def _was_told(self, after: Sequence[Any]) -> bool:
+    def _was_told(self, after: Sequence[Any], prompts: Sequence[str] | None) -> bool:
         """Whether what ran inside of it has told all that was done."""
         call = self.call
-        return self.step is None and call is not None and call.out is not self._since and same(call.out, after)
+        if self.step is not None or call is None or call.out is self._since or not same(call.out, after):
+            return False
+        return prompts is None or list(prompts) == list(call.prompts_out or ())
 
     def failed(self, error: BaseException) -> None:
         """It raised, or was cancelled: that is told, and what becomes of the call shows in what comes next."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly.instrumentation.bound_runs import BoundRun
 from otel_assembly.instrumentation.conversation import ByIdentity
-from otel_assembly.instrumentation.model_call import CALL, ModelCall
+from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
 from otel_assembly.instrumentation.reductions import REDUCTION, reducing
 from otel_assembly.instrumentation.splicing import found
 
@@ -98,13 +98,15 @@ class CallsInTurn:
         """The call that is known by this; None where a reducer asks."""
         return None if by is None or REDUCTION.get() is not None else self._prepared.get(by)
 
-    def by_plugin(self, made: Callable[[], Sequence[Any]]) -> None:
-        """A plug-in of ours has made this of the call that was prepared last."""
+    def by_plugin(self, made: Callable[[], Sequence[Any] | Sent]) -> None:
+        """A plug-in of ours has made this of the call that was prepared last; a `Sent`, where prompts are known too."""
         turn = self._run.get()
         call = turn.last if turn is not None else None
         if call is not None:
             with call.instrumentation.contained():
-                call.by_plugin(made())
+                out = made()
+                sent = out if isinstance(out, Sent) else Sent(out)
+                call.by_plugin(sent.messages, prompts=sent.prompts)
 
 
 class _Turn:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Any
 
+from functools import partial
+
 import pytest
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason
@@ -125,9 +127,29 @@ def test_of_calls_in_turn_a_plug_in_tells_the_last_one_itself(instrumentation, a
     run = calls.run(instrumentation, "clerk")
     with run.current(), calls.prepares(instrumentation, handle := Handle(), lambda: call_of(instrumentation)).current():
         calls.by_plugin(lambda: HISTORY[-2:])
-    calls.of(handle).receives(Sent(HISTORY[-2:]))
+        calls.by_plugin(lambda: Sent(HISTORY[-2:], ["You help."]))
+        assert calls.of(handle).prompts_out == ["You help."]
+    calls.of(handle).receives(Sent(HISTORY[-2:], ["You help."]))
     run.end()
     assert assembly_telemetry.spans_named("assemble_context") == []
+
+
+def test_prompts_that_what_ran_inside_has_told_are_not_told_again(instrumentation, assembly_telemetry):
+    prompts = [["You help."]]
+
+    def inner(messages):
+        prompts.append(["You help, briefly."])
+        return messages[-2:]
+
+    reads = partial(Reducer, lambda messages: Sent(messages, prompts[-1]), lambda out, *_: Sent(out, prompts[-1]))
+    inside = reducer(reads("inner"))(inner, instrumentation)
+    outer = reducer(reads("outer"))(lambda messages: inside(messages), instrumentation)
+    call = ModelCall(instrumentation, messages=HISTORY, prompts=prompts[0])
+    with call.current():
+        outer(HISTORY)
+    call.receives(Sent(HISTORY[-2:], prompts[-1]))
+    (told,) = assembly_telemetry.spans_named("assemble_context")
+    assert [step.attributes["assembly.policy.name"] for step in told.children] == ["inner"]
 
 
 @pytest.mark.parametrize("asker", [Asker("talk", "clerk", "clerk"), Asker(None, "clerk", "clerk")])
