@@ -9,7 +9,7 @@ from google.adk.plugins.base_plugin import BasePlugin
 from google.genai.types import Content
 from pydantic import PrivateAttr
 
-from otel_assembly.errors import OtelAssemblyError
+from otel_assembly.errors import AssemblyError
 from otel_assembly.instrumentation.google_adk.calls import CALLS, given
 from otel_assembly.instrumentation.google_adk.contents import asker_of
 from otel_assembly.instrumentation.google_adk.messages import schemas_of
@@ -94,7 +94,7 @@ class AssemblyPlugin(Plugin["_Conversation"], BasePlugin):
         try:
             await conversation.read(callback_context.session.events)
             assembly = await conversation.assemble(callback_context, prompts, sent.messages)
-        except OtelAssemblyError as error:
+        except Exception as error:  # noqa: BLE001  # it goes through to whoever runs the agent
             return _Raises.when_asked(error)
         llm_request.contents = [event for event in assembly.events if isinstance(event, Content)]
         if assembly.prompts != prompts:
@@ -110,7 +110,7 @@ class AssemblyPlugin(Plugin["_Conversation"], BasePlugin):
         await conversation.answered(llm_response.content)
         try:
             conversation.context.guard.check()
-        except OtelAssemblyError as error:
+        except AssemblyError as error:
             return _Raises.when_asked(error) if llm_response.get_function_calls() else None
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,7 +67,12 @@ class Received:
     @property
     def said(self) -> Any:
         """What can be compared between two runs."""
-        return self.model, self.prompts, [(one.kind, one.texts) for one in self.events], self.tools
+        return (
+            self.model,
+            self.prompts,
+            [(one.kind, [_TIME.sub("", text) for text in one.texts]) for one in self.events],
+            self.tools,
+        )
 
 
 def read(content: Any) -> Read:
@@ -163,6 +169,8 @@ def words(count_of: int, word: str = "word") -> str:
     return " ".join(f"{word}{number}" for number in range(count_of))
 
 
+#: When something was said, which a memory says.
+_TIME = re.compile("Time: .*")
 _SESSIONS = itertools.count()
 
 
@@ -185,7 +193,8 @@ class Talk:
         found = []
         async for event in self.runner.run_async(user_id="guest", session_id=self.session, new_message=content, **how):
             for part in (event.content.parts or ()) if event.content and not event.partial else ():
-                found.append(f"{event.author}: {part.text or part.function_call or part.function_response}")
+                half = part.function_call or part.function_response
+                found.append(f"{event.author}: {part.text if half is None else half.name}")
         return found
 
     async def events(self) -> list[Any]:
