@@ -111,9 +111,9 @@ def answers(
 
     def row(draft: Draft, part: Any) -> None:
         draft.texts += filter(None, (_getter(text)(part) for text in texts))
-        _show(draft, part, shown)
-        if held is not None:
-            with draft.aside():
+        with draft.aside():
+            _show(draft, part, shown)
+            if held is not None:
                 held(draft, part)
         if call is not None:
             draft.result(_getter(call)(part))

@@ -107,6 +107,7 @@ def test_a_part_that_holds_others():
 def test_a_result_is_said_by_nobody(call, closes):
     draft = draft_of(answers(call, "text", shown="files"), Part(files=["a"]))
     assert (draft.texts, draft.closes, draft.media) == (["here"], closes, MEDIA_TOKENS)
+    assert draft.said is False
     assert draft_of(answers("id", "text"), Part()).said is False
 
 
