@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 
+from otel_assembly.decision import DecisionReason
 from otel_assembly.instrumentation.bound_runs import BoundRun
 from otel_assembly.instrumentation.clients import called, innermost
 from otel_assembly.instrumentation.google_adk.contents import AgentCall
@@ -112,13 +113,24 @@ def _settings(plugin: Any) -> Mapping[str, Any]:
     return {name.lstrip("_"): value for name, value in held if type(value) is int}
 
 
+def _filters(plugin: Any) -> bool:
+    return type(plugin).__name__ == "ContextFilterPlugin"
+
+
+def _why(_: Any, __: Any, plugin: Any) -> Mapping[str, Any]:
+    """A filter keeps the newest invocations, unless the program says itself what it keeps."""
+    by_program = getattr(plugin, "_custom_filter", None) is not None
+    return {"reason": DecisionReason.OUTSIDE_WINDOW} if _filters(plugin) and not by_program else {}
+
+
 #: What a plugin does to a request; one of ours tells itself what it does.
 plugin: Final = reducer(
     Reducer(
         lambda _, *, llm_request, **__: given(llm_request),
         policy=lambda plugin: policy_name(plugin, _PACKAGES, "Plugin"),
-        kind=lambda plugin: "reduction" if type(plugin).__name__ == "ContextFilterPlugin" else None,
+        kind=lambda plugin: "reduction" if _filters(plugin) else None,
         config=_settings,
+        said=_why,
         by=lambda plugin, **_: plugin if CALL.get() is not None and not is_ours(plugin) else None,
     )
 )

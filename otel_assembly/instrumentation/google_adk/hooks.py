@@ -32,7 +32,7 @@ _PLACES: Final = {"contents": "<2.10", "context._contents": ">=2.10"}
 
 
 class GoogleADKInstrumentor(AssemblyInstrumentor):
-    """Instruments the context assembly of Google ADK's agents: contents, compaction, plugins, callbacks, models, runs."""
+    """Instruments the context assembly of Google ADK's agents: contents, compaction, plugins, models, runs."""
 
     framework = "google_adk"
     requires = ("google-adk >= 2, < 3",)
