@@ -10,7 +10,7 @@ way leads up the stairs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
 
 from google.adk.agents import Agent
 from google.adk.apps import App
@@ -18,6 +18,9 @@ from google.adk.models import BaseLlm, LlmRequest, LlmResponse
 from google.adk.plugins.context_filter_plugin import ContextFilterPlugin
 from google.adk.runners import InMemoryRunner
 from google.genai import types
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
 
 GUEST = "I use a wheelchair. Guide me through the museum, please."
 ROOMS = ("the hall", "the portraits", "the sculptures", "the tower")

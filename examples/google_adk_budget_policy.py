@@ -8,7 +8,7 @@ It needs no network: the model is a class that looks ten rooms up, in one run. T
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
 
 from google.adk.agents import Agent
 from google.adk.apps import App
@@ -18,6 +18,9 @@ from google.genai import types
 
 from otel_assembly import BudgetPolicy
 from otel_assembly.instrumentation.google_adk import AssemblyPlugin
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
 
 REQUEST = "I use a wheelchair. Which of the ten rooms can I visit?"
 

@@ -196,6 +196,14 @@ class Reduction:
             self.attempt = attempt
             yield attempt
 
+    def takes_up(self, asker: Asker) -> None:
+        """What summarisers did for this asker outside of any call is told in its step: it takes up what came of that."""
+        attempts = [attempt for one in WAITING.take(asker) for attempt in one.attempts]
+        step = self.open() if attempts else None
+        for attempt in attempts:
+            if step is not None and self.call is not None:
+                attempt.told(self.call.count, step)
+
     def answered(self, attempt: Attempt, text: str) -> None:
         """A summariser has said this."""
         if self.step is not None:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from otel_assembly.budget.attempt import Attempt
     from otel_assembly.instrumentation.conversation import Asker
-    from otel_assembly.instrumentation.reductions import Reduction
     from otel_assembly.observe.assembly import ObservedStep
 
 #: Conversations with reductions that wait for a model call; beyond it the least recently used ones' are forgotten.
@@ -87,14 +86,6 @@ class Waits:
         taken = [*held]
         held.clear()
         return taken
-
-    def taken_up(self, asker: Asker, by: Reduction) -> None:
-        """What summarisers did waits for a reducer that takes up what came of it: its step is told of them."""
-        attempts = [attempt for one in self.take(asker) for attempt in one.attempts]
-        step = by.open() if attempts else None
-        for attempt in attempts:
-            if step is not None and by.call is not None:
-                attempt.told(by.call.count, step)
 
 
 WAITING: Final = Waits()

@@ -6,7 +6,6 @@ import pytest
 from pretend_instrumentor import assemblies, every_call, steps
 
 from otel_assembly.instrumentation import Asker, Instrumentation, ModelCall, Reducer, Reduction, Sent, client, reducer
-from otel_assembly.instrumentation.waiting import WAITING
 
 
 def test_a_summarisers_own_call_is_an_attempt_inside_the_assembly_that_asked_for_it(agents, assembly_telemetry):
@@ -94,7 +93,7 @@ def test_what_a_summariser_did_may_wait_for_the_reducer_that_takes_up_its_summar
     call = ModelCall(telling, Asker("history", "clerk"), messages=[*asked, {"role": "assistant", "content": made}])
     for _ in range(2):
         reduction = Reduction(telling, "takes_it_up", call.out, call=call)
-        WAITING.taken_up(asker, reduction)
+        reduction.takes_up(asker)
         reduction.done(call.out[-1:])
     call.receives(Sent(call.out))
     (assembly,) = assemblies(assembly_telemetry)

@@ -14,7 +14,6 @@ from otel_assembly.instrumentation.reducers import left_for, settings_of
 from otel_assembly.instrumentation.reductions import Reducer, Reduction, reducer
 from otel_assembly.instrumentation.runs import within
 from otel_assembly.instrumentation.splicing import same_objects
-from otel_assembly.instrumentation.waiting import WAITING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -63,7 +62,7 @@ class AgentCall(ModelCall):
     def compaction(self) -> Reduction:
         """Compaction, with what summarisers did for the session since the call before."""
         made = Reduction(self.instrumentation, "compaction", self.out, config=self._settings, call=self)
-        WAITING.taken_up(asker_of(self.session), made)
+        made.takes_up(asker_of(self.session))
         return made
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from google.adk.agents import Agent, LoopAgent, ParallelAgent, SequentialAgent
 from google.adk.agents.run_config import RunConfig, StreamingMode
-from google.adk.apps.app import App, EventsCompactionConfig, ResumabilityConfig
+from google.adk.apps.app import EventsCompactionConfig, ResumabilityConfig
 from google.adk.apps.base_events_summarizer import BaseEventsSummarizer
 from google.adk.apps.llm_event_summarizer import LlmEventSummarizer
 from google.adk.code_executors.base_code_executor import BaseCodeExecutor
@@ -30,7 +30,7 @@ from google.adk.tools.function_tool import FunctionTool
 from google.adk.tools.long_running_tool import LongRunningFunctionTool
 from google.adk.tools.preload_memory_tool import PreloadMemoryTool
 from google.genai import types
-from google_adk_models import Received, ScriptedLlm, Stage, Talk, words
+from google_adk_models import ScriptedLlm, Stage, Talk, words
 from pydantic import BaseModel
 
 
@@ -83,7 +83,7 @@ async def transferred(stage: Stage) -> Any:
     model = ScriptedLlm(stage, 'call:transfer_to_agent {"agent_name": "biller"}', "Back with me.", name="gpt-4o")
     biller = Agent(
         name="biller", description="Bills.", instruction="Bill.", tools=[look],
-        model=ScriptedLlm(stage, "call:look", "It is 3.", 'call:transfer_to_agent {"agent_name": "boss"}', name="gpt-4o-mini"),
+        model=ScriptedLlm(stage, "call:look", "It is 3.", 'call:transfer_to_agent {"agent_name": "boss"}'),
     )  # fmt: skip
     talk = Talk(Agent(name="boss", model=model, sub_agents=[biller], instruction="Send on."))
     stage.runs = 2
