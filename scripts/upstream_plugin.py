@@ -44,10 +44,11 @@ CLIENTS = {
         )
     ],
     "pydantic_ai": [("pydantic_ai.models", "Model", ("request", "request_stream"))],
+    "google_adk": [("google.adk.models.base_llm", "BaseLlm", ("generate_content_async",))],
 }
 
 #: Of each framework, the classes whose clients hand on what they are given: the one behind them is the client.
-HAND_ON = {"pydantic_ai": {"WrapperModel", "FallbackModel"}}
+HAND_ON = {"pydantic_ai": {"WrapperModel", "FallbackModel"}, "google_adk": {"FallbackModel"}}
 
 
 def _asks_for_a_job(model: Any, messages: Any, *_: Any, **__: Any) -> str | None:

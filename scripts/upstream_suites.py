@@ -44,6 +44,7 @@ class Suite:
     checkout: bool = False  # its source distribution has no tests
     plugin: Path = PLUGIN
     plugins: tuple[str, ...] = ()  # pytest plugins, beside this script, of the run with us
+    extras: str = "otlp"  # ours, beside it
 
     @property
     def release(self) -> tuple[str, str]:
@@ -295,6 +296,19 @@ SUITES = (
         ("-m", "not integration"),
         checkout=True,
     ),
+    Suite(
+        "google-adk",
+        "google-adk==2.0.0",
+        "google_adk",
+        tuple(
+            f"tests/unittests/{name}"
+            for name in ("agents", "apps", "flows", "memory", "plugins", "runners", "sessions", "streaming", "workflow")
+        ),
+        ("google-adk[test]==2.0.0", "pytest", "pytest-asyncio", "pytest-mock"),
+        ("-o", "asyncio_mode=auto"),
+        checkout=True,
+        extras="google-adk",  # it keeps the SDK below what the span file's exporter takes
+    ),
 )
 
 
@@ -325,7 +339,7 @@ def compare(suite: Suite, work: Path, checkout: Path | None) -> bool:
     """Run a suite twice, and print what came of it."""
     sources = checkout.absolute() if suite.checkout and checkout is not None else unpacked(suite, work)
     written = work / f"{suite.name}-seen.json"
-    with environment(f"suite {suite.name}", (suite.distribution, *suite.needs), "otlp") as python:
+    with environment(f"suite {suite.name}", (suite.distribution, *suite.needs), suite.extras) as python:
 
         def once() -> tuple[dict[str, str], dict[str, str]]:
             without = outcomes(suite, python, sources, work / f"{suite.name}-without.xml", instrumented=False)

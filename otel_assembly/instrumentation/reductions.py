@@ -197,7 +197,7 @@ class Reduction:
             yield attempt
 
     def takes_up(self, asker: Asker) -> None:
-        """What summarisers did for this asker outside of any call is told in its step: it takes up what came of that."""
+        """What summarisers did for this asker outside of any call is told in its step: it takes that up."""
         attempts = [attempt for one in WAITING.take(asker) for attempt in one.attempts]
         step = self.open() if attempts else None
         for attempt in attempts:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from otel_assembly._internal.faces import face
 from otel_assembly.instrumentation.google_adk.hooks import GoogleADKInstrumentor
-
-if TYPE_CHECKING:
-    from otel_assembly.instrumentation.google_adk.plugin import AssemblyPlugin
 
 #: The plug-in imports ADK, which the instrumentor must not.
 __getattr__, __dir__ = face(__name__, {"AssemblyPlugin": "plugin"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
@@ -13,7 +14,7 @@ from otel_assembly.instrumentation.google_adk.contents import AgentCall
 from otel_assembly.instrumentation.google_adk.messages import prompts_of, schemas_of
 from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.model_call import CALL, Sent
-from otel_assembly.instrumentation.reducers import is_ours, is_own, policy_name
+from otel_assembly.instrumentation.reducers import is_ours, policy_name
 from otel_assembly.instrumentation.reductions import Reducer, reducer
 from otel_assembly.instrumentation.run_calls import CallsInTurn
 from otel_assembly.instrumentation.runs import within
@@ -21,7 +22,6 @@ from otel_assembly.instrumentation.runs import within
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from otel_assembly.instrumentation.hooks import Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.run_calls import Preparing
     from otel_assembly.instrumentation.runs import Run
@@ -63,13 +63,11 @@ def given(request: Any) -> Sent:
 def _sent(model: Any, request: Any, *_: Any, **__: Any) -> Sent | None:
     """What a model is given; None of one that hands it on."""
     hands_on = known_of(type(model), _HANDS_ON, _PACKAGES)
-    if hands_on:
-        return None
-    tools, name = schemas_of(request), request.model or model.model
     if hands_on is False:
         request = request.model_copy(update={"contents": list(request.contents)})
         model._maybe_append_user_content(request)  # noqa: SLF001  # as it does itself, behind this
-    return given(request)._replace(tools=tools, model=name)
+    name = request.model or model.model
+    return None if hands_on else given(request)._replace(tools=schemas_of(request), model=name)
 
 
 def _call_of(instrumentation: Instrumentation, _: Any, request: Any, *__: Any, **___: Any) -> Run | None:
@@ -77,50 +75,39 @@ def _call_of(instrumentation: Instrumentation, _: Any, request: Any, *__: Any, *
     return None if called() else CALLS.of(request) or BoundRun(instrumentation, None, {CALL: None})
 
 
-def _text(answer: Any) -> str | None:
-    parts = (answer.content.parts or ()) if answer.content is not None else ()
-    return "".join(part.text or "" for part in parts)
+def _text(answer: Any) -> str:
+    return "".join(part.text or "" for part in getattr(answer.content, "parts", None) or ())
 
 
 #: What each class of models is given, streamed or not.
 client_called: Final = innermost("generate_content_async", _sent, _text, prepared=_call_of)
 
 
-def _called_for(_: Any, request: Any, *__: Any, **___: Any) -> Sequence[Any] | None:
-    return list(request.contents) if CALL.get() is not None else None
+def _called_for(_: Any, llm_request: Any, *__: Any, **___: Any) -> Sequence[Any] | None:
+    return list(llm_request.contents) if CALL.get() is not None else None
 
 
-def adds(policy: str) -> Wrap:
-    """The hook of a function that adds to a request's contents."""
-    return reducer(Reducer(_called_for, policy=policy, kind="injection"))
-
-
-instructions: Final = adds("dynamic_instruction")
-model_input: Final = adds("model_input_context")
+_adds: Final = partial(Reducer, _called_for, kind="injection")
+instructions: Final = reducer(_adds(policy="dynamic_instruction"))
+model_input: Final = reducer(_adds(policy="model_input_context"))
 #: What a tool adds to a request, before anybody has called it.
-tool: Final = reducer(
-    Reducer(
-        lambda tool, *, llm_request, **_: _called_for(tool, llm_request),
-        policy=lambda tool, **_: policy_name(tool, _PACKAGES, "Tool"),
-        kind="injection",
-    )
-)
-
-
-def _settings(plugin: Any) -> Mapping[str, Any]:
-    """What a plugin of ADK's was made with, which it holds by private names."""
-    held = vars(plugin).items() if is_own(plugin, _PACKAGES) else ()
-    return {name.lstrip("_"): value for name, value in held if type(value) is int}
+tool: Final = reducer(_adds(policy=lambda tool, **_: policy_name(tool, _PACKAGES, "Tool")))
 
 
 def _filters(plugin: Any) -> bool:
     return type(plugin).__name__ == "ContextFilterPlugin"
 
 
+def _settings(plugin: Any) -> Mapping[str, Any]:
+    """What a filter was made with, which it holds by private names."""
+    held = vars(plugin).items() if _filters(plugin) else ()
+    return {name.lstrip("_"): value for name, value in held if type(value) is int}
+
+
 def _why(_: Any, __: Any, plugin: Any) -> Mapping[str, Any]:
     """A filter keeps the newest invocations, unless the program says itself what it keeps."""
-    by_program = getattr(plugin, "_custom_filter", None) is not None
-    return {"reason": DecisionReason.OUTSIDE_WINDOW} if _filters(plugin) and not by_program else {}
+    own = _filters(plugin) and plugin._custom_filter is None  # noqa: SLF001  # it has no public name
+    return {"reason": DecisionReason.OUTSIDE_WINDOW} if own else {}
 
 
 #: What a plugin does to a request; one of ours tells itself what it does.
@@ -138,9 +125,8 @@ plugin: Final = reducer(
 
 def _callbacks(_: Any, invocation: Any, *__: Any, **___: Any) -> str:
     """The name of an agent's callback, where it has one that has a name, and no other."""
-    found = list(getattr(invocation.agent, "canonical_before_model_callbacks", ()))
-    name = policy_name(found[0], ()) if len(found) == 1 else "<several>"
-    return "before_model_callback" if name.startswith("<") else name
+    names = [policy_name(one, ()) for one in getattr(invocation.agent, "canonical_before_model_callbacks", ())]
+    return "before_model_callback" if len(names) != 1 or names[0].startswith("<") else names[0]
 
 
 _called_back: Final = reducer(

@@ -83,21 +83,20 @@ register_results(
 
 def prompts_of(request: Any) -> list[str]:
     """What a model is told in front of the messages: a text, or the texts of a content or of a list."""
-    told = request.config.system_instruction if request.config is not None else None
+    told = request.config.system_instruction
     parts = getattr(told, "parts", told)
     texts = (getattr(part, "text", part) for part in (parts if isinstance(parts, list) else [parts]))
     return [text for text in texts if isinstance(text, str) and text]
 
 
+def _schema(one: Any) -> dict[str, Any]:
+    held = one.parameters_json_schema or (
+        one.parameters.model_dump(mode="json", exclude_none=True) if one.parameters else {}
+    )
+    return function_schema(one.name, one.description, held)
+
+
 def schemas_of(request: Any) -> list[dict[str, Any]]:
     """The schemas of the functions that a model is offered; of what a provider runs itself none is known."""
     offered = (getattr(tool, "function_declarations", None) for tool in (request.config.tools or ()))
-    return [
-        function_schema(one.name, one.description, one.parameters_json_schema or _dumped(one.parameters))
-        for declared in offered
-        for one in declared or ()
-    ]
-
-
-def _dumped(schema: Any) -> Any:
-    return schema.model_dump(mode="json", exclude_none=True) if schema is not None else {}
+    return [_schema(one) for declared in offered for one in declared or ()]

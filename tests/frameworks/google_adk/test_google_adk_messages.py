@@ -10,7 +10,7 @@ from google.genai.types import Content, FunctionCall, FunctionResponse, Part
 
 import otel_assembly.instrumentation.google_adk.messages as rows
 from otel_assembly import describe
-from otel_assembly.instrumentation.splicing import alike
+from otel_assembly.instrumentation import Instrumentation, ModelCall
 from otel_assembly.messages import MEDIA_TOKENS, result_texts, shortened, summary_like
 
 BLOB = types.Blob(mime_type="image/png", data=b"x")
@@ -82,7 +82,11 @@ def test_a_call_is_known_by_the_provider_s_id_else_by_its_tool(call_id, answer_i
     assert list(facts(answered({"result": "x"}, call_id=answer_id)).closes) == [known]
 
 
-def test_a_copy_is_known_by_what_a_model_reads_of_it():
+def test_a_copy_is_known_by_what_a_model_reads_of_it(assembly_telemetry):
+    def alike(one, other):
+        with assembly_telemetry.as_default():
+            return ModelCall(Instrumentation("pretend"), messages=[one]).reduced("window", [other], [])
+
     one = Content(role="model", parts=[Part(text="I think.", thought=True), asked(call_id="adk-1", q="a")])
     sent = deepcopy(one)
     sent.parts[0].thought, sent.parts[1].function_call.id = None, None
