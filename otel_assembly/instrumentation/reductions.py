@@ -47,6 +47,7 @@ class Reducer:
         always: Whether it is told of also where it changed nothing; otherwise that is a count, and no span.
         asker: Who will ask a model with what it lets out, where it runs outside of any model call.
         by: What reduces; None where nothing does.
+        spares: Exceptions that are told by whoever raised them, and not as a failure of it.
     """
 
     before: Callable[..., Sequence[Any] | Sent | None]
@@ -58,6 +59,7 @@ class Reducer:
     always: bool = False
     asker: Callable[..., Asker | None] | None = None
     by: Callable[..., Any] | None = None
+    spares: tuple[type[BaseException], ...] = ()
 
 
 class Reduction:
@@ -152,13 +154,14 @@ class Reduction:
             yield
 
     @contextmanager
-    def followed(self) -> Iterator[None]:
-        """The reducer runs in this block, likewise; what it raises is told, and goes through."""
+    def followed(self, spares: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+        """The reducer runs in this block, likewise; what it raises is told, but for these, and goes through."""
         try:
             with self.running():
                 yield
         except BaseException as error:
-            self.failed(error)
+            if self.step is not None or not isinstance(error, spares):
+                self.failed(error)
             raise
 
     def open(self) -> ObservedStep | None:
@@ -309,7 +312,7 @@ def reduces(reads: Reducer) -> Callable[..., Observation]:
             return
         policy, kind, config = map(said_of, (reads.policy, reads.kind, reads.config))
         reduction = Reduction(instrumentation, policy, before, kind=kind, config=config)
-        with reduction.followed():
+        with reduction.followed(reads.spares):
             result = yield
         after: Any = reads.before(*args, **kwargs) if reads.after is None else reads.after(result, *args, **kwargs)
         prompts_after, after = _read(after)

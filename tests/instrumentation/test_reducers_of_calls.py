@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from pretend_instrumentor import OWNERS, assemblies, every_call, sent, split, steps
 from recount import prompt_tokens
 
@@ -97,3 +98,17 @@ def test_a_message_that_stands_twice_in_a_history_is_found_where_it_stands(assem
     assert [steps(one) for one in told] == [["window"], ["window"]]
     assert [one.attributes["assembly.events.in"] for one in told] == [3, 3]
     assert [one.attributes["assembly.events.out"] for one in told] == [1, 2]
+
+
+def test_what_is_told_by_whoever_raises_it_is_no_failure_of_the_reducer_around(assembly_telemetry):
+    telling = Instrumentation("pretend")
+    call = ModelCall(telling, messages=[{"role": "user", "content": "Hello"}])
+
+    def fails(messages):
+        raise KeyError("told elsewhere")
+
+    reads = Reducer(lambda messages: messages, policy="around", spares=(KeyError,))
+    with assembly_telemetry.as_default(), call.current(), pytest.raises(KeyError):
+        reducer(reads)(fails, telling)(call.messages)
+    call.end()
+    assert assembly_telemetry.spans == []

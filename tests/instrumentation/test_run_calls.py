@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Any
-
 from functools import partial
+from typing import Any
 
 import pytest
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import trace
 
 from otel_assembly.decision import DecisionReason
+from otel_assembly.errors import AssemblyError
 from otel_assembly.instrumentation.bound_runs import BoundRun
 from otel_assembly.instrumentation.clients import called, innermost
 from otel_assembly.instrumentation.google_adk.contents import AgentCall
@@ -130,7 +131,7 @@ def _callbacks(_: Any, invocation: Any, *__: Any, **___: Any) -> str:
 
 
 _called_back: Final = reducer(
-    Reducer(lambda _, __, request, *___, **____: given(request), policy=_callbacks, kind=None)
+    Reducer(lambda _, __, request, *___, **____: given(request), policy=_callbacks, kind=None, spares=(AssemblyError,))
 )
 
 

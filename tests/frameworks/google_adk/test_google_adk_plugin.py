@@ -234,6 +234,13 @@ async def test_a_budget_that_cannot_hold_raises_and_nothing_is_sent():
     assert stage.received == []
 
 
+async def test_what_it_raises_is_told_once(told):
+    with pytest.raises(ContextOverflowError):
+        await talk(Stage(), budget(60)).say(f"Find all: {words(100)}")
+    (span,) = told.spans_named("assemble_context")
+    assert span.attributes["error.type"] == "context_overflow"
+
+
 async def test_what_a_policy_raises_goes_through():
     class Fails:
         name = "fails"
