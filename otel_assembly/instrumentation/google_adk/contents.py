@@ -107,9 +107,10 @@ def _shown(events: Sequence[Any], *_: Any, **__: Any) -> Sequence[Any] | None:
     return call.shows(events) if call is not None else None
 
 
-_of_events: Final = partial(Reducer, _shown, lambda made, *_, **__: said(made))
-rewinds: Final = reducer(_of_events("rewind"))
-rearranges: Final = reducer(_of_events("function_responses", None))
+#: They run for every request, so that it is not worth a count where they change nothing.
+_of_events: Final = partial(Reducer, _shown, lambda made, *_, **__: said(made), kind=None)
+rewinds: Final = reducer(_of_events(policy="rewind"))
+rearranges: Final = reducer(_of_events(policy="function_responses"))
 #: What runs for no call: contents that are only counted, a summary that waits for the next call, whoever makes that.
 apart: Final = within(lambda instrumentation, *_, **__: BoundRun(instrumentation, None, {CALL: None}))
 _summary: Final = reducer(
