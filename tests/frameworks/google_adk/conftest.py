@@ -7,7 +7,6 @@ import pytest
 from otel_assembly.instrumentation import instrument, uninstrument
 from otel_assembly.testing import RecordedTelemetry
 
-
 #: What ADK, and what it stands on, warns of by itself.
 OWN_WARNINGS = (
     "ignore:.*EXPERIMENTAL.*:UserWarning",

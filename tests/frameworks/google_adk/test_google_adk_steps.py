@@ -6,6 +6,7 @@ import json
 import sys
 from typing import Any
 
+import google.adk
 import google_adk_programs as programs
 import pytest
 from google.adk.agents import Agent, LoopAgent
@@ -16,6 +17,7 @@ from google.adk.plugins.context_filter_plugin import ContextFilterPlugin
 from google.genai import types
 from google_adk_models import ASSEMBLY, ScriptedLlm, Stage, Talk, words
 from opentelemetry import trace
+from packaging.version import Version
 
 from otel_assembly.instrumentation import instrument
 
@@ -49,7 +51,14 @@ STEPS = {
 }
 
 #: What is told of them in earlier releases, instead or beside.
-EARLIER = {"delegated_as_tasks": {"task_input", "other_agents"}, "in_a_graph": {"task_input"}}
+EARLIER = {
+    "compacted_before_calls": {"other_agents"},  # a summary is another agent's
+    "delegated_as_tasks": {"task_input", "other_agents", "function_responses"},
+    "in_a_graph": {"task_input"},
+    "rewound": {"visible_events"},
+}
+#: In earlier releases a run's own summaries come later, or of other events.
+as_of_now = pytest.mark.skipif(Version(google.adk.__version__) < Version("2.10"), reason="compaction goes otherwise")
 
 
 def steps_of(assembly: Any) -> list[Any]:
@@ -77,10 +86,10 @@ async def talk_of(turns: int, lines: Any = ("call:look", "Said."), **app: Any) -
 
 
 async def test_a_filter_says_its_settings_and_that_what_left_is_outside_of_its_window(told):
-    await talk_of(4, plugins=[ContextFilterPlugin(num_invocations_to_keep=2, remove_amount=2)])
+    await talk_of(4, plugins=[ContextFilterPlugin(num_invocations_to_keep=2)])
     (*_, last) = told.spans_named(ASSEMBLY)
     (step,) = steps_of(last)
-    assert json.loads(step.attributes["assembly.policy.config"]) == {"num_invocations_to_keep": 2, "remove_amount": 2}
+    assert json.loads(step.attributes["assembly.policy.config"])["num_invocations_to_keep"] == 2
     assert step.attributes["assembly.policy.kind"] == "reduction"
     assert last.attributes["assembly.dropped.count"] == 8
     assert told.metric("assembly.items.dropped", decision_reason="outside_window") > 0
@@ -96,6 +105,7 @@ def summarises(stage: Stage, *lines: Any, **how: Any) -> EventsCompactionConfig:
     return EventsCompactionConfig(summarizer=LlmEventSummarizer(model), **how)
 
 
+@as_of_now
 async def test_a_summary_made_between_runs_is_an_attempt_in_the_next_call_and_stands_for_what_left(told):
     stage = Stage()
     config = summarises(stage, "They looked for x.", compaction_interval=2, overlap_size=1)
@@ -139,6 +149,7 @@ def adk_traces(told, monkeypatch):
     return told
 
 
+@as_of_now
 async def test_what_is_told_of_compaction_agrees_with_what_adk_tells_itself_and_repeats_none_of_it(adk_traces):
     stage = Stage()
     config = summarises(stage, "They looked for x.", compaction_interval=2, overlap_size=0)
