@@ -69,7 +69,7 @@ class Received:
         """What can be compared between two runs."""
         return (
             self.model,
-            self.prompts,
+            [_TIME.sub("", prompt) for prompt in self.prompts],
             [(one.kind, [_TIME.sub("", text) for text in one.texts]) for one in self.events],
             self.tools,
         )
