@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.instrumentation.instrumented import bound
 from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
 from otel_assembly.instrumentation.reducers import no_summary
-from otel_assembly.instrumentation.reductions import REDUCTION, reducing
+from otel_assembly.instrumentation.reductions import reducing
 from otel_assembly.instrumentation.runs import within
 from otel_assembly.messages.describe import describe
 from otel_assembly.telemetry.stamp import CalledModel
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.attempt import Attempt
     from otel_assembly.instrumentation.hooks import Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.reductions import Reduction
 
 #: The client that is called here, and the call that is prepared: a client that calls another one for it is one call.
 #: One that has an agent of its own answer makes that agent's calls, too.
@@ -39,6 +40,7 @@ class ClientCall:
         read: What the client is given; None where it is not to be told of.
         text_of: The text of an answer, for a summariser's; None of it where that is not known yet.
         told: Tells what the client is given, and returns the call that this is.
+        said_in: The text in a part of an answer that comes in parts, likewise.
 
     Attributes:
         over: Whether it has answered: what it has started may still run, and make calls of its own.
@@ -50,10 +52,13 @@ class ClientCall:
         read: Callable[[], Sent | None],
         text_of: Callable[[Any], str | None] | None = None,
         told: Callable[[Instrumentation, Sent], ModelCall] | None = None,
+        said_in: Callable[[Any], str | None] | None = None,
     ) -> None:
         self._instrumentation = instrumentation
         self._read = read
         self._text_of = text_of
+        self._said_in = said_in
+        self._said: list[str] = []
         self._tell = told or tell
         self._calling: Callable[[], AbstractContextManager[Any]] = nullcontext
         #: Whether it answers step by step: what is opened for it is then not held open in between.
@@ -63,6 +68,7 @@ class ClientCall:
         self._told = False
         self._called = CalledModel(prepared=False)
         self._sent: Sent | None = None
+        self._reduction: Reduction | None = None
         self._attempt: Attempt | None = None
         self._compacts: AbstractContextManager[Attempt | None] | None = None
 
@@ -91,7 +97,8 @@ class ClientCall:
             if call is not None and reducing() is None and self._tell is not tell_alone:
                 call.fail(TypeError(f"a model's client is given its messages as {type(messages).__name__}"))
             return
-        self._told, reduction = True, reducing()
+        self._told, self._reduction = True, reducing()
+        reduction = self._reduction
         if reduction is None:
             self._calling = self._tell(self._instrumentation, sent).calling
             self._called = CalledModel()
@@ -103,14 +110,25 @@ class ClientCall:
 
     def returned(self, answer: Any) -> None:
         """The client has answered, all at once."""
-        attempt, sent, reduction = self._attempt, self._sent, REDUCTION.get()
-        if attempt is None or sent is None or reduction is None or self._text_of is None:
+        if self._attempt is None or self._text_of is None:
             return
         with self._instrumentation.contained():
             text = self._text_of(answer)
             if text is not None:
-                reduction.answered(attempt, text)
-                attempt.outcome = no_summary(text, sent.messages)
+                self._answered(self._attempt, text)
+
+    def gave(self, part: Any) -> None:
+        """The client has given a part of its answer."""
+        if self._compacts is None or self._said_in is None:
+            return
+        with self._instrumentation.contained():
+            self._said.append(self._said_in(part) or "")
+
+    def _answered(self, attempt: Attempt, text: str) -> None:
+        reduction = self._reduction
+        if self._sent is not None and reduction is not None:
+            reduction.answered(attempt, text)
+            attempt.outcome = no_summary(text, self._sent.messages)
 
     def end(self, error: BaseException | None = None) -> None:
         """The client's call is over."""
@@ -119,7 +137,9 @@ class ClientCall:
         if compacts is not None:
             with self._instrumentation.contained():
                 if self.streams:
-                    compacts.__enter__()
+                    attempt = compacts.__enter__()
+                    if error is None and attempt is not None and self._said_in is not None:
+                        self._answered(attempt, "".join(self._said))
                 try:
                     compacts.__exit__(type(error) if error is not None else None, error, None)
                 except BaseException as raised:
@@ -178,6 +198,7 @@ def client(
     carries: Callable[[Any, Any], bool] | None = None,
     told: Callable[[Instrumentation, Sent], ModelCall] | None = None,
     prepared: Callable[..., ModelCall | None] | None = None,
+    said_in: Callable[[Any], str | None] | None = None,
 ) -> Wrap:
     """The hook of a function that calls a model: a coroutine function, a generator, or neither.
 
@@ -191,10 +212,11 @@ def client(
         told: In the place of `tell`, where no context variable says which call is prepared: `tell_alone` where none is.
         prepared: The call that was prepared for it, from the `Instrumentation` and the client's arguments, where the
             client is not called inside of it; the call ends with the client's.
+        said_in: As `text_of`, of each part of an answer that comes in parts.
     """
 
     def call_of(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> ClientCall:
-        return ClientCall(instrumentation, lambda: reads(*args, **kwargs), text_of, told)
+        return ClientCall(instrumentation, lambda: reads(*args, **kwargs), text_of, told, said_in)
 
     hook = within(call_of, carries)
     if prepared is None:
@@ -208,6 +230,7 @@ def innermost(
     reads: Callable[..., Sent | None],
     text_of: Callable[[Any], str | None] | None = None,
     carries: Callable[[Any, Any], bool] | None = None,
+    **more: Any,
 ) -> Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]]:
     """What a `Following` makes of a method of clients: a class that hands on to the one behind it is looked through.
 
@@ -216,6 +239,7 @@ def innermost(
         reads: As for `client`.
         text_of: As for `client`.
         carries: As for `client`.
+        more: What else `client` takes.
     """
 
     def wrap(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -226,7 +250,7 @@ def innermost(
             return reads(self, *args, **kwargs)
 
         hands_on = _hands_on(owner, method)
-        return client(sent, text_of, carries)(original, instrumentation)
+        return client(sent, text_of, carries, **more)(original, instrumentation)
 
     return wrap
 

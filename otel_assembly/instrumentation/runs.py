@@ -48,8 +48,9 @@ def followed(run: Run, answers: Any) -> Any:
 def within(run_of: Callable[..., Run | None], carries: Callable[[Run, Any], bool] | None = None) -> Wrap:
     """The hook of a function that is a run: a coroutine function, a generator, an ``asynccontextmanager``, or neither.
 
-    A run that has an attribute ``streams`` is told whether the answers come step by step, and one that has a method
-    ``returned`` is given an answer that comes all at once.
+    A run that has an attribute ``streams`` is told whether the answers come step by step, one that has a method
+    ``returned`` is given an answer that comes all at once, and one that has a method ``gave`` each that an async
+    generator gives.
 
     Args:
         run_of: Makes the run, from the `Instrumentation` and the function's arguments; None where there is none.
@@ -206,6 +207,7 @@ class Steps(AsyncGenerator[Any, Any]):
     def __init__(self, run: Run, items: AsyncIterable[Any]) -> None:
         self._ended = False
         self._run = run
+        self._gave = getattr(run, "gave", None)
         self._given = items
         self._items = items if isinstance(items, AsyncGenerator) else _one_by_one(items)
 
@@ -229,13 +231,16 @@ class Steps(AsyncGenerator[Any, Any]):
     async def _step(self, step: Awaitable[Any]) -> Any:
         try:
             with self._run.current():
-                return await step
+                item = await step
         except StopAsyncIteration:
             self._end()
             raise
         except BaseException as error:
             self._end(error)
             raise
+        if self._gave is not None:
+            self._gave(item)
+        return item
 
     def _end(self, error: BaseException | None = None) -> None:
         if not self._ended:
