@@ -81,7 +81,8 @@ def instrument(*frameworks: str, **providers: Any) -> tuple[str, ...]:
     ``OTEL_PYTHON_DISABLED_INSTRUMENTATIONS`` names (as ``otel_assembly_ag2``) are left out.
 
     Args:
-        frameworks: ``ag2``, ``autogen``, ``agentscope``, ``langchain``, ``pydantic_ai``, ``agent_framework``, ``strands``.
+        frameworks: ``ag2``, ``autogen``, ``agentscope``, ``langchain``, ``pydantic_ai``, ``agent_framework``,
+            ``strands``.
         providers: ``tracer_provider``, ``meter_provider``, ``logger_provider``, instead of the global ones.
 
     Returns:

@@ -47,6 +47,7 @@ class Reducer:
         always: Whether it is told of also where it changed nothing; otherwise that is a count, and no span.
         asker: Who will ask a model with what it lets out, where it runs outside of any model call.
         by: What reduces; None where nothing does.
+        ends: Who would have asked a model next, had it not raised; None where what it raises ends nothing.
     """
 
     before: Callable[..., Sequence[Any] | Sent | None]
@@ -58,6 +59,7 @@ class Reducer:
     always: bool = False
     asker: Callable[..., Asker | None] | None = None
     by: Callable[..., Any] | None = None
+    ends: Callable[..., Asker | None] | None = None
 
 
 class Reduction:
@@ -248,6 +250,9 @@ class Reduction:
         """It raised, and who would have asked a model next does not: outside of any call, that one ends with this."""
         unmade = ModelCall(self._instrumentation, asker) if self.call is None else None
         self.call = self.call or unmade
+        step = self.open()
+        for attempt in self._earlier if step is not None else ():
+            attempt.told(self.call.count, step)
         self.failed(error)
         if unmade is not None:
             unmade.end(error)
@@ -296,8 +301,16 @@ def reduces(reads: Reducer) -> Callable[..., Observation]:
             return
         policy, kind, config = map(said_of, (reads.policy, reads.kind, reads.config))
         reduction = Reduction(instrumentation, policy, before, kind=kind, config=config)
-        with reduction.followed():
-            result = yield
+        try:
+            with reduction.running():
+                result = yield
+        except BaseException as error:
+            unmade = reads.ends(*args, **kwargs) if reads.ends is not None else None
+            if unmade is not None:
+                reduction.ended(error, unmade)
+            else:
+                reduction.failed(error)
+            raise
         after: Any = reads.before(*args, **kwargs) if reads.after is None else reads.after(result, *args, **kwargs)
         prompts_after, after = _read(after)
         if after is not None:

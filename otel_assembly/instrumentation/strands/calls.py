@@ -1,4 +1,4 @@
-"""Runs of agents, and in them each model call, from the messages that an agent holds to the model that receives them."""
+"""Runs of agents, and in them each model call, from the messages that an agent holds to what a model receives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import trace
 
 from otel_assembly.instrumentation.bound_runs import BoundRun
-from otel_assembly.instrumentation.clients import innermost, model_in
+from otel_assembly.instrumentation.clients import innermost
 from otel_assembly.instrumentation.conversation import Asker
 from otel_assembly.instrumentation.handing_on import GoingOn, MiddlewareReduction, going_on
 from otel_assembly.instrumentation.hooks import instead
@@ -22,47 +22,38 @@ from otel_assembly.instrumentation.runs import within
 from otel_assembly.instrumentation.strands.messages import as_sent, held_by, output_schema, prompts_of, schemas_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.runs import Run
 
-#: The agent that is about to call its model, or does.
+#: The agent that calls its model here.
 ASKING: Final[ContextVar[Any]] = ContextVar("otel_assembly_strands_asking", default=None)
 PACKAGES: Final = ("strands",)
-_MODEL_CALLS: Final = "invokeModel"
+#: The name of the stage of middleware that is a model call.
+MODEL_CALLS: Final = "invokeModel"
 
 
 def asker_of(agent: Any) -> Asker:
-    """Who asks: an agent in its session, if that is kept anywhere, for then it may be another object that goes on."""
+    """Who asks: an agent in its session, if that is kept anywhere, for then another object may go on as that agent."""
     session = getattr(getattr(agent, "_session_manager", None), "session_id", None)
     own = session if isinstance(session, str) else None
     return Asker(own or agent, str(getattr(agent, "agent_id", "")), name_of(agent), own)
 
 
-def _begin(instrumentation: Instrumentation, runs: Any, variables: Mapping[ContextVar[Any], Any]) -> Run:
-    """A run, with a span of ours only where the framework's own are recorded nowhere."""
+def _bound(instrumentation: Instrumentation, runs: Any, variables: Mapping[ContextVar[Any], Any]) -> Run:
+    """A run, which has a span of ours only where the framework's own are recorded nowhere."""
     unseen = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
-    name, conversation = name_of(runs) if unseen else None, asker_of(runs).conversation_id
-    return BoundRun(instrumentation, name, variables, conversation_id=conversation)
+    own = asker_of(runs)
+    return BoundRun(instrumentation, own.agent_name if unseen else None, variables, conversation_id=own.conversation_id)
 
 
-@within
-def run(instrumentation: Instrumentation, runs: Any, /, *_: Any, **__: Any) -> Run:
-    """One run of an agent, a graph or a swarm is one trace."""
-    return _begin(instrumentation, runs, {})
-
-
-@within
-def asks_for_output(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) -> Run:
-    """A run of an agent that is but one call, which is not added to its messages."""
-    return _begin(instrumentation, agent, {ASKING: agent, CALL: None})
-
-
-@within
-def asks(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) -> Run:
-    """An agent calls its model, again where that is to be tried again; what its hooks do to its messages is before."""
-    return BoundRun(instrumentation, None, {ASKING: agent, CALL: None})
+#: One run of an agent, a graph or a swarm is one trace.
+run: Final = within(lambda instrumentation, runs, *_, **__: _bound(instrumentation, runs, {}))
+#: An agent calls its model, again where that is to be tried again; what hooks do to its messages is done before.
+asks: Final = within(
+    lambda instrumentation, agent, *_, **__: _bound(instrumentation, agent, {ASKING: agent, CALL: None})
+)
 
 
 def _begun(instrumentation: Instrumentation, agent: Any) -> ModelCall:
@@ -70,53 +61,58 @@ def _begun(instrumentation: Instrumentation, agent: Any) -> ModelCall:
     return ModelCall(instrumentation, asker_of(agent), messages=held_by(agent), prompts=prompts)
 
 
-@within
-def invokes(instrumentation: Instrumentation, _: Any, stage: Any, context: Any, /, *__: Any, **___: Any) -> Run | None:
-    """The middleware around one model call, and the call."""
-    return _begun(instrumentation, context.agent) if stage.name == _MODEL_CALLS else None
+#: The middleware around one model call, and the call.
+invokes: Final = within(
+    lambda instrumentation, _, stage, context, *__: (
+        _begun(instrumentation, context.agent) if stage.name == MODEL_CALLS else None
+    )
+)
 
 
 def _told(instrumentation: Instrumentation, sent: Sent) -> ModelCall:
     call, agent = CALL.get(), ASKING.get()
     if call is None:
-        call = ModelCall(instrumentation, sent.asker) if agent is None else _begun(instrumentation, agent)
+        call = ModelCall(instrumentation) if agent is None else _begun(instrumentation, agent)
     call.receives(sent)
     return call
 
 
 def _composed(instrumentation: Instrumentation, compose: Any, registry: Any, stage: Any, terminal: Any) -> Any:
     call, handlers = CALL.get(), registry._handlers.get(stage)  # noqa: SLF001  # nothing else gives them
-    if call is not None and handlers and stage.name == _MODEL_CALLS:
+    if call is not None and handlers and stage.name == MODEL_CALLS:
         with instrumentation.contained():
-            watched = [replace(one, handler=_watched(one.handler, call, instrumentation)) for one in handlers]
+            watched = [replace(one, handler=_watched(one.handler, call)) for one in handlers]
             registry = copy(registry)
             registry._handlers = {stage: watched}  # noqa: SLF001  # as above
     return compose(registry, stage, terminal)
 
 
-def _watched(handler: Callable[..., Any], call: ModelCall, instrumentation: Instrumentation) -> Callable[..., Any]:
+def _watched(handler: Callable[..., Any], call: ModelCall) -> Callable[..., Any]:
     """A middleware whose changes are a step of the call; a model that it calls itself is called for no call of ours."""
     if is_ours(getattr(handler, "__self__", None)):
         return handler
+    policy, behind = function_name(handler), {CALL: call, ASKING: ASKING.get()}
+    reduces = partial(MiddlewareReduction, call.instrumentation, policy, call=call)
+    inside = dict.fromkeys(behind)
+    begun = partial(GoingOn, call.instrumentation, reduces, _read, inside=inside, behind=behind)
+    return going_on(handler, call.instrumentation, begun)
 
-    def reduces(before: Sequence[Any]) -> MiddlewareReduction:
-        return MiddlewareReduction(instrumentation, function_name(handler), before, call=call)
 
-    behind = {CALL: call, ASKING: ASKING.get()}
-    begun = partial(GoingOn, instrumentation, reduces, _read, inside=dict.fromkeys(behind), behind=behind)
-    return going_on(handler, instrumentation, begun)
+composes: Final = instead(_composed)
 
 
 def function_name(function: Any) -> str:
     """A name of low cardinality: the class whose method a function is, or how it is called; else where it was made."""
-    inside = getattr(getattr(function, "__code__", None), "co_freevars", ()), getattr(function, "__closure__", None) or ()
-    function = dict(zip(*inside, strict=True)).get("handler", function)
-    function = getattr(function, "cell_contents", function)  # of a middleware for one phase
+    inside = getattr(getattr(function, "__code__", None), "co_freevars", ()), getattr(function, "__closure__", None)
+    cell = dict(zip(inside[0], inside[1] or (), strict=True)).get("handler")
+    function = function if cell is None else cell.cell_contents  # of middleware for one phase
     if hasattr(function, "__self__"):
         return policy_name(function.__self__, PACKAGES)
     name = policy_name(function, ())
+    if name[0] != "<" and not is_framework_s(function):
+        return name
     made_in = str(getattr(function, "__qualname__", name)).partition(".")[0]
-    return made_in.strip("_").removeprefix("create_") if is_framework_s(function) or name[0] == "<" else name
+    return made_in.strip("_").removeprefix("create_").removesuffix("_middleware")
 
 
 def is_framework_s(function: Any) -> bool:
@@ -128,33 +124,33 @@ def _read(context: Any) -> Sent:
     return Sent(as_sent(context.messages), prompts_of(context.system_prompt))
 
 
-def _sent(
-    model: Any, /, messages: Any, tool_specs: Any = None, system_prompt: Any = None, *_: Any, **given: Any
-) -> Sent:
-    prompts = prompts_of(system_prompt, given.get("system_prompt_content"))
-    return _to(model, messages, prompts, schemas_of(tool_specs))
+def _sent(model: Any, messages: Any, tool_specs: Any = None, system_prompt: Any = None, *_: Any, **more: Any) -> Sent:
+    prompts = prompts_of(system_prompt, more.get("system_prompt_content"))
+    window = limit_of(_config(model), "context_window_limit")
+    return Sent(messages, prompts, schemas_of(tool_specs), model_of(model), window)
 
 
-def _output(model: Any, output: Any, /, prompt: Any, system_prompt: Any = None, *_: Any, **__: Any) -> Sent:
-    agent = ASKING.get()
-    sent = _to(model, prompt, prompts_of(system_prompt), [output_schema(output)])
-    return sent if agent is None else sent._replace(asker=asker_of(agent))
+def _output(model: Any, output_model: Any, prompt: Any, system_prompt: Any = None, *_: Any, **__: Any) -> Sent:
+    """What a model is given that is asked for an output; an agent does not keep what it asks for that."""
+    agent, sent = ASKING.get(), _sent(model, prompt, None, system_prompt)
+    return sent._replace(tools=[output_schema(output_model)], asker=asker_of(agent) if agent is not None else Asker())
 
 
-def _to(model: Any, *sent: Any) -> Sent:
-    config: Any = None
+def model_of(model: Any) -> str | None:
+    """The name of a model, as far as it says that."""
+    config = _config(model)
+    name: Any = config.get("model_id") if isinstance(config, dict) else getattr(config, "model_id", None)
+    return name if isinstance(name, str) else None
+
+
+def _config(model: Any) -> Any:
     with suppress(NotImplementedError):
-        config = model.get_config()
-    window = limit_of(config, "context_window_limit")
-    return Sent(*sent, model=model_in({"model": config.get("model_id")} if isinstance(config, dict) else config), window=window)
+        return model.get_config()
+    return None
 
 
-def _said(chunk: Any) -> str | None:
-    delta = chunk.get("contentBlockDelta", {}).get("delta", {})
-    return delta.get("text")
-
-
-#: What each class of models is given.
-stream: Final = innermost("stream", _sent, told=_told, said_in=_said)
+#: What each class of models is given, to stream or for an output.
+stream: Final = innermost(
+    "stream", _sent, told=_told, said_in=lambda chunk: chunk.get("contentBlockDelta", {}).get("delta", {}).get("text")
+)
 structured_output: Final = innermost("structured_output", _output)
-composes: Final = instead(_composed)

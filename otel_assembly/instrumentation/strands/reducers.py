@@ -5,31 +5,34 @@ All of them change the agent's messages in place, between its model calls: each 
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.decision import DecisionReason
+from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.instrumentation.hooks import around_awaited, instead
 from otel_assembly.instrumentation.known_reducers import known_of
-from otel_assembly.instrumentation.reducers import is_ours, policy_name, settings_of
-from otel_assembly.instrumentation.reductions import Reducer, Reduction, reducer, reducing
-from otel_assembly.instrumentation.runs import within
+from otel_assembly.instrumentation.reducers import is_ours, is_own, policy_name, settings_of
+from otel_assembly.instrumentation.reductions import Reducer, reducer, reducing
 from otel_assembly.instrumentation.strands.calls import PACKAGES, asker_of, function_name, is_framework_s
 from otel_assembly.instrumentation.strands.messages import held_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from otel_assembly.instrumentation.hooks import Observation, Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
-#: Why a manager's messages leave, where the model has not found them to be too many.
+#: Why messages leave, where the model has not found them to be too many.
 _REASONS: Final = {
     "SlidingWindowConversationManager": DecisionReason.OUTSIDE_WINDOW,
     "SummarizingConversationManager": DecisionReason.COMPACTED,
 }
-_TOOLS: Final = "strands._context_manager"
+#: The conditions of a strategy, and where it holds them.
+_CONDITIONS: Final = {
+    "threshold": "_threshold",
+    "utilization": "_utilization_threshold",
+    "preserve_recent": "_preserve_recent",
+}
 
 
 def _in_place(agent_of: Callable[..., Any], policy: Callable[..., str], **more: Any) -> Wrap:
@@ -46,7 +49,7 @@ def _managed(manager: Any, agent: Any, *_: Any, **__: Any) -> Any:
     return None if is_ours(manager) or type(manager).__name__ == "NullConversationManager" else agent
 
 
-def _why(_: Any, __: Any, manager: Any, ___: Any, e: Any = None, **____: Any) -> Mapping[str, Any]:
+def _why(_: Any, __: Any, manager: Any, agent: Any, e: Any = None, **___: Any) -> Mapping[str, Any]:
     reason = known_of(type(manager), _REASONS, PACKAGES)
     if e is not None and reason is DecisionReason.OUTSIDE_WINDOW:
         reason = DecisionReason.OVER_BUDGET
@@ -59,6 +62,7 @@ manages: Final = _in_place(
     lambda manager, *_, **__: policy_name(manager, PACKAGES, "ConversationManager"),
     config=lambda manager, *_, **__: settings_of(manager, {"removed_message_count"}),
     said=_why,
+    ends=lambda _, agent, e=None, **__: None if e is None else asker_of(agent),
 )
 
 
@@ -66,12 +70,20 @@ def _strategy(strategy: Any, *_: Any, **__: Any) -> str:
     return policy_name(strategy, PACKAGES, "Strategy")
 
 
+def _left(before: Any, after: Any, strategy: Any, *_: Any, **__: Any) -> Mapping[str, Any]:
+    """Messages of which nothing is left are out, whatever marks their place; only a summary stands for them."""
+    if len(after) >= len(before) or not is_own(strategy, PACKAGES) or _strategy(strategy) == "summarize":
+        return {}
+    kept = [block for message in after for block in message["content"]]
+    gone = [message for message in before if not any(block in kept for block in message["content"])]
+    return {"verdicts": [Verdict(gone, DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET)]}
+
+
 def _conditions(strategy: Any, *_: Any, **__: Any) -> Mapping[str, Any]:
-    named = {"threshold": "_threshold", "utilization": "_utilization_threshold", "preserve_recent": "_preserve_recent"}
-    return {name: value for name, held in named.items() if (value := getattr(strategy, held, None))}
+    return {name: value for name, held in _CONDITIONS.items() if (value := getattr(strategy, held, None))}
 
 
-_applies: Final = _in_place(lambda _, context: context.agent, _strategy, config=_conditions)
+_applies: Final = _in_place(lambda _, context: context.agent, _strategy, config=_conditions, said=_left)
 #: What a strategy does to a message as it is added.
 transforms: Final = _in_place(lambda *given, **_: given[4], _strategy, config=_conditions)
 
@@ -99,28 +111,9 @@ def _calls_back(callback: Any) -> Wrap:
 hooked: Final = instead(_callbacks)
 
 
-class _ToolReduction(Reduction):
-    """What a tool does by which a model reduces its own context."""
-
-    def __init__(self, instrumentation: Instrumentation, name: str, agent: Any) -> None:
-        super().__init__(instrumentation, name, held_by(agent))
-        self._agent = agent
-
-    @contextmanager
-    def current(self) -> Iterator[None]:
-        """The tool runs in this block."""
-        with self.running():
-            yield
-
-    def end(self, error: BaseException | None = None) -> None:
-        """It has answered."""
-        self.done(held_by(self._agent), asker=asker_of(self._agent))
-
-
-@within
-def tool(instrumentation: Instrumentation, used: Any, _: Any, state: Any, /, **__: Any) -> _ToolReduction | None:
-    """A tool is used."""
-    function = getattr(used, "_tool_func", None)
-    own = str(getattr(function, "__module__", "")).startswith(_TOOLS)
-    agent = state.get("agent") if own and isinstance(state, dict) else None
-    return None if agent is None else _ToolReduction(instrumentation, used.tool_name, agent)
+def tools(module: Any, instrumentation: Instrumentation) -> None:
+    """The tools by which a model reduces its own context."""
+    for name in ("summarize_context", "truncate_context"):
+        wrap = _in_place(lambda *_, tool_context, **__: tool_context.agent, lambda *_, name=name, **__: name)
+        function = partial(wrap, instrumentation=instrumentation)
+        instrumentation.patches.wrap(getattr(module, name), "_tool_func", function)

@@ -54,7 +54,8 @@ class Received:
     @property
     def said(self) -> Any:
         """What can be compared between two runs: the very bytes, but for ids that are made anew."""
-        return self.model, self.prompts, self.messages, self.specs
+        messages = [{name: message[name] for name in ("role", "content")} for message in self.messages]
+        return self.model, self.prompts, messages, self.specs
 
 
 def read(message: Any) -> Read:
@@ -112,9 +113,7 @@ class ScriptedModel(Model):
         line = self._hears(prompt, specs, [system_prompt] if system_prompt else [])
         yield {"output": output_model(**line)}
 
-    async def stream(
-        self, messages: Any, tool_specs: Any = None, system_prompt: Any = None, **kwargs: Any
-    ) -> Any:
+    async def stream(self, messages: Any, tool_specs: Any = None, system_prompt: Any = None, **kwargs: Any) -> Any:
         content = kwargs.get("system_prompt_content")
         prompts = [system_prompt] if system_prompt else []
         if content is not None:

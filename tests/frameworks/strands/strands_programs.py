@@ -51,6 +51,12 @@ def report() -> str:
     return words(400, "line")
 
 
+@tool
+def log() -> str:
+    """Give a very long report."""
+    return words(2_000, "entry")
+
+
 class Answer(BaseModel):
     """Where, and for how much."""
 
@@ -109,7 +115,11 @@ async def blocks(stage: Stage) -> Any:
 
 async def blank(stage: Stage) -> Any:
     """What it says that is blank is sent as something else."""
-    held = [*history(1), {"role": "user", "content": [{"text": "?"}]}, {"role": "assistant", "content": [{"text": " "}]}]
+    held = [
+        *history(1),
+        {"role": "user", "content": [{"text": "?"}]},
+        {"role": "assistant", "content": [{"text": " "}]},
+    ]
     return said(await agent(stage, "Done.", messages=held).invoke_async("Go"))
 
 
@@ -136,7 +146,11 @@ async def slides(stage: Stage) -> Any:
 async def slides_per_turn(stage: Stage) -> Any:
     manager = SlidingWindowConversationManager(4, per_turn=True)
     clerk = agent(stage, "call:look", "call:look", "call:look", "Done.", conversation_manager=manager)
-    return said(await clerk.invoke_async("Go", )), len(clerk.messages)
+    return said(
+        await clerk.invoke_async(
+            "Go",
+        )
+    ), len(clerk.messages)
 
 
 def _too_long(messages: Any) -> Any:
@@ -343,8 +357,8 @@ async def graph(stage: Stage) -> Any:
     for start, end in (("first", "left"), ("first", "right"), ("left", "last"), ("right", "last")):
         builder.add_edge(start, end)
     builder.set_entry_point("first")
+    builder.set_max_node_executions(10)
     result = await builder.build().invoke_async("Go")
-    stage.received.sort(key=lambda one: one.messages[0]["content"][-1]["text"])
     return sorted(node.node_id for node in result.execution_order)
 
 
@@ -415,7 +429,7 @@ async def summarised_in_a_hook(stage: Stage) -> Any:
             if len(messages) > 6:
                 scribe = agent(stage, model=ScriptedModel(stage, "", summary="Sums."), system_prompt="summary",
                                tools=(), name="scribe")  # fmt: skip
-                told = await scribe.invoke_async(str(messages[:-1]))
+                told = await scribe.invoke_async(str([one["content"] for one in messages[:-1]]))
                 messages[:-1] = [{"role": "user", "content": [{"text": said(told)}]}]
 
     clerk = agent(stage, "Done.", messages=history(4), hooks=[Sums()])
@@ -429,3 +443,112 @@ PROGRAMS: list[Any] = [
     agents_as_tools, graph, swarm, kept_in_a_session, edited_between, changes_model, own_model, direct,
     summarised_in_a_hook,
 ]  # fmt: skip
+
+try:
+    from strands.middleware import InvokeModelStage
+except ImportError:  # older releases
+    from strands._middleware import InvokeModelStage  # type: ignore[no-redef]
+from strands.vended_plugins.context_injector import ContextInjector
+
+
+async def middleware(stage: Stage) -> Any:
+    """Middleware of each phase; one asks a model for something else, one goes on twice."""
+
+    def brief(context: Any) -> Any:
+        return context.replace(system_prompt="Be brief.") if hasattr(context, "replace") else context
+
+    async def newest(context: Any, next_fn: Any) -> Any:
+        context.messages = context.messages[-3:]
+        async for event in next_fn(context):
+            yield event
+
+    async def twice(context: Any, next_fn: Any) -> Any:
+        first = [event async for event in next_fn(context)]
+        assert first
+        async for event in next_fn(context):
+            yield event
+
+    async def guards(context: Any, next_fn: Any) -> Any:
+        guard = ScriptedModel(stage, "Fine.", name="gpt-4o-mini")
+        assert [chunk async for chunk in guard.stream(context.messages[-1:], None, "Is it fine?")]
+        async for event in next_fn(context):
+            yield event
+
+    def as_it_is(result: Any) -> Any:
+        return result
+
+    clerk = agent(stage, "Ignored.", "call:look", "Ignored.", "Done.", messages=history(3), system_prompt="Be long.")
+    clerk._middleware_registry.add_middleware(InvokeModelStage, newest)
+    clerk._middleware_registry.add_middleware(InvokeModelStage, twice)
+    clerk._middleware_registry.add_middleware(InvokeModelStage, guards)
+    clerk._middleware_registry.add_middleware(InvokeModelStage.Input, brief)
+    clerk._middleware_registry.add_middleware(InvokeModelStage.Output, as_it_is)
+    return said(await clerk.invoke_async("Go")), len(clerk.messages)
+
+
+async def injected(stage: Stage) -> Any:
+    injector = ContextInjector(lambda context: f"<now>{len(context.messages)}</now>")
+    clerk = agent(stage, "call:look", "Done.", "On.", plugins=[injector])
+    stage.runs = 2
+    return [said(await clerk.invoke_async(one)) for one in ("Go", "On")], str(clerk.messages).count("<now>")
+
+
+async def answers_itself(stage: Stage) -> Any:
+    """Middleware that answers in the place of the model."""
+    from strands.types._events import ModelStopReason
+
+    async def answers(context: Any, next_fn: Any) -> Any:
+        if len(context.messages) > 1:
+            message: Any = {"role": "assistant", "content": [{"text": "From memory."}]}
+            usage: Any = {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}
+            yield ModelStopReason(stop_reason="end_turn", message=message, usage=usage, metrics={"latencyMs": 0})
+            return
+        context.messages = [*context.messages, *history(1)[:1]]
+        async for event in next_fn(context):
+            yield event
+
+    clerk = agent(stage, "One.")
+    clerk._middleware_registry.add_middleware(InvokeModelStage, answers)
+    stage.runs = 2
+    return [said(await clerk.invoke_async(one)) for one in ("A", "B")]
+
+
+PROGRAMS += [middleware, injected, answers_itself]
+
+if hasattr(Agent, "context_manager"):
+
+    async def managed(stage: Stage) -> Any:
+        """The context manager's own choice: results are cut as they come, and the rest is summarised."""
+        model = ScriptedModel(
+            stage, "call:report", "One.", "Two.", "Three.", summary="[A summary.]", context_window_limit=900
+        )
+        clerk = agent(stage, model=model, tools=(report,), context_manager="auto", messages=history(4))
+        stage.runs = 3
+        return [said(await clerk.invoke_async(one)) for one in ("Go", words(90), "On")], len(clerk.messages)
+
+    async def managed_by_presets(stage: Stage) -> Any:
+        from strands._context_manager.types import ContextState
+
+        class Own:
+            name = "own"
+
+            async def apply(self, context: ContextState) -> bool:
+                held = len(context.messages)
+                del context.messages[:-5]
+                return len(context.messages) < held
+
+        strategies: Any = ["large_tool_offloading", "stale_tool_cleanup", "overflow_protection", Own()]
+        lines = (["call:log", "call:look"], "call:look", "One.", "call:look", "call:look", "Two.", _too_long)
+        model = ScriptedModel(stage, *lines, context_window_limit=9_000)
+        clerk = agent(stage, model=model, tools=(look, log), context_manager={"strategies": strategies})
+        stage.runs = 3
+        return [said(await clerk.invoke_async(one)) for one in ("Go", "On", words(90))], len(clerk.messages)
+
+    async def manages_itself(stage: Stage) -> Any:
+        lines = ("call:summarize_context", 'call:truncate_context {"keep_recent": 4}', "Done.", "On.")
+        model = ScriptedModel(stage, *lines, summary="They asked for words.", context_window_limit=100_000)
+        clerk = agent(stage, model=model, context_manager="agentic", messages=history(10))
+        stage.runs = 2
+        return [said(await clerk.invoke_async(one)) for one in ("Go", "On")], len(clerk.messages)
+
+    PROGRAMS += [managed, managed_by_presets, manages_itself]
