@@ -56,23 +56,25 @@ asks: Final = within(
 )
 
 
-def _begun(instrumentation: Instrumentation, agent: Any) -> ModelCall:
-    prompts = prompts_of(agent.system_prompt, getattr(agent, "_system_prompt_content", None))
-    return ModelCall(instrumentation, asker_of(agent), messages=held_by(agent), prompts=prompts)
-
-
 #: The middleware around one model call, and the call.
 invokes: Final = within(
     lambda instrumentation, _, stage, context, *__: (
-        _begun(instrumentation, context.agent) if stage.name == MODEL_CALLS else None
+        ModelCall(instrumentation, asker_of(context.agent)) if stage.name == MODEL_CALLS else None
     )
 )
 
 
+def _holds(call: ModelCall, agent: Any) -> None:
+    """What an agent holds goes into its call; what has waited for that is told here."""
+    if call.messages is None and agent is not None:
+        prompts = prompts_of(agent.system_prompt, getattr(agent, "_system_prompt_content", None))
+        call.came(held_by(agent), prompts=prompts)
+
+
 def _told(instrumentation: Instrumentation, sent: Sent) -> ModelCall:
-    call, agent = CALL.get(), ASKING.get()
-    if call is None:
-        call = ModelCall(instrumentation) if agent is None else _begun(instrumentation, agent)
+    agent = ASKING.get()
+    call = CALL.get() or ModelCall(instrumentation, asker_of(agent) if agent is not None else Asker())
+    _holds(call, agent)
     call.receives(sent)
     return call
 
@@ -81,6 +83,7 @@ def _composed(instrumentation: Instrumentation, compose: Any, registry: Any, sta
     call, handlers = CALL.get(), registry._handlers.get(stage)  # noqa: SLF001  # nothing else gives them
     if call is not None and handlers and stage.name == MODEL_CALLS:
         with instrumentation.contained():
+            _holds(call, ASKING.get())
             watched = [replace(one, handler=_watched(one.handler, call)) for one in handlers]
             registry = copy(registry)
             registry._handlers = {stage: watched}  # noqa: SLF001  # as above

@@ -5,7 +5,6 @@ All of them change the agent's messages in place, between its model calls: each 
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
@@ -115,5 +114,5 @@ def tools(module: Any, instrumentation: Instrumentation) -> None:
     """The tools by which a model reduces its own context."""
     for name in ("summarize_context", "truncate_context"):
         wrap = _in_place(lambda *_, tool_context, **__: tool_context.agent, lambda *_, name=name, **__: name)
-        function = partial(wrap, instrumentation=instrumentation)
-        instrumentation.patches.wrap(getattr(module, name), "_tool_func", function)
+        own = getattr(module, name)
+        instrumentation.patches.wrap(own, "_tool_func", lambda made, wrap=wrap: wrap(made, instrumentation))

@@ -31,10 +31,10 @@ async def test_beside_its_own_telemetry_every_model_call_span_names_its_assembly
     stage = Stage()
     await program(stage)
     assemblies = assert_told(told, stage.received)
-    for assembly in assemblies:
-        if assembly.parent is not None and assembly.parent.name == "chat":
-            ids = [one.attributes["assembly.id"] for one in assembly.parent.children if one.name == assembly.name]
-            assert assembly.parent.attributes["assembly.id"] in ids
+    ids = {assembly.attributes["assembly.id"] for assembly in assemblies}
+    chats = told.spans_named("chat")
+    assert sum(chat.attributes.get("assembly.id") not in ids for chat in chats) <= len(stage.summaries)
+    assert chats or program.__name__ in {"direct", "structured_alone"}
     assert len({span.trace_id for span in told.spans}) == stage.runs
 
 
