@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 
 import pytest
+from recount import count
 
 from otel_assembly.instrumentation import (
     Asker,
@@ -108,6 +109,36 @@ async def test_a_summariser_that_streams_is_an_attempt_of_the_step(instrumentati
     call.receives(sent(call.out))
     assert told(assembly_telemetry) == [2]
     assert assembly_telemetry.span("compact_block summary").parent.name == "apply_policy summary"
+
+
+async def test_what_a_summariser_says_in_parts_is_its_text(instrumentation, assembly_telemetry):
+    async def silent(messages):
+        yield "  "
+
+    async def breaks(messages):
+        yield "so"
+        raise ConnectionError
+
+    async def unread(part):
+        raise AssertionError("nobody summarises")
+
+    for stream in (words, silent):
+        call = ModelCall(instrumentation, Asker("talk"), messages=TALK)
+        reduction = Reduction(instrumentation, "summary", TALK, call=call)
+        with reduction.running():
+            await read_all(client(sent, said_in=lambda word: f"{word} ")(stream, instrumentation)(TALK[:3]))
+        reduction.done(TALK[3:])
+        call.receives(sent(call.out))
+    reduction = Reduction(instrumentation, "summary", TALK, call=ModelCall(instrumentation, Asker("talk")))
+    with reduction.running(), pytest.raises(ConnectionError):
+        await read_all(client(sent, said_in=str)(breaks, instrumentation)(TALK[:3]))
+    reduction.done([TALK[3]])
+    reduction.call.end()
+    made = assembly_telemetry.spans_named("compact_block summary")
+    outcomes = [one.attributes["assembly.compaction.outcome"] for one in made]
+    assert outcomes == ["compacted", "empty", "raised"]
+    assert made[0].attributes["assembly.tokens.out"] == 4 + count("so it is ")
+    assert await read_all(client(sent, said_in=unread)(words, instrumentation)(TALK[:3])) == ["so", "it", "is"]
 
 
 def test_what_a_reducer_takes_in_that_the_call_did_not_hold_came_by_the_framework(instrumentation, assembly_telemetry):

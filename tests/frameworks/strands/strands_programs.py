@@ -26,7 +26,13 @@ from strands.hooks import (
 from strands.multiagent import GraphBuilder, Swarm
 from strands.session import FileSessionManager
 from strands.types.exceptions import ContextWindowOverflowException, ModelThrottledException
+from strands.vended_plugins.context_injector import ContextInjector
 from strands_models import ScriptedModel, Stage, history, words
+
+try:
+    from strands.middleware import InvokeModelStage
+except ImportError:  # older releases
+    from strands._middleware import InvokeModelStage
 
 
 @tool
@@ -109,7 +115,7 @@ async def blocks(stage: Stage) -> Any:
     clerk = agent(stage, "Seen.", "Both.")
     stage.runs = 3
     await clerk.invoke_async([{"text": "First part."}, {"text": "Second part."}])
-    await clerk.invoke_async(history(1) + [{"role": "user", "content": [{"text": "And now?"}]}])
+    await clerk.invoke_async([*history(1), {"role": "user", "content": [{"text": "And now?"}]}])
     return said(await clerk.invoke_async()), len(clerk.messages)
 
 
@@ -444,12 +450,6 @@ PROGRAMS: list[Any] = [
     summarised_in_a_hook,
 ]  # fmt: skip
 
-try:
-    from strands.middleware import InvokeModelStage
-except ImportError:  # older releases
-    from strands._middleware import InvokeModelStage  # type: ignore[no-redef]
-from strands.vended_plugins.context_injector import ContextInjector
-
 
 async def middleware(stage: Stage) -> Any:
     """Middleware of each phase; one asks a model for something else, one goes on twice."""
@@ -527,12 +527,10 @@ if hasattr(Agent, "context_manager"):
         return [said(await clerk.invoke_async(one)) for one in ("Go", words(90), "On")], len(clerk.messages)
 
     async def managed_by_presets(stage: Stage) -> Any:
-        from strands._context_manager.types import ContextState
-
         class Own:
             name = "own"
 
-            async def apply(self, context: ContextState) -> bool:
+            async def apply(self, context: Any) -> bool:
                 held = len(context.messages)
                 del context.messages[:-5]
                 return len(context.messages) < held

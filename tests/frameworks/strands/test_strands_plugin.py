@@ -346,9 +346,9 @@ async def test_a_session_keeps_the_whole_history_and_is_one_conversation(tmp_pat
     assert [span.attributes["assembly.turn"] for span in spans] == [0, 1, 2]
     assert {span.attributes["gen_ai.conversation.id"] for span in spans} == {"s-1"}
     await manager.context_of(talker).send(fatal())
+    again = agent(Stage(), manager, session_manager=FileSessionManager("s-1", storage_dir=str(tmp_path)))
     with pytest.raises(HaltedError):
-        session = FileSessionManager(session_id="s-1", storage_dir=str(tmp_path))
-        await agent(Stage(), manager, session_manager=session).invoke_async("On")
+        await again.invoke_async("On")
 
 
 @pytest.mark.parametrize("more", [{"name": "x"}, {"model": "gpt-4o"}])
