@@ -23,6 +23,7 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 import otel_assembly
 from otel_assembly.instrumentation import Following, Instrumentation, bound, within
+from otel_assembly.instrumentation.reductions import reducing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,6 +45,7 @@ CLIENTS = {
         )
     ],
     "pydantic_ai": [("pydantic_ai.models", "Model", ("request", "request_stream"))],
+    "strands": [("strands.models.model", "Model", ("stream", "structured_output"))],
 }
 
 #: Of each framework, the classes whose clients hand on what they are given: the one behind them is the client.
@@ -110,7 +112,8 @@ class Called:
         """The client runs in this block."""
         if not self._began:
             self._began = True
-            summarises = getattr(trace.get_current_span(), "name", "").startswith("compact_block")
+            compacts = getattr(trace.get_current_span(), "name", "").startswith("compact_block")
+            summarises = compacts or reducing() is not None  # one that streams holds no span open
             seen.summaries += summarises
             seen.calls += not summarises
         with bound(inside, True):

@@ -251,6 +251,45 @@ SUITES = (
         checkout=True,
     ),
     Suite(
+        "strands",
+        "strands-agents==1.62.0",
+        "strands",
+        (
+            *(
+                f"tests/strands/{name}"
+                for name in (
+                    "_context_manager",
+                    "agent",
+                    "event_loop",
+                    "hooks",
+                    "injection",
+                    "interventions",
+                    "memory",
+                    "middleware",
+                    "multiagent",
+                    "plugins",
+                    "session",
+                    "telemetry",
+                    "vended_plugins",
+                )
+            ),
+            *(
+                f"tests/strands/models/{name}"
+                for name in ("routing", "test_anthropic.py", "test_bedrock.py", "test_model.py", "test_openai.py")
+            ),
+        ),
+        (
+            "strands-agents[anthropic,openai,otel]==1.62.0",
+            "moto>=5.1",
+            "pytest>=9",
+            "pytest-asyncio>=1",
+            "pytest-timeout>=2",
+            "tenacity>=9",
+        ),
+        # A2A is seen where the agent runs.
+        ("--ignore=tests/strands/multiagent/a2a", "--ignore=tests/strands/agent/test_a2a_agent.py"),
+    ),
+    Suite(
         "agent-framework",
         "agent-framework-core==1.13.0",
         "agent_framework",

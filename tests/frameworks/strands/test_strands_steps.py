@@ -139,7 +139,7 @@ async def test_one_that_does_nothing_is_no_step_and_one_that_had_nothing_to_do_i
         await agent(Stage(), "One.", conversation_manager=manager).invoke_async("A")
     assert [steps(span) for span in told.spans_named(ASSEMBLY)] == [[], []]
     assert told.metric("assembly.policy.declined") == 1
-    assert told.metric("assembly.policy.declined", **{"assembly.policy.name": "sliding_window"}) == 1
+    assert told.metric("assembly.policy.declined", policy_name="sliding_window") == 1
 
 
 async def test_a_hook_that_edits_what_an_agent_holds_is_a_step_by_its_name(told):
