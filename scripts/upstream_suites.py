@@ -44,6 +44,7 @@ class Suite:
     checkout: bool = False  # its source distribution has no tests
     plugin: Path = PLUGIN
     plugins: tuple[str, ...] = ()  # pytest plugins, beside this script, of the run with us
+    helpers: str = "tests"  # the folder from which its tests import their helpers
 
     @property
     def release(self) -> tuple[str, str]:
@@ -288,6 +289,7 @@ SUITES = (
         ),
         # A2A is seen where the agent runs.
         ("--ignore=tests/strands/multiagent/a2a", "--ignore=tests/strands/agent/test_a2a_agent.py"),
+        helpers=".",  # in its folder `tests` is one that is called as the package is
     ),
     Suite(
         "agent-framework",
@@ -441,7 +443,7 @@ def outcomes(
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *suite.options]
     variables = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     variables["PYTHONDONTWRITEBYTECODE"] = "1"
-    variables["PYTHONPATH"] = str(sources / "tests")  # where its helpers lie
+    variables["PYTHONPATH"] = str(sources / suite.helpers)
     if instrumented:
         for plugin in (suite.plugin.stem, *suite.plugins):
             command += ["-p", plugin]

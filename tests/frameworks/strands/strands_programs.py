@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import warnings
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -455,7 +456,7 @@ async def middleware(stage: Stage) -> Any:
     """Middleware of each phase; one asks a model for something else, one goes on twice."""
 
     def brief(context: Any) -> Any:
-        return context.replace(system_prompt="Be brief.") if hasattr(context, "replace") else context
+        return replace(context, system_prompt="Be brief.")
 
     async def newest(context: Any, next_fn: Any) -> Any:
         context.messages = context.messages[-3:]
