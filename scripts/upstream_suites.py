@@ -280,7 +280,7 @@ SUITES = (
             ),
         ),
         (
-            "strands-agents[anthropic,openai,otel]==1.62.0",
+            "strands-agents[anthropic,litellm,openai,otel]==1.62.0",
             "moto>=5.1",
             "pytest>=9",
             "pytest-asyncio>=1",

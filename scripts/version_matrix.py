@@ -60,7 +60,12 @@ RELEASES: dict[str, tuple[tuple[str, ...], ...]] = {
     # Each release of the harness is for one release of the framework.
     "pydantic_ai": (("pydantic-ai-slim==2.0.0",), ("pydantic-ai-slim<3", "pydantic-ai-harness")),
     "agent_framework": (("agent-framework-core==1.11.0",), ("agent-framework-core<2",)),
-    "strands": (("strands-agents==1.51.0",), ("strands-agents==1.56.0",), ("strands-agents<2",)),
+    "strands": (
+        ("strands-agents==1.30.0",),
+        ("strands-agents==1.51.0",),
+        ("strands-agents==1.56.0",),
+        ("strands-agents<2",),
+    ),
 }
 
 #: The tests of each extra that stands for packages of others; what it takes at least is read from `pyproject.toml`.

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.instrumented import bound
@@ -103,8 +104,9 @@ class ClientCall:
             self._calling = self._tell(self._instrumentation, sent).calling
             self._called = CalledModel()
             return
-        reduction.read = sent.messages
-        self._compacts = reduction.compacting(sent.model or "model", lambda count: _tokens(count, sent))
+        reduction.read = read = list(sent.messages)  # perhaps the very list that the answer will be added to
+        tokens = partial(_tokens, sent=sent._replace(messages=read))
+        self._compacts = reduction.compacting(sent.model or "model", tokens)
         if not self.streams:
             self._attempt = self._compacts.__enter__()
 

@@ -111,6 +111,17 @@ async def test_a_summariser_that_streams_is_an_attempt_of_the_step(instrumentati
     assert assembly_telemetry.span("compact_block summary").parent.name == "apply_policy summary"
 
 
+def test_a_summariser_may_add_its_answer_to_the_very_list_that_it_has_read(instrumentation, assembly_telemetry):
+    asker, held = Asker("talk", "clerk", "clerk"), TALK[:3]
+    reduction = Reduction(instrumentation, "summary", TALK)
+    with reduction.running():
+        client(sent)(lambda messages: messages.append(TALK[3]), instrumentation)(held)
+    reduction.done(TALK[3:], asker=asker)
+    ModelCall(instrumentation, asker).receives(sent(TALK[3:]))
+    attempt = assembly_telemetry.span("compact_block summary")
+    assert attempt.attributes["assembly.tokens.in"] == 3 * (4 + count("one"))
+
+
 async def test_what_a_summariser_says_in_parts_is_its_text(instrumentation, assembly_telemetry):
     async def silent(messages):
         yield "  "

@@ -24,7 +24,7 @@ class StrandsInstrumentor(AssemblyInstrumentor):
     """Instruments the context assembly of Strands' agents: managers, strategies, hooks, middleware, models, runs."""
 
     framework = "strands"
-    requires = ("strands-agents >= 1.51, < 2",)
+    requires = ("strands-agents >= 1.30, < 2",)
     hooks: ClassVar = in_package(
         "strands",
         ("agent.agent", "Agent.stream_async", calls.run, _RUN),
@@ -34,8 +34,14 @@ class StrandsInstrumentor(AssemblyInstrumentor):
         ("event_loop.event_loop", "_handle_model_execution", calls.asks, "who asks"),
         ("models.model", "Model.stream", Following("stream", calls.stream), "what a model receives"),
         ("models.model", f"Model.{_OUTPUT}", Following(_OUTPUT, calls.structured_output), "likewise, for an output"),
-        ("_middleware.registry", "MiddlewareRegistry.invoke", calls.invokes, "what is sent", "< 1.62"),
-        ("_middleware.registry", "MiddlewareRegistry.compose", calls.composes, "what middleware edits", "< 1.62"),
+        ("_middleware.registry", "MiddlewareRegistry.invoke", calls.invokes, "what is sent", ">= 1.51, < 1.62"),
+        (
+            "_middleware.registry",
+            "MiddlewareRegistry.compose",
+            calls.composes,
+            "what middleware edits",
+            ">= 1.51, < 1.62",
+        ),
         ("middleware._registry", "MiddlewareRegistry.invoke", calls.invokes, "what is sent", ">= 1.62"),
         ("middleware._registry", "MiddlewareRegistry.compose", calls.composes, "what middleware edits", ">= 1.62"),
         ("hooks.registry", "HookRegistry.get_callbacks_for", reducers.hooked, "what hooks edit"),

@@ -27,7 +27,7 @@ _REASONS: Final = {
     "SummarizingConversationManager": DecisionReason.COMPACTED,
 }
 #: The conditions of a strategy, and where it holds them.
-_CONDITIONS: Final = {
+_HELD: Final = {
     "threshold": "_threshold",
     "utilization": "_utilization_threshold",
     "preserve_recent": "_preserve_recent",
@@ -79,7 +79,7 @@ def _left(before: Any, after: Any, strategy: Any, *_: Any, **__: Any) -> Mapping
 
 
 def _conditions(strategy: Any, *_: Any, **__: Any) -> Mapping[str, Any]:
-    return {name: value for name, held in _CONDITIONS.items() if (value := getattr(strategy, held, None))}
+    return {name: value for name, held in _HELD.items() if (value := getattr(strategy, held, None))}
 
 
 _applies: Final = _in_place(lambda _, context: context.agent, _strategy, config=_conditions, said=_left)
@@ -112,7 +112,10 @@ hooked: Final = instead(_callbacks)
 
 def tools(module: Any, instrumentation: Instrumentation) -> None:
     """The tools by which a model reduces its own context."""
-    for name in ("summarize_context", "truncate_context"):
-        wrap = _in_place(lambda *_, tool_context, **__: tool_context.agent, lambda *_, name=name, **__: name)
-        own = getattr(module, name)
-        instrumentation.patches.wrap(own, "_tool_func", lambda made, wrap=wrap: wrap(made, instrumentation))
+
+    def take(name: str) -> None:
+        wrap = _in_place(lambda *_, tool_context, **__: tool_context.agent, lambda *_, **__: name)
+        instrumentation.patches.wrap(getattr(module, name), "_tool_func", lambda made: wrap(made, instrumentation))
+
+    take("summarize_context")
+    take("truncate_context")

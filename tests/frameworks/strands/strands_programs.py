@@ -6,6 +6,7 @@ import asyncio
 import tempfile
 import warnings
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 from pydantic import BaseModel
@@ -27,13 +28,14 @@ from strands.hooks import (
 from strands.multiagent import GraphBuilder, Swarm
 from strands.session import FileSessionManager
 from strands.types.exceptions import ContextWindowOverflowException, ModelThrottledException
-from strands.vended_plugins.context_injector import ContextInjector
 from strands_models import ScriptedModel, Stage, history, words
 
 try:
     from strands.middleware import InvokeModelStage
 except ImportError:  # older releases
-    from strands._middleware import InvokeModelStage
+    InvokeModelStage = None
+    if find_spec("strands._middleware") is not None:
+        from strands._middleware import InvokeModelStage
 
 
 @tool
@@ -446,8 +448,8 @@ async def summarised_in_a_hook(stage: Stage) -> Any:
 PROGRAMS: list[Any] = [
     plain, called, parallel_tools, streamed, abandoned, blocks, blank, structured, structured_alone, slides,
     slides_per_turn, overflows, results_are_cut, never_fits, summarised, summarised_by_an_agent, summaries_fail,
-    compresses_early, own_manager, own_hooks, tried_again, raised, cancelled, stopped, interrupted, at_once,
-    agents_as_tools, graph, swarm, kept_in_a_session, edited_between, changes_model, own_model, direct,
+    own_manager, own_hooks, tried_again, raised, cancelled, stopped, interrupted, at_once,
+    graph, swarm, kept_in_a_session, edited_between, changes_model, own_model, direct,
     summarised_in_a_hook,
 ]  # fmt: skip
 
@@ -488,6 +490,8 @@ async def middleware(stage: Stage) -> Any:
 
 
 async def injected(stage: Stage) -> Any:
+    from strands.vended_plugins.context_injector import ContextInjector
+
     injector = ContextInjector(lambda context: f"<now>{len(context.messages)}</now>")
     clerk = agent(stage, "call:look", "Done.", "On.", plugins=[injector])
     stage.runs = 2
@@ -514,7 +518,12 @@ async def answers_itself(stage: Stage) -> Any:
     return [said(await clerk.invoke_async(one)) for one in ("A", "B")]
 
 
-PROGRAMS += [middleware, injected, answers_itself]
+if hasattr(Agent, "as_tool"):
+    PROGRAMS.append(agents_as_tools)
+if hasattr(ConversationManager, "_on_before_model_call_threshold"):
+    PROGRAMS.append(compresses_early)
+if InvokeModelStage is not None:
+    PROGRAMS += [middleware, injected, answers_itself]
 
 if hasattr(Agent, "context_manager"):
 

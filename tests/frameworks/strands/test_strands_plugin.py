@@ -31,8 +31,12 @@ from otel_assembly import (
     describe,
 )
 from otel_assembly.instrumentation import instrument, uninstrument
-from otel_assembly.instrumentation.strands import AssemblyConversationManager
 from otel_assembly.testing import RecordedTelemetry
+
+if InvokeModelStage is None:
+    pytest.skip("it works as middleware, which this release has not", allow_module_level=True)
+
+from otel_assembly.instrumentation.strands import AssemblyConversationManager
 
 LOOKS = [*(["call:look", "call:look"] for _ in range(6)), "Done."]
 
