@@ -104,8 +104,9 @@ class ClientCall:
             self._calling = self._tell(self._instrumentation, sent).calling
             self._called = CalledModel()
             return
-        reduction.read = read = list(sent.messages)  # perhaps the very list that the answer will be added to
-        tokens = partial(_tokens, sent=sent._replace(messages=read))
+        reduction.read = sent.messages
+        # It may be the very list that the answer is added to, and is counted when that has happened.
+        tokens = partial(_tokens, sent=sent._replace(messages=list(sent.messages)))
         self._compacts = reduction.compacting(sent.model or "model", tokens)
         if not self.streams:
             self._attempt = self._compacts.__enter__()
