@@ -6,6 +6,7 @@ whether as many assemblies were told.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from contextlib import contextmanager
@@ -98,14 +99,16 @@ class Counting(SpanProcessor):
 seen = Seen()
 metrics = InMemoryMetricReader()
 #: A client that calls another one, or itself by another method, is one call.
-inside: ContextVar[bool] = ContextVar("inside", default=False)
+inside: ContextVar[Called | None] = ContextVar("inside", default=None)
 
 
 class Called:
     """One call of a client, which is counted as it begins; in a stream, each step of it is inside."""
 
-    def __init__(self) -> None:
+    def __init__(self, hands_on: bool) -> None:
         self._began = False
+        #: Whether its class only hands on what it is given, and has not done so yet.
+        self.keeps = hands_on
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -116,28 +119,45 @@ class Called:
             summarises = compacts or reducing() is not None  # one that streams holds no span open
             seen.summaries += summarises
             seen.calls += not summarises
-        with bound(inside, True):
+        with bound(inside, self):
             yield
 
     def end(self, error: BaseException | None = None) -> None:
         """The call is over."""
+        if error is not None and self.keeps and self._began:
+            seen.calls -= 1
+            counted_as("a class raises that would have handed on to the client behind it")
+
+
+def counted_as(reason: str) -> None:
+    """A client was called without that being a model call, for this reason."""
+    seen.reasons[reason] = seen.reasons.get(reason, 0) + 1
 
 
 def counted(original: Callable[..., Any], _owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
     """A client's method, which is counted as it begins."""
+    hands_on = "super" in (codes := names_in(original)) and original.__name__ in codes
     framework = os.environ["UPSTREAM_FRAMEWORK"]
     hand_on, no_call = HAND_ON.get(framework, set()), NO_CALLS.get(framework)
 
     def called(_: Instrumentation, client: Any, *args: Any, **kwargs: Any) -> Called | None:
-        if inside.get() or hand_on & {one.__name__ for one in type(client).__mro__}:
+        around = inside.get()
+        if around is not None:
+            around.keeps = False
+        if around is not None or hand_on & {one.__name__ for one in type(client).__mro__}:
             return None
         reason = no_call(client, *args, **kwargs) if no_call is not None else None
         if reason is not None:
-            seen.reasons[reason] = seen.reasons.get(reason, 0) + 1
+            counted_as(reason)
             return None
-        return Called()
+        return Called(hands_on)
 
     return within(called)(original, instrumentation)
+
+
+def names_in(function: Callable[..., Any]) -> set[str]:
+    """The names that a function's own code asks for."""
+    return set(getattr(getattr(inspect.unwrap(function), "__code__", None), "co_names", ()))
 
 
 def pytest_configure() -> None:

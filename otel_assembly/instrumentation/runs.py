@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Generator, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from opentelemetry import context as otel_context
 
 from otel_assembly.instrumentation.instrumented import ending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from otel_assembly.instrumentation.hooks import Wrap
@@ -197,9 +200,14 @@ async def awaited(run: Run, work: Awaitable[Any]) -> Any:
         return await work
 
 
+#: The step that is taken here.
+_STEP: Final[ContextVar[Any]] = ContextVar("otel_assembly_step", default=None)
+
+
 class Steps(AsyncGenerator[Any, Any]):
     """An async generator whose every step runs inside a run; nothing is attached while its reader has control.
 
+    What the generator leaves attached at a yield, such as a span of its own, is there again at its next step.
     It is no generator itself: an event loop that shuts down closes all async generators at once, and of two that stand
     in one another the second would find the first one running.
     """
@@ -208,6 +216,7 @@ class Steps(AsyncGenerator[Any, Any]):
         self._ended = False
         self._run = run
         self._gave = getattr(run, "gave", None)
+        self._left: Any = None
         self._given = items
         self._items = items if isinstance(items, AsyncGenerator) else _one_by_one(items)
 
@@ -225,12 +234,31 @@ class Steps(AsyncGenerator[Any, Any]):
 
     async def aclose(self) -> None:
         """The reader has had enough, which is no error."""
-        with ending(self._end), self._run.current():
+        with ending(self._end), self._inside():
             await self._items.aclose()
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """One step: in the run's context, and on top of that in what the generator has left attached."""
+        outside = otel_context.get_current()
+        with self._run.current():
+            entered = otel_context.get_current()
+            if entered is outside:  # nothing is taken away from it
+                yield
+                return
+            mark, token = _STEP.set(self), otel_context.attach(self._left or entered)
+            try:
+                yield
+            finally:
+                left = otel_context.get_current()
+                self._left = None if left is entered else left
+                with suppress(ValueError):  # it is closed in another context, where there is nothing to take back
+                    _STEP.reset(mark)
+                    otel_context.detach(token)
 
     async def _step(self, step: Awaitable[Any]) -> Any:
         try:
-            with self._run.current():
+            with self._inside():
                 item = await step
         except StopAsyncIteration:
             self._end()

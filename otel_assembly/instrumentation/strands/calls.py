@@ -147,7 +147,7 @@ def model_of(model: Any) -> str | None:
 
 
 def _config(model: Any) -> Any:
-    with suppress(NotImplementedError):
+    with suppress(Exception):  # it is the user's, who need not have one
         return model.get_config()
     return None
 

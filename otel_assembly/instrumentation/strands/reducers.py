@@ -5,6 +5,7 @@ All of them change the agent's messages in place, between its model calls: each 
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
@@ -95,19 +96,24 @@ def strategies(instrumentation: Instrumentation, manager: Any, /, *_: Any, **__:
     yield
 
 
-def _callbacks(instrumentation: Instrumentation, callbacks: Any, registry: Any, event: Any) -> Any:
-    """The callbacks of hooks: each may change the messages of the agent; what the framework's own do is told apart."""
-    for callback in callbacks(registry, event):
-        own = is_framework_s(callback) or is_ours(getattr(callback, "__self__", None))
-        watched = own or not hasattr(event, "agent")
-        yield callback if watched else _calls_back(callback)(callback, instrumentation)
+def _hooks(instrumentation: Instrumentation, invoke: Any, registry: Any, event: Any) -> Any:
+    """The callbacks of an event: each may edit the agent's messages; what the framework's own do is told apart."""
+    with instrumentation.contained():
+        if hasattr(event, "agent"):
+            watched = [_watched(one, instrumentation) for one in registry.get_callbacks_for(event)]
+            registry = copy(registry)
+            registry.get_callbacks_for = lambda _: iter(watched)
+    return invoke(registry, event)
 
 
-def _calls_back(callback: Any) -> Wrap:
-    return _in_place(lambda event: event.agent, lambda _: function_name(callback), kind=None)
+def _watched(callback: Any, instrumentation: Instrumentation) -> Any:
+    if is_framework_s(callback) or is_ours(getattr(callback, "__self__", None)):
+        return callback
+    wrap = _in_place(lambda event: event.agent, lambda _: function_name(callback), kind=None)
+    return wrap(callback, instrumentation)
 
 
-hooked: Final = instead(_callbacks)
+hooked: Final = instead(_hooks)
 
 
 def tools(module: Any, instrumentation: Instrumentation) -> None:
