@@ -41,7 +41,8 @@ def as_sent(messages: Iterable[Any], known: Mapping[int, Any] = {}) -> list[Any]
 def prompts_of(system: Any, content: Sequence[Any] | None = None) -> list[str]:
     """The system prompts: the texts among these blocks, or one text where there are none."""
     blocks = system if isinstance(system, list) else content
-    return as_prompts(system) if blocks is None else [block["text"] for block in blocks if block.get("text")]
+    texts = [block.get("text") for block in blocks] if isinstance(blocks, list) else [system]
+    return [prompt for text in texts for prompt in as_prompts(text)]
 
 
 def schemas_of(specs: Any) -> tuple[Mapping[str, Any], ...]:

@@ -40,7 +40,7 @@ def _in_place(agent_of: Callable[..., Any], policy: Callable[..., str], **more: 
 
     def held(*args: Any, **kwargs: Any) -> Any:
         agent = agent_of(*args, **kwargs) if reducing() is None else None
-        return None if agent is None else held_by(agent)
+        return held_by(agent) if isinstance(getattr(agent, "messages", None), list) else None
 
     return reducer(Reducer(held, policy=policy, asker=lambda *a, **k: asker_of(agent_of(*a, **k)), **more))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from recount import count, prompt_tokens
@@ -14,7 +15,7 @@ from strands.agent.conversation_manager import (
     SlidingWindowConversationManager,
     SummarizingConversationManager,
 )
-from strands.hooks import AgentInitializedEvent, BeforeModelCallEvent, MessageAddedEvent
+from strands.hooks import AgentInitializedEvent, BeforeModelCallEvent, HookRegistry, MessageAddedEvent
 from strands.session import FileSessionManager
 from strands_models import ASSEMBLY, ScriptedModel, Stage, history, steps, words
 from strands_programs import (
@@ -171,6 +172,23 @@ async def test_a_hook_that_edits_what_an_agent_holds_is_a_step_by_its_name(told)
     await clerk.invoke_async("A")
     made_here = "test_a_hook_that_edits_what_an_agent_holds_is_a_step_by_its_name"
     assert steps(last(told)) == ["initialised", made_here, "shortens"]
+
+
+async def test_whoever_asks_for_callbacks_gets_their_own_and_an_agent_may_be_a_test_s(told):
+    """What stands for an agent in a program's tests need hold no messages."""
+    called: list[Any] = []
+
+    def callback(event: BeforeModelCallEvent) -> None:
+        called.append(event)
+
+    registry = HookRegistry()
+    registry.add_callback(BeforeModelCallEvent, callback)
+    event = BeforeModelCallEvent(agent=Mock())
+    assert [*registry.get_callbacks_for(event)] == [callback]
+    registry.invoke_callbacks(event)
+    await registry.invoke_callbacks_async(event)
+    assert called == [event, event]
+    SlidingWindowConversationManager(2).apply_management(Mock(messages=history(1)))
 
 
 @with_middleware
