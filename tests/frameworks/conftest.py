@@ -6,11 +6,12 @@ import importlib.util
 import subprocess
 
 import pytest
-from programs import clean_environment
+from programs import clean_environment, is_here
 from telemetry.turn_checks import adds_up, turns_of
 
-#: `make test-matrix` runs it in an environment of its own.
+#: `make test-matrix` runs them in environments of their own.
 collect_ignore = [] if importlib.util.find_spec("openinference") else ["beside"]
+collect_ignore += [] if is_here("strands-agents") else ["strands"]
 
 
 @pytest.fixture

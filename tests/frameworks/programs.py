@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -17,6 +18,18 @@ AGENTS = {
     "pydantic_ai": "pydantic_ai_agent.py",
     "agent_framework": "agent_framework_agent.py",
 }
+
+
+def is_here(distribution):
+    """Whether a framework is installed; some are in environments of their own alone."""
+    try:
+        return bool(version(distribution))
+    except PackageNotFoundError:
+        return False
+
+
+if is_here("strands-agents"):
+    AGENTS["strands"] = "strands_agent.py"
 
 
 def clean_environment(folder, **more):
