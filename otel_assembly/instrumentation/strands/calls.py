@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
@@ -106,9 +107,9 @@ composes: Final = instead(_composed)
 
 def function_name(function: Any) -> str:
     """A name of low cardinality: the class whose method a function is, or how it is called; else where it was made."""
-    inside = getattr(getattr(function, "__code__", None), "co_freevars", ()), getattr(function, "__closure__", None)
-    cell = dict(zip(inside[0], inside[1] or (), strict=True)).get("handler")
-    function = function if cell is None else cell.cell_contents  # of middleware for one phase
+    if isinstance(function, FunctionType) and is_framework_s(function):  # around middleware for one phase
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        function = cells["handler"].cell_contents if "handler" in cells else function
     if hasattr(function, "__self__"):
         return policy_name(function.__self__, PACKAGES)
     name = policy_name(function, ())
