@@ -251,8 +251,9 @@ class Reduction:
         unmade = ModelCall(self._instrumentation, asker) if self.call is None else None
         self.call = self.call or unmade
         step = self.open()
-        for attempt in self._earlier if step is not None else ():
-            attempt.told(self.call.count, step)
+        if step is not None and unmade is not None:
+            for attempt in self._earlier:
+                attempt.told(unmade.count, step)
         self.failed(error)
         if unmade is not None:
             unmade.end(error)
