@@ -65,6 +65,7 @@ class ClientCall:
         self._sent: Sent | None = None
         self._attempt: Attempt | None = None
         self._compacts: AbstractContextManager[Attempt | None] | None = None
+        self._entered = False
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -99,7 +100,7 @@ class ClientCall:
         reduction.read = sent.messages
         self._compacts = reduction.compacting(sent.model or "model", lambda count: _tokens(count, sent))
         if not self.streams:
-            self._attempt = self._compacts.__enter__()
+            self._entered, self._attempt = True, self._compacts.__enter__()
 
     def returned(self, answer: Any) -> None:
         """The client has answered, all at once."""
@@ -118,7 +119,7 @@ class ClientCall:
         compacts, self._compacts = self._compacts, None
         if compacts is not None:
             with self._instrumentation.contained():
-                if self.streams:
+                if not self._entered:
                     compacts.__enter__()
                 try:
                     compacts.__exit__(type(error) if error is not None else None, error, None)
@@ -208,6 +209,7 @@ def innermost(
     reads: Callable[..., Sent | None],
     text_of: Callable[[Any], str | None] | None = None,
     carries: Callable[[Any, Any], bool] | None = None,
+    told: Callable[[Instrumentation, Sent], ModelCall] | None = None,
 ) -> Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]]:
     """What a `Following` makes of a method of clients: a class that hands on to the one behind it is looked through.
 
@@ -216,6 +218,7 @@ def innermost(
         reads: As for `client`.
         text_of: As for `client`.
         carries: As for `client`.
+        told: As for `client`.
     """
 
     def wrap(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -226,7 +229,7 @@ def innermost(
             return reads(self, *args, **kwargs)
 
         hands_on = _hands_on(owner, method)
-        return client(sent, text_of, carries)(original, instrumentation)
+        return client(sent, text_of, carries, told)(original, instrumentation)
 
     return wrap
 

@@ -228,6 +228,23 @@ class ModelCall:
         self._tell(_Told(policy, kind, config or {}, step, spliced(whole, places, after), prompts, said))
         return True
 
+    def tells(self, waiting: Waiting) -> None:
+        """What a reducer did before anybody knew this call is told as a step of it."""
+        step = self.step(waiting.policy, waiting.before, kind=waiting.kind, config=waiting.config)
+        if step is not None:
+            with step:
+                for attempt in waiting.attempts:
+                    attempt.told(self.count, step)
+            self.reduced(
+                waiting.policy,
+                waiting.before,
+                waiting.after,
+                step=step,
+                kind=waiting.kind,
+                config=waiting.config,
+                **waiting.said,
+            )
+
     def another(self, state: int | None = None) -> Self:
         """A call of its own that begins as this one stands now, or stood: with what came in, and what was done to it.
 

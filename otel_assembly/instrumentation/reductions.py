@@ -225,11 +225,15 @@ class Reduction:
                 **said,
             )
         elif asker is not None and (changed or self._earlier):
-            waiting = Waiting(self._policy, self.before, list(after), self._kind, self.config, said, self._earlier)
-            WAITING.put(asker, waiting)
+            WAITING.put(asker, self.waiting(after, said))
         elif not changed and self._kind == "reduction":
             agent_name = self.call.asker.agent_name if self.call is not None else self._agent_name
             self._instrumentation.observed.declined(self._policy, agent_name)
+
+    def waiting(self, after: Sequence[Any], said: Mapping[str, Any]) -> Waiting:
+        """It let these out, outside of any model call: what there is to tell of it with one."""
+        self.over = True
+        return Waiting(self._policy, self.before, list(after), self._kind, self.config, said, self._earlier)
 
     def _was_told(self, after: Sequence[Any]) -> bool:
         """Whether what ran inside of it has told all that was done."""

@@ -70,8 +70,7 @@ def within(run_of: Callable[..., Run | None], carries: Callable[[Run, Any], bool
             run = begun(args, kwargs)
             if run is None:
                 return await original(*args, **kwargs)
-            with ending(run.end), run.current():
-                return _returned(run, await original(*args, **kwargs), instrumentation)
+            return await _awaiting(run, original(*args, **kwargs), carries, instrumentation)
 
         @wraps(original)
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -87,7 +86,7 @@ def within(run_of: Callable[..., Run | None], carries: Callable[[Run, Any], bool
                 run.end(error)
                 raise
             if inspect.iscoroutine(answer):
-                return _awaiting(run, answer, instrumentation)
+                return _awaiting(run, answer, carries, instrumentation)
             if inspect.isasyncgen(answer) or inspect.isgenerator(answer):
                 return _streaming(run, answer)
             if isinstance(answer, _MANAGER | Entered):
@@ -131,9 +130,22 @@ def _carried(run: Run, answer: Any, carries: Callable[[Run, Any], bool], instrum
     return False
 
 
-async def _awaiting(run: Run, work: Awaitable[Any], instrumentation: Instrumentation) -> Any:
-    with ending(run.end), run.current():
-        return _returned(run, await work, instrumentation)
+async def _awaiting(
+    run: Run, work: Awaitable[Any], carries: Callable[[Run, Any], bool] | None, instrumentation: Instrumentation
+) -> Any:
+    try:
+        with run.current():
+            answer = await work
+    except BaseException as error:
+        run.end(error)
+        raise
+    if inspect.isasyncgen(answer):  # a stream that had to be waited for
+        return _streaming(run, answer)
+    if carries is not None and _carried(run, answer, carries, instrumentation):
+        return answer
+    _returned(run, answer, instrumentation)
+    run.end()
+    return answer
 
 
 def _returned(run: Run, answer: Any, instrumentation: Instrumentation) -> Any:
