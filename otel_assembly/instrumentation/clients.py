@@ -236,7 +236,24 @@ def innermost(
 
 def _hands_on(owner: type, method: str) -> bool:
     """Whether the code of a class has what it is given answered by this method of the class behind it."""
-    codes = [getattr(inspect.unwrap(one), "__code__", None) for one in vars(owner).values()]
+    codes = [code for one in vars(owner).values() for code in _codes(one)]
     for code in codes:
-        codes += [inside for inside in getattr(code, "co_consts", ()) if hasattr(inside, "co_names")]
-    return any({"super", method} <= set(code.co_names) for code in codes if code is not None)
+        codes += [inside for inside in code.co_consts if hasattr(inside, "co_names")]
+    return any({"super", method} <= set(code.co_names) for code in codes)
+
+
+def _codes(one: Any, deep: int = 3) -> list[Any]:
+    """The codes of a function, and of what a decorator around it holds that says nothing of it."""
+    function = inspect.unwrap(one)
+    function = function if callable(function) else one  # a framework may only note that it has wrapped it
+    cells = getattr(function, "__closure__", None) or () if deep else ()
+    held = [inside for cell in cells if inspect.isfunction(inside := _content(cell))]
+    code = getattr(function, "__code__", None)
+    return [*([] if code is None else [code]), *(inside for each in held for inside in _codes(each, deep - 1))]
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return None

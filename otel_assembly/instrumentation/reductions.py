@@ -233,6 +233,8 @@ class Reduction:
     def waiting(self, after: Sequence[Any], said: Mapping[str, Any]) -> Waiting:
         """It let these out, outside of any model call: what there is to tell of it with one."""
         self.over = True
+        if self.verdicts:
+            said = {**said, "verdicts": self.verdicts}
         return Waiting(self._policy, self.before, list(after), self._kind, self.config, said, self._earlier)
 
     def _was_told(self, after: Sequence[Any]) -> bool:

@@ -57,6 +57,10 @@ def lazy_words(messages):
     return words(messages)
 
 
+def lazy_pieces(messages):
+    return pieces(messages)
+
+
 class Reply:
     """A framework's own stream."""
 
@@ -99,7 +103,8 @@ def test_one_that_only_hands_on_is_looked_through(instrumentation, assembly_tele
     assert told(assembly_telemetry) == [1]
 
 
-async def test_a_summariser_that_streams_is_an_attempt_of_the_step(instrumentation, assembly_telemetry):
+@pytest.mark.parametrize("words", [words, lazy_words, pieces, lazy_pieces])
+async def test_a_summariser_that_streams_is_an_attempt_of_the_step(words, instrumentation, assembly_telemetry):
     call = ModelCall(instrumentation, Asker("talk"), messages=TALK)
     reduction = Reduction(instrumentation, "summary", TALK, call=call)
     with reduction.running():

@@ -241,12 +241,24 @@ def test_classes_that_only_ask_others_are_left_as_they_are(instrumentation):
     assert Both().reduce() == "both"
 
 
-def test_of_clients_that_hand_on_the_innermost_is_told(instrumentation, assembly_telemetry):
+def noting(function):
+    """A decorator that says nothing of what it has wrapped, but that it has."""
+
+    def noted(*args):
+        return function(*args)
+
+    function.__wrapped__ = True
+    return noted
+
+
+@pytest.mark.parametrize("decorated", [lambda function: function, noting])
+def test_of_clients_that_hand_on_the_innermost_is_told(decorated, instrumentation, assembly_telemetry):
     class Behind:
         def ask(self, messages):
             return "asked"
 
     class HandsOn(Behind):
+        @decorated
         def ask(self, messages):
             def later():
                 return super(HandsOn, self).ask(messages[-1:])
