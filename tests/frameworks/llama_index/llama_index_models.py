@@ -115,7 +115,9 @@ class Scripted(FunctionCallingLLM):
             line = line(messages)
         if isinstance(line, BaseException):
             raise line
-        return ChatMessage(role="assistant", blocks=[self._block(one) for one in (line if isinstance(line, list) else [line])])
+        return ChatMessage(
+            role="assistant", blocks=[self._block(one) for one in (line if isinstance(line, list) else [line])]
+        )
 
     def _block(self, line: str) -> Any:
         if not line.startswith("call:"):

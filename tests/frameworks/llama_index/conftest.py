@@ -1,0 +1,34 @@
+"""LlamaIndex, really installed; what is told stays in memory and keeps to the contract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from otel_assembly.instrumentation import instrument, uninstrument
+from otel_assembly.testing import RecordedTelemetry
+
+
+@pytest.fixture
+def told():
+    """LlamaIndex is instrumented; what is told of it is kept, and held against the contract at the end."""
+    telemetry = RecordedTelemetry()
+    with telemetry.as_default():
+        instrument("llama_index")
+        try:
+            yield telemetry
+        finally:
+            uninstrument("llama_index")
+    assert telemetry.violations() == []
+    assert sum(point.value for point in telemetry.metrics.get("assembly.telemetry.errors", ())) == 0
+    telemetry.shutdown()
+
+
+def pytest_collection_modifyitems(items):
+    """What LlamaIndex itself is warned of by pydantic, SQLite and asyncio is not for these tests to judge."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            for kind in ("DeprecationWarning", "ResourceWarning", "pytest.PytestUnraisableExceptionWarning"):
+                item.add_marker(pytest.mark.filterwarnings(f"ignore::{kind}"))
+            item.add_marker(pytest.mark.filterwarnings("ignore:Skipping serialization"))
