@@ -178,8 +178,8 @@ class Readings:
         """The hook of what gives a store's messages, awaited or not.
 
         Args:
-            reads: How it is read, from the store: `before` is what it holds where nobody has seen that; None where that
-                is not known.
+            reads: How it is read, from the store: `by` may leave it out, and `before` is what it holds where nobody
+                has seen that; None where that is not known.
             keeps: Whether it keeps what it lets out in the place of what it held.
         """
 
@@ -187,6 +187,8 @@ class Readings:
             return setting(store) if callable(setting) else setting
 
         def observe(instrumentation: Instrumentation, store: Any, /, *_: Any, **__: Any) -> Observation:
+            if reads.by is not None and reads.by(store) is None:
+                return
             policy, kind, config, asker = (
                 said_of(setting, store) for setting in (reads.policy, reads.kind, reads.config, reads.asker)
             )

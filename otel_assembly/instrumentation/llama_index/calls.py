@@ -18,7 +18,7 @@ from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.llama_index.messages import prompt_of, schemas_of, snapshot
 from otel_assembly.instrumentation.model_call import Sent
 from otel_assembly.instrumentation.readings import Readings
-from otel_assembly.instrumentation.reducers import is_in, name_of
+from otel_assembly.instrumentation.reducers import is_in, is_ours, name_of
 from otel_assembly.instrumentation.runs import within
 from otel_assembly.tokens.prices import ListedWindow
 
@@ -82,17 +82,18 @@ def step(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) ->
 
 
 def _sent(llm: Any, messages: Sequence[Any], *_: Any, tools: Any = None, **__: Any) -> Sent | None:
-    if known_of(type(llm), _HANDS_ON, ("llama_index.core",)):
+    if is_ours(llm) or known_of(type(llm), _HANDS_ON, ("llama_index.core",)):
         return None
     offered = schemas_of((tools.get("tools") if isinstance(tools, dict) else tools) or ())
-    return Sent(messages, tools=offered, model=_model(llm), window=_window(llm))
+    return Sent(messages, tools=offered, model=model_of(llm), window=_window(llm))
 
 
 def _completes(llm: Any, prompt: str, *_: Any, **__: Any) -> Sent | None:
     return _sent(llm, [ChatMessage(role="user", content=prompt)])
 
 
-def _model(llm: Any) -> str | None:
+def model_of(llm: Any) -> str | None:
+    """The name of a model, where it has one."""
     name = model_in(llm)
     with suppress(Exception):  # a provider's class may know no models but those of its own list
         name = name or llm.metadata.model_name

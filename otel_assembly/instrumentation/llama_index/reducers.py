@@ -10,7 +10,7 @@ from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.llama_index.calls import READINGS, asker_of
 from otel_assembly.instrumentation.llama_index.messages import as_summary
 from otel_assembly.instrumentation.readings import Read
-from otel_assembly.instrumentation.reducers import is_own, no_summary, policy_name, settings_of
+from otel_assembly.instrumentation.reducers import is_ours, is_own, no_summary, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import Reducer, Reduction, reducing
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def _memory(*, asks: bool) -> Wrap:
             config=_config,
             said=_said,
             asker=asker_of,
+            by=lambda memory: None if is_ours(memory) else memory,
         ),
         keeps=lambda memory: known_of(type(memory), _KEEPS, _PACKAGES),
     )
