@@ -7,9 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from llama_index.core.base.llms.types import ChatMessage
-from llama_index.core.chat_engine.types import StreamingAgentChatResponse
 from llama_index.core.constants import DEFAULT_CONTEXT_WINDOW
-from llama_index.core.memory.types import DEFAULT_CHAT_STORE_KEY
 
 from otel_assembly.instrumentation.bound_runs import BoundRun
 from otel_assembly.instrumentation.clients import innermost, model_in
@@ -28,6 +26,8 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.readings import ReadingRun
 
+#: What a memory's key in a store is where nobody gives it one; imported while LlamaIndex is, this imports little of it.
+_NO_KEY: Final = "chat_history"
 #: Memories are read in one step of an agent, and its model is called in another, in a context of its own.
 READINGS: Final = Readings("llama_index", prompt_of, snapshot)
 #: A model that has another one answer.
@@ -38,7 +38,7 @@ def asker_of(memory: Any) -> Asker:
     """Whose memory it is: that of a session, of what has a key in a store, or of the object itself."""
     memory = getattr(memory, "primary_memory", memory)
     key, store = getattr(memory, "chat_store_key", None), getattr(memory, "chat_store", None)
-    known = getattr(memory, "session_id", None) or (key if key != DEFAULT_CHAT_STORE_KEY else None)
+    known = getattr(memory, "session_id", None) or (key if key != _NO_KEY else None)
     return Asker.of(known) if isinstance(known, str) else Asker(memory if store is None else store)
 
 
@@ -61,7 +61,7 @@ def _carries(run: Any, answer: Any) -> bool:
     handled = hasattr(task, "add_done_callback")
     if handled:
         task.add_done_callback(lambda done: run.end(None if done.cancelled() else done.exception()))
-    return handled or isinstance(answer, StreamingAgentChatResponse)
+    return handled or hasattr(answer, "write_response_to_history")
 
 
 run: Final = within(partial(_begins, _memory_of), _carries)

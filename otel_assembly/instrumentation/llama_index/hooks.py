@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from otel_assembly.instrumentation.hooks import Following, Hook, Wraps, in_package
+from otel_assembly.instrumentation.hooks import Following, Wraps, in_package
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
@@ -33,47 +33,45 @@ class LlamaIndexInstrumentor(AssemblyInstrumentor):
     framework = "llama_index"
     requires = ("llama-index-core >= 0.14, < 0.15",)
     rows: ClassVar = {"llama_index.core": f"{__package__}.messages"}
-    hooks: ClassVar = [
-        *in_package(
-            "llama_index.core",
-            *_models(_CHAT, lambda method: lambda *given: calls.chat_of(method, *given)),
-            *_models(_COMPLETE, lambda method: lambda *given: calls.completion_of(method, *given)),
-            *_each("memory.types", "BaseMemory", ("get",), reducers.get, "what a memory leaves out, and puts in"),
-            *_each("memory.types", "BaseMemory", ("aget",), reducers.aget, "the same, awaited"),
-            *_each(
-                "storage.chat_store.base",
-                "BaseChatStore",
-                ("get_messages", "aget_messages"),
-                reducers.kept,
-                "what is held",
-            ),
-            *_each("storage.chat_store.base_db", "AsyncDBChatStore", ("get_messages",), reducers.kept, "what is held"),
-            *_each(
-                "storage.chat_store.base_db",
-                "AsyncDBChatStore",
-                ("archive_oldest_messages",),
-                reducers.archived,
-                "its end",
-            ),
-            ("memory.memory", "Memory._manage_queue", reducers.flushed, "what leaves a queue"),
-            (
-                "memory.chat_summary_memory_buffer",
-                "ChatSummaryMemoryBuffer._summarize_oldest_chat_history",
-                reducers.summarised,
-                "what a summary stands for",
-            ),
-            *_each("agent.workflow.base_agent", "BaseWorkflowAgent", ("take_step",), calls.step, "which agent asks"),
-            *_each("chat_engine.types", "BaseChatEngine", _CHAT, calls.chats, "a chat as one trace"),
-            *(
-                ("chat_engine.types", f"StreamingAgentChatResponse.{method}", calls.written, "the end of a chat")
-                for method in _STREAMED
-            ),
-            (
-                "base.base_query_engine",
-                "BaseQueryEngine.query BaseQueryEngine.aquery",
-                calls.queries,
-                "a query's trace",
-            ),
+    hooks: ClassVar = in_package(
+        "llama_index.core",
+        *_models(_CHAT, lambda method: lambda *given: calls.chat_of(method, *given)),
+        *_models(_COMPLETE, lambda method: lambda *given: calls.completion_of(method, *given)),
+        *_each("memory.types", "BaseMemory", ("get",), reducers.get, "what a memory leaves out, and puts in"),
+        *_each("memory.types", "BaseMemory", ("aget",), reducers.aget, "the same, awaited"),
+        *_each(
+            "storage.chat_store.base",
+            "BaseChatStore",
+            ("get_messages", "aget_messages"),
+            reducers.kept,
+            "what is held",
         ),
-        Hook("workflows.workflow", "Workflow.run", calls.run, "a run of an agent as one trace"),
-    ]
+        *_each("storage.chat_store.base_db", "AsyncDBChatStore", ("get_messages",), reducers.kept, "what is held"),
+        *_each(
+            "storage.chat_store.base_db",
+            "AsyncDBChatStore",
+            ("archive_oldest_messages",),
+            reducers.archived,
+            "its end",
+        ),
+        ("memory.memory", "Memory._manage_queue", reducers.flushed, "what leaves a queue"),
+        (
+            "memory.chat_summary_memory_buffer",
+            "ChatSummaryMemoryBuffer._summarize_oldest_chat_history",
+            reducers.summarised,
+            "what a summary stands for",
+        ),
+        ("workflow.workflow", "Workflow.run", calls.run, "a run of an agent as one trace"),
+        *_each("agent.workflow.base_agent", "BaseWorkflowAgent", ("take_step",), calls.step, "which agent asks"),
+        *_each("chat_engine.types", "BaseChatEngine", _CHAT, calls.chats, "a chat as one trace"),
+        *(
+            ("chat_engine.types", f"StreamingAgentChatResponse.{method}", calls.written, "the end of a chat")
+            for method in _STREAMED
+        ),
+        (
+            "base.base_query_engine",
+            "BaseQueryEngine.query BaseQueryEngine.aquery",
+            calls.queries,
+            "a query's trace",
+        ),
+    )

@@ -127,8 +127,7 @@ class AssemblyMemory(BaseMemory):
         if self._before_model:
             READINGS.given(Read(asker_of(self.memory), held))
             return held
-        _, events = await self.assembled(self._beside, held, self._tools, None)
-        return events
+        return (await self.assembled(self._beside, held, self._tools, None))[1]
 
     async def assembled(
         self, prompts: Sequence[str], held: Sequence[Any], tools: Any, model: str | None

@@ -61,7 +61,8 @@ def summarised(_: Instrumentation, memory: Any, messages: Sequence[Any], /) -> O
     """A memory has a model summarise these."""
     held, summary = list(messages), (yield)
     reduction = reducing()
-    if reduction is not None and no_summary(as_summary(summary).content, held) is None:
+    if reduction is not None and no_summary(summary.content, held) is None:
+        as_summary(summary)
         reduction.verdicts.append(Verdict(held, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED))
 
 
