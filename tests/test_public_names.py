@@ -84,7 +84,7 @@ print(asyncio.run(assembler.assemble(["Be brief."], History([{"role": "user", "c
 def test_what_instruments_a_framework_is_imported_with_the_framework():
     program = "from otel_assembly.instrumentation import instrument; instrument()"
     loaded = imported_by(program)
-    frameworks = {"ag2", "autogen_core", "agentscope", "langchain_core", "pydantic_ai", "agent_framework"}
+    frameworks = {"ag2", "autogen_core", "agentscope", "langchain_core", "pydantic_ai", "agent_framework", "llama_index"}
     assert not loaded & (HEAVY | frameworks | {"tiktoken"})
     assert {name.split(".")[1] for name in ours(loaded)} == {"_internal", "_version", "errors", "instrumentation"}
     of_one = {name.rsplit(".", 1)[1] for name in loaded if name.startswith("otel_assembly.instrumentation.ag2.")}
@@ -190,6 +190,9 @@ BEHIND = {
     "otel_assembly.instrumentation.agentscope.messages": "what reads a message is replaced by one that counts",
     "otel_assembly.instrumentation.autogen.messages": "importing it registers how the messages are read",
     "otel_assembly.instrumentation.langchain.messages": "importing it registers how the messages are read",
+    "otel_assembly.instrumentation.llama_index.calls": "what reads a call is replaced by one that fails",
+    "otel_assembly.instrumentation.llama_index.messages": "importing it registers how the messages are read",
+    "otel_assembly.instrumentation.llama_index.reducers": "what names a memory is replaced by one that fails",
     "otel_assembly.instrumentation.pydantic_ai.calls": "what reads a request is replaced by one that fails",
     "otel_assembly.instrumentation.pydantic_ai.messages": "importing it registers how the messages are read",
     "otel_assembly.knowledge._descriptors": "what a system without them does is tried",
