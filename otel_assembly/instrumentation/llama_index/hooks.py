@@ -31,7 +31,7 @@ class LlamaIndexInstrumentor(AssemblyInstrumentor):
     """Instruments the context assembly of LlamaIndex: memories and their blocks, models, agents and engines."""
 
     framework = "llama_index"
-    requires = ("llama-index-core >= 0.14, < 0.15",)
+    requires = ("llama-index-core >= 0.14.5, < 0.15",)
     rows: ClassVar = {"llama_index.core": f"{__package__}.messages"}
     hooks: ClassVar = in_package(
         "llama_index.core",

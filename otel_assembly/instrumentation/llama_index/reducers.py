@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
+from otel_assembly.decision import DecisionReason, Verdict
 from otel_assembly.instrumentation.hooks import around, around_awaited
 from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.llama_index.calls import READINGS, asker_of
 from otel_assembly.instrumentation.llama_index.messages import as_summary
 from otel_assembly.instrumentation.readings import Read
-from otel_assembly.instrumentation.reducers import is_ours, is_own, no_summary, policy_name, settings_of
+from otel_assembly.instrumentation.reducers import is_ours, is_own, no_summary, outcome_of, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import Reducer, Reduction, reducing
 
 if TYPE_CHECKING:
@@ -58,12 +58,14 @@ kept: Final = READINGS.kept
 
 @around
 def summarised(_: Instrumentation, memory: Any, messages: Sequence[Any], /) -> Observation:
-    """A memory has a model summarise these."""
-    held, summary = list(messages), (yield)
-    reduction = reducing()
-    if reduction is not None and no_summary(summary.content, held) is None:
+    """A memory has a model summarise these, which are lost where it says nothing."""
+    held, summary, reduction = list(messages), (yield), reducing()
+    lost = no_summary(summary.content, held) is not None
+    reason = DecisionReason.POLICY_ERROR if lost else DecisionReason.COMPACTED
+    if not lost:
         as_summary(summary)
-        reduction.verdicts.append(Verdict(held, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED))
+    if reduction is not None:
+        reduction.verdicts.append(Verdict(held, outcome_of(reason), reason))
 
 
 @around_awaited

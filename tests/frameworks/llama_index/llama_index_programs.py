@@ -531,8 +531,11 @@ async def shared_store(stage: Stage) -> Any:
 
 PROGRAMS = [
     plain, in_one_context, parallel_tools, events_streamed, reasoned, code_acted, handed_over, delegated, structured,
-    stopped_early, stopped_by_force, chatted, chatted_with_context, condensed_with_context, condensed_questions,
+    stopped_by_force, chatted, chatted_with_context, condensed_with_context, condensed_questions,
     queried, queried_by_an_agent, remembered_in_blocks, trimmed, summed_up_by_a_model, summariser_fails, composed,
     own_memories, own_loop, own_loop_in_a_thread, own_workflow, asked_a_person, completed, called_directly,
     structured_directly, subclassed_models, cancelled, raised, at_once, shared_store,
 ]  # fmt: skip
+
+if "early_stopping_method" in FunctionAgent.model_fields:
+    PROGRAMS.append(stopped_early)
