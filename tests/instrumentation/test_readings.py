@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from copy import copy, deepcopy
-from dataclasses import dataclass
 
 import pytest
 
-from otel_assembly import EventFacts, describe
-from otel_assembly.decision import DecisionReason
+from otel_assembly import DecisionReason
 from otel_assembly.instrumentation import (
     Asker,
     Instrumentation,
@@ -21,26 +19,14 @@ from otel_assembly.instrumentation import (
     client,
     within,
 )
-from otel_assembly.messages import ROLES
-from otel_assembly.messages.content_snapshot import read_from
 
 
-@dataclass(eq=False)
-class Message:
-    role: str
-    content: str
-
-
-@describe.register
-def _(message: Message) -> EventFacts:
-    return EventFacts(ROLES[message.role], message.content)
-
-
-read_from(Message, "role", "content")
+class Message(dict):
+    """A dict that can be weakly referred to, as other messages can."""
 
 
 def said(content, role="user"):
-    return Message(role, content)
+    return Message(role=role, content=content)
 
 
 class Store:
@@ -79,7 +65,7 @@ class Pretend:
 
     def __init__(self, instrumentation, *, keeps=False, holds=None):
         self.instrumentation = instrumentation
-        self.readings = Readings("pretend", lambda one: one.content if one.role == "system" else None)
+        self.readings = Readings("pretend", lambda one: one["content"] if one["role"] == "system" else None)
         reads = Reducer(
             lambda store: store.held if holds else None, policy="newest", config=lambda store: {"newest": store.newest},
             said=lambda before, after, store: {"reason": DecisionReason.OUTSIDE_WINDOW},
@@ -134,7 +120,7 @@ def test_what_a_store_left_out_is_told_with_the_call_that_is_made_elsewhere(inst
 
 def test_a_system_message_that_a_store_gives_is_an_item(instrumentation, assembly_telemetry):
     pretend, store = Pretend(instrumentation), Store("one", "two")
-    store.held[0].role = "system"
+    store.held[0]["role"] = "system"
     pretend.call(Model(), [said("Be kind.", "system"), *pretend.get(store)])
     [assembly] = assembly_telemetry.spans_named("assemble_context")
     assert (assembly.attributes["assembly.prompts.out"], assembly.attributes["assembly.events.out"]) == (1, 2)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.constants import DEFAULT_CONTEXT_WINDOW
+from llama_index_instrumentation import root_dispatcher
 
 from otel_assembly.instrumentation.bound_runs import BoundRun
 from otel_assembly.instrumentation.clients import innermost, model_in
@@ -16,7 +17,7 @@ from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.llama_index.messages import prompt_of, schemas_of, snapshot
 from otel_assembly.instrumentation.model_call import Sent
 from otel_assembly.instrumentation.readings import Readings
-from otel_assembly.instrumentation.reducers import is_in, is_ours, name_of
+from otel_assembly.instrumentation.reducers import is_in, is_ours, is_own, name_of
 from otel_assembly.instrumentation.runs import within
 from otel_assembly.tokens.prices import ListedWindow
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _NO_KEY: Final = "chat_history"
 #: Memories are read in one step of an agent, and its model is called in another, in a context of its own.
 READINGS: Final = Readings("llama_index", prompt_of, snapshot)
+#: Handlers of spans that note them, and open none.
+_NO_SPANS: Final = ("llama_index_instrumentation", "llama_index.core")
 #: A model that has another one answer.
 _HANDS_ON: Final = {"StructuredLLM": True}
 
@@ -46,9 +49,11 @@ def _begins(
     memory: Callable[..., Any], instrumentation: Instrumentation, run: Any, /, *args: Any, **kwargs: Any
 ) -> Any:
     """A run begins; a query, or a workflow that is no agent's, has a span only from the first call of a model on."""
-    of, at_once = memory(run, *args, **kwargs), is_in(type(run), ("llama_index.core.agent",)) or hasattr(run, "achat")
+    of, is_agent = memory(run, *args, **kwargs), is_in(type(run), ("llama_index.core.agent",)) or hasattr(run, "achat")
     conversation_id = asker_of(of).conversation_id if of is not None else None
-    return READINGS.run(instrumentation, name_of(run), conversation_id, at_once=at_once)
+    # What makes spans of LlamaIndex's own instrumentation makes them inside of this.
+    theirs = any(not is_own(handler, _NO_SPANS) for handler in root_dispatcher.span_handlers)
+    return READINGS.run(instrumentation, name_of(run), conversation_id, at_once=is_agent and not theirs)
 
 
 def _memory_of(_: Any, ctx: Any = None, start_event: Any = None, **given: Any) -> Any:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
+from llama_index_instrumentation import root_dispatcher
 from llama_index_models import Stage, assert_told
 from llama_index_programs import PROGRAMS
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from otel_assembly.instrumentation import instrument, uninstrument
 from otel_assembly.testing import RecordedTelemetry
@@ -19,6 +23,25 @@ async def test_every_call_has_its_assembly(told, program):
     assert stage.received
     assert_told(told, stage.received)
     assert len({span.trace_id for span in told.spans}) == stage.runs
+
+
+@pytest.mark.skipif(importlib.util.find_spec("llama_index.observability") is None, reason="it is not installed")
+@every_program
+async def test_beside_its_own_telemetry_all_stands_in_its_spans(told, program):
+    from llama_index.observability.otel import LlamaIndexOpenTelemetry
+
+    handlers = list(root_dispatcher.span_handlers), list(root_dispatcher.event_handlers)
+    LlamaIndexOpenTelemetry(
+        tracer_provider=told.tracer_provider, span_exporter=InMemorySpanExporter()
+    ).start_registering()
+    stage = Stage()
+    try:
+        await program(stage)
+    finally:
+        root_dispatcher.span_handlers, root_dispatcher.event_handlers = handlers
+    assemblies = assert_told(told, stage.received)
+    assert all(span.parent is not None for span in assemblies if stage.runs == 1)
+    assert len({span.trace_id for span in assemblies}) == stage.runs
 
 
 @every_program
