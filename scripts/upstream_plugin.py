@@ -43,11 +43,23 @@ CLIENTS = {
             ("_generate", "_agenerate", "_stream", "_astream"),
         )
     ],
+    "llama_index": [
+        (
+            "llama_index.core.base.llms.base",
+            "BaseLLM",
+            tuple(
+                f"{twin}{stream}{answers}"
+                for answers in ("chat", "complete")
+                for stream in ("", "stream_")
+                for twin in ("", "a")
+            ),
+        )
+    ],
     "pydantic_ai": [("pydantic_ai.models", "Model", ("request", "request_stream"))],
 }
 
 #: Of each framework, the classes whose clients hand on what they are given: the one behind them is the client.
-HAND_ON = {"pydantic_ai": {"WrapperModel", "FallbackModel"}}
+HAND_ON = {"llama_index": {"StructuredLLM"}, "pydantic_ai": {"WrapperModel", "FallbackModel"}}
 
 
 def _asks_for_a_job(model: Any, messages: Any, *_: Any, **__: Any) -> str | None:

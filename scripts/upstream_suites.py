@@ -295,6 +295,26 @@ SUITES = (
         ("-m", "not integration"),
         checkout=True,
     ),
+    Suite(
+        "llama-index",
+        "llama-index-core==0.14.25",
+        "llama_index",
+        tuple(
+            f"tests/{name}"
+            for name in (
+                "agent/react",
+                "agent/workflow",
+                "chat_engine",
+                "llms",
+                "memory",
+                "query_engine",
+                "response_synthesizers",
+                "storage/chat_store",
+            )
+        ),
+        ("openai", "pytest", "pytest-asyncio", "pytest-mock", "aiosqlite"),
+        checkout=True,
+    ),
 )
 
 
