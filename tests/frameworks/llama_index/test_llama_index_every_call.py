@@ -15,6 +15,9 @@ from otel_assembly.testing import RecordedTelemetry
 
 every_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 
+#: Programs that call a model outside of any run: its own span begins behind what it is given.
+CALL_BY_THEMSELVES = {"composed", "own_loop", "own_loop_in_a_thread", "completed", "called_directly"}
+
 
 @every_program
 async def test_every_call_has_its_assembly(told, program):
@@ -40,8 +43,9 @@ async def test_beside_its_own_telemetry_all_stands_in_its_spans(told, program):
     finally:
         root_dispatcher.span_handlers, root_dispatcher.event_handlers = handlers
     assemblies = assert_told(told, stage.received)
-    assert all(span.parent is not None for span in assemblies if stage.runs == 1)
-    assert len({span.trace_id for span in assemblies}) == stage.runs
+    assert all(span.parent_id is not None for span in assemblies) or program.__name__ in CALL_BY_THEMSELVES
+    assert len({span.trace_id for span in assemblies}) <= stage.runs
+    assert not [span for span in told.spans if span.name.startswith("invoke_agent")]
 
 
 @every_program
