@@ -120,18 +120,19 @@ def in_module(
     ]
 
 
-def in_package(package: str, *rows: tuple[Any, ...], versions: str = "") -> list[Hook]:
+def in_package(package: str, *rows: tuple[Any, ...], versions: str = "", followed: bool = False) -> list[Hook]:
     """The hooks of several modules of one package.
 
     Args:
         package: Its whole name.
         rows: Those of `in_module`, behind the module's name in the package.
         versions: The versions of all that have none of their own.
+        followed: As for `in_module`.
     """
     return [
         hook
         for module, target, *row in rows
-        for hook in in_module(f"{package}.{module}", (target, *row), versions=versions)
+        for hook in in_module(f"{package}.{module}", (target, *row), versions=versions, followed=followed)
     ]
 
 

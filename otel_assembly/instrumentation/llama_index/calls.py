@@ -120,11 +120,6 @@ def _text(answer: Any) -> str | None:
     return getattr(answer, "text", None) if message is None else message.content or ""
 
 
-def chat_of(method: str, *met: Any) -> Any:
-    """The hook of a model's method that takes messages, in each class that has it."""
-    return innermost(method, _sent, _text, told=READINGS.told)(*met)
-
-
-def completion_of(method: str, *met: Any) -> Any:
-    """The hook of one that takes a text."""
-    return innermost(method, _completes, _text, told=READINGS.told)(*met)
+def client(method: str, *met: Any) -> Any:
+    """The hook of a model's method, in each class that has it."""
+    return innermost(method, _completes if method.endswith("complete") else _sent, _text, told=READINGS.told)(*met)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from otel_assembly.instrumentation.hooks import Following, Wraps, in_package
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
@@ -12,19 +13,12 @@ if TYPE_CHECKING:
 else:
     calls, reducers = (Wraps(f"{__package__}.{module}") for module in ("calls", "reducers"))
 
-_CHAT: Final = ("chat", "achat", "stream_chat", "astream_chat")
-_COMPLETE: Final = ("complete", "acomplete", "stream_complete", "astream_complete")
-_STREAMED: Final = ("write_response_to_history", "awrite_response_to_history")
-
-
-def _each(module: str, owner: str, methods: tuple[str, ...], wrap: Any, gives: str) -> list[tuple[Any, ...]]:
-    """The hooks of methods in all classes that define them."""
-    return [(module, f"{owner}.{method}", Following.alike(method, wrap), gives) for method in methods]
-
-
-def _models(methods: tuple[str, ...], client: Any) -> list[tuple[Any, ...]]:
-    gives = "what a model receives"
-    return [("base.llms.base", f"BaseLLM.{method}", Following(method, client(method)), gives) for method in methods]
+_CHATS: Final = ("chat", "achat", "stream_chat", "astream_chat")
+_MODEL: Final = (*_CHATS, "complete", "acomplete", "stream_complete", "astream_complete")
+_HELD: Final = "BaseChatStore.get_messages BaseChatStore.aget_messages"
+_SUMS: Final = "ChatSummaryMemoryBuffer._summarize_oldest_chat_history"
+_WRITES: Final = " ".join(f"StreamingAgentChatResponse.{twin}write_response_to_history" for twin in ("", "a"))
+_QUERIES: Final = "BaseQueryEngine.query BaseQueryEngine.aquery"
 
 
 class LlamaIndexInstrumentor(AssemblyInstrumentor):
@@ -33,45 +27,43 @@ class LlamaIndexInstrumentor(AssemblyInstrumentor):
     framework = "llama_index"
     requires = ("llama-index-core >= 0.14.5, < 0.15",)
     rows: ClassVar = {"llama_index.core": f"{__package__}.messages"}
-    hooks: ClassVar = in_package(
-        "llama_index.core",
-        *_models(_CHAT, lambda method: lambda *given: calls.chat_of(method, *given)),
-        *_models(_COMPLETE, lambda method: lambda *given: calls.completion_of(method, *given)),
-        *_each("memory.types", "BaseMemory", ("get",), reducers.get, "what a memory leaves out, and puts in"),
-        *_each("memory.types", "BaseMemory", ("aget",), reducers.aget, "the same, awaited"),
-        *_each(
-            "storage.chat_store.base",
-            "BaseChatStore",
-            ("get_messages", "aget_messages"),
-            reducers.kept,
-            "what is held",
+    hooks: ClassVar = [
+        *in_package(
+            "llama_index.core",
+            ("memory.types", "BaseMemory.get", reducers.get, "what a memory leaves out, and puts in"),
+            ("memory.types", "BaseMemory.aget", reducers.aget, "the same, awaited"),
+            ("storage.chat_store.base", _HELD, reducers.kept, "what a memory holds"),
+            ("storage.chat_store.base_db", "AsyncDBChatStore.get_messages", reducers.kept, "what a memory holds"),
+            (
+                "storage.chat_store.base_db",
+                "AsyncDBChatStore.archive_oldest_messages",
+                reducers.archived,
+                "what leaves",
+            ),
+            ("agent.workflow.base_agent", "BaseWorkflowAgent.take_step", calls.step, "which agent asks"),
+            (
+                "chat_engine.types",
+                " ".join(map("BaseChatEngine.{}".format, _CHATS)),
+                calls.chats,
+                "a chat as one trace",
+            ),
+            followed=True,
         ),
-        *_each("storage.chat_store.base_db", "AsyncDBChatStore", ("get_messages",), reducers.kept, "what is held"),
-        *_each(
-            "storage.chat_store.base_db",
-            "AsyncDBChatStore",
-            ("archive_oldest_messages",),
-            reducers.archived,
-            "its end",
+        *in_package(
+            "llama_index.core",
+            *(
+                (
+                    "base.llms.base",
+                    f"BaseLLM.{one}",
+                    Following(one, partial(calls.client, one)),
+                    "what a model receives",
+                )
+                for one in _MODEL
+            ),
+            ("memory.memory", "Memory._manage_queue", reducers.flushed, "what leaves a queue"),
+            ("memory.chat_summary_memory_buffer", _SUMS, reducers.summarised, "what a summary stands for"),
+            ("workflow.workflow", "Workflow.run", calls.run, "a run of an agent as one trace"),
+            ("chat_engine.types", _WRITES, calls.written, "the end of a chat that streams"),
+            ("base.base_query_engine", _QUERIES, calls.queries, "a query as one trace"),
         ),
-        ("memory.memory", "Memory._manage_queue", reducers.flushed, "what leaves a queue"),
-        (
-            "memory.chat_summary_memory_buffer",
-            "ChatSummaryMemoryBuffer._summarize_oldest_chat_history",
-            reducers.summarised,
-            "what a summary stands for",
-        ),
-        ("workflow.workflow", "Workflow.run", calls.run, "a run of an agent as one trace"),
-        *_each("agent.workflow.base_agent", "BaseWorkflowAgent", ("take_step",), calls.step, "which agent asks"),
-        *_each("chat_engine.types", "BaseChatEngine", _CHAT, calls.chats, "a chat as one trace"),
-        *(
-            ("chat_engine.types", f"StreamingAgentChatResponse.{method}", calls.written, "the end of a chat")
-            for method in _STREAMED
-        ),
-        (
-            "base.base_query_engine",
-            "BaseQueryEngine.query BaseQueryEngine.aquery",
-            calls.queries,
-            "a query's trace",
-        ),
-    )
+    ]
