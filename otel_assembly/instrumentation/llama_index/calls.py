@@ -39,7 +39,9 @@ _HANDS_ON: Final = {"StructuredLLM": True}
 
 def asker_of(memory: Any) -> Asker:
     """Whose memory it is: that of a session, of what has a key in a store, or of the object itself."""
-    memory = getattr(memory, "primary_memory", memory)
+    inside = getattr(memory, "memory" if is_ours(memory) else "primary_memory", None)
+    if inside is not None:
+        return asker_of(inside)
     key, store = getattr(memory, "chat_store_key", None), getattr(memory, "chat_store", None)
     known = getattr(memory, "session_id", None) or (key if key != _NO_KEY else None)
     return Asker.of(known) if isinstance(known, str) else Asker(memory if store is None else store)

@@ -289,5 +289,6 @@ class _Assembling(FunctionCallingLLM):
     stream_complete: ClassVar[Any] = _behind("stream_complete")
     astream_complete: ClassVar[Any] = _behind("astream_complete")
     _prepare_chat_with_tools: ClassVar[Any] = _behind("_prepare_chat_with_tools")
+    _prepare_chat_with_tools_compat: ClassVar[Any] = _behind("_prepare_chat_with_tools_compat")
     _validate_chat_with_tools_response: ClassVar[Any] = _behind("_validate_chat_with_tools_response")
     get_tool_calls_from_response: ClassVar[Any] = _behind("get_tool_calls_from_response")

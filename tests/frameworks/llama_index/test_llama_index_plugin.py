@@ -13,7 +13,9 @@ from llama_index.core.agent.workflow import FunctionAgent, ReActAgent
 from llama_index.core.chat_engine import SimpleChatEngine
 from llama_index.core.llms import ChatMessage
 from llama_index.core.memory import ChatMemoryBuffer, Memory
+from llama_index.core.prompts import PromptTemplate
 from llama_index_models import Received, Scripted, Stage, history, words
+from llama_index_programs import Answer
 
 from otel_assembly import (
     AlertPolicy,
@@ -118,6 +120,7 @@ async def test_inside_an_instrumented_agent_it_is_told_once(told):
     assert {span.attributes["gen_ai.conversation.id"] for span in spans} == {"one"}
     assert {child.name for span in spans for child in span.children} == {"apply_policy sliding_window"}
     assert {span.parent.name for span in spans} == {"invoke_agent bob"}
+    assert spans[0].parent.attributes["gen_ai.conversation.id"] == "one"
     assert [span.attributes["assembly.tokens.out"] for span in spans] == [tokens(one) for one in stage.received]
 
 
@@ -275,6 +278,19 @@ async def test_every_way_to_call_a_model_is_held():
     assert [one.delta for one in llm.stream_complete("Say it")] == ["Done."]
     assert [one.delta async for one in await llm.astream_complete("Say it")] == ["Done."]
     assert (llm.model, llm.metadata.context_window) == ("gpt-4o", 128_000)
+
+
+async def test_a_model_that_must_call_a_tool_is_told_so():
+    required = []
+
+    class Asked(Scripted):
+        def _prepare_chat_with_tools(self, tools: Any, tool_required: bool = False, **more: Any) -> dict[str, Any]:
+            required.append(tool_required)
+            return super()._prepare_chat_with_tools(tools, **more)
+
+    llm = AssemblyMemory([budget()]).llm(Asked(Stage(), 'call:Answer {"city": "Bonn", "price": 3}'))
+    answer = llm.structured_predict(Answer, PromptTemplate("What costs {what}?"), what="it")
+    assert (answer, required) == (Answer(city="Bonn", price=3), [True])
 
 
 async def test_engines_and_reasoners_are_held_as_well():
