@@ -315,6 +315,25 @@ SUITES = (
         ("openai", "pytest", "pytest-asyncio", "pytest-mock", "aiosqlite"),
         checkout=True,
     ),
+    Suite(
+        "llama-index-agents",
+        "llama-index-core==0.14.21",
+        "llama_index",
+        tuple(
+            f"tests/test_{name}.py"
+            for name in ("context_store", "error_handling", "event_streaming", "human_in_the_loop")
+        ),
+        (
+            "llama-index-workflows==2.20.0",
+            "httpx",
+            "psycopg[binary]",
+            "pytest",
+            "pytest-asyncio",
+            "testcontainers[postgres]",
+        ),
+        ("-o", "addopts=", "-o", "pythonpath=src"),
+        checkout=True,
+    ),
 )
 
 
