@@ -7,11 +7,14 @@ read for no call is not told; what a store does to what it keeps waits for its n
 
 from __future__ import annotations
 
+import weakref
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly._internal.registry import Registry
 from otel_assembly.instrumentation.conversation import Asker, ByIdentity
 from otel_assembly.instrumentation.hooks import around_either
 from otel_assembly.instrumentation.instrumented import bound
@@ -30,8 +33,12 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.reductions import Reducer
     from otel_assembly.instrumentation.waiting import Waiting
 
+#: Conversations whose last reading is remembered outside of any run; beyond it the least recently used ones' are not.
+_REMEMBERED: Final = 100
 
-class Read(NamedTuple):
+
+@dataclass(frozen=True, eq=False)
+class Read:
     """What a store has given.
 
     Attributes:
@@ -144,7 +151,9 @@ class Readings:
         self.agent: ContextVar[str | None] = ContextVar(f"otel_assembly_{framework}_agent", default=None)
         self._prompt_of = prompt_of
         self._snapshot = snapshot
-        self._reads: ByIdentity[Read] = ByIdentity()
+        #: By the messages, which it must not keep alive.
+        self._reads: ByIdentity[weakref.ref[Read]] = ByIdentity()
+        self._last: Registry[Any, list[Read]] = Registry(_REMEMBERED, anew_in_child=True)
         #: The hook of what gives all that is held, to a store that is read.
         self.kept: Wrap = around_either(self._kept)
 
@@ -157,10 +166,12 @@ class Readings:
     def given(self, read: Read) -> None:
         """A store has given this, to whoever calls a model next with it."""
         for message in read.out:
-            self._reads.put(message, read)
-        run = self.in_run.get()
+            self._reads.put(message, weakref.ref(read))
+        run, key = self.in_run.get(), read.asker.ledger()
         if run is not None:
             run.read = read
+        elif key is not None:
+            self._last.of(key, list)[:] = [read]
 
     def named(self, asker: Asker) -> Asker:
         """Who asks, by the name of the agent, or else of the run."""
@@ -244,9 +255,9 @@ class Readings:
 
     def _read_of(self, messages: Sequence[Any]) -> Read | None:
         run = self.in_run.get()
-        last = next((read for one in reversed(messages) if (read := self._reads.get(one)) is not None), None)
-        known = last, run.read if run is not None else None
-        return next((read for read in known if read is not None and read.went_into(messages)), None)
+        reads = (read() for one in reversed(messages) if (read := self._reads.get(one)) is not None)
+        found = next(filter(None, reads), None), run.read if run is not None else None
+        return next((one for one in found if one is not None and one.went_into(messages)), None)
 
     def _kept(self, _: Instrumentation, /, *__: Any, **___: Any) -> Observation:
         messages, reading = (yield), self.reading.get()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from copy import copy, deepcopy
 
 import pytest
@@ -236,3 +238,17 @@ async def test_a_stream_that_has_to_be_waited_for_is_a_part_of_its_run(instrumen
 def test_a_reduction_that_is_told_later_says_why(instrumentation):
     reduction = Reduction(instrumentation, "newest", [1, 2])
     assert reduction.waiting([2], {"budget": 3}).said == {"budget": 3}
+
+
+def test_what_was_read_is_not_kept_alive_by_that(instrumentation, assembly_telemetry):
+    pretend, store = Pretend(instrumentation), Store("one", "two", "three")
+    run = pretend.readings.run(instrumentation, "clerk")
+    with run.current():
+        given = pretend.get(store)
+        pretend.call(Model(), given)
+    run.end()
+    message = weakref.ref(given[0])
+    del given, store, run
+    gc.collect()
+    assert message() is None
+    assert told(assembly_telemetry) == [(3, 2, ["apply_policy newest"])]
