@@ -60,7 +60,7 @@ RELEASES: dict[str, tuple[tuple[str, ...], ...]] = {
     # Each release of the harness is for one release of the framework.
     "pydantic_ai": (("pydantic-ai-slim==2.0.0",), ("pydantic-ai-slim<3", "pydantic-ai-harness")),
     "agent_framework": (("agent-framework-core==1.11.0",), ("agent-framework-core<2",)),
-    "llama_index": (("llama-index-core==0.14.5",), ("llama-index-core<0.15",)),
+    "llama_index": (("llama-index-core==0.14.5",), ("llama-index-core<0.15", "llama-index-observability-otel")),
 }
 
 #: The tests of each extra that stands for packages of others; what it takes at least is read from `pyproject.toml`.

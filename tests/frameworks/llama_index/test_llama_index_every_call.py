@@ -28,24 +28,25 @@ async def test_every_call_has_its_assembly(told, program):
     assert len({span.trace_id for span in told.spans}) == stage.runs
 
 
-@pytest.mark.skipif(importlib.util.find_spec("llama_index.observability") is None, reason="it is not installed")
-@every_program
-async def test_beside_its_own_telemetry_all_stands_in_its_spans(told, program):
-    from llama_index.observability.otel import LlamaIndexOpenTelemetry
+if importlib.util.find_spec("llama_index.observability") is not None:
 
-    handlers = list(root_dispatcher.span_handlers), list(root_dispatcher.event_handlers)
-    LlamaIndexOpenTelemetry(
-        tracer_provider=told.tracer_provider, span_exporter=InMemorySpanExporter()
-    ).start_registering()
-    stage = Stage()
-    try:
-        await program(stage)
-    finally:
-        root_dispatcher.span_handlers, root_dispatcher.event_handlers = handlers
-    assemblies = assert_told(told, stage.received)
-    assert all(span.parent_id is not None for span in assemblies) or program.__name__ in CALL_BY_THEMSELVES
-    assert len({span.trace_id for span in assemblies}) <= stage.runs
-    assert not [span for span in told.spans if span.name.startswith("invoke_agent")]
+    @every_program
+    async def test_beside_its_own_telemetry_all_stands_in_its_spans(told, program):
+        from llama_index.observability.otel import LlamaIndexOpenTelemetry
+
+        handlers = list(root_dispatcher.span_handlers), list(root_dispatcher.event_handlers)
+        LlamaIndexOpenTelemetry(
+            tracer_provider=told.tracer_provider, span_exporter=InMemorySpanExporter()
+        ).start_registering()
+        stage = Stage()
+        try:
+            await program(stage)
+        finally:
+            root_dispatcher.span_handlers, root_dispatcher.event_handlers = handlers
+        assemblies = assert_told(told, stage.received)
+        assert all(span.parent_id is not None for span in assemblies) or program.__name__ in CALL_BY_THEMSELVES
+        assert len({span.trace_id for span in assemblies}) <= stage.runs
+        assert not [span for span in told.spans if span.name.startswith("invoke_agent")]
 
 
 @every_program
