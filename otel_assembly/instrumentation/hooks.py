@@ -329,7 +329,8 @@ class Following:
     def tree(self, base: type, instrumentation: Instrumentation) -> None:
         """Wrap it in a class and in all its subclasses, those included that are yet to be defined.
 
-        Of a metaclass these are the classes that it makes; it keeps no list of them, so that all classes are gone through.
+        Of a metaclass these are the classes that it makes, of which it keeps no list: all that there are are gone
+        through.
         """
         self.watch(base, instrumentation)
         made = issubclass(base, type)

@@ -1,0 +1,145 @@
+"""Components that call a model: whatever takes messages, or a prompt, and answers with replies.
+
+They have no base but the metaclass of all components, and their classes are made while Haystack is imported: nothing of
+it may be imported for this.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly._internal.faces import Later
+from otel_assembly.instrumentation.clients import innermost, model_in
+from otel_assembly.instrumentation.conversation import Asker, Openings
+from otel_assembly.instrumentation.known_reducers import known_of
+from otel_assembly.instrumentation.model_call import Sent
+from otel_assembly.instrumentation.offered_tools import ToolSchemas
+from otel_assembly.instrumentation.reducers import is_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+    from otel_assembly.instrumentation.haystack import messages as rows
+    from otel_assembly.instrumentation.instrumented import Instrumentation
+else:
+    rows = Later(f"{__package__}.messages")
+
+PACKAGES: Final = ("haystack", "haystack_integrations")
+#: Conversations that programs keep as lists of messages.
+OPENINGS: Final = Openings(lambda message: message.role.value)
+_INPUTS: Final = frozenset({"messages", "prompt"})
+_SCHEMAS: Final = ToolSchemas(lambda tool: rows.schema_of(tool))
+
+
+def is_agent(met: type) -> bool:
+    """Whether a class is that of Haystack's agents, or derives from it."""
+    return known_of(met, {"Agent": True}, ("haystack.components.agents",)) is not None
+
+
+def outputs_of(component: Any) -> Collection[str]:
+    """The names of what a component gives out."""
+    found: Collection[str] = getattr(getattr(component, "__haystack_output__", None), "_sockets_dict", ())
+    return found
+
+
+def held_by(component: Any) -> Iterator[Any]:
+    """What a component holds, and what stands in lists and mappings that it holds; its pipeline holds it."""
+    for name, value in getattr(component, "__dict__", {}).items():
+        if not name.startswith("__haystack"):
+            yield value
+            if isinstance(value, list | tuple | dict):
+                yield from value.values() if isinstance(value, dict) else value
+
+
+def component_name(component: Any) -> str | None:
+    """The name that a component has in the pipeline that it was added to."""
+    pipeline = getattr(component, "__haystack_added_to_pipeline__", None)
+    return pipeline.get_component_name(component) or None if pipeline is not None else None
+
+
+def calls_no_model(met: type) -> bool:
+    """Whether a class is known to call none itself: by what `run` takes, and what it gives as far as the class says."""
+    run: Any = getattr(met, "run", None)
+    given = getattr(run, "_output_types_cache", None)
+    if (
+        run is None
+        or (given is not None and "replies" not in given)
+        or "Agent" in {one.__name__ for one in met.__mro__}
+    ):
+        return True
+    try:
+        return _INPUTS.isdisjoint(inspect.signature(run).parameters)
+    except (TypeError, ValueError):
+        return True
+
+
+def _flat(tools: Any) -> Iterator[Any]:
+    """Tools, and those of toolsets among them."""
+    for one in tools if isinstance(tools, list | tuple) or hasattr(tools, "tools") else ():
+        yield from one if hasattr(one, "tools") else (one,)
+
+
+def _given(args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[Any]:
+    """The messages that a generator is called with; what is none is its own to refuse."""
+    given = args[0] if args else kwargs.get("messages", kwargs.get("prompt"))
+    given = [rows.ChatMessage.from_user(given)] if isinstance(given, str) else given
+    well = isinstance(given, list) and all(isinstance(one, rows.ChatMessage) for one in given)
+    return given if well else ()
+
+
+def _sent(generator: Any, /, *args: Any, **kwargs: Any) -> Sent | None:
+    """What a generator is given; None of a component that gives no replies, and where nothing is sent."""
+    given = _given(args, kwargs)
+    if not given or "replies" not in (outputs_of(generator) or ("replies",)):
+        return None
+    prompts, held = rows.behind_prompts(given)
+    said, name = kwargs.get("system_prompt"), component_name(generator)
+    return Sent(
+        held,
+        [*([said] if said else []), *prompts],
+        _SCHEMAS.of(list(_flat(kwargs.get("tools") or getattr(generator, "tools", None)))),
+        model_of(generator, kwargs.get("generation_kwargs")),
+        asker=Asker(OPENINGS.of(held), name or type(generator).__name__, name),
+    )
+
+
+def model_of(generator: Any, options: Any = None) -> str | None:
+    """The name of a generator's model, where that says it."""
+    places = ("api_params", "huggingface_pipeline_kwargs")
+    held = [getattr(generator, place, None) for place in places]
+    return model_in(options, generator, *held, {"model": getattr(generator, "_model", None)})
+
+
+def _handed_on(generator: Any, /, *args: Any, **kwargs: Any) -> Sent | None:
+    """Likewise; None of one that holds others, as a fallback does: these are told of."""
+    hands_on = any("replies" in outputs_of(one) for one in held_by(generator))
+    return None if hands_on else _sent(generator, *args, **kwargs)
+
+
+def _text(answer: Any) -> str:
+    replies = answer.get("replies") or [""]
+    return str(getattr(replies[-1], "text", replies[-1]) or "")
+
+
+def _calls(method: str) -> Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]]:
+    """What stands in the place of a generator's method; that of a provider's class calls a model whatever it holds."""
+
+    def wrap(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
+        calls = is_in(owner, PACKAGES) and owner.__name__ != "FallbackChatGenerator"
+        return innermost(method, _sent if calls else _handed_on, _text)(original, owner, instrumentation)
+
+    return wrap
+
+
+run: Final = _calls("run")
+run_async: Final = _calls("run_async")
+
+
+def meet(instrumentation: Instrumentation, generators: Iterable[Any]) -> None:
+    """Follow generators that are no components."""
+    for generator in generators:
+        for method, wrap in (("run", run), ("run_async", run_async)):
+            met = type(generator)
+            if not outputs_of(generator) and hasattr(met, method):
+                instrumentation.take(met, method, lambda made, ours, met=met, wrap=wrap: wrap(made, met, ours))
