@@ -358,6 +358,7 @@ class Following:
 
     def _take(self, owner: type, instrumentation: Instrumentation) -> None:
         if not self._leaves(owner) and not instrumentation.patches.holds(owner, self.method):
+            instrumentation.patches.unwrap(owner, self.method)
             instrumentation.patches.wrap(owner, self.method, lambda made: self.wrap(made, owner, instrumentation))
 
     def watch(self, base: Any, instrumentation: Instrumentation) -> None:

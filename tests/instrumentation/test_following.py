@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
 from otel_assembly.instrumentation import Following, Hook, Instrumentation, find, in_module
@@ -75,6 +77,35 @@ def test_classes_that_a_metaclass_makes_are_followed_wherever_they_derive_from()
     assert "__init__" not in vars(Makes)
     said = [met().say() for met in (Earlier, Later, Derived, made, Left, Other)]
     assert said == ["earlier", "mixin", "derived", "made", "left", "other"]
+
+
+def test_a_class_that_a_decorator_makes_once_more_is_wrapped_once():
+    class Base:
+        def say(self):
+            return "base"
+
+    instrumentation = Instrumentation("test")
+    owners = []
+
+    def noted(original, owner, _):
+        owners.append(owner)
+        return lambda *args: original(*args) + "!"
+
+    Following("say", noted).tree(Base, instrumentation)
+
+    @dataclass(slots=True)
+    class Made(Base):
+        word: str = "made"
+
+        def say(self):
+            return self.word
+
+    there = [owner for owner in owners if owner.__name__ == "Made"]
+    assert there[-1] is Made
+    assert Made().say() == "made!"
+    instrumentation.patches.restore()
+    assert Made().say() == "made"
+    assert Made.say.__code__.co_firstlineno > 0
 
 
 @pytest.mark.parametrize("times", [1, 2])
