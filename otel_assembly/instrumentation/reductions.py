@@ -152,6 +152,15 @@ class Reduction:
             yield
 
     @contextmanager
+    def beneath(self) -> Iterator[None]:
+        """What it was called in is current in this block, in the place of its step: it says something of itself there."""
+        token = otel_context.attach(self._context)
+        try:
+            yield
+        finally:
+            otel_context.detach(token)
+
+    @contextmanager
     def followed(self) -> Iterator[None]:
         """The reducer runs in this block, likewise; what it raises is told, and goes through."""
         try:
@@ -165,11 +174,8 @@ class Reduction:
         """Its step, as of when and where it began; None where nothing is recorded, or it works for no model call."""
         call = self.works_for()
         if self.step is None and call is not None:
-            token = otel_context.attach(self._context)  # a summariser may have spans of its own around what it does
-            try:
+            with self.beneath():  # a summariser may have spans of its own around what it does
                 call.open(self._started_ns)
-            finally:
-                otel_context.detach(token)
             step = call.step(
                 self._policy, self.before, kind=self._kind, config=self.config, started_ns=self._started_ns
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from opentelemetry import trace
 from pretend_instrumentor import assemblies, every_call, steps
 
 from otel_assembly.instrumentation import Asker, Instrumentation, ModelCall, Reducer, Reduction, Sent, client, reducer
@@ -84,3 +85,19 @@ def test_what_a_summariser_did_outside_of_any_call_is_an_attempt_inside_the_next
     assert attempt.attributes["assembly.tokens.in"] > 0
     assert (attempt.attributes.get("assembly.tokens.out", 0) > 0) is not failed
     assert attempt.attributes.get("error.type") == ("ValueError" if failed else None)
+
+
+def test_what_a_reducer_says_of_itself_behind_its_summariser_stands_where_it_was_called(assembly_telemetry):
+    asked, telling = [{"role": "user", "content": "Order 4711."}], Instrumentation("pretend")
+    summarise = client(lambda messages: Sent(messages), str)(lambda messages: "All that was said.", telling)
+    with assembly_telemetry.as_default(), assembly_telemetry.tracer().start_as_current_span("turn"):
+        reduction = Reduction(telling, "summary", asked, call=ModelCall(telling))
+        with reduction.running():
+            summarise(asked)
+            trace.get_current_span().set_attribute("step", True)
+            with reduction.beneath():
+                trace.get_current_span().set_attribute("turn", True)
+            assert "turn" not in trace.get_current_span().attributes
+        reduction.done([])
+    assert assembly_telemetry.span("turn").attributes == {"turn": True}
+    assert assembly_telemetry.span("apply_policy summary").attributes["step"] is True
