@@ -5,6 +5,7 @@ What is hooked here is met while Haystack is imported, so that nothing of it may
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,9 +21,10 @@ from otel_assembly.instrumentation.haystack.generators import (
     meet,
     outputs_of,
 )
+from otel_assembly.instrumentation.hooks import around
 from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
 from otel_assembly.instrumentation.reducers import is_ours, is_own, limit_of, policy_name, settings_of
-from otel_assembly.instrumentation.reductions import Reducer, reducer
+from otel_assembly.instrumentation.reductions import Reducer, reducer, reducing
 from otel_assembly.instrumentation.run_calls import Preparing
 from otel_assembly.instrumentation.runs import within
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from haystack import tracing
 
     from otel_assembly.instrumentation.haystack import messages as rows
+    from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
 else:
     rows, tracing = Later(f"{__package__}.messages"), Later("haystack.tracing")
@@ -108,6 +111,14 @@ def hooked(instrumentation: Instrumentation, /, hooks: Any, hook_point: str, *_:
         for method in ("run", "run_async"):
             instrumentation.take(type(hook), method, _hook)
     return BoundRun(instrumentation, None, {} if hook_point == "before_llm" else {CALL: None})
+
+
+@around
+def says(_: Instrumentation, /, *__: Any, **___: Any) -> Observation:
+    """A compaction says what came of it on the span that it was called in, where a summariser has opened others since."""
+    reduction = reducing()
+    with reduction.beneath() if reduction is not None else nullcontext():
+        yield
 
 
 def _read(state: Any) -> Sent:

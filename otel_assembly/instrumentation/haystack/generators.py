@@ -13,7 +13,7 @@ from otel_assembly._internal.faces import Later
 from otel_assembly.instrumentation.clients import innermost, model_in
 from otel_assembly.instrumentation.conversation import Asker, Openings
 from otel_assembly.instrumentation.known_reducers import known_of
-from otel_assembly.instrumentation.model_call import Sent
+from otel_assembly.instrumentation.model_call import CALL, Sent
 from otel_assembly.instrumentation.offered_tools import ToolSchemas
 from otel_assembly.instrumentation.reducers import is_in
 
@@ -80,6 +80,13 @@ def _flat(tools: Any) -> Iterator[Any]:
         yield from one if hasattr(one, "tools") else (one,)
 
 
+def _replies(generator: Any) -> bool:
+    """Whether a component gives replies; one that does not say what it gives is what it derives from, or an agent's."""
+    said = outputs_of(generator)
+    runs = (getattr(vars(one).get("run"), "_output_types_cache", ()) for one in type(generator).__mro__)
+    return "replies" in said if said else CALL.get() is not None or any("replies" in given for given in runs)
+
+
 def _given(args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[Any]:
     """The messages that a generator is called with; what is none is its own to refuse."""
     given = args[0] if args else kwargs.get("messages", kwargs.get("prompt"))
@@ -91,7 +98,7 @@ def _given(args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[Any]:
 def _sent(generator: Any, /, *args: Any, **kwargs: Any) -> Sent | None:
     """What a generator is given; None of a component that gives no replies, and where nothing is sent."""
     given = _given(args, kwargs)
-    if not given or "replies" not in (outputs_of(generator) or ("replies",)):
+    if not given or not _replies(generator):
         return None
     prompts, held = rows.behind_prompts(given)
     said, name = kwargs.get("system_prompt"), component_name(generator)

@@ -43,5 +43,12 @@ class HaystackInstrumentor(AssemblyInstrumentor):
             calls.pipeline_run,
             "a run as one trace",
         ),
+        (
+            "hooks.compaction.hooks",
+            "CompactionHook._apply",
+            calls.says,
+            "what compaction says on its own span",
+            ">= 3.1",
+        ),
         ("tools.tool", "Tool.invoke Tool.invoke_async", calls.in_tool, "the name of an agent that is a tool"),
     )
