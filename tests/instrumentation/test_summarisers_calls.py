@@ -91,7 +91,8 @@ def test_what_a_reducer_says_of_itself_behind_its_summariser_stands_where_it_was
     asked, telling = [{"role": "user", "content": "Order 4711."}], Instrumentation("pretend")
     summarise = client(lambda messages: Sent(messages), str)(lambda messages: "All that was said.", telling)
     with assembly_telemetry.as_default(), assembly_telemetry.tracer().start_as_current_span("turn"):
-        reduction = Reduction(telling, "summary", asked, call=ModelCall(telling))
+        call = ModelCall(telling)
+        reduction = Reduction(telling, "summary", asked, call=call)
         with reduction.running():
             summarise(asked)
             trace.get_current_span().set_attribute("step", True)
@@ -99,5 +100,6 @@ def test_what_a_reducer_says_of_itself_behind_its_summariser_stands_where_it_was
                 trace.get_current_span().set_attribute("turn", True)
             assert "turn" not in trace.get_current_span().attributes
         reduction.done([])
+        call.end()
     assert assembly_telemetry.span("turn").attributes == {"turn": True}
     assert assembly_telemetry.span("apply_policy summary").attributes["step"] is True
