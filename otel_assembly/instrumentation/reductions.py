@@ -153,7 +153,7 @@ class Reduction:
 
     @contextmanager
     def beneath(self) -> Iterator[None]:
-        """What it was called in is current in this block, in the place of its step: it says something of itself there."""
+        """What it was called in is current in this block, and not its step: it says something of itself there."""
         token = otel_context.attach(self._context)
         try:
             yield

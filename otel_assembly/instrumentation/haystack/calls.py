@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.faces import Later
+from otel_assembly.decision import DecisionReason
 from otel_assembly.instrumentation.bound_runs import BoundRun
 from otel_assembly.instrumentation.conversation import Asker, LedgerKey
 from otel_assembly.instrumentation.haystack.generators import (
@@ -31,13 +32,13 @@ from otel_assembly.instrumentation.runs import within
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from haystack import tracing
-
     from otel_assembly.instrumentation.haystack import messages as rows
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
 else:
-    rows, tracing = Later(f"{__package__}.messages"), Later("haystack.tracing")
+    rows = Later(f"{__package__}.messages")
+
+tracing: Any = Later("haystack.tracing")
 
 #: Who asks in the run of an agent that goes on here.
 _ASKER: Final[ContextVar[Asker | None]] = ContextVar("otel_assembly_haystack_asker", default=None)
@@ -89,13 +90,19 @@ def in_tool(instrumentation: Instrumentation, tool: Any, /, **_: Any) -> BoundRu
 @within
 def step(instrumentation: Instrumentation, agent: Any, /, exe_context: Any, *_: Any, **__: Any) -> Preparing:
     """A step of an agent: its hooks prepare a call, which is then made; where they end the run, none is."""
-    meet(instrumentation, [agent.chat_generator])
-    sent, asker = _read(exe_context.state), _ASKER.get() or Asker()
-    OPENINGS.of(sent.messages, asker.conversation)
+    meet(instrumentation, agent.chat_generator)
+    state, asker = exe_context.state, _ASKER.get() or Asker()
+    sent = _read(state)
     limits = (limit_of(hook, "context_window") for hook in agent.hooks.get("before_llm", ()))
     window = next((limit for limit in limits if limit is not None), None)
     call = ModelCall(instrumentation, asker, messages=sent.messages, prompts=sent.prompts, window=window)
-    return Preparing(instrumentation, call, returned=lambda _: call.end())
+
+    def done(_: Any) -> None:
+        """What hooks have put in front is how the conversation begins from here on."""
+        OPENINGS.of(_read(state).messages, asker.conversation)
+        call.end()
+
+    return Preparing(instrumentation, call, returned=done)
 
 
 @within
@@ -115,7 +122,7 @@ def hooked(instrumentation: Instrumentation, /, hooks: Any, hook_point: str, *_:
 
 @around
 def says(_: Instrumentation, /, *__: Any, **___: Any) -> Observation:
-    """A compaction says what came of it on the span that it was called in, where a summariser has opened others since."""
+    """A compaction says what came of it on the span that it was called in, whatever a summariser has opened since."""
     reduction = reducing()
     with reduction.beneath() if reduction is not None else nullcontext():
         yield
@@ -153,7 +160,8 @@ def _said(_: Sequence[Any], after: Sequence[Any], hook: Any) -> Mapping[str, Any
     notes = (message.meta.get(rows.COMPACTION) for message in after)
     removed = [note.get("removed_messages") for note in notes if isinstance(note, dict)]
     reported = next((number for number in removed if isinstance(number, int)), None)
-    return {"budget": int(hook.context_window * hook.compact_to), "of_prompt": True, "reported": reported}
+    budget = int(hook.context_window * hook.compact_to)
+    return {"budget": budget, "of_prompt": True, "reported": reported, "reason": DecisionReason.OVER_BUDGET}
 
 
 #: What one hook of an agent does to its messages.

@@ -7,21 +7,27 @@ it may be imported for this.
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.faces import Later
 from otel_assembly.instrumentation.clients import innermost, model_in
 from otel_assembly.instrumentation.conversation import Asker, Openings
 from otel_assembly.instrumentation.known_reducers import known_of
-from otel_assembly.instrumentation.model_call import CALL, Sent
+from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
 from otel_assembly.instrumentation.offered_tools import ToolSchemas
+from otel_assembly.instrumentation.prompts import as_prompts
 from otel_assembly.instrumentation.reducers import is_in
+from otel_assembly.instrumentation.reductions import reducing
+from otel_assembly.instrumentation.runs import within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from otel_assembly.instrumentation.haystack import messages as rows
     from otel_assembly.instrumentation.instrumented import Instrumentation
+
+    _Followed = Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]]
 else:
     rows = Later(f"{__package__}.messages")
 
@@ -74,10 +80,10 @@ def calls_no_model(met: type) -> bool:
         return True
 
 
-def _flat(tools: Any) -> Iterator[Any]:
-    """Tools, and those of toolsets among them."""
-    for one in tools if isinstance(tools, list | tuple) or hasattr(tools, "tools") else ():
-        yield from one if hasattr(one, "tools") else (one,)
+def schemas_of(tools: Any) -> Sequence[Mapping[str, Any]]:
+    """The schemas of tools, and of those of toolsets among them."""
+    offered = tools if isinstance(tools, list | tuple) or hasattr(tools, "tools") else ()
+    return _SCHEMAS.of([tool for one in offered for tool in (one if hasattr(one, "tools") else (one,))])
 
 
 def _replies(generator: Any) -> bool:
@@ -87,27 +93,20 @@ def _replies(generator: Any) -> bool:
     return "replies" in said if said else CALL.get() is not None or any("replies" in given for given in runs)
 
 
-def _given(args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[Any]:
-    """The messages that a generator is called with; what is none is its own to refuse."""
-    given = args[0] if args else kwargs.get("messages", kwargs.get("prompt"))
-    given = [rows.ChatMessage.from_user(given)] if isinstance(given, str) else given
-    well = isinstance(given, list) and all(isinstance(one, rows.ChatMessage) for one in given)
-    return given if well else ()
-
-
 def _sent(generator: Any, /, *args: Any, **kwargs: Any) -> Sent | None:
     """What a generator is given; None of a component that gives no replies, and where nothing is sent."""
-    given = _given(args, kwargs)
+    given = rows.given_to(args[0] if args else kwargs.get("messages", kwargs.get("prompt")))
     if not given or not _replies(generator):
         return None
     prompts, held = rows.behind_prompts(given)
     said, name = kwargs.get("system_prompt"), component_name(generator)
+    asker = Asker(OPENINGS.of(held), name or type(generator).__name__, name) if CALL.get() is None else Asker()
     return Sent(
         held,
-        [*([said] if said else []), *prompts],
-        _SCHEMAS.of(list(_flat(kwargs.get("tools") or getattr(generator, "tools", None)))),
+        [*as_prompts(said), *prompts],
+        schemas_of(kwargs.get("tools") or getattr(generator, "tools", None)),
         model_of(generator, kwargs.get("generation_kwargs")),
-        asker=Asker(OPENINGS.of(held), name or type(generator).__name__, name),
+        asker=asker,
     )
 
 
@@ -118,10 +117,21 @@ def model_of(generator: Any, options: Any = None) -> str | None:
     return model_in(options, generator, *held, {"model": getattr(generator, "_model", None)})
 
 
+def _hands_on(generator: Any) -> bool:
+    """Whether a generator holds others, as a fallback does: these are told of."""
+    return any("replies" in outputs_of(one) for one in held_by(generator))
+
+
 def _handed_on(generator: Any, /, *args: Any, **kwargs: Any) -> Sent | None:
-    """Likewise; None of one that holds others, as a fallback does: these are told of."""
-    hands_on = any("replies" in outputs_of(one) for one in held_by(generator))
-    return None if hands_on else _sent(generator, *args, **kwargs)
+    return None if _hands_on(generator) else _sent(generator, *args, **kwargs)
+
+
+@within
+def _handing(instrumentation: Instrumentation, generator: Any, /, *args: Any, **kwargs: Any) -> ModelCall | None:
+    """What a generator that hands on is given is what came in, where nothing else has prepared a call."""
+    prepares = CALL.get() is None and reducing() is None and _hands_on(generator)
+    sent = _sent(generator, *args, **kwargs) if prepares else None
+    return sent and ModelCall(instrumentation, sent.asker, messages=sent.messages, prompts=sent.prompts)
 
 
 def _text(answer: Any) -> str:
@@ -129,24 +139,37 @@ def _text(answer: Any) -> str:
     return str(getattr(replies[-1], "text", replies[-1]) or "")
 
 
-def _calls(method: str) -> Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]]:
+def _calls(method: str) -> _Followed:
     """What stands in the place of a generator's method; that of a provider's class calls a model whatever it holds."""
 
     def wrap(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
-        calls = is_in(owner, PACKAGES) and owner.__name__ != "FallbackChatGenerator"
-        return innermost(method, _sent if calls else _handed_on, _text)(original, owner, instrumentation)
+        if is_in(owner, PACKAGES) and owner.__name__ != "FallbackChatGenerator":
+            return innermost(method, _sent, _text)(original, owner, instrumentation)
+        return _handing(innermost(method, _handed_on, _text)(original, owner, instrumentation), instrumentation)
 
     return wrap
 
 
-run: Final = _calls("run")
-run_async: Final = _calls("run_async")
+#: By its name, what stands in the place of each of a generator's methods.
+METHODS: Final[Mapping[str, _Followed]] = {name: _calls(name) for name in ("run", "run_async")}
 
 
-def meet(instrumentation: Instrumentation, generators: Iterable[Any]) -> None:
-    """Follow generators that are no components."""
-    for generator in generators:
-        for method, wrap in (("run", run), ("run_async", run_async)):
-            met = type(generator)
-            if not outputs_of(generator) and hasattr(met, method):
-                instrumentation.take(met, method, lambda made, ours, met=met, wrap=wrap: wrap(made, met, ours))
+def run(*method: Any) -> Callable[..., Any]:
+    """A generator's call."""
+    return METHODS["run"](*method)
+
+
+def run_async(*method: Any) -> Callable[..., Any]:
+    """A generator's awaited call."""
+    return METHODS["run_async"](*method)
+
+
+def meet(instrumentation: Instrumentation, generator: Any) -> None:
+    """Follow a generator that is no component."""
+    for name, wrap in METHODS.items() if not outputs_of(generator) else ():
+        if hasattr(type(generator), name):
+            instrumentation.take(type(generator), name, partial(_followed, wrap, type(generator)))
+
+
+def _followed(wrap: _Followed, met: type, original: Callable[..., Any], ours: Instrumentation) -> Callable[..., Any]:
+    return wrap(original, met, ours)

@@ -17,7 +17,7 @@ from otel_assembly.messages.rows import answers, asks, holds, register_parts, re
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from haystack.tools import Tool
+    from haystack.tools.tool import Tool
 
     from otel_assembly.messages import Draft
     from otel_assembly.messages.rows import Row
@@ -35,6 +35,13 @@ def behind_prompts(messages: Sequence[ChatMessage]) -> tuple[list[str], list[Cha
     """The system prompts in front of everything else, and the messages behind them."""
     prompts, held = in_front(messages, lambda message: message.is_from("system") and not is_summary(message))
     return ["\n".join(prompt.texts) for prompt in prompts], list(held)
+
+
+def given_to(messages: Any) -> list[Any]:
+    """The messages that a generator is called with; what is none is its own to refuse."""
+    messages = [ChatMessage.from_user(messages)] if isinstance(messages, str) else messages
+    well = isinstance(messages, list) and all(isinstance(one, ChatMessage) for one in messages)
+    return messages if well else []
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:

@@ -119,8 +119,7 @@ class ScriptedGenerator:
         lines = line if isinstance(line, list) else [line]
         said = " ".join(one for one in lines if not one.startswith("call:"))
         calls = [self._call(one) for one in lines if one.startswith("call:")]
-        meta = {"model": self.model, "usage": {"prompt_tokens": 10, "completion_tokens": 2}}
-        meta["finish_reason"] = "tool_calls" if calls else "stop"
+        meta = {"model": self.model, "finish_reason": "tool_calls" if calls else "stop"}
         return ChatMessage.from_assistant(said or None, tool_calls=calls, meta=meta)
 
     def _call(self, line: str) -> ToolCall:

@@ -175,7 +175,7 @@ def subclassed_generator(stage: Stage) -> Any:
     class Own(ScriptedGenerator):
         @component.output_types(replies=list[ChatMessage])
         def run(self, messages: list[ChatMessage], tools: Any = None) -> dict[str, Any]:
-            return dict(super(Own, self).run(messages[-3:], tools=tools))
+            return dict(super(Own, self).run(messages[-3:], tools=tools))  # noqa: UP008  # as its decorator needs it
 
     stage.runs = 2
     said = []
@@ -332,10 +332,8 @@ async def in_steps(stage: Stage) -> Any:
     pipeline.add_component("first", AwaitedGenerator(stage, "One."))
     pipeline.add_component("second", ScriptedGenerator(stage, "Two."))
     pipeline.connect("first.replies", "second.messages")
-    kinds = []
-    async for partial in pipeline.run_async_generator({"first": {"messages": [asked("Go")]}}, {"first"}):
-        kinds.append(sorted(partial))
-    return kinds
+    steps = pipeline.run_async_generator({"first": {"messages": [asked("Go")]}}, {"first"})
+    return [sorted(partial) async for partial in steps]
 
 
 def loops(stage: Stage) -> Any:
