@@ -13,7 +13,7 @@ from haystack.utils.deserialization import deserialize_component_inplace
 from otel_assembly.assembler import Assembler
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.instrumentation.conversation import ByIdentity
-from otel_assembly.instrumentation.haystack.generators import given_to, model_of, schemas_of
+from otel_assembly.instrumentation.haystack.generators import model_of, schemas_of
 from otel_assembly.instrumentation.haystack.messages import behind_prompts, given_to
 from otel_assembly.instrumentation.model_call import CALL
 from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, finished

@@ -476,7 +476,7 @@ if COMPACTORS:
             def compact(self, messages: Any, target_tokens: int, token_counter: Any) -> Any:
                 return [messages[0], *messages[len(messages) // 2 :]]
 
-        return _said(compacting(stage, Halves(), ["One."]).run([*history(6), asked("Find")]))
+        return _said(compacting(stage, Halves(), ["One."]).run([*history(12), asked("Find")]))
 
     PROGRAMS += [sliding_window, pruned, a_compactor_of_its_own]
 
