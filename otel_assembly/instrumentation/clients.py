@@ -208,6 +208,7 @@ def innermost(
     reads: Callable[..., Sent | None],
     text_of: Callable[[Any], str | None] | None = None,
     carries: Callable[[Any, Any], bool] | None = None,
+    prepared: Callable[..., ModelCall | None] | None = None,
 ) -> Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]]:
     """What a `Following` makes of a method of clients: a class that hands on to the one behind it is looked through.
 
@@ -216,6 +217,7 @@ def innermost(
         reads: As for `client`.
         text_of: As for `client`.
         carries: As for `client`.
+        prepared: As for `client`.
     """
 
     def wrap(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -226,7 +228,7 @@ def innermost(
             return reads(self, *args, **kwargs)
 
         hands_on = _hands_on(owner, method)
-        return client(sent, text_of, carries)(original, instrumentation)
+        return client(sent, text_of, carries, prepared=prepared)(original, instrumentation)
 
     return wrap
 

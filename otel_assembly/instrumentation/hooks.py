@@ -97,9 +97,9 @@ class Wraps:
 
 def in_module(
     module: str,
-    *rows: tuple[str, Wrap | Following, str] | tuple[str, Wrap | Following, str, str],
+    *rows: tuple[str, Any, str] | tuple[str, Any, str, str],
     versions: str = "",
-    followed: bool = False,
+    followed: bool | Callable[[type], bool] = False,
 ) -> list[Hook]:
     """The hooks of one module.
 
@@ -108,11 +108,15 @@ def in_module(
         rows: Of each hook its target, or several separated by spaces, what that is wrapped in, what is seen by it, and
             its own versions.
         versions: The versions of all others.
-        followed: Whether each is a method that is followed through all classes that define it, and wrapped alike.
+        followed: Whether each is a method that is followed through all classes that define it, and wrapped alike; or
+            which of them it leaves: each is then wrapped for its class, as `Following` does.
     """
 
     def wrapped(target: str, wrap: Any) -> Wrap | Following:
-        return Following.alike(target.rpartition(".")[2], wrap) if followed else wrap
+        method = target.rpartition(".")[2]
+        if callable(followed):
+            return Following(method, wrap, followed)
+        return Following.alike(method, wrap) if followed else wrap
 
     return [
         Hook(module, target, wrapped(target, row[1]), row[2], *(row[3:] or (versions,)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -278,6 +278,16 @@ def plugged_in(instrumentation: Instrumentation, call: ModelCall) -> Iterator[No
         with plugin.running():
             yield
     plugin.over = True
+
+
+def _says_beneath(_: Instrumentation, /, *__: Any, **___: Any) -> Observation:
+    reduction = reducing()
+    with reduction.beneath() if reduction is not None else nullcontext():
+        yield
+
+
+#: The hook of a function by which a reducer says something of itself on the span that is current: its own, and no step.
+says_beneath: Final = around_either(_says_beneath)
 
 
 def reducer(reads: Reducer) -> Wrap:

@@ -35,6 +35,8 @@ def test_the_rows_of_a_module_may_all_be_followed():
     assert [hook.target for hook in hooks] == ["Base.say", "Base.ask", "Base.hear"]
     assert [hook.wrap.method for hook in hooks] == ["say", "ask", "hear"]
     assert [hook.versions for hook in hooks] == [">= 1", ">= 1", ">= 2"]
+    for_each = in_module("some.module", *rows, followed=lambda met: met.__name__ == "Left")
+    assert [hook.wrap.wrap for hook in for_each] == [shouts] * 3
     assert in_module("some.module", *rows)[0] == Hook("some.module", "Base.say", shouts, "what is said")
 
 

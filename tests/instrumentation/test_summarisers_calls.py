@@ -6,7 +6,17 @@ import pytest
 from opentelemetry import trace
 from pretend_instrumentor import assemblies, every_call, steps
 
-from otel_assembly.instrumentation import Asker, Instrumentation, ModelCall, Reducer, Reduction, Sent, client, reducer
+from otel_assembly.instrumentation import (
+    Asker,
+    Instrumentation,
+    ModelCall,
+    Reducer,
+    Reduction,
+    Sent,
+    client,
+    reducer,
+    says_beneath,
+)
 
 
 def test_a_summarisers_own_call_is_an_attempt_inside_the_assembly_that_asked_for_it(agents, assembly_telemetry):
@@ -96,8 +106,7 @@ def test_what_a_reducer_says_of_itself_behind_its_summariser_stands_where_it_was
         with reduction.running():
             summarise(asked)
             trace.get_current_span().set_attribute("step", True)
-            with reduction.beneath():
-                trace.get_current_span().set_attribute("turn", True)
+            says_beneath(trace.get_current_span, telling)().set_attribute("turn", True)
             assert "turn" not in trace.get_current_span().attributes
         reduction.done([])
         call.end()
