@@ -13,7 +13,7 @@ import os
 
 os.environ.setdefault("HAYSTACK_TELEMETRY_ENABLED", "False")  # read as Haystack is imported
 
-from typing import Annotated, Any
+from typing import Any
 
 from haystack import component
 from haystack.components.agents import Agent
@@ -26,7 +26,7 @@ ROOMS = ("the nursery", "the kitchen", "the hall", "the bathroom")
 
 
 @tool
-def paints_for(room: Annotated[str, "the room to be painted"]) -> str:
+def paints_for(room: str) -> str:
     """Look up which paints there are for a room."""
     return f"For {room}: Alba, water-based, or Durolack, with solvents. " + "Stir well and keep from frost. " * 12
 

@@ -11,7 +11,7 @@ import os
 
 os.environ.setdefault("HAYSTACK_TELEMETRY_ENABLED", "False")  # read as Haystack is imported
 
-from typing import Annotated, Any
+from typing import Any
 
 from haystack import component
 from haystack.components.agents import Agent
@@ -25,7 +25,7 @@ REQUEST = "My daughter has asthma. Which of the ten paints can we have?"
 
 
 @tool
-def paint(number: Annotated[int, "its number"]) -> str:
+def paint(number: int) -> str:
     """Look up a paint."""
     return f"Paint {number}: water-based. " + "Stir well and keep from frost. " * 30
 

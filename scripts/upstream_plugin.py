@@ -36,6 +36,7 @@ CLIENTS = {
     "agent_framework": [("agent_framework._clients", "BaseChatClient", ("_inner_get_response",))],
     "agentscope": [("agentscope.model._base", "ChatModelBase", ("_call_api",))],
     "autogen": [("autogen_core.models", "ChatCompletionClient", ("create", "create_stream"))],
+    "haystack": [("haystack.core.component.component", "ComponentMeta", ("run", "run_async"))],
     "langchain": [
         (
             "langchain_core.language_models.chat_models",
@@ -47,7 +48,16 @@ CLIENTS = {
 }
 
 #: Of each framework, the classes whose clients hand on what they are given: the one behind them is the client.
-HAND_ON = {"pydantic_ai": {"WrapperModel", "FallbackModel"}}
+HAND_ON = {"haystack": {"FallbackChatGenerator"}, "pydantic_ai": {"WrapperModel", "FallbackModel"}}
+
+
+def _generates(component: Any, messages: Any = None, *_: Any, **__: Any) -> bool:
+    gives = getattr(getattr(component, "__haystack_output__", None), "_sockets_dict", {})
+    return "replies" in gives and isinstance(messages, list | str) and bool(messages)
+
+
+#: Of each framework that wraps more than clients alike, whether this is one that calls a model, by what it is given.
+IS_CLIENT = {"haystack": _generates}
 
 
 def _asks_for_a_job(model: Any, messages: Any, *_: Any, **__: Any) -> str | None:
@@ -124,9 +134,12 @@ def counted(original: Callable[..., Any], _owner: type, instrumentation: Instrum
     """A client's method, which is counted as it begins."""
     framework = os.environ["UPSTREAM_FRAMEWORK"]
     hand_on, no_call = HAND_ON.get(framework, set()), NO_CALLS.get(framework)
+    is_client = IS_CLIENT.get(framework, lambda *_, **__: True)
 
     def called(_: Instrumentation, client: Any, *args: Any, **kwargs: Any) -> Called | None:
         if inside.get() or hand_on & {one.__name__ for one in type(client).__mro__}:
+            return None
+        if not is_client(client, *args, **kwargs):
             return None
         reason = no_call(client, *args, **kwargs) if no_call is not None else None
         if reason is not None:

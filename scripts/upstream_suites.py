@@ -44,6 +44,7 @@ class Suite:
     checkout: bool = False  # its source distribution has no tests
     plugin: Path = PLUGIN
     plugins: tuple[str, ...] = ()  # pytest plugins, beside this script, of the run with us
+    variables: tuple[tuple[str, str], ...] = ()  # of its environment
 
     @property
     def release(self) -> tuple[str, str]:
@@ -295,6 +296,52 @@ SUITES = (
         ("-m", "not integration"),
         checkout=True,
     ),
+    Suite(
+        "haystack",
+        "haystack-ai==3.1.0",
+        "haystack",
+        (
+            *(
+                f"test/components/{name}"
+                for name in (
+                    "agents",
+                    "evaluators/test_llm_evaluator.py",
+                    "extractors/image/test_llm_document_content_extractor.py",
+                    "extractors/test_llm_metadata_extractor.py",
+                    "generators/chat",
+                    "query/test_query_expander.py",
+                    "rankers/test_llm_ranker.py",
+                    "routers/test_llm_messages_router.py",
+                )
+            ),
+            "test/core/component",
+            "test/core/pipeline",
+            "test/core/super_component",
+            "test/hooks",
+            "test/tools",
+            "test/tracing",
+        ),
+        (
+            "arrow>=1.3",
+            "azure-identity",
+            "colorama==0.4.6",
+            "numpy>=2",
+            "pandas",
+            "pillow",
+            "pypdf",
+            "pypdfium2",
+            "pytest",
+            "pytest-asyncio",
+            "pytest-bdd",
+            "pytest-rerunfailures",
+            "rich",
+            "structlog",
+            "tiktoken",
+        ),
+        ("-m", "not integration and not slow"),
+        checkout=True,
+        variables=(("HAYSTACK_TELEMETRY_ENABLED", "False"),),
+    ),
 )
 
 
@@ -401,7 +448,7 @@ def outcomes(
     """What became of each test."""
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *suite.options]
     variables = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-    variables["PYTHONDONTWRITEBYTECODE"] = "1"
+    variables |= {"PYTHONDONTWRITEBYTECODE": "1", **dict(suite.variables)}
     variables["PYTHONPATH"] = str(sources / "tests")  # where its helpers lie
     if instrumented:
         for plugin in (suite.plugin.stem, *suite.plugins):

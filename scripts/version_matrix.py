@@ -60,6 +60,12 @@ RELEASES: dict[str, tuple[tuple[str, ...], ...]] = {
     # Each release of the harness is for one release of the framework.
     "pydantic_ai": (("pydantic-ai-slim==2.0.0",), ("pydantic-ai-slim<3", "pydantic-ai-harness")),
     "agent_framework": (("agent-framework-core==1.11.0",), ("agent-framework-core<2",)),
+    # Compaction came with 3.1.
+    "haystack": (
+        ("haystack-ai==3.0.0",),
+        ("haystack-ai==3.1.0",),
+        ("haystack-ai<4",),
+    ),
 }
 
 #: The tests of each extra that stands for packages of others; what it takes at least is read from `pyproject.toml`.

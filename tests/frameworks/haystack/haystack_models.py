@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from haystack import component
 from haystack.dataclasses import ChatMessage, StreamingChunk, ToolCall
+from haystack.tracing import Span, Tracer
+from haystack.tracing.utils import coerce_tag_value
+from opentelemetry import trace
 from recount import Read, count, prompt_tokens
 
 from otel_assembly.tokens import MessageFraming
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ASSEMBLY = "assemble_context"
 
@@ -142,6 +149,33 @@ class AwaitedGenerator(ScriptedGenerator):
             for word in (reply.text or "").split():
                 await streaming_callback(StreamingChunk(content=word))
         return {"replies": [reply]}
+
+
+class OwnSpan(Span):
+    """A span of Haystack's that is one of OpenTelemetry's."""
+
+    def __init__(self, span: Any):
+        self.span = span
+
+    def set_tag(self, key: str, value: Any) -> None:
+        self.span.set_attribute(key, coerce_tag_value(value))
+
+
+class OwnTracer(Tracer):
+    """Haystack's own telemetry, to OpenTelemetry, as its integration has it."""
+
+    def __init__(self, telemetry: Any):
+        self.tracer = telemetry.tracer_provider.get_tracer("haystack")
+
+    @contextmanager
+    def trace(self, operation_name: str, tags: Any = None, parent_span: Any = None) -> Iterator[Span]:
+        with self.tracer.start_as_current_span(operation_name) as span:
+            made = OwnSpan(span)
+            made.set_tags(tags or {})
+            yield made
+
+    def current_span(self) -> Span | None:
+        return OwnSpan(trace.get_current_span())
 
 
 def described(tool: Any) -> dict[str, Any]:

@@ -6,9 +6,10 @@ import asyncio
 import json
 import tempfile
 import warnings
-from importlib.util import find_spec
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any
 
+import haystack
 from haystack import Pipeline, SuperComponent, component
 from haystack.components.agents import Agent
 from haystack.components.agents.state import State, replace_values
@@ -28,15 +29,16 @@ from haystack.hooks.tool_result_offloading import AlwaysOffload, FileSystemToolR
 from haystack.tools import ComponentTool, Toolset, create_tool_from_function, tool
 from haystack_models import AwaitedGenerator, Received, ScriptedGenerator, Stage, history, words
 
-COMPACTORS = find_spec("haystack.hooks.compaction") is not None
-OFFLOADS = COMPACTORS and find_spec("haystack.hooks.compaction.tool_result_offloading") is not None
-SUMMARISES = COMPACTORS and find_spec("haystack.hooks.compaction.summarization") is not None
+_COMPACTION = Path(haystack.__file__).parent / "hooks" / "compaction"
+COMPACTORS = _COMPACTION.exists()
+OFFLOADS = (_COMPACTION / "tool_result_offloading.py").exists()
+SUMMARISES = (_COMPACTION / "summarization.py").exists()
 
 asked = ChatMessage.from_user
 
 
 @tool
-def look(q: Annotated[str, "what to look for"] = "x") -> str:
+def look(q: str = "x") -> str:
     """Look something up."""
     return f"found {q}: {words(10)}"
 
@@ -131,7 +133,7 @@ def delegated(stage: Stage) -> Any:
 def asks_a_model_in_a_tool(stage: Stage) -> Any:
     inner = ScriptedGenerator(stage, "Yes.", model="gpt-4o-mini")
 
-    def judge(q: Annotated[str, "the question"]) -> str:
+    def judge(q: str) -> str:
         """Judge."""
         return str(inner.run([ChatMessage.from_system("Judge."), asked(q)])["replies"][0].text)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from haystack import tracing
-from haystack_models import Stage, assert_told
+from haystack_models import OwnTracer, Stage, assert_told
 from haystack_programs import PROGRAMS
 
 from otel_assembly.instrumentation import instrument, uninstrument
@@ -32,9 +32,8 @@ async def test_every_call_has_its_assembly(told, program):
 
 @every_program
 async def test_beside_its_own_telemetry_ours_stands_in_it(told, program):
-    opentelemetry = pytest.importorskip("haystack_integrations.tracing.opentelemetry")
     stage = Stage()
-    tracing.enable_tracing(opentelemetry.OpenTelemetryTracer(told.tracer_provider.get_tracer("haystack")))
+    tracing.enable_tracing(OwnTracer(told))
     try:
         await ran(program, stage)
     finally:
