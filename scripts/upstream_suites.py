@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -27,6 +28,8 @@ from pathlib import Path
 from environments import PIP, environment
 
 PLUGIN = Path(__file__).parent / "upstream_plugin.py"
+#: An object's address, in the name of a test that is given one.
+ADDRESS = re.compile("0x[0-9a-f]+")
 #: For AG2's network tests, which run on our protocols in the second run.
 NETWORK_PLUGIN = Path(__file__).parent / "upstream_network_plugin.py"
 
@@ -465,7 +468,7 @@ def outcomes(
     if not report.exists():
         raise SystemExit(f"{suite.name}: pytest could not run\n{done.stdout[-3_000:]}{done.stderr[-3_000:]}")
     return {
-        f"{case.get('classname')}::{case.get('name')}": next(
+        ADDRESS.sub("0x", f"{case.get('classname')}::{case.get('name')}"): next(
             (child.tag for child in case if child.tag in {"failure", "error", "skipped"}), "passed"
         )
         for case in ET.parse(report).iter("testcase")

@@ -101,10 +101,10 @@ def _text(answer: Any) -> str:
 
 def call(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
     """What stands in the place of a generator's method: a call, unless it hands on to others, which are told of."""
-    provides = is_in(owner, PACKAGES) and owner.__name__ != "FallbackChatGenerator"
+    own, falls_back = is_in(owner, PACKAGES), owner.__name__ == "FallbackChatGenerator"
 
     def hands_on(generator: Any) -> bool:
-        return not provides and any(map(gives_replies, held_by(generator)))
+        return falls_back if own else any(map(gives_replies, held_by(generator)))
 
     def sent(generator: Any, /, *args: Any, **kwargs: Any) -> Sent | None:
         return None if hands_on(generator) else _sent(generator, *args, **kwargs)
