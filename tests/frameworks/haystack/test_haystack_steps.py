@@ -281,7 +281,8 @@ async def test_summaries_and_what_each_stands_for(told, program):
     compacted = [span for span in assemblies(told) if span.children]
     assert {name for span in compacted for name in steps(span)} == {"summarization"}
     first = compacted[0]
-    assert first.attributes["assembly.compacted.count"] == 8
+    left = first.attributes["assembly.events.in"] - (first.attributes["assembly.events.out"] - 1)
+    assert first.attributes["assembly.compacted.count"] == left >= 8
     assert first.attributes["assembly.dropped.count"] == 0
     [block] = first.children[0].children
     assert block.name == "compact_block summary"
