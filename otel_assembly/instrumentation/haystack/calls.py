@@ -14,7 +14,7 @@ from otel_assembly.instrumentation.bound_runs import BoundRun
 from otel_assembly.instrumentation.conversation import Asker, LedgerKey
 from otel_assembly.instrumentation.haystack import generators as made
 from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
-from otel_assembly.instrumentation.reducers import is_ours, is_own, limit_of, policy_name, settings_of
+from otel_assembly.instrumentation.reducers import is_ours, is_own, left_for, limit_of, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import Reducer, reducer
 from otel_assembly.instrumentation.run_calls import Preparing
 from otel_assembly.instrumentation.runs import within
@@ -30,6 +30,7 @@ else:
 _TRACING: Final[Any] = Later("haystack.tracing")
 #: Haystack's tracers that open no span of OpenTelemetry's.
 _UNSEEN: Final = frozenset({"NullTracer", "LoggingTracer", "DatadogTracer"})
+_SUMMARIES: Final = "haystack.hooks.compaction.summarization"
 #: Who asks in the run of an agent that goes on here.
 _ASKER: Final[ContextVar[Asker | None]] = ContextVar("otel_assembly_haystack_asker", default=None)
 #: The tool that is called here, which may be an agent.
@@ -114,14 +115,16 @@ def _kind(hook: Any) -> str | None:
     return "reduction" if reduces else None
 
 
-def _said(_: Sequence[Any], after: Sequence[Any], hook: Any) -> Mapping[str, Any]:
-    """The tokens that a compaction is to keep within, and how many messages it says that it has left out."""
+def _said(before: Sequence[Any], after: Sequence[Any], hook: Any) -> Mapping[str, Any]:
+    """The tokens that a compaction is to keep within, how many messages it says that it has left out, and why."""
     if not is_own(hook, ("haystack.hooks.compaction",)):
         return {}
     notes = (message.meta.get(rows.COMPACTION) for message in after)
     reported = next((number for note in notes if (number := limit_of(note, "removed_messages")) is not None), None)
-    budget = int(hook.context_window * hook.compact_to)
-    return {"budget": budget, "of_prompt": True, "reported": reported, "reason": DecisionReason.OVER_BUDGET}
+    budget, summed = int(hook.context_window * hook.compact_to), is_own(_what(hook), (_SUMMARIES,))
+    verdicts = left_for(before, after, lambda _: DecisionReason.COMPACTED) if summed else ()
+    said = {"budget": budget, "of_prompt": True, "reported": reported, "verdicts": verdicts}
+    return said if summed else {**said, "reason": DecisionReason.OVER_BUDGET}
 
 
 #: What one hook of an agent does to its messages; a plug-in of ours tells itself what it does.
