@@ -32,7 +32,7 @@ def paints_for(room: str) -> str:
 
 
 @component
-class Adviser:
+class AdvisingGenerator:
     """Looks the paints up, and then advises one."""
 
     model = "gpt-4o"
@@ -52,7 +52,7 @@ def main() -> None:
     """Ask for one room after the other, in one conversation."""
     compaction = CompactionHook(SlidingWindowCompactor(), context_window=900, compact_at=0.7, compact_to=0.5)
     adviser = Agent(
-        chat_generator=Adviser(),
+        chat_generator=AdvisingGenerator(),
         system_prompt="You work in a paint shop. Advise what suits the customer.",
         tools=[paints_for],
         hooks={"before_llm": [compaction]},

@@ -31,7 +31,7 @@ def paint(number: int) -> str:
 
 
 @component
-class Adviser:
+class AdvisingGenerator:
     """Looks the next paint up, and says what it was sent."""
 
     model = "gpt-4o"
@@ -52,7 +52,7 @@ def main() -> None:
     """Ask once."""
     plugin = AssemblyHook([BudgetPolicy(window=1_000, output_reserve=200)], model="gpt-4o")
     adviser = Agent(
-        chat_generator=Adviser(),
+        chat_generator=AdvisingGenerator(),
         system_prompt="You work in a paint shop.",
         tools=[paint],
         hooks={"before_llm": [plugin], "before_tool": [plugin.tools]},

@@ -85,6 +85,7 @@ INSTRUMENTORS = (
     "loongsuite-instrumentation-agentscope",
     "openinference-instrumentation-agent-framework",
     "openinference-instrumentation-autogen-agentchat",
+    "openinference-instrumentation-haystack",
     "openinference-instrumentation-langchain",
     "openinference-instrumentation-openai",
     "openinference-instrumentation-pydantic-ai",

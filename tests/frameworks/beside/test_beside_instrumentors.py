@@ -34,10 +34,11 @@ BESIDE = {
     ),
     "openinference pydantic_ai": ("pydantic_ai", "theirs:OpenInferencePydanticAI", "pydantic-ai"),
     "logfire pydantic_ai": ("pydantic_ai", "theirs:Logfire", "pydantic-ai"),
+    "openinference haystack": ("haystack", f"{OPENINFERENCE}.haystack:HaystackInstrumentor", ""),
     "openinference agent_framework": ("agent_framework", "theirs:OpenInferenceAgentFramework", "agent_framework"),
 }
 #: Programs of which the others tell each model call.
-EACH_CALL = {"openai", "agentscope", "pydantic_ai", "agent_framework"}
+EACH_CALL = {"openai", "agentscope", "pydantic_ai", "agent_framework", "haystack"}
 
 
 def is_model_call(attributes):
