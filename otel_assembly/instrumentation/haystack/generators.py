@@ -7,6 +7,7 @@ may be imported for this.
 from __future__ import annotations
 
 import inspect
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.faces import Later
@@ -28,6 +29,8 @@ else:
     rows = Later(f"{__package__}.messages")
 
 PACKAGES: Final = ("haystack", "haystack_integrations")
+#: So many of what stands in a list may be generators.
+_MOST: Final = 32
 #: Conversations that programs keep as lists of messages.
 OPENINGS: Final = Openings(lambda message: message.role.value)
 _SCHEMAS: Final = ToolSchemas(lambda tool: rows.schema_of(tool))
@@ -46,10 +49,11 @@ def gives_replies(component: Any) -> bool:
 
 
 def held_by(component: Any) -> Iterator[Any]:
-    """What a component holds, and what stands in lists and mappings that it holds; its pipeline holds it."""
-    for name, value in vars(component).items() if hasattr(component, "__dict__") else ():
+    """What a component holds, and what stands first in lists and mappings that it holds; its pipeline holds it."""
+    for name, value in [*vars(component).items()] if hasattr(component, "__dict__") else ():
         if not name.startswith("__haystack"):
-            yield from (value, *(value.values() if isinstance(value, dict) else value if type(value) is list else ()))
+            several = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+            yield from (value, *islice(several, _MOST))
 
 
 def component_name(component: Any) -> str | None:

@@ -15,7 +15,11 @@ from programs import AGENTS, EXAMPLES, ROOT
 from otel_assembly.telemetry import read_spans
 
 HERE = Path(__file__).parent
-PROGRAMS = {**{name: EXAMPLES / file for name, file in AGENTS.items()}, "openai": HERE / "autogen_openai_agent.py"}
+PROGRAMS = {
+    **{name: EXAMPLES / file for name, file in AGENTS.items()},
+    "openai": HERE / "autogen_openai_agent.py",
+    "haystack_pipeline": HERE / "haystack_pipeline.py",
+}
 OURS = "otel_assembly"
 OPENINFERENCE = "openinference.instrumentation"
 OPENLLMETRY = "opentelemetry.instrumentation"
@@ -34,11 +38,11 @@ BESIDE = {
     ),
     "openinference pydantic_ai": ("pydantic_ai", "theirs:OpenInferencePydanticAI", "pydantic-ai"),
     "logfire pydantic_ai": ("pydantic_ai", "theirs:Logfire", "pydantic-ai"),
-    "openinference haystack": ("haystack", f"{OPENINFERENCE}.haystack:HaystackInstrumentor", ""),
+    "openinference haystack": ("haystack_pipeline", f"{OPENINFERENCE}.haystack:HaystackInstrumentor", ""),
     "openinference agent_framework": ("agent_framework", "theirs:OpenInferenceAgentFramework", "agent_framework"),
 }
 #: Programs of which the others tell each model call.
-EACH_CALL = {"openai", "agentscope", "pydantic_ai", "agent_framework", "haystack"}
+EACH_CALL = {"openai", "agentscope", "pydantic_ai", "agent_framework", "haystack_pipeline"}
 
 
 def is_model_call(attributes):
