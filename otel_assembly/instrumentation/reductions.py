@@ -280,14 +280,15 @@ def plugged_in(instrumentation: Instrumentation, call: ModelCall) -> Iterator[No
     plugin.over = True
 
 
-def _says_beneath(_: Instrumentation, /, *__: Any, **___: Any) -> Observation:
+def says_beneath(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """The hook of a function by which a reducer says something of itself on the current span, which is no step."""
+    return around_either(_beneath)(original, instrumentation)
+
+
+def _beneath(_: Instrumentation, /, *__: Any, **___: Any) -> Observation:
     reduction = reducing()
     with reduction.beneath() if reduction is not None else nullcontext():
         yield
-
-
-#: The hook of a function by which a reducer says something of itself on the span that is current: its own, and no step.
-says_beneath: Final = around_either(_says_beneath)
 
 
 def reducer(reads: Reducer) -> Wrap:

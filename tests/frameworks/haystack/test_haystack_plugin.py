@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -166,10 +167,8 @@ def test_an_alert_is_told_the_model_once():
 
     @hook
     def warns(state: State) -> None:
-        from otel_assembly.instrumentation.plugin import finished
-
         if state.data["step_count"] == 0:
-            finished(plugin.context_of("one").send(warning))
+            asyncio.run(plugin.context_of("one").send(warning))
 
     agent(stage, plugin, warns).run([asked("Find all")], hook_context={"conversation_id": "one"})
     assert ["Nearly full." in str(received.prompts) for received in stage.received] == [True, *[False] * 6]
@@ -193,13 +192,11 @@ async def test_a_fatal_alert_from_outside_ends_the_run_before_the_model(told, on
 
 @pytest.mark.parametrize("known", ["hook_context", "state"])
 def test_a_fatal_alert_in_a_tool_ends_the_run_before_the_next_model_call(known):
-    from otel_assembly.instrumentation.plugin import finished
-
     plugin = AssemblyHook([AlertPolicy()])
 
     def stop() -> str:
         """Stop."""
-        finished(plugin.context_of("one").send(fatal()))
+        asyncio.run(plugin.context_of("one").send(fatal()))
         return "stopped"
 
     stage = Stage()
