@@ -59,6 +59,19 @@ def read_as(event_type: type, content: Callable[[Any], Any]) -> None:
 
 _contents_of.register(dict, _whole)
 
+#: Types of messages that their framework writes on after they were sent.
+_WRITTEN_ON: Final[set[type]] = set()
+
+
+def written_on(*event_types: type) -> None:
+    """Say that a framework goes on to write on messages of exactly these types: the very objects are then compared."""
+    _WRITTEN_ON.update(event_types)
+
+
+def may_change(events: Sequence[Any]) -> bool:
+    """Whether one of these events is known to be written on after it was sent."""
+    return bool(_WRITTEN_ON) and not _WRITTEN_ON.isdisjoint(map(type, events))
+
 
 def _getter(event_type: type) -> Callable[[Any], Any] | None:
     """How the content of a type is got; None where a subclass's own row may read more than is known of here."""
