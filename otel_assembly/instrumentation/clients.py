@@ -17,7 +17,7 @@ from otel_assembly.messages.describe import describe
 from otel_assembly.telemetry.stamp import CalledModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from contextlib import AbstractContextManager
 
     from otel_assembly.budget.attempt import Attempt
@@ -208,32 +208,49 @@ def innermost(
     reads: Callable[..., Sent | None],
     text_of: Callable[[Any], str | None] | None = None,
     carries: Callable[[Any, Any], bool] | None = None,
+    prepared: Callable[..., ModelCall | None] | None = None,
+    asks: Collection[str] = (),
 ) -> Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]]:
     """What a `Following` makes of a method of clients: a class that hands on to the one behind it is looked through.
+
+    So is one that has other clients answer, such as a fallback, where it is known by which of their methods that is.
 
     Args:
         method: Its name.
         reads: As for `client`.
         text_of: As for `client`.
         carries: As for `client`.
+        prepared: As for `client`.
+        asks: The methods by which a client is asked.
     """
 
     def wrap(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
         def sent(self: Any, /, *args: Any, **kwargs: Any) -> Sent | None:
+            if asks_others:
+                return None
             behind = getattr(super(owner, self), method, None) if hands_on else None
             if behind is not None and not getattr(behind, "__isabstractmethod__", False):
                 return None
             return reads(self, *args, **kwargs)
 
-        hands_on = _hands_on(owner, method)
-        return client(sent, text_of, carries)(original, instrumentation)
+        hands_on, asks_others = _hands_on(owner, method), not _names(original).isdisjoint(asks)
+        return client(sent, text_of, carries, prepared=prepared)(original, instrumentation)
 
     return wrap
 
 
 def _hands_on(owner: type, method: str) -> bool:
     """Whether the code of a class has what it is given answered by this method of the class behind it."""
-    codes = [getattr(inspect.unwrap(one), "__code__", None) for one in vars(owner).values()]
+    return any({"super", method} <= names for names in _names_by_code(*vars(owner).values()))
+
+
+def _names(function: Any) -> set[str]:
+    """What the code of a function names, and the code in it; nothing by ``super()``, which asks no other object."""
+    return set[str]().union(*(names for names in _names_by_code(function) if "super" not in names))
+
+
+def _names_by_code(*functions: Any) -> list[set[str]]:
+    codes = [getattr(inspect.unwrap(one), "__code__", None) for one in functions]
     for code in codes:
         codes += [inside for inside in getattr(code, "co_consts", ()) if hasattr(inside, "co_names")]
-    return any({"super", method} <= set(code.co_names) for code in codes if code is not None)
+    return [set(code.co_names) for code in codes if code is not None]

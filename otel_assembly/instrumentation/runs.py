@@ -88,7 +88,7 @@ def within(run_of: Callable[..., Run | None], carries: Callable[[Run, Any], bool
                 raise
             if inspect.iscoroutine(answer):
                 return _awaiting(run, answer, instrumentation)
-            if inspect.isasyncgen(answer) or inspect.isgenerator(answer):
+            if inspect.isasyncgen(answer) or inspect.isgenerator(answer) or isinstance(answer, Steps):
                 return _streaming(run, answer)
             if isinstance(answer, _MANAGER | Entered):
                 return Entered(run, answer)

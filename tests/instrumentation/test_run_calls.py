@@ -261,6 +261,38 @@ def test_of_clients_that_hand_on_the_innermost_is_told(instrumentation, assembly
     following.leave()
 
 
+async def test_clients_that_ask_others_are_looked_through_and_what_was_prepared_for_them_is_theirs(
+    instrumentation, assembly_telemetry
+):
+    class Client:
+        async def ask(self, messages):
+            yield "asked"
+
+    class Fallback(Client):
+        def __init__(self, *clients):
+            self.clients = clients
+
+        async def ask(self, messages):
+            for client in self.clients:
+                async for one in client.ask(messages[-1:]):
+                    yield one
+
+    def prepared(instrumentation, client, messages):
+        return call_of(instrumentation, messages) if current_model_call() is None else None
+
+    wrap = innermost("ask", lambda self, messages: Sent(messages), prepared=prepared, asks=("ask",))
+    following = Following("ask", wrap)
+    following.tree(Client, instrumentation)
+    assert [one async for one in Fallback(Client(), Client()).ask(HISTORY)] == ["asked"] * 2
+    instrumentation.patches.restore()
+    following.leave()
+    told = assembly_telemetry.spans_named("assemble_context")
+    assert [span.attributes["gen_ai.agent.name"] for span in told] == ["clerk"] * 2
+    assert [span.attributes["assembly.events.in"] for span in told] == [len(HISTORY)] * 2
+    assert [span.attributes["assembly.events.out"] for span in told] == [1, 1]
+    assert [[one.name for one in span.children] for span in told] == [["apply_policy framework"]] * 2
+
+
 def test_the_prompts_in_front_are_parts_of_messages():
     class Message:
         def __init__(self, *parts):
