@@ -28,6 +28,7 @@ FRAMEWORKS: Final = {
     "langchain": "LangChainInstrumentor",
     "pydantic_ai": "PydanticAIInstrumentor",
     "agent_framework": "AgentFrameworkInstrumentor",
+    "semantic_kernel": "SemanticKernelInstrumentor",
 }
 #: What the modules here have beside this one; loaded when asked for, for a program that instruments nothing has no use
 #: for any of it.
@@ -80,7 +81,8 @@ def instrument(*frameworks: str, **providers: Any) -> tuple[str, ...]:
     ``OTEL_PYTHON_DISABLED_INSTRUMENTATIONS`` names (as ``otel_assembly_ag2``) are left out.
 
     Args:
-        frameworks: ``ag2``, ``autogen``, ``agentscope``, ``langchain``, ``pydantic_ai``, ``agent_framework``.
+        frameworks: ``ag2``, ``autogen``, ``agentscope``, ``langchain``, ``pydantic_ai``, ``agent_framework``,
+            ``semantic_kernel``.
         providers: ``tracer_provider``, ``meter_provider``, ``logger_provider``, instead of the global ones.
 
     Returns:
@@ -162,6 +164,7 @@ __all__ = [  # those that are not here are found by _HOMES
     "PydanticAIInstrumentor",
     "Reducer",
     "Reduction",
+    "SemanticKernelInstrumentor",
     "Sent",
     "Steps",
     "Summary",
