@@ -19,6 +19,7 @@ from otel_assembly.instrumentation.reducers import is_ours
 from otel_assembly.instrumentation.reductions import reducing
 from otel_assembly.instrumentation.runs import within
 from otel_assembly.instrumentation.semantic_kernel.messages import behind_prompts
+from otel_assembly.instrumentation.splicing import with_what_left
 from otel_assembly.instrumentation.waiting import WAITING, Waiting
 
 if TYPE_CHECKING:
@@ -70,8 +71,9 @@ def asker_of(history: Any) -> Asker:
 def makes(_: Instrumentation, /, *__: Any, **___: Any) -> Observation:
     """Around what makes the history that a run calls its model with."""
     history, asks = (yield), ASKS.get()
-    if asks is not None:
-        _ASKERS.put(history, asks.asker())
+    asker = Asker() if asks is None else asks.asker()
+    if asker.conversation is not None:
+        _ASKERS.put(history, asker)
 
 
 @around_awaited
@@ -101,25 +103,10 @@ def looked_at(history: Any, *, told: bool = False) -> Sequence[Any]:
     now = behind_prompts(history.messages)[1]
     held = _LAST.get(history) or ()
     _LAST.put(history, list(now))
-    before = now if told else _with_what_left(held, now)
-    if len(before) > len(now):
+    before = now if told else with_what_left(held, now)
+    if before is not now:
         WAITING.put(asker_of(history), Waiting("edited_history", before, list(now)))
     return now
-
-
-def _with_what_left(held: Sequence[Any], now: Sequence[Any]) -> Sequence[Any]:
-    """What is held now, and what was, where it stood."""
-    here = set(map(id, now))
-    if all(id(one) in here for one in held):
-        return now
-    found: list[Any] = []
-    rest = list(now)
-    for one in held:
-        if id(one) not in here:
-            found.append(one)
-        while id(one) in map(id, rest):
-            found.append(rest.pop(0))
-    return [*found, *rest]
 
 
 def _sent(model: Any, /, chat_history: Any, settings: Any = None, *_: Any, **__: Any) -> Sent | None:
@@ -155,7 +142,7 @@ def _text_of(answers: Sequence[Any]) -> str:
 def _prepared(
     instrumentation: Instrumentation, model: Any, /, chat_history: Any, settings: Any = None, *_: Any, **__: Any
 ) -> ModelCall | None:
-    """The call that a service is asked for, which it may hand on to others, with other messages: a plug-in of ours does."""
+    """The call that a service is asked for, which it may hand on with other messages, as a plug-in of ours does."""
     if CALL.get() is not None or called() or reducing() is not None:
         return None
     held = looked_at(chat_history)

@@ -23,7 +23,7 @@ _TEXTS, _TEXT_STREAM = "_inner_get_text_contents", "_inner_get_streaming_text_co
 
 
 class SemanticKernelInstrumentor(AssemblyInstrumentor):
-    """Instruments the context assembly of Semantic Kernel: services, histories that reduce themselves, prompts, agents."""
+    """Instruments the context assembly of Semantic Kernel: services, history reducers, prompts, agents, their runs."""
 
     framework = "semantic_kernel"
     requires = ("semantic-kernel >= 1.45, < 2",)

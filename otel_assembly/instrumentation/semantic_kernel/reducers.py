@@ -28,7 +28,7 @@ _NAMES: Final = {"ChatHistoryTruncationReducer": _TRUNCATION, "ChatHistorySummar
 @around_awaited
 def reduces(instrumentation: Instrumentation, history: Any, /, *_: Any, **__: Any) -> Observation:
     """Around ``reduce`` of a class of histories; what that asks another one for is a part of it."""
-    if reducing() is not None or is_ours(history):
+    if reducing() is not None:
         return
     looked_at(history)
     policy, known = policy_name(history, _PACKAGES, names=_NAMES), known_of(type(history), _NAMES, _PACKAGES)
@@ -40,12 +40,13 @@ def reduces(instrumentation: Instrumentation, history: Any, /, *_: Any, **__: An
         reduction.ended(error, asker_of(history))
         raise
     left = result if isinstance(result, ChatHistory) else history
+    after = looked_at(left, told=True)
+    if is_ours(history):
+        return  # it has told of its own assembly
     # System prompts that stay in front are none of its affair; one that goes, it has dropped.
     prompts = set(map(id, in_front(left.messages, is_prompt)[0]))
     reduction.before = [message for message in reduction.before if id(message) not in prompts]
-    after, said = looked_at(left, told=True), {}
-    if known is not None:
-        said["reason"] = DecisionReason.OUTSIDE_WINDOW
+    said: dict[str, Any] = {} if known is None else {"reason": DecisionReason.OUTSIDE_WINDOW}
     if known == _SUMMARIZATION:
         said["verdicts"] = summed_up(reduction, after)
     reduction.done(after, asker=asker_of(left), **said)
