@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass
+from importlib import import_module
 from inspect import getclosurevars
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
-from semantic_kernel.contents import AuthorRole, ChatHistory, ChatMessageContent
-from semantic_kernel.utils.telemetry.model_diagnostics import decorators
+from semantic_kernel.contents.chat_history import ChatHistory  # its packages may still be on their way
+from semantic_kernel.contents.chat_message_content import ChatMessageContent
+from semantic_kernel.contents.utils.author_role import AuthorRole
 
 from otel_assembly.instrumentation.bound_runs import BoundRun
 from otel_assembly.instrumentation.clients import called, client, innermost
@@ -120,9 +123,8 @@ def _sent(model: Any, /, chat_history: Any, settings: Any = None, *_: Any, **__:
 def _text_sent(model: Any, /, prompt: str, settings: Any = None, *_: Any, **__: Any) -> Sent:
     asks = ASKS.get()
     asker = asks.asker() if asks is not None and asks.agent is None else Asker()
-    return Sent(
-        [ChatMessageContent(role=AuthorRole.USER, content=prompt)], (), (), model_of(model, settings), asker=asker
-    )
+    message = ChatMessageContent(role=AuthorRole.USER, content=prompt)
+    return Sent([message], (), model=model_of(model, settings), asker=asker)
 
 
 def model_of(model: Any, settings: Any) -> str:
@@ -145,42 +147,35 @@ def _prepared(
     """The call that a service is asked for, which it may hand on with other messages, as a plug-in of ours does."""
     if CALL.get() is not None or called() or reducing() is not None:
         return None
-    held = looked_at(chat_history)
-    return ModelCall(
-        instrumentation, asker_of(chat_history), messages=held, prompts=behind_prompts(chat_history.messages)[0]
-    )
-
-
-_ASKED: Final = ("get_chat_message_content", "get_streaming_chat_message_content")
-_INNER: Final = ("_inner_get_chat_message_contents", "_inner_get_streaming_chat_message_contents")
+    prompts, held = behind_prompts(chat_history.messages)[0], looked_at(chat_history)
+    return ModelCall(instrumentation, asker_of(chat_history), messages=held, prompts=prompts)
 
 
 def _inside_its_span(wrap: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
     """What wraps a service's method, inside of the framework's own span of the call, where that has one."""
 
-    def wrapped(original: Any, owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
-        mark = next((name for name in getattr(original, "__dict__", ()) if name.startswith(_MARK)), None)
-        if mark is None:
-            return wrap(original, owner, instrumentation)
-        held = getclosurevars(original).nonlocals
-        decorate = getattr(decorators, f"trace_{mark.removeprefix(_MARK).strip('_')}")
-        made: Callable[..., Any] = decorate(held["model_provider"])(
-            wrap(held["completion_func"], owner, instrumentation)
-        )
+    def wrapped(original: Any, *about: Any) -> Callable[..., Any]:
+        marks = [name for name in getattr(original, "__dict__", ()) if name.startswith(_MARK)]
+        if not marks or type(original) is not FunctionType:  # another one's wrapper stands around it
+            return wrap(original, *about)
+        held, (mark,) = getclosurevars(original).nonlocals, marks
+        decorators = import_module(f"{_DIAGNOSTICS}.decorators")
+        decorate = getattr(decorators, f"trace_{mark.removeprefix(_MARK).strip('_')}")(held["model_provider"])
+        made: Callable[..., Any] = decorate(wrap(held["completion_func"], *about))
         return made
 
     return wrapped
 
 
+_DIAGNOSTICS: Final = "semantic_kernel.utils.telemetry.model_diagnostics"
 #: By this the framework marks what it has decorated.
 _MARK: Final = "__model_diagnostics_"
-#: What a service is given that completes a chat, at once or in a stream.
+_INNER: Final = ("_inner_get_chat_message_contents", "_inner_get_streaming_chat_message_contents")
+#: By these methods a service is asked, of which the latter are one for each message.
+_ASKED: Final = (*_INNER, *(one.removeprefix("_inner_")[:end] for one in _INNER for end in (None, -1)))
+#: What a service is given that completes a chat, at once or in a stream; and one that completes a text.
 contents, stream = (
-    _inside_its_span(
-        innermost(method, _sent, _text_of, prepared=_prepared, asks=(*_ASKED, *(f"{one}s" for one in _ASKED), *_INNER))
-    )
-    for method in _INNER
+    _inside_its_span(innermost(method, _sent, _text_of, prepared=_prepared, asks=_ASKED)) for method in _INNER
 )
 _text: Final = client(_text_sent, _text_of)
-#: What one is given that completes a text.
 texts: Final = _inside_its_span(lambda original, _, instrumentation: _text(original, instrumentation))

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 else:
     calls, reducers, runs = (Wraps(f"{__package__}.{module}") for module in ("calls", "reducers", "runs"))
 
+_CLIENTS: Final = "connectors.ai.{}_completion_client_base"
+_HISTORIES: Final = "contents.history_reducer.chat_history_reducer"
+_PROMPTS: Final = "functions.kernel_function_from_prompt"
+_RUNTIME: Final = "agents.runtime.in_process.in_process_runtime"
+_AGENT: Final = "agents.chat_completion.chat_completion_agent"
+_REDUCES: Final = Following.alike("reduce", reducers.reduces)
 _RUN: Final = "a run that has no span of the framework's as one trace"
-_HISTORY: Final = "which history is whose"
-_CHAT: Final = "connectors.ai.chat_completion_client_base"
-_TEXT: Final = "connectors.ai.text_completion_client_base"
-_PROMPT: Final = "functions.kernel_function_from_prompt"
-_CHATS: Final = "agents.group_chat.agent_group_chat"
-_CONTENT, _STREAM = "_inner_get_chat_message_contents", "_inner_get_streaming_chat_message_contents"
-_TEXTS, _TEXT_STREAM = "_inner_get_text_contents", "_inner_get_streaming_text_contents"
+_CALLS, _ASKS = "model calls", "which history is whose"
 
 
 class SemanticKernelInstrumentor(AssemblyInstrumentor):
@@ -30,38 +30,39 @@ class SemanticKernelInstrumentor(AssemblyInstrumentor):
     rows: ClassVar = {"semantic_kernel": f"{__package__}.messages"}
     hooks: ClassVar = in_package(
         "semantic_kernel",
-        (_CHAT, f"ChatCompletionClientBase.{_CONTENT}", Following(_CONTENT, calls.contents), "model calls"),
-        (_CHAT, f"ChatCompletionClientBase.{_STREAM}", Following(_STREAM, calls.stream), "the same, streamed"),
         *(
-            (_TEXT, f"TextCompletionClientBase.{method}", Following(method, calls.texts), "models of texts")
-            for method in (_TEXTS, _TEXT_STREAM)
-        ),
-        (
-            "contents.history_reducer.chat_history_reducer",
-            "ChatHistoryReducer.reduce",
-            Following.alike("reduce", reducers.reduces),
-            "what histories leave out of themselves",
+            (
+                _CLIENTS.format(kind),
+                f"{kind.title()}CompletionClientBase.{method}",
+                Following(method, wrap),
+                "model calls",
+            )
+            for kind, method, wrap in (
+                ("chat", "_inner_get_chat_message_contents", calls.contents),
+                ("chat", "_inner_get_streaming_chat_message_contents", calls.stream),
+                ("text", "_inner_get_text_contents", calls.texts),
+                ("text", "_inner_get_streaming_text_contents", calls.texts),
+            )
         ),
         *(
-            ("agents.agent", f"Agent.{method}", Following(method, runs.agent), _RUN)
+            ("agents.agent", f"Agent.{method}", Following.alike(method, runs.agent), _RUN)
             for method in ("get_response", "invoke", "invoke_stream")
         ),
+        (_HISTORIES, "ChatHistoryReducer.reduce", _REDUCES, "what histories leave out of themselves"),
         ("agents.agent", "Agent._ensure_thread_exists_with_messages", calls.has_thread, "an agent's thread"),
-        (
-            "agents.chat_completion.chat_completion_agent",
-            "ChatCompletionAgent._prepare_agent_chat_history",
-            calls.makes,
-            _HISTORY,
-        ),
-        ("contents.chat_history", "ChatHistory.from_rendered_prompt", calls.makes, _HISTORY),
+        (_AGENT, "ChatCompletionAgent._prepare_agent_chat_history", calls.makes, _ASKS),
+        ("contents.chat_history", "ChatHistory.from_rendered_prompt", calls.makes, _ASKS),
         *(
-            (_PROMPT, f"KernelFunctionFromPrompt.{method}", calls.prompt, _HISTORY)
-            for method in ("_invoke_internal", "_invoke_internal_stream")
+            (_PROMPTS, f"KernelFunctionFromPrompt._invoke_internal{streams}", calls.prompt, _ASKS)
+            for streams in ("", "_stream")
         ),
-        *((_CHATS, f"AgentGroupChat.{method}", runs.group_chat, _RUN) for method in ("invoke", "invoke_stream")),
+        *(
+            ("agents.group_chat.agent_group_chat", f"AgentGroupChat.invoke{streams}", runs.group_chat, _RUN)
+            for streams in ("", "_stream")
+        ),
         ("agents.orchestration.orchestration_base", "OrchestrationBase.invoke", runs.orchestration, _RUN),
         *(
-            ("agents.runtime.in_process.in_process_runtime", f"InProcessRuntime.{method}", runs.handles, _RUN)
-            for method in ("_process_send", "_process_publish", "_process_response")
+            (_RUNTIME, f"InProcessRuntime._process_{what}", runs.handles, _RUN)
+            for what in ("send", "publish", "response")
         ),
     )

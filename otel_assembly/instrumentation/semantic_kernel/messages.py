@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from semantic_kernel.contents import AuthorRole, ChatMessageContent, StreamingChatMessageContent, TextContent
+from semantic_kernel.contents.chat_message_content import ChatMessageContent  # its package may still be on its way
+from semantic_kernel.contents.streaming_chat_message_content import StreamingChatMessageContent
+from semantic_kernel.contents.text_content import TextContent
+from semantic_kernel.contents.utils.author_role import AuthorRole
 
 from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.messages import ROLES, edited, register_results, register_summaries, result_text, spelled

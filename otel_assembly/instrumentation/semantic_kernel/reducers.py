@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from semantic_kernel.contents import ChatHistory
+from semantic_kernel.contents.chat_history import ChatHistory
 
 from otel_assembly.decision import DecisionReason
 from otel_assembly.instrumentation.hooks import around_awaited

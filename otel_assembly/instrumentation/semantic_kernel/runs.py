@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import weakref
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
-from semantic_kernel.agents.runtime.core.telemetry.propagation import get_telemetry_context
-from semantic_kernel.utils.telemetry.agent_diagnostics import decorators
 
 from otel_assembly.instrumentation.bound_runs import BoundRun
 from otel_assembly.instrumentation.hooks import around_awaited
@@ -22,16 +21,19 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
+#: Imported where they are needed, for the hooks are taken while the framework's packages are on their way.
+_DIAGNOSTICS: Final = "semantic_kernel.utils.telemetry.agent_diagnostics.decorators"
+_PROPAGATION: Final = "semantic_kernel.agents.runtime.core.telemetry.propagation"
 #: What ends the name of an orchestration that its program gives none: another one for each.
 _NO_NAME: Final = re.compile("_[0-9a-f]{32}$")
 
 
-def agent(original: Callable[..., Any], _: type, instrumentation: Instrumentation) -> Callable[..., Any]:
+def agent(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
     """One run of an agent, where it has no span of the framework's."""
     decorated = getattr(original, "__agent_diagnostics__", False)
 
     def begun(instrumentation: Instrumentation, runs: Any, /, *_: Any, **__: Any) -> BoundRun:
-        theirs = decorated and decorators.are_model_diagnostics_enabled()
+        theirs = decorated and import_module(_DIAGNOSTICS).are_model_diagnostics_enabled()
         return BoundRun(instrumentation, None if theirs else runs.name, {ASKS: Asks(runs), CALL: None})
 
     return within(begun)(original, instrumentation)
@@ -75,7 +77,7 @@ orchestration: Final = within(_orchestration)
 @around_awaited
 def handles(_: Instrumentation, __: Any, envelope: Any, /) -> Observation:
     """Around what handles a message: it goes on with the trace in which that was sent, in whatever task."""
-    sent_in = trace.get_current_span(get_telemetry_context(envelope.metadata))
+    sent_in = trace.get_current_span(import_module(_PROPAGATION).get_telemetry_context(envelope.metadata))
     if sent_in.get_span_context().is_valid:
         with trace.use_span(sent_in):
             yield

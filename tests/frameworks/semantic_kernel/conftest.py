@@ -30,7 +30,7 @@ def pytest_itemcollected(item):
 
 @pytest.fixture
 def told(monkeypatch):
-    """Semantic Kernel is instrumented; what is told of it, and what it tells itself, is kept, and holds the contract."""
+    """Semantic Kernel is instrumented; what is told of it, and what it tells itself, is kept and checked."""
     telemetry = RecordedTelemetry()
     for name in TRACING:
         module = import_module(f"semantic_kernel.{name}")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 from recount import Read, count, prompt_tokens
@@ -26,6 +25,9 @@ from semantic_kernel.contents import (
 )
 
 from otel_assembly.tokens import MessageFraming
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
 
 ASSEMBLY = "assemble_context"
 SYSTEM = {AuthorRole.SYSTEM, AuthorRole.DEVELOPER}

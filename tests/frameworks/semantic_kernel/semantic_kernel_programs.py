@@ -94,7 +94,7 @@ async def streamed(stage: Stage) -> Any:
     stage.runs = 2
     streamer, thread, said = agent(stage, LOOK, "It is here.", [LOOK, LOOK], "And there."), ChatHistoryAgentThread(), []
     for question in ("Where?", "And then?"):
-        said.append([str(one) async for one in streamer.invoke_stream(question, thread=thread)])
+        said += [str(one) async for one in streamer.invoke_stream(question, thread=thread)]
     return said, len(thread)
 
 
@@ -113,6 +113,7 @@ async def abandoned(stage: Stage) -> Any:
     streamer = agent(stage, "It is a long story.")
     async for one in streamer.invoke_stream("Go"):
         return str(one)
+    return None
 
 
 async def with_system_messages(stage: Stage) -> Any:

@@ -248,12 +248,9 @@ async def test_no_tool_is_called_of_an_answer_upon_which_an_observer_halts(strea
     stage = Stage()
     service = AssemblyChatCompletion(ScriptedService(stage, ["call:Tool-note"] * 2), [], observers=[Guard()])
     noter = agent(service, plugins=[Tool()])
+    run = noter.invoke_stream if streams else noter.invoke
     with pytest.raises(HaltedError):
-        if streams:
-            async for _ in noter.invoke_stream("Go"):
-                pass
-        else:
-            await noter.get_response("Go")
+        [one async for one in run("Go")]
     assert (len(stage.received), called) == (1, [])
 
 
