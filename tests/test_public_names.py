@@ -84,7 +84,7 @@ print(asyncio.run(assembler.assemble(["Be brief."], History([{"role": "user", "c
 def test_what_instruments_a_framework_is_imported_with_the_framework():
     program = "from otel_assembly.instrumentation import instrument; instrument()"
     loaded = imported_by(program)
-    frameworks = {"ag2", "autogen_core", "agentscope", "langchain_core", "pydantic_ai", "agent_framework"}
+    frameworks = {"ag2", "autogen_core", "agentscope", "langchain_core", "pydantic_ai", "agent_framework", "semantic_kernel"}
     assert not loaded & (HEAVY | frameworks | {"tiktoken"})
     assert {name.split(".")[1] for name in ours(loaded)} == {"_internal", "_version", "errors", "instrumentation"}
     of_one = {name.rsplit(".", 1)[1] for name in loaded if name.startswith("otel_assembly.instrumentation.ag2.")}

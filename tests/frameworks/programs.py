@@ -16,6 +16,7 @@ AGENTS = {
     "langchain": "langchain_agent.py",
     "pydantic_ai": "pydantic_ai_agent.py",
     "agent_framework": "agent_framework_agent.py",
+    "semantic_kernel": "semantic_kernel_agent.py",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from semantic_kernel.agents.runtime.core.telemetry import tracing
 
 from otel_assembly.instrumentation import instrument, uninstrument
 from otel_assembly.testing import RecordedTelemetry
+
+with warnings.catch_warnings(action="ignore"):  # pydantic's, of what it goes on to use
+    import_module("semantic_kernel.connectors.ai.open_ai")
 
 HERE = Path(__file__).parent
 #: Its modules that hold a tracer of the provider that is the process's own.

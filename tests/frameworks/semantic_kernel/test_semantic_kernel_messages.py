@@ -175,7 +175,7 @@ def test_they_are_read_and_all_hooks_take_where_any_part_of_semantic_kernel_is_i
         "from otel_assembly import describe;"
         "from otel_assembly.instrumentation import SemanticKernelInstrumentor, instrument;"
         f"instrument('semantic_kernel'); {first};"
-        "from semantic_kernel.agents import AgentGroupChat, SequentialOrchestration;"
+        "from semantic_kernel.agents import AgentGroupChat, ChatCompletionAgent, SequentialOrchestration;"
         "from semantic_kernel.agents.runtime import InProcessRuntime;"
         "from semantic_kernel.contents import ChatMessageContent, ChatHistoryTruncationReducer;"
         "from semantic_kernel.functions import KernelFunctionFromPrompt;"
