@@ -44,6 +44,18 @@ CLIENTS = {
         )
     ],
     "pydantic_ai": [("pydantic_ai.models", "Model", ("request", "request_stream"))],
+    "semantic_kernel": [
+        (
+            "semantic_kernel.connectors.ai.chat_completion_client_base",
+            "ChatCompletionClientBase",
+            ("_inner_get_chat_message_contents", "_inner_get_streaming_chat_message_contents"),
+        ),
+        (
+            "semantic_kernel.connectors.ai.text_completion_client_base",
+            "TextCompletionClientBase",
+            ("_inner_get_text_contents", "_inner_get_streaming_text_contents"),
+        ),
+    ],
 }
 
 #: Of each framework, the classes whose clients hand on what they are given: the one behind them is the client.

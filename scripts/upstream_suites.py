@@ -295,6 +295,43 @@ SUITES = (
         ("-m", "not integration"),
         checkout=True,
     ),
+    Suite(
+        "semantic-kernel",
+        "semantic-kernel==1.44.1",
+        "semantic_kernel",
+        tuple(
+            f"tests/unit/{name}"
+            for name in (
+                "agents/chat_completion",
+                "agents/orchestration",
+                "agents/runtime",
+                "agents/test_agent.py",
+                "agents/test_group_chat",
+                "agents/test_group_chat_strategies",
+                "connectors/ai/anthropic",
+                "connectors/ai/ollama",
+                "connectors/ai/open_ai",
+                "connectors/ai/test_function_choice_behavior.py",
+                "contents",
+                "core_plugins/test_conversation_summary_plugin_unit.py",
+                "functions",
+                "kernel",
+                "processes/local_runtime",
+                "services",
+                "utils/agent_diagnostics",
+                "utils/model_diagnostics",
+            )
+        ),
+        (
+            "semantic-kernel[anthropic,ollama]==1.44.1",
+            "opentelemetry-sdk",
+            "pytest",
+            "pytest-asyncio",
+            "pytest-timeout",
+        ),
+        ("-o", "asyncio_mode=auto"),
+        checkout=True,
+    ),
 )
 
 

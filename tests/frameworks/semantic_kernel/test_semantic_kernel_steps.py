@@ -71,7 +71,7 @@ async def test_a_truncation_is_a_step_of_the_next_call_with_its_settings(told):
     )
     await thread.reduce()
     await agent(Stage(), "Done.").get_response("Go", thread=thread)
-    await thread.reduce()  # it has nothing to do
+    await ChatHistoryTruncationReducer(target_count=9).reduce()  # it has nothing to do
     (assembly,) = assemblies(told)
     (step,) = assembly.children
     assert step.name == "apply_policy truncation"
