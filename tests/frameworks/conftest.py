@@ -6,11 +6,13 @@ import importlib.util
 import subprocess
 
 import pytest
-from programs import clean_environment
+from programs import AGENTS, clean_environment
 from telemetry.turn_checks import adds_up, turns_of
 
 #: `make test-matrix` runs it in an environment of its own.
 collect_ignore = [] if importlib.util.find_spec("openinference") else ["beside"]
+#: It does not go with what the others need, and has an environment of its own there.
+collect_ignore += [] if "semantic_kernel" in AGENTS else ["semantic_kernel"]
 
 
 @pytest.fixture

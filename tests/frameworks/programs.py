@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -16,8 +17,10 @@ AGENTS = {
     "langchain": "langchain_agent.py",
     "pydantic_ai": "pydantic_ai_agent.py",
     "agent_framework": "agent_framework_agent.py",
-    "semantic_kernel": "semantic_kernel_agent.py",
 }
+# It has an environment of its own; what is found without it is the folder of its tests.
+if getattr(find_spec("semantic_kernel"), "origin", None) is not None:
+    AGENTS["semantic_kernel"] = "semantic_kernel_agent.py"
 
 
 def clean_environment(folder, **more):
