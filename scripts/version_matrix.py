@@ -60,7 +60,10 @@ RELEASES: dict[str, tuple[tuple[str, ...], ...]] = {
     # Each release of the harness is for one release of the framework.
     "pydantic_ai": (("pydantic-ai-slim==2.0.0",), ("pydantic-ai-slim<3", "pydantic-ai-harness")),
     "agent_framework": (("agent-framework-core==1.11.0",), ("agent-framework-core<2",)),
-    "semantic_kernel": (("semantic-kernel==1.45.0",), ("semantic-kernel<2",)),
+    "semantic_kernel": (
+        ("semantic-kernel==1.38.0", "httpx", "protobuf"),  # which it imports, and does not ask for
+        ("semantic-kernel<2",),
+    ),
 }
 
 #: The tests of each extra that stands for packages of others; what it takes at least is read from `pyproject.toml`.

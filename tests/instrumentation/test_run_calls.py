@@ -273,8 +273,8 @@ async def test_clients_that_ask_others_are_looked_through_and_what_was_prepared_
             self.clients = clients
 
         async def ask(self, messages):
-            for client in self.clients:
-                async for one in client.ask(messages[-1:]):
+            for one_client in self.clients:
+                async for one in one_client.ask(messages[-1:]):
                     yield one
 
     def prepared(instrumentation, client, messages):

@@ -84,7 +84,8 @@ class AssemblyHistoryReducer(ChatHistoryReducer, Plugin[PluginConversation]):
             ContextOverflowError: What may not be dropped does not fit a policy's budget.
             PolicyFailedError: A policy raised.
         """
-        (prompts, _), (front, held) = behind_prompts(self.messages), in_front(self.messages, is_prompt)
+        history: Any = self  # of a type that is not known where Semantic Kernel is not installed
+        (prompts, _), (front, held) = behind_prompts(history.messages), in_front(history.messages, is_prompt)
         assembly = await self._own.assemble(self, prompts, list(held))
         events = [event for event in assembly.events if isinstance(event, ChatMessageContent)]
         made = list(assembly.prompts)

@@ -26,7 +26,7 @@ class SemanticKernelInstrumentor(AssemblyInstrumentor):
     """Instruments the context assembly of Semantic Kernel: services, history reducers, prompts, agents, their runs."""
 
     framework = "semantic_kernel"
-    requires = ("semantic-kernel >= 1.35, < 2",)
+    requires = ("semantic-kernel >= 1.38, < 2",)
     rows: ClassVar = {"semantic_kernel": f"{__package__}.messages"}
     hooks: ClassVar = in_package(
         "semantic_kernel",

@@ -196,7 +196,8 @@ class AssemblyChatCompletion(ChatCompletionClientBase, Plugin["_Conversation"]):
 
     def service_url(self) -> str | None:
         """The inner service's address."""
-        return self.inner.service_url()
+        url: str | None = self.inner.service_url()
+        return url
 
     def _verify_function_choice_settings(self, settings: Any) -> None:
         self.inner._verify_function_choice_settings(settings)  # noqa: SLF001  # what it wraps
