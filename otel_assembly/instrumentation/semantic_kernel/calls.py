@@ -156,9 +156,10 @@ def _inside_its_span(wrap: Callable[..., Callable[..., Any]]) -> Callable[..., C
 
     def wrapped(original: Any, *about: Any) -> Callable[..., Any]:
         marks = [name for name in getattr(original, "__dict__", ()) if name.startswith(_MARK)]
-        if not marks or type(original) is not FunctionType:  # another one's wrapper stands around it
+        held = getclosurevars(original).nonlocals if marks and type(original) is FunctionType else {}
+        if not held.keys() >= _DECORATED:  # it has none, or another one's wrapper stands around it
             return wrap(original, *about)
-        held, (mark,) = getclosurevars(original).nonlocals, marks
+        (mark,) = marks
         decorators = import_module(f"{_DIAGNOSTICS}.decorators")
         decorate = getattr(decorators, f"trace_{mark.removeprefix(_MARK).strip('_')}")(held["model_provider"])
         made: Callable[..., Any] = decorate(wrap(held["completion_func"], *about))
@@ -168,7 +169,8 @@ def _inside_its_span(wrap: Callable[..., Callable[..., Any]]) -> Callable[..., C
 
 
 _DIAGNOSTICS: Final = "semantic_kernel.utils.telemetry.model_diagnostics"
-#: By this the framework marks what it has decorated.
+#: What the framework's decorators hold, and by what they mark a function.
+_DECORATED: Final = {"model_provider", "completion_func"}
 _MARK: Final = "__model_diagnostics_"
 _INNER: Final = ("_inner_get_chat_message_contents", "_inner_get_streaming_chat_message_contents")
 #: By these methods a service is asked, of which the latter are one for each message.

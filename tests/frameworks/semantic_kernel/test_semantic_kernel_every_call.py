@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import wraps
+
 import pytest
 import semantic_kernel_programs as programs
+from semantic_kernel.contents import ChatHistory
 from semantic_kernel.utils.telemetry.model_diagnostics.decorators import (
     trace_chat_completion,
     trace_streaming_chat_completion,
 )
 from semantic_kernel.utils.telemetry.model_diagnostics.model_diagnostics_settings import ModelDiagnosticSettings
-from semantic_kernel_models import ScriptedService, Stage, assert_told
+from semantic_kernel_models import ScriptedService, Settings, Stage, assert_told, talk
 
 from otel_assembly.instrumentation import instrument, uninstrument
 from otel_assembly.testing import RecordedTelemetry
@@ -80,3 +83,25 @@ async def test_a_program_says_and_sends_the_same_with_and_without_us(program, ca
     assert [one.said for one in observed.received] == [one.said for one in alone.received]
     assert [one.said for one in observed.summaries] == [one.said for one in alone.summaries]
     telemetry.shutdown()
+
+
+async def test_what_somebody_has_put_around_a_service_s_own_span_stays_there(assembly_telemetry):
+    seen = []
+    original = Traced._inner_get_chat_message_contents
+
+    class Watched(Traced):
+        @wraps(original)
+        async def _inner_get_chat_message_contents(self, chat_history, settings):
+            seen.append(len(chat_history))
+            return await original(self, chat_history, settings)
+
+    stage = Stage()
+    service = Watched(stage, "Done.")
+    with assembly_telemetry.as_default():
+        instrument("semantic_kernel")
+        try:
+            await service.get_chat_message_content(talk(ChatHistory(), 2), Settings())
+        finally:
+            uninstrument("semantic_kernel")
+    assert seen == [4]
+    assert_told(assembly_telemetry, stage.received)
