@@ -335,6 +335,16 @@ SUITES = (
             # They ask for the packages of every provider and store.
             "--ignore=tests/unit/connectors/ai/open_ai/test_openai_request_settings.py",
             "--ignore=tests/unit/utils/model_diagnostics/test_connector_decorated.py",
+            # The history that they give a service is a mock, in which nobody can read.
+            *(
+                f"--deselect=tests/unit/connectors/ai/anthropic/services/test_anthropic_chat_completion.py::test_{test}"
+                for test in (
+                    "anthropic_sdk_exception",
+                    "anthropic_sdk_exception_streaming",
+                    "with_different_execution_settings",
+                    "with_different_execution_settings_stream",
+                )
+            ),
         ),
         checkout=True,
     ),

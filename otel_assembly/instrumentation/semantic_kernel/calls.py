@@ -123,7 +123,7 @@ def _sent(model: Any, /, chat_history: Any, settings: Any = None, *_: Any, **__:
 def _text_sent(model: Any, /, prompt: str, settings: Any = None, *_: Any, **__: Any) -> Sent:
     asks = ASKS.get()
     asker = asks.asker() if asks is not None and asks.agent is None else Asker()
-    message = ChatMessageContent(role=AuthorRole.USER, content=prompt)
+    message = ChatMessageContent(role=AuthorRole.USER, content=str(prompt))
     return Sent([message], (), model=model_of(model, settings), asker=asker)
 
 
