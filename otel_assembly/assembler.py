@@ -167,9 +167,23 @@ class Assembler:
         Raises:
             ConfigurationError: As for the constructor.
         """
-        own = copy.copy(self)
         behind = next((at for at, kind in enumerate(self._kinds) if kind != INJECTION), len(self.policies))
-        own.policies = checked_chain((*self.policies[:behind], *policies, *self.policies[behind:]))
+        return self._with((*self.policies[:behind], *policies, *self.policies[behind:]))
+
+    def followed_by(self, policies: Sequence[PolicyLike]) -> Self:
+        """This assembler with policies behind all of its chain.
+
+        Args:
+            policies: The policies, in order.
+
+        Raises:
+            ConfigurationError: As for the constructor.
+        """
+        return self._with((*self.policies, *policies))
+
+    def _with(self, policies: Sequence[PolicyLike]) -> Self:
+        own = copy.copy(self)
+        own.policies = checked_chain(policies)
         own._kinds = tuple(map(policy_kind, own.policies))  # noqa: SLF001  # a copy of ourselves
         for warning in validate_order(own.policies):
             logger.warning("assembly policy ordering: %s", warning)

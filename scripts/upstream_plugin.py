@@ -6,6 +6,7 @@ whether as many assemblies were told.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 import otel_assembly
 from otel_assembly.instrumentation import Following, Instrumentation, bound, within
+from otel_assembly.instrumentation.reductions import reducing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,6 +38,7 @@ CLIENTS = {
     "agent_framework": [("agent_framework._clients", "BaseChatClient", ("_inner_get_response",))],
     "agentscope": [("agentscope.model._base", "ChatModelBase", ("_call_api",))],
     "autogen": [("autogen_core.models", "ChatCompletionClient", ("create", "create_stream"))],
+    "haystack": [("haystack.core.component.component", "ComponentMeta", ("run", "run_async"))],
     "langchain": [
         (
             "langchain_core.language_models.chat_models",
@@ -43,11 +46,52 @@ CLIENTS = {
             ("_generate", "_agenerate", "_stream", "_astream"),
         )
     ],
+    "openai_agents": [("agents.models.interface", "Model", ("get_response", "stream_response"))],
+    "llama_index": [
+        (
+            "llama_index.core.base.llms.base",
+            "BaseLLM",
+            tuple(
+                f"{twin}{stream}{answers}"
+                for answers in ("chat", "complete")
+                for stream in ("", "stream_")
+                for twin in ("", "a")
+            ),
+        )
+    ],
     "pydantic_ai": [("pydantic_ai.models", "Model", ("request", "request_stream"))],
+    "strands": [("strands.models.model", "Model", ("stream", "structured_output"))],
+    "google_adk": [("google.adk.models.base_llm", "BaseLlm", ("generate_content_async",))],
+    "semantic_kernel": [
+        (
+            "semantic_kernel.connectors.ai.chat_completion_client_base",
+            "ChatCompletionClientBase",
+            ("_inner_get_chat_message_contents", "_inner_get_streaming_chat_message_contents"),
+        ),
+        (
+            "semantic_kernel.connectors.ai.text_completion_client_base",
+            "TextCompletionClientBase",
+            ("_inner_get_text_contents", "_inner_get_streaming_text_contents"),
+        ),
+    ],
 }
 
 #: Of each framework, the classes whose clients hand on what they are given: the one behind them is the client.
-HAND_ON = {"pydantic_ai": {"WrapperModel", "FallbackModel"}}
+HAND_ON = {
+    "google_adk": {"FallbackModel"},
+    "llama_index": {"StructuredLLM"},
+    "haystack": {"FallbackChatGenerator"},
+    "pydantic_ai": {"WrapperModel", "FallbackModel"},
+}
+
+
+def _generates(component: Any, messages: Any = None, *_: Any, **__: Any) -> bool:
+    gives = getattr(getattr(component, "__haystack_output__", None), "_sockets_dict", {})
+    return "replies" in gives and isinstance(messages, list | str) and bool(messages)
+
+
+#: Of each framework that wraps more than clients alike, whether this is one that calls a model, by what it is given.
+IS_CLIENT = {"haystack": _generates}
 
 
 def _asks_for_a_job(model: Any, messages: Any, *_: Any, **__: Any) -> str | None:
@@ -96,45 +140,68 @@ class Counting(SpanProcessor):
 seen = Seen()
 metrics = InMemoryMetricReader()
 #: A client that calls another one, or itself by another method, is one call.
-inside: ContextVar[bool] = ContextVar("inside", default=False)
+inside: ContextVar[Called | None] = ContextVar("inside", default=None)
 
 
 class Called:
     """One call of a client, which is counted as it begins; in a stream, each step of it is inside."""
 
-    def __init__(self) -> None:
+    def __init__(self, hands_on: bool) -> None:
         self._began = False
+        #: Whether its class only hands on what it is given, and has not done so yet.
+        self.keeps = hands_on
 
     @contextmanager
     def current(self) -> Iterator[None]:
         """The client runs in this block."""
         if not self._began:
             self._began = True
-            summarises = getattr(trace.get_current_span(), "name", "").startswith("compact_block")
+            compacts = getattr(trace.get_current_span(), "name", "").startswith("compact_block")
+            summarises = compacts or reducing() is not None  # one that streams holds no span open
             seen.summaries += summarises
             seen.calls += not summarises
-        with bound(inside, True):
+        with bound(inside, self):
             yield
 
     def end(self, error: BaseException | None = None) -> None:
         """The call is over."""
+        if error is not None and self.keeps and self._began:
+            seen.calls -= 1
+            counted_as("a class raises that would have handed on to the client behind it")
+
+
+def counted_as(reason: str) -> None:
+    """A client was called without that being a model call, for this reason."""
+    seen.reasons[reason] = seen.reasons.get(reason, 0) + 1
 
 
 def counted(original: Callable[..., Any], _owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
     """A client's method, which is counted as it begins."""
+    hands_on = "super" in (codes := names_in(original)) and original.__name__ in codes
     framework = os.environ["UPSTREAM_FRAMEWORK"]
     hand_on, no_call = HAND_ON.get(framework, set()), NO_CALLS.get(framework)
+    is_client = IS_CLIENT.get(framework, lambda *_, **__: True)
 
     def called(_: Instrumentation, client: Any, *args: Any, **kwargs: Any) -> Called | None:
-        if inside.get() or hand_on & {one.__name__ for one in type(client).__mro__}:
+        around = inside.get()
+        if around is not None:
+            around.keeps = False
+        if around is not None or hand_on & {one.__name__ for one in type(client).__mro__}:
+            return None
+        if not is_client(client, *args, **kwargs):
             return None
         reason = no_call(client, *args, **kwargs) if no_call is not None else None
         if reason is not None:
-            seen.reasons[reason] = seen.reasons.get(reason, 0) + 1
+            counted_as(reason)
             return None
-        return Called()
+        return Called(hands_on)
 
     return within(called)(original, instrumentation)
+
+
+def names_in(function: Callable[..., Any]) -> set[str]:
+    """The names that a function's own code asks for."""
+    return set(getattr(getattr(inspect.unwrap(function), "__code__", None), "co_names", ()))
 
 
 def pytest_configure() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from dataclasses import dataclass
 
 import pytest
 from assembling import Custom, SpyCounter, Stream, requests, said, told, user, warning
@@ -18,6 +19,8 @@ from otel_assembly import (
     ContextOverflowError,
     ConversationPolicy,
     DescribeError,
+    EventFacts,
+    EventKind,
     History,
     KnowledgeStore,
     KnowledgeStoreError,
@@ -30,7 +33,9 @@ from otel_assembly import (
     ToolCallEvent,
     ToolResultEvent,
     WorkingMemoryPolicy,
+    describe,
 )
+from otel_assembly.messages.content_snapshot import read_from, written_on
 
 # --- What comes back --------------------------------------------------------------------------------------------------
 
@@ -411,6 +416,25 @@ class LeavesOut:
 
     async def apply(self, prompts, events, context):
         return prompts, [event for event in events if event["content"] != "question 2"]
+
+
+async def test_a_name_that_a_framework_writes_on_a_message_later_is_counted_and_makes_no_other_of_it():
+    @dataclass
+    class Signed:
+        text: str
+        name: str = ""
+
+    describe.register(Signed, lambda event: EventFacts(EventKind.REQUEST, event.text, name=event.name))
+    read_from(Signed, "text", "name")
+    written_on(Signed)
+    messages = [Signed(f"question {number}") for number in range(3)]
+    assembler, context = Assembler([]), Context()
+    before = await assembler.assemble([], messages, context)
+    messages[0].name = "a name of several words"
+    after = await assembler.assemble([], messages, context)
+    alone = await Assembler([]).assemble([], messages, Context())
+    assert after.items == before.items
+    assert after.totals.tokens_out == alone.totals.tokens_out > before.totals.tokens_out
 
 
 @pytest.mark.parametrize("policy", [SlidingWindowPolicy(3), LeavesOut()])

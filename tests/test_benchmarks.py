@@ -37,6 +37,7 @@ def measured(tmp_path_factory):
     return {table["name"]: table for table in json.loads(file.read_text(encoding="utf-8"))}
 
 
+@pytest.mark.slow
 def test_every_row_has_a_cell_for_every_column(measured):
     assert set(measured) == {"turns", "first", "observed", "conversations", "stalls", "contexts", "agent"}
     assert_whole(measured)
@@ -50,6 +51,7 @@ def assert_whole(tables):
             assert None not in cells, name
 
 
+@pytest.mark.slow
 def test_sessions_are_measured_on_every_log_that_there_is(tmp_path):
     done = run("benchmarks", "sessions", "--tiny", f"--json={tmp_path / 'results.json'}")
     assert done.returncode == 0, done.stderr

@@ -110,9 +110,11 @@ IN_STEPS = 112
     ("chain", "turns"),
     [
         (lambda: [SlidingWindowPolicy(12)], 24),
-        (lambda: [ConversationPolicy(), SlidingWindowPolicy(12, stride=4)], IN_STEPS),
+        pytest.param(
+            lambda: [ConversationPolicy(), SlidingWindowPolicy(12, stride=4)], IN_STEPS, marks=pytest.mark.slow
+        ),
         (lambda: [AlertPolicy(), ConversationPolicy(), TokenBudgetPolicy(200)], IN_STEPS),
-        (lambda: [TokenBudgetPolicy(200, step_tokens=20)], IN_STEPS),
+        pytest.param(lambda: [TokenBudgetPolicy(200, step_tokens=20)], IN_STEPS, marks=pytest.mark.slow),
         (lambda: [HeadAndTailPolicy(6, 12)], 24),
         (lambda: [HeadAndTailPolicy(6, 12, note=lambda skipped: ModelRequest(content=f"{skipped} are left out"))], 24),
     ],
@@ -141,7 +143,7 @@ async def test_a_turn_of_a_long_conversation_takes_what_a_turn_of_a_short_one_ta
     ("observed", "short", "long"),
     [
         (False, 1_000, 10_000),
-        (True, 5_000, 10_000),  # a step lists 64 runs, and no more
+        pytest.param(True, 5_000, 10_000, marks=pytest.mark.slow),  # a step lists 64 runs, and no more
         pytest.param(False, 1_000, 50_000, marks=pytest.mark.slow),
         pytest.param(True, 10_000, 50_000, marks=pytest.mark.slow),
     ],

@@ -34,6 +34,7 @@ class Attempt:
         tokens_out: Tokens of what it returned; None where that was no text.
         outcome: How it ended; None while it runs.
         error_type: The type of what was raised.
+        started_ns: When it began, where that was before it is told; None where it begins as it is told.
     """
 
     compactor: str
@@ -43,6 +44,7 @@ class Attempt:
     tokens_out: int | None = None
     outcome: CompactionOutcome | None = None
     error_type: str | None = None
+    started_ns: int | None = None
 
 
 class Watch(Protocol):

@@ -28,6 +28,12 @@ FRAMEWORKS: Final = {
     "langchain": "LangChainInstrumentor",
     "pydantic_ai": "PydanticAIInstrumentor",
     "agent_framework": "AgentFrameworkInstrumentor",
+    "openai_agents": "OpenAIAgentsInstrumentor",
+    "google_adk": "GoogleADKInstrumentor",
+    "strands": "StrandsInstrumentor",
+    "llama_index": "LlamaIndexInstrumentor",
+    "haystack": "HaystackInstrumentor",
+    "semantic_kernel": "SemanticKernelInstrumentor",
 }
 #: What the modules here have beside this one; loaded when asked for, for a program that instruments nothing has no use
 #: for any of it.
@@ -51,10 +57,12 @@ _HOMES: Final = {
     "prepared_calls": "Place Places PreparedCalls PreparedOutside Where",
     "prepared_runs": "PreparedRun",
     "prompts": "PromptsInFront as_prompts in_front",
+    "readings": "Read Reading ReadingRun Readings",
     "reducers": "left_for limit_of name_of policy_name settings_of unsummed",
-    "reductions": "Reducer Reduction plugged_in reducer",
-    "run_calls": "CallsInTurn CallsOfOneStart Preparing",
+    "reductions": "Reducer Reduction plugged_in reducer says_beneath",
+    "run_calls": "CallsInTurn CallsOfOneStart Preparing RunOfCalls",
     "runs": "Steps awaited stepping within within_argument",
+    "stored_histories": "StoredHistories",
     "summaries": "Summary read_by_summariser summarises summed_up",
     "upkeep": "keeps_up",
     "views": "View unseen view",
@@ -80,7 +88,8 @@ def instrument(*frameworks: str, **providers: Any) -> tuple[str, ...]:
     ``OTEL_PYTHON_DISABLED_INSTRUMENTATIONS`` names (as ``otel_assembly_ag2``) are left out.
 
     Args:
-        frameworks: ``ag2``, ``autogen``, ``agentscope``, ``langchain``, ``pydantic_ai``, ``agent_framework``.
+        frameworks: ``ag2``, ``autogen``, ``agentscope``, ``langchain``, ``pydantic_ai``, ``agent_framework``,
+            ``openai_agents``, ``google_adk``, ``strands``, ``llama_index``, ``haystack``, ``semantic_kernel``.
         providers: ``tracer_provider``, ``meter_provider``, ``logger_provider``, instead of the global ones.
 
     Returns:
@@ -137,19 +146,23 @@ __all__ = [  # those that are not here are found by _HOMES
     "CountedTrim",
     "Following",
     "GoingOn",
+    "GoogleADKInstrumentor",
     "Handed",
+    "HaystackInstrumentor",
     "Hook",
     "HookState",
     "Instrumentation",
     "KnownReducer",
     "LangChainInstrumentor",
     "LateRun",
+    "LlamaIndexInstrumentor",
     "MadeWith",
     "MessagePart",
     "MessageParts",
     "MiddlewareReduction",
     "ModelCall",
     "Offered",
+    "OpenAIAgentsInstrumentor",
     "Openings",
     "Patches",
     "Place",
@@ -160,10 +173,18 @@ __all__ = [  # those that are not here are found by _HOMES
     "Preparing",
     "PromptsInFront",
     "PydanticAIInstrumentor",
+    "Read",
+    "Reading",
+    "ReadingRun",
+    "Readings",
     "Reducer",
     "Reduction",
+    "RunOfCalls",
+    "SemanticKernelInstrumentor",
     "Sent",
     "Steps",
+    "StoredHistories",
+    "StrandsInstrumentor",
     "Summary",
     "ToolSchemas",
     "View",
@@ -207,6 +228,7 @@ __all__ = [  # those that are not here are found by _HOMES
     "reduces_and_hands_on",
     "report_halt",
     "reported_in_run",
+    "says_beneath",
     "settings_of",
     "stepping",
     "summariser_call",

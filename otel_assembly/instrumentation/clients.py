@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.instrumented import bound
 from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
 from otel_assembly.instrumentation.reducers import no_summary
-from otel_assembly.instrumentation.reductions import REDUCTION, reducing
+from otel_assembly.instrumentation.reductions import reducing
 from otel_assembly.instrumentation.runs import within
 from otel_assembly.messages.describe import describe
 from otel_assembly.telemetry.stamp import CalledModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from contextlib import AbstractContextManager
+    from types import CodeType
 
     from otel_assembly.budget.attempt import Attempt
     from otel_assembly.instrumentation.hooks import Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.reductions import Reduction
+    from otel_assembly.instrumentation.runs import Run
 
 #: The client that is called here, and the call that is prepared: a client that calls another one for it is one call.
 #: One that has an agent of its own answer makes that agent's calls, too.
@@ -39,6 +44,7 @@ class ClientCall:
         read: What the client is given; None where it is not to be told of.
         text_of: The text of an answer, for a summariser's; None of it where that is not known yet.
         told: Tells what the client is given, and returns the call that this is.
+        said_in: The text in a part of an answer that comes in parts, likewise; None where there is none.
 
     Attributes:
         over: Whether it has answered: what it has started may still run, and make calls of its own.
@@ -50,10 +56,13 @@ class ClientCall:
         read: Callable[[], Sent | None],
         text_of: Callable[[Any], str | None] | None = None,
         told: Callable[[Instrumentation, Sent], ModelCall] | None = None,
+        said_in: Callable[[Any], str | None] | None = None,
     ) -> None:
         self._instrumentation = instrumentation
         self._read = read
         self._text_of = text_of
+        self._said_in = said_in
+        self._said: list[str] = []
         self._tell = told or tell
         self._calling: Callable[[], AbstractContextManager[Any]] = nullcontext
         #: Whether it answers step by step: what is opened for it is then not held open in between.
@@ -63,8 +72,11 @@ class ClientCall:
         self._told = False
         self._called = CalledModel(prepared=False)
         self._sent: Sent | None = None
+        self._reduction: Reduction | None = None
         self._attempt: Attempt | None = None
         self._compacts: AbstractContextManager[Attempt | None] | None = None
+        #: Whether that was entered as the client was called: whoever answers step by step need not say so before.
+        self._entered = False
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -91,26 +103,39 @@ class ClientCall:
             if call is not None and reducing() is None and self._tell is not tell_alone:
                 call.fail(TypeError(f"a model's client is given its messages as {type(messages).__name__}"))
             return
-        self._told, reduction = True, reducing()
+        self._told, self._reduction = True, reducing()
+        reduction = self._reduction
         if reduction is None:
             self._calling = self._tell(self._instrumentation, sent).calling
             self._called = CalledModel()
             return
         reduction.read = sent.messages
-        self._compacts = reduction.compacting(sent.model or "model", lambda count: _tokens(count, sent))
+        # It may be the very list that the answer is added to, and is counted when that has happened.
+        tokens = partial(_tokens, sent=sent._replace(messages=list(sent.messages)))
+        self._compacts = reduction.compacting(sent.model or "model", tokens, started_ns=time.time_ns())
         if not self.streams:
-            self._attempt = self._compacts.__enter__()
+            self._entered, self._attempt = True, self._compacts.__enter__()
 
     def returned(self, answer: Any) -> None:
         """The client has answered, all at once."""
-        attempt, sent, reduction = self._attempt, self._sent, REDUCTION.get()
-        if attempt is None or sent is None or reduction is None or self._text_of is None:
+        if self._attempt is None or self._text_of is None:
             return
         with self._instrumentation.contained():
             text = self._text_of(answer)
             if text is not None:
-                reduction.answered(attempt, text)
-                attempt.outcome = no_summary(text, sent.messages)
+                self._answered(self._attempt, text)
+
+    def gave(self, part: Any) -> None:
+        """The client has given a part of its answer."""
+        if self._compacts is None or self._said_in is None:
+            return
+        with self._instrumentation.contained():
+            self._said.append(self._said_in(part) or "")
+
+    def _answered(self, attempt: Attempt, text: str) -> None:
+        if self._sent is not None and self._reduction is not None:
+            self._reduction.answered(attempt, text)
+            attempt.outcome = no_summary(text, self._sent.messages)
 
     def end(self, error: BaseException | None = None) -> None:
         """The client's call is over."""
@@ -118,8 +143,9 @@ class ClientCall:
         compacts, self._compacts = self._compacts, None
         if compacts is not None:
             with self._instrumentation.contained():
-                if self.streams:
-                    compacts.__enter__()
+                attempt = self._attempt if self._entered else compacts.__enter__()
+                if error is None and attempt is not None and self._said:
+                    self._answered(attempt, "".join(self._said))
                 try:
                     compacts.__exit__(type(error) if error is not None else None, error, None)
                 except BaseException as raised:
@@ -177,7 +203,8 @@ def client(
     text_of: Callable[[Any], str | None] | None = None,
     carries: Callable[[Any, Any], bool] | None = None,
     told: Callable[[Instrumentation, Sent], ModelCall] | None = None,
-    prepared: Callable[..., ModelCall | None] | None = None,
+    prepared: Callable[..., Run | None] | None = None,
+    said_in: Callable[[Any], str | None] | None = None,
 ) -> Wrap:
     """The hook of a function that calls a model: a coroutine function, a generator, or neither.
 
@@ -190,11 +217,13 @@ def client(
         carries: As for `within`.
         told: In the place of `tell`, where no context variable says which call is prepared: `tell_alone` where none is.
         prepared: The call that was prepared for it, from the `Instrumentation` and the client's arguments, where the
-            client is not called inside of it; the call ends with the client's.
+            client is not called inside of it; the call ends with the client's. Or any other `Run` that the client is
+            called in.
+        said_in: As `text_of`, of each part of an answer that comes in parts.
     """
 
     def call_of(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> ClientCall:
-        return ClientCall(instrumentation, lambda: reads(*args, **kwargs), text_of, told)
+        return ClientCall(instrumentation, lambda: reads(*args, **kwargs), text_of, told, said_in)
 
     hook = within(call_of, carries)
     if prepared is None:
@@ -207,15 +236,22 @@ def innermost(
     method: str,
     reads: Callable[..., Sent | None],
     text_of: Callable[[Any], str | None] | None = None,
-    carries: Callable[[Any, Any], bool] | None = None,
+    *,
+    asks: Collection[str] = (),
+    holds: Callable[[Any], bool] | None = None,
+    **more: Any,
 ) -> Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]]:
     """What a `Following` makes of a method of clients: a class that hands on to the one behind it is looked through.
+
+    So is a client that has others answer, such as a fallback, where it is known by which methods those are asked.
 
     Args:
         method: Its name.
         reads: As for `client`.
         text_of: As for `client`.
-        carries: As for `client`.
+        asks: The methods by which a client is asked, where a class whose code asks by them has others answer.
+        holds: Whether something is a client; then one has others answer if it has some, too.
+        more: What else `client` takes.
     """
 
     def wrap(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -223,17 +259,46 @@ def innermost(
             behind = getattr(super(owner, self), method, None) if hands_on else None
             if behind is not None and not getattr(behind, "__isabstractmethod__", False):
                 return None
+            if asks_others and (holds is None or _holds(self, holds)):
+                return None
             return reads(self, *args, **kwargs)
 
-        hands_on = _hands_on(owner, method)
-        return client(sent, text_of, carries)(original, instrumentation)
+        named = _names_by_function(owner)
+        hands_on = any({"super", method} <= names for names in named)
+        asks_others = any("super" not in names and not names.isdisjoint(asks) for names in named)
+        return client(sent, text_of, **more)(original, instrumentation)
 
     return wrap
 
 
-def _hands_on(owner: type, method: str) -> bool:
-    """Whether the code of a class has what it is given answered by this method of the class behind it."""
-    codes = [getattr(inspect.unwrap(one), "__code__", None) for one in vars(owner).values()]
+def _names_by_function(owner: type) -> list[set[str]]:
+    """What each function in the code of a class names, as one does that calls it."""
+    codes = [code for one in vars(owner).values() for code in _codes(one)]
     for code in codes:
-        codes += [inside for inside in getattr(code, "co_consts", ()) if hasattr(inside, "co_names")]
-    return any({"super", method} <= set(code.co_names) for code in codes if code is not None)
+        codes += [inside for inside in code.co_consts if hasattr(inside, "co_names")]
+    return [set(code.co_names) for code in codes]
+
+
+def _codes(one: Any, deep: int = 3) -> list[CodeType]:
+    """The code of a function, and of what a decorator around it holds that says nothing of it."""
+    function = inspect.unwrap(one)
+    function = function if callable(function) else one  # a framework may only note that it has wrapped it
+    cells = getattr(function, "__closure__", None) or () if deep else ()
+    held = [inside for cell in cells if inspect.isfunction(inside := _content(cell))]
+    code = getattr(function, "__code__", None)
+    return [*([] if code is None else [code]), *(inside for each in held for inside in _codes(each, deep - 1))]
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return None
+
+
+def _holds(client: Any, wanted: Callable[[Any], bool]) -> bool:
+    """Whether a client has one of these, by itself or among several."""
+    values = getattr(client, "__dict__", {}).values()
+    several = ([*value.values()] if isinstance(value, dict) else value for value in values)
+    inside = (each for value in several for each in (value if isinstance(value, list | tuple) else (value,)))
+    return any(map(wanted, inside))

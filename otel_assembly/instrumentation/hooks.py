@@ -14,6 +14,7 @@ import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -96,9 +97,9 @@ class Wraps:
 
 def in_module(
     module: str,
-    *rows: tuple[str, Wrap | Following, str] | tuple[str, Wrap | Following, str, str],
+    *rows: tuple[str, Any, str] | tuple[str, Any, str, str],
     versions: str = "",
-    followed: bool = False,
+    followed: bool | Callable[[type], bool] = False,
 ) -> list[Hook]:
     """The hooks of one module.
 
@@ -107,11 +108,15 @@ def in_module(
         rows: Of each hook its target, or several separated by spaces, what that is wrapped in, what is seen by it, and
             its own versions.
         versions: The versions of all others.
-        followed: Whether each is a method that is followed through all classes that define it, and wrapped alike.
+        followed: Whether each is a method that is followed through all classes that define it, and wrapped alike; or
+            which of them it leaves: each is then wrapped for its class, as `Following` does.
     """
 
     def wrapped(target: str, wrap: Any) -> Wrap | Following:
-        return Following.alike(target.rpartition(".")[2], wrap) if followed else wrap
+        method = target.rpartition(".")[2]
+        if callable(followed):
+            return Following(method, wrap, followed)
+        return Following.alike(method, wrap) if followed else wrap
 
     return [
         Hook(module, target, wrapped(target, row[1]), row[2], *(row[3:] or (versions,)))
@@ -120,18 +125,19 @@ def in_module(
     ]
 
 
-def in_package(package: str, *rows: tuple[Any, ...], versions: str = "") -> list[Hook]:
+def in_package(package: str, *rows: tuple[Any, ...], versions: str = "", followed: bool = False) -> list[Hook]:
     """The hooks of several modules of one package.
 
     Args:
         package: Its whole name.
         rows: Those of `in_module`, behind the module's name in the package.
         versions: The versions of all that have none of their own.
+        followed: As for `in_module`.
     """
     return [
         hook
         for module, target, *row in rows
-        for hook in in_module(f"{package}.{module}", (target, *row), versions=versions)
+        for hook in in_module(f"{package}.{module}", (target, *row), versions=versions, followed=followed)
     ]
 
 
@@ -158,7 +164,7 @@ def installed(requirements: Iterable[str]) -> tuple[str, str] | None:
 
 
 def find(module: ModuleType, target: str) -> tuple[Any, str] | None:
-    """The object that holds a hook's target, and the attribute's name there."""
+    """The object that holds a hook's target, and the attribute's name there; what a metaclass makes may have any."""
     owner: Any = module
     *path, name = target.split(".")
     for part in path:
@@ -167,7 +173,7 @@ def find(module: ModuleType, target: str) -> tuple[Any, str] | None:
             owner = getattr(owner, "__wrapped__", None)
         if owner is None:
             return None
-    return (owner, name) if name in vars(owner) else None
+    return (owner, name) if name in vars(owner) or (isinstance(owner, type) and issubclass(owner, type)) else None
 
 
 def around(observe: Callable[..., Observation]) -> Wrap:
@@ -298,41 +304,49 @@ def _all_of(
 
 
 class Following:
-    """One method, followed through all classes that define it.
+    """One method, followed through all classes that define it: those that derive from one, or that a metaclass makes.
 
     Args:
         method: Its name.
         wrap: Makes the replacement, from the class's own function, the class and the instrumentation.
-        leaves: Classes that are left as they are, by their names, such as those that only ask others.
+        leaves: Classes that are left as they are, such as those that only ask others: their names, or whether one is.
     """
 
     def __init__(
         self,
         method: str,
         wrap: Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]],
-        leaves: Collection[str] = (),
+        leaves: Collection[str] | Callable[[type], bool] = (),
     ) -> None:
         self.method = method
         self.wrap = wrap
-        self._leaves = frozenset(leaves)
+        self._leaves = leaves if callable(leaves) else partial(_is_named, frozenset(leaves))
         self._lock = new_lock()
         self._seen: weakref.WeakSet[type] = weakref.WeakSet()
         self._instrumentation: weakref.ref[Instrumentation] | None = None
         self._watched: list[tuple[Any, Any, Any]] = []
 
     @classmethod
-    def alike(cls, method: str, wrap: Wrap, leaves: Collection[str] = ()) -> Following:
+    def alike(cls, method: str, wrap: Wrap, leaves: Collection[str] | Callable[[type], bool] = ()) -> Following:
         """One that wraps it in whatever class in the same way, as `Hook.wrap` does."""
         return cls(method, lambda original, _, instrumentation: wrap(original, instrumentation), leaves)
 
     def tree(self, base: type, instrumentation: Instrumentation) -> None:
-        """Wrap it in a class and in all its subclasses, those included that are yet to be defined."""
+        """Wrap it in a class and in all its subclasses, those included that are yet to be defined.
+
+        Of a metaclass these are the classes that it makes, of which it keeps no list: all that there are are gone
+        through.
+        """
         self.watch(base, instrumentation)
-        classes = [base]
+        made = issubclass(base, type)
+        classes, met = [object if made else base], set[type]()
         while classes:
             one = classes.pop()
-            self.follow(one, instrumentation)
-            classes += one.__subclasses__()
+            if one not in met:
+                met.add(one)
+                if not made or isinstance(one, base):
+                    self.follow(one, instrumentation)
+                classes += type.__subclasses__(one)
 
     def follow(self, one: type, instrumentation: Instrumentation) -> None:
         """Wrap it wherever a class has it from."""
@@ -348,32 +362,45 @@ class Following:
                     self._take(owner, instrumentation)
 
     def _take(self, owner: type, instrumentation: Instrumentation) -> None:
-        if owner.__name__ not in self._leaves and not instrumentation.patches.holds(owner, self.method):
+        if not self._leaves(owner) and not instrumentation.patches.holds(owner, self.method):
+            instrumentation.patches.unwrap(owner, self.method)
             instrumentation.patches.wrap(owner, self.method, lambda made: self.wrap(made, owner, instrumentation))
 
     def watch(self, base: Any, instrumentation: Instrumentation) -> None:
-        """Look at each subclass as it is defined; what the class itself does then, it does first."""
-        there = vars(base).get("__init_subclass__")
+        """Look at each subclass as it is defined; what the class itself does then, it does first.
+
+        A metaclass initialises the classes that it makes.
+        """
+        made = issubclass(base, type)
+        name = "__init__" if made else "__init_subclass__"
+        there = vars(base).get(name)
         if any(held is base for held, _, _ in self._watched):
             return
 
-        def look(cls: type, /, **arguments: Any) -> None:
-            following: Any = super(base, cls)
-            (following.__init_subclass__ if there is None else there.__get__(None, cls))(**arguments)
+        def look(cls: type, /, *given: Any, **arguments: Any) -> None:
+            if there is None:
+                getattr(super(base, cls), name)(*given, **arguments)
+            else:
+                there.__get__(*((cls,) if made else (None, cls)))(*given, **arguments)
             if instrumentation.open:
                 self.follow(cls, instrumentation)
 
-        hook: Any = classmethod(look)
-        base.__init_subclass__ = hook
+        hook: Any = look if made else classmethod(look)
+        setattr(base, name, hook)
         self._watched.append((base, hook, there))
 
     def leave(self) -> None:
         """Take away what was put there to see new subclasses."""
         while self._watched:
             base, hook, there = self._watched.pop()
-            if vars(base).get("__init_subclass__") is not hook:
+            name = "__init__" if issubclass(base, type) else "__init_subclass__"
+            if vars(base).get(name) is not hook:
                 continue
             if there is None:
-                del base.__init_subclass__
+                delattr(base, name)
             else:
-                base.__init_subclass__ = there
+                setattr(base, name, there)
+
+
+def _is_named(names: Collection[str], met: type) -> bool:
+    return met.__name__ in names

@@ -67,6 +67,13 @@ class Patches:
         self._replaced.append((owner, name, vars(owner)[name], value))
         setattr(owner, name, value)
 
+    def unwrap(self, owner: Any, name: str) -> None:
+        """Put back what a class had, where a decorator has made it of another one whose attribute was replaced."""
+        there = vars(owner).get(name, _NOTHING)
+        original = next((before for _, _, before, ours in self._replaced if ours is there), None)
+        if original is not None:
+            setattr(owner, name, original)
+
     def holds(self, owner: Any, name: str) -> bool:
         """Whether this attribute was replaced."""
         return any(one is owner and other == name for one, other, _, _ in self._replaced)

@@ -228,6 +228,23 @@ class ModelCall:
         self._tell(_Told(policy, kind, config or {}, step, spliced(whole, places, after), prompts, said))
         return True
 
+    def tells(self, waiting: Waiting) -> None:
+        """What a reducer did before anybody knew this call is told as a step of it."""
+        step = self.step(waiting.policy, waiting.before, kind=waiting.kind, config=waiting.config)
+        if step is not None:
+            with step:
+                for attempt in waiting.attempts:
+                    attempt.told(self.count, step)
+            self.reduced(
+                waiting.policy,
+                waiting.before,
+                waiting.after,
+                step=step,
+                kind=waiting.kind,
+                config=waiting.config,
+                **waiting.said,
+            )
+
     def another(self, state: int | None = None) -> Self:
         """A call of its own that begins as this one stands now, or stood: with what came in, and what was done to it.
 
@@ -240,8 +257,30 @@ class ModelCall:
         made._begins_with(list(map(replace, self._told[:state])))  # noqa: SLF001  # of this class
         return made
 
-    def arrives(self, messages: Sequence[Any], *, prompts: Sequence[str] | None = None) -> None:
-        """These are sent, or reduced, next: report what changed since the last step let something out."""
+    def takes(self, asker: Asker) -> None:
+        """What waits for this asker was done since to what it begins with, one after another."""
+        for one in WAITING.take(asker):
+            self._again()
+            self.arrives(one.before)
+            said = _said_of(one.said, dict(zip(map(id, one.before), self.out, strict=True)))
+            self._waited(one._replace(said=said), list(one.after))
+
+    def arrives(
+        self,
+        messages: Sequence[Any],
+        *,
+        prompts: Sequence[str] | None = None,
+        policy: str = FRAMEWORK,
+        kind: str | None = None,
+    ) -> None:
+        """These are sent, or reduced, next: report what changed since the last step let something out.
+
+        Args:
+            messages: The messages.
+            prompts: The system prompts, where they are known.
+            policy: What has changed them, where that is known.
+            kind: ``reduction`` or ``injection``, likewise.
+        """
         self._sees(messages)
         if not self._whole and not same(self.out, messages):
             self._widen(messages)
@@ -249,11 +288,11 @@ class ModelCall:
         if prompts is not None and self.prompts is None:
             self.prompts = self._prompts_out = prompts
         if changed or not same(self.out, messages):
-            step = self._step(FRAMEWORK)
+            step = self._step(policy, kind)
             if step is not None:
                 verdicts = self.why(self.out, messages)
                 said = {"verdicts": verdicts} if verdicts else {}
-                self._tell(_Told(FRAMEWORK, None, {}, step, list(messages), prompts if changed else None, said))
+                self._tell(_Told(policy, kind, {}, step, list(messages), prompts if changed else None, said))
 
     @contextmanager
     def onwards(self) -> Iterator[None]:
@@ -302,6 +341,11 @@ class ModelCall:
     def ended(self) -> bool:
         """Whether it was told; what is done for it from now on is done for another call."""
         return self._ended
+
+    @property
+    def prompts_out(self) -> Sequence[str] | None:
+        """The system prompts as the last step left them; None until they are known."""
+        return self._prompts_out
 
     @property
     def states(self) -> list[Sequence[Any]]:
@@ -381,13 +425,17 @@ class ModelCall:
                 waited.append((one, after))
         self.messages = self.out = came
         for one, after in reversed(waited):
-            step = self._step(one.policy, one.kind, one.config)
-            if step is not None:
-                with step:
-                    for attempt in one.attempts:
-                        attempt.told(self.count, step)
-                self._tell(_Told(one.policy, one.kind, one.config, step, after, None, one.said))
+            self._waited(one, after)
         self.out = list(messages)
+
+    def _waited(self, one: Waiting, after: list[Any]) -> None:
+        """What a reducer did before is a step of this call."""
+        step = self._step(one.policy, one.kind, one.config)
+        if step is not None:
+            with step:
+                for attempt in one.attempts:
+                    attempt.told(self.count, step)
+            self._tell(_Told(one.policy, one.kind, one.config, step, after, None, one.said))
 
     def _step(
         self,

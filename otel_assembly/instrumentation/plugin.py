@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import inspect
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 from otel_assembly._internal.arguments import instance, objects
@@ -20,7 +23,7 @@ from otel_assembly.runtime import Stream, attach
 from otel_assembly.runtime.observers import checked_observers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
     from otel_assembly.assembly import Assembly
     from otel_assembly.policies.base import AssemblyPolicy
@@ -106,6 +109,24 @@ async def _of_this_turn(setting: str, given: Given, turn: Any) -> Mapping[Any, A
     if not isinstance(found, Mapping):
         raise ConfigurationError(f"the function given as {setting} returned {type(found).__name__}, and no mapping")
     return found
+
+
+def finished(work: Coroutine[Any, Any, Any]) -> Any:
+    """What a coroutine returns, in a loop of its own: the caller's may be running, and must not be replaced."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _in_a_loop(work)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(contextvars.copy_context().run, _in_a_loop, work).result()
+
+
+def _in_a_loop(work: Coroutine[Any, Any, Any]) -> Any:
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        loop.close()
 
 
 #: Alerts of one conversation that are held for the model.

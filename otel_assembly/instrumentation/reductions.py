@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context as otel_context
@@ -47,6 +48,8 @@ class Reducer:
         always: Whether it is told of also where it changed nothing; otherwise that is a count, and no span.
         asker: Who will ask a model with what it lets out, where it runs outside of any model call.
         by: What reduces; None where nothing does.
+        ends: Who would have asked a model next, had it not raised; None where what it raises ends nothing.
+        spares: Exceptions that are told by whoever raised them, and not as a failure of it.
     """
 
     before: Callable[..., Sequence[Any] | Sent | None]
@@ -58,6 +61,8 @@ class Reducer:
     always: bool = False
     asker: Callable[..., Asker | None] | None = None
     by: Callable[..., Any] | None = None
+    ends: Callable[..., Asker | None] | None = None
+    spares: tuple[type[BaseException], ...] = ()
 
 
 class Reduction:
@@ -152,24 +157,41 @@ class Reduction:
             yield
 
     @contextmanager
-    def followed(self) -> Iterator[None]:
-        """The reducer runs in this block, likewise; what it raises is told, and goes through."""
+    def beneath(self) -> Iterator[None]:
+        """What it was called in is current in this block, and not its step: it says something of itself there."""
+        token = otel_context.attach(self._context)
+        try:
+            yield
+        finally:
+            otel_context.detach(token)
+
+    @contextmanager
+    def followed(
+        self, ends: Callable[[], Asker | None] | None = None, spares: tuple[type[BaseException], ...] = ()
+    ) -> Iterator[None]:
+        """The reducer runs in this block, likewise; what it raises is told, and goes through.
+
+        Args:
+            ends: Who would have asked a model next, had it not raised.
+            spares: Exceptions that are told by whoever raised them.
+        """
         try:
             with self.running():
                 yield
         except BaseException as error:
-            self.failed(error)
+            unmade = ends() if ends is not None else None
+            if unmade is not None:
+                self.ended(error, unmade)
+            elif self.step is not None or not isinstance(error, spares):
+                self.failed(error)
             raise
 
     def open(self) -> ObservedStep | None:
         """Its step, as of when and where it began; None where nothing is recorded, or it works for no model call."""
         call = self.works_for()
         if self.step is None and call is not None:
-            token = otel_context.attach(self._context)  # a summariser may have spans of its own around what it does
-            try:
+            with self.beneath():  # a summariser may have spans of its own around what it does
                 call.open(self._started_ns)
-            finally:
-                otel_context.detach(token)
             step = call.step(
                 self._policy, self.before, kind=self._kind, config=self.config, started_ns=self._started_ns
             )
@@ -178,7 +200,9 @@ class Reduction:
         return self.step
 
     @contextmanager
-    def compacting(self, model: str, tokens_in: Callable[[Callable[[str], int]], int]) -> Iterator[Attempt | None]:
+    def compacting(
+        self, model: str, tokens_in: Callable[[Callable[[str], int]], int], *, started_ns: int | None = None
+    ) -> Iterator[Attempt | None]:
         """A model is called in this block to compact something: a ``compact_block`` under this reducer's step."""
         step = self.open()
         if self.call is None and not self.summarising:
@@ -190,9 +214,19 @@ class Reduction:
         if step is None or self.call is None or self.summarising:
             yield None
             return
-        with step.compacting(model, tokens_in=tokens_in(self.call.count)) as attempt:
+        with step.compacting(model, tokens_in=tokens_in(self.call.count), started_ns=started_ns) as attempt:
             self.attempt = attempt
             yield attempt
+
+    def takes_up(self, asker: Asker) -> None:
+        """What summarisers did for this asker outside of any call is told in its step: it takes that up."""
+        self._tell([attempt for one in WAITING.take(asker) for attempt in one.attempts])
+
+    def _tell(self, attempts: Sequence[EarlierAttempt]) -> None:
+        step = self.open() if attempts else None
+        for attempt in attempts:
+            if step is not None and self.call is not None:
+                attempt.told(self.call.count, step)
 
     def answered(self, attempt: Attempt, text: str) -> None:
         """A summariser has said this."""
@@ -206,9 +240,10 @@ class Reduction:
         self.over = True
         if self.verdicts:
             said["verdicts"] = self.verdicts
-        any_said = any(value is not None for value in said.values())
-        changed = always or self.step is not None or said.get("prompts") is not None or not same(self.before, after)
-        if changed and self.works_for() is not None and self._was_told(after) and not any_said:
+        prompts = said.get("prompts")
+        any_said = any(value is not None for name, value in said.items() if name != "prompts")
+        changed = always or self.step is not None or prompts is not None or not same(self.before, after)
+        if changed and self.works_for() is not None and self._was_told(after, prompts) and not any_said:
             return
         if self.step is not None:
             self.step.__exit__(None, None, None)
@@ -225,16 +260,24 @@ class Reduction:
                 **said,
             )
         elif asker is not None and (changed or self._earlier):
-            waiting = Waiting(self._policy, self.before, list(after), self._kind, self.config, said, self._earlier)
-            WAITING.put(asker, waiting)
+            WAITING.put(asker, self.waiting(after, said))
         elif not changed and self._kind == "reduction":
             agent_name = self.call.asker.agent_name if self.call is not None else self._agent_name
             self._instrumentation.observed.declined(self._policy, agent_name)
 
-    def _was_told(self, after: Sequence[Any]) -> bool:
+    def waiting(self, after: Sequence[Any], said: Mapping[str, Any]) -> Waiting:
+        """It let these out, outside of any model call: what there is to tell of it with one."""
+        self.over = True
+        if self.verdicts:
+            said = {**said, "verdicts": self.verdicts}
+        return Waiting(self._policy, self.before, list(after), self._kind, self.config, said, self._earlier)
+
+    def _was_told(self, after: Sequence[Any], prompts: Sequence[str] | None) -> bool:
         """Whether what ran inside of it has told all that was done."""
         call = self.call
-        return self.step is None and call is not None and call.out is not self._since and same(call.out, after)
+        if self.step is not None or call is None or call.out is self._since or not same(call.out, after):
+            return False
+        return prompts is None or list(prompts) == list(call.prompts_out or ())
 
     def failed(self, error: BaseException) -> None:
         """It raised, or was cancelled: that is told, and what becomes of the call shows in what comes next."""
@@ -248,6 +291,7 @@ class Reduction:
         """It raised, and who would have asked a model next does not: outside of any call, that one ends with this."""
         unmade = ModelCall(self._instrumentation, asker) if self.call is None else None
         self.call = self.call or unmade
+        self._tell(self._earlier)
         self.failed(error)
         if unmade is not None:
             unmade.end(error)
@@ -274,6 +318,17 @@ def plugged_in(instrumentation: Instrumentation, call: ModelCall) -> Iterator[No
     plugin.over = True
 
 
+def says_beneath(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+    """The hook of a function by which a reducer says something of itself on the current span, which is no step."""
+    return around_either(_beneath)(original, instrumentation)
+
+
+def _beneath(_: Instrumentation, /, *__: Any, **___: Any) -> Observation:
+    reduction = reducing()
+    with reduction.beneath() if reduction is not None else nullcontext():
+        yield
+
+
 def reducer(reads: Reducer) -> Wrap:
     """The hook of a function that reduces messages, awaited or not."""
     return around_either(reduces(reads))
@@ -296,7 +351,8 @@ def reduces(reads: Reducer) -> Callable[..., Observation]:
             return
         policy, kind, config = map(said_of, (reads.policy, reads.kind, reads.config))
         reduction = Reduction(instrumentation, policy, before, kind=kind, config=config)
-        with reduction.followed():
+        ends = partial(reads.ends, *args, **kwargs) if reads.ends is not None else None
+        with reduction.followed(ends, reads.spares):
             result = yield
         after: Any = reads.before(*args, **kwargs) if reads.after is None else reads.after(result, *args, **kwargs)
         prompts_after, after = _read(after)

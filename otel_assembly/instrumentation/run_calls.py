@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.instrumentation.bound_runs import BoundRun
-from otel_assembly.instrumentation.conversation import ByIdentity
-from otel_assembly.instrumentation.model_call import CALL, ModelCall
+from otel_assembly.instrumentation.conversation import Asker, ByIdentity
+from otel_assembly.instrumentation.instrumented import bound
+from otel_assembly.instrumentation.late_runs import LateRun
+from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
 from otel_assembly.instrumentation.reductions import REDUCTION, reducing
 from otel_assembly.instrumentation.splicing import found
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from otel_assembly.instrumentation.conversation import Asker
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
 
@@ -98,13 +100,15 @@ class CallsInTurn:
         """The call that is known by this; None where a reducer asks."""
         return None if by is None or REDUCTION.get() is not None else self._prepared.get(by)
 
-    def by_plugin(self, made: Callable[[], Sequence[Any]]) -> None:
-        """A plug-in of ours has made this of the call that was prepared last."""
+    def by_plugin(self, made: Callable[[], Sequence[Any] | Sent]) -> None:
+        """A plug-in of ours has made this of the call that was prepared last; a `Sent`, where prompts are known too."""
         turn = self._run.get()
         call = turn.last if turn is not None else None
         if call is not None:
             with call.instrumentation.contained():
-                call.by_plugin(made())
+                out = made()
+                sent = out if isinstance(out, Sent) else Sent(out)
+                call.by_plugin(sent.messages, prompts=sent.prompts)
 
 
 class _Turn:
@@ -117,6 +121,76 @@ class _Turn:
         if self.last is not None:
             self.last.end()
         self.last = call
+
+
+class RunOfCalls(LateRun):
+    """One run: what is reduced in it before a call, or between two, stays reduced for all calls that follow.
+
+    It has a span of ours only where its first turn has none to stand in. What reduces outside of any call waits for
+    its next one, by `waits`.
+
+    Args:
+        instrumentation: Where it is reported.
+        name: The agent's name.
+        conversation_id: The conversation's real id, if it has one.
+        variable: What holds it as it goes on, and the run around it before.
+
+    Attributes:
+        call: The call that is prepared, or made.
+        waits: For whom that waits which is reduced outside of any call.
+    """
+
+    def __init__(
+        self,
+        instrumentation: Instrumentation,
+        name: str,
+        conversation_id: str | None,
+        variable: ContextVar[RunOfCalls | None],
+    ) -> None:
+        super().__init__(instrumentation, name, conversation_id, parent=variable.get())
+        self.call: ModelCall | None = None
+        self.waits = Asker(self)
+        self._variable = variable
+        self._start = ModelCall(instrumentation)
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """What runs in this block belongs to the run."""
+        with bound(self._variable, self), bound(CALL, None), super().current():
+            yield
+
+    def begins(self, agent_name: str | None) -> ModelCall:
+        """A call of this agent is prepared; the one before is not made any more, if it was not."""
+        self.over()
+        self.call = call = self._start.another()
+        call.run = self
+        call.asker = Asker(self.conversation_id or self, agent_name or "", agent_name, self.conversation_id)
+        call.takes(self.waits)
+        self._start = call.another()
+        return call
+
+    def over(self) -> None:
+        """No call is made any more of what was prepared."""
+        if self.call is not None:
+            self.call.end()
+
+    def turn(self) -> BoundRun:
+        """One turn: its call, and its tools."""
+        return _OneTurn(self)
+
+
+class _OneTurn(BoundRun):
+    """One turn of a run, whose span is open in it."""
+
+    def __init__(self, of: RunOfCalls) -> None:
+        super().__init__(of.instrumentation, None, {}, ends=of.over)
+        self._of = of
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """What runs in this block belongs to the run."""
+        with self._of.reported():
+            yield
 
 
 class CallsOfOneStart:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Generator, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from opentelemetry import context as otel_context
 
 from otel_assembly.instrumentation.instrumented import ending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from otel_assembly.instrumentation.hooks import Wrap
@@ -48,8 +51,9 @@ def followed(run: Run, answers: Any) -> Any:
 def within(run_of: Callable[..., Run | None], carries: Callable[[Run, Any], bool] | None = None) -> Wrap:
     """The hook of a function that is a run: a coroutine function, a generator, an ``asynccontextmanager``, or neither.
 
-    A run that has an attribute ``streams`` is told whether the answers come step by step, and one that has a method
-    ``returned`` is given an answer that comes all at once.
+    A run that has an attribute ``streams`` is told whether the answers come step by step, one that has a method
+    ``returned`` is given an answer that comes all at once, and one that has a method ``gave`` each that an async
+    generator gives.
 
     Args:
         run_of: Makes the run, from the `Instrumentation` and the function's arguments; None where there is none.
@@ -70,8 +74,7 @@ def within(run_of: Callable[..., Run | None], carries: Callable[[Run, Any], bool
             run = begun(args, kwargs)
             if run is None:
                 return await original(*args, **kwargs)
-            with ending(run.end), run.current():
-                return _returned(run, await original(*args, **kwargs), instrumentation)
+            return await _awaiting(run, original(*args, **kwargs), carries, instrumentation)
 
         @wraps(original)
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -87,8 +90,8 @@ def within(run_of: Callable[..., Run | None], carries: Callable[[Run, Any], bool
                 run.end(error)
                 raise
             if inspect.iscoroutine(answer):
-                return _awaiting(run, answer, instrumentation)
-            if inspect.isasyncgen(answer) or inspect.isgenerator(answer):
+                return _awaiting(run, answer, carries, instrumentation)
+            if isinstance(answer, AsyncGenerator | Generator):
                 return _streaming(run, answer)
             if isinstance(answer, _MANAGER | Entered):
                 return Entered(run, answer)
@@ -131,9 +134,22 @@ def _carried(run: Run, answer: Any, carries: Callable[[Run, Any], bool], instrum
     return False
 
 
-async def _awaiting(run: Run, work: Awaitable[Any], instrumentation: Instrumentation) -> Any:
-    with ending(run.end), run.current():
-        return _returned(run, await work, instrumentation)
+async def _awaiting(
+    run: Run, work: Awaitable[Any], carries: Callable[[Run, Any], bool] | None, instrumentation: Instrumentation
+) -> Any:
+    try:
+        with run.current():
+            answer = await work
+    except BaseException as error:
+        run.end(error)
+        raise
+    if inspect.isasyncgen(answer):  # a stream that had to be waited for
+        return _streaming(run, answer)
+    if carries is not None and _carried(run, answer, carries, instrumentation):
+        return answer
+    _returned(run, answer, instrumentation)
+    run.end()
+    return answer
 
 
 def _returned(run: Run, answer: Any, instrumentation: Instrumentation) -> Any:
@@ -196,9 +212,14 @@ async def awaited(run: Run, work: Awaitable[Any]) -> Any:
         return await work
 
 
+#: The step that is taken here.
+_STEP: Final[ContextVar[Any]] = ContextVar("otel_assembly_step", default=None)
+
+
 class Steps(AsyncGenerator[Any, Any]):
     """An async generator whose every step runs inside a run; nothing is attached while its reader has control.
 
+    What the generator leaves attached at a yield, such as a span of its own, is there again at its next step.
     It is no generator itself: an event loop that shuts down closes all async generators at once, and of two that stand
     in one another the second would find the first one running.
     """
@@ -206,6 +227,8 @@ class Steps(AsyncGenerator[Any, Any]):
     def __init__(self, run: Run, items: AsyncIterable[Any]) -> None:
         self._ended = False
         self._run = run
+        self._gave = getattr(run, "gave", None)
+        self._left: Any = None
         self._given = items
         self._items = items if isinstance(items, AsyncGenerator) else _one_by_one(items)
 
@@ -223,19 +246,41 @@ class Steps(AsyncGenerator[Any, Any]):
 
     async def aclose(self) -> None:
         """The reader has had enough, which is no error."""
-        with ending(self._end), self._run.current():
+        with ending(self._end), self._inside():
             await self._items.aclose()
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """One step: in the run's context, and on top of that in what the generator has left attached."""
+        outside = otel_context.get_current()
+        with self._run.current():
+            entered = otel_context.get_current()
+            if entered is outside:  # nothing is taken away from it
+                yield
+                return
+            mark, token = _STEP.set(self), otel_context.attach(self._left or entered)
+            try:
+                yield
+            finally:
+                left = otel_context.get_current()
+                self._left = None if left is entered else left
+                with suppress(ValueError):  # it is closed in another context, where there is nothing to take back
+                    _STEP.reset(mark)
+                    otel_context.detach(token)
 
     async def _step(self, step: Awaitable[Any]) -> Any:
         try:
-            with self._run.current():
-                return await step
+            with self._inside():
+                item = await step
         except StopAsyncIteration:
             self._end()
             raise
         except BaseException as error:
             self._end(error)
             raise
+        if self._gave is not None:
+            self._gave(item)
+        return item
 
     def _end(self, error: BaseException | None = None) -> None:
         if not self._ended:

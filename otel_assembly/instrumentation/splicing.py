@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,26 @@ def spliced(whole: Sequence[Any], places: Sequence[int], others: Sequence[Any]) 
     gone = set(places)
     first = min(gone, default=len(whole))
     return [*whole[:first], *others, *(one for place, one in enumerate(whole) if place > first and place not in gone)]
+
+
+def with_what_left(held: Sequence[Any], now: Sequence[Any]) -> Sequence[Any]:
+    """A list as it would be with what it held before still in it; the list itself where nothing left.
+
+    What has been put into it since may be a copy of what was held.
+    """
+    stays, were = set(map(id, now)), set(map(id, held))
+    new = [one for one in now if id(one) not in were]
+    gone = {id(one) for one in held if id(one) not in stays and found(new, [one]) is None}
+    if not gone:
+        return now
+    before: list[Any] = []
+    rest = deque(now)
+    for one in held:
+        if id(one) in gone:
+            before.append(one)
+        while any(one is other for other in rest):
+            before.append(rest.popleft())
+    return [*before, *rest]
 
 
 def widened(events: Sequence[Any], reduced: Sequence[Any], gaps: Sequence[list[Any]]) -> list[Any]:

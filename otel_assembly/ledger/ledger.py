@@ -24,7 +24,7 @@ from otel_assembly.history.view import Run, View, difference, is_in, merged, to_
 from otel_assembly.ledger.made_items import Leaves, changed_since_made, made_before, made_by
 from otel_assembly.ledger.rearranged import numbered_read, recognised, renewed, still_told
 from otel_assembly.ledger.snapshot import FIRST_MADE, ItemIds, LedgerInput, NumberedHistory, PendingUsage, Snapshot
-from otel_assembly.messages.content_snapshot import DescribedEvent, DescribedEvents, contents, equal
+from otel_assembly.messages.content_snapshot import DescribedEvent, DescribedEvents, contents, equal, may_change
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -306,9 +306,11 @@ class Ledger:
         return False
 
     def _unchanged(self, events: list[Any], known: int) -> bool:
-        """Whether chat messages that were seen before still say what they said; a dict can be changed in place."""
+        """Whether messages that were seen before still say what they said, where they may be changed in place."""
         numbered = self._numbered
-        return numbered is None or not numbered.history.of_dicts or equal(self._contents, contents(events[:known]))
+        if numbered is None or not (numbered.history.of_dicts or may_change(events[:known])):
+            return True
+        return equal(self._contents, contents(events[:known]))
 
     def _number(self, numbered: NumberedHistory, known: Sequence[int | None]) -> None:
         """Give the newest items of a numbered history their item ids: those that they have already, or new ones."""

@@ -15,7 +15,7 @@ from itertools import compress
 from operator import attrgetter, call, ne
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_assembly.messages.describe import EventFacts, describe
+from otel_assembly.messages.describe import NO_ID, EventFacts, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,6 +58,19 @@ def read_as(event_type: type, content: Callable[[Any], Any]) -> None:
 
 
 _contents_of.register(dict, _whole)
+
+#: Types of messages that their framework writes on after they were sent.
+_WRITTEN_ON: Final[set[type]] = set()
+
+
+def written_on(*event_types: type) -> None:
+    """Say that a framework goes on to write on messages of exactly these types: the very objects are then compared."""
+    _WRITTEN_ON.update(event_types)
+
+
+def may_change(events: Sequence[Any]) -> bool:
+    """Whether one of these events is known to be written on after it was sent."""
+    return bool(_WRITTEN_ON) and not _WRITTEN_ON.isdisjoint(map(type, events))
 
 
 def _getter(event_type: type) -> Callable[[Any], Any] | None:
@@ -179,7 +192,7 @@ class DescribedEvents:
         content = _content(getter, event)
         name = event.get("id") if isinstance(event, dict) else getattr(event, "__dict__", _NOTHING).get("id")
         # Of what has no id, the object is known again; should another one have its place, it says something else.
-        key = type(event), name if isinstance(name, str) else id(event)
+        key = type(event), name if isinstance(name, str) and name != NO_ID else id(event)
         held = self._held.get(key, ())
         for one in held:
             if equal(one.content, content):

@@ -67,6 +67,8 @@ class ToolCallFacts(NamedTuple):
     arguments: str
 
 
+#: What the OpenAI Agents SDK writes for the id of every message that its provider gave none.
+NO_ID: Final = "__fake_id__"
 #: An event's kind as its string. What blocks hold beside these is for blocks alone.
 KindName: TypeAlias = Literal["request", "response", "tool_call", "tool_result", "summary", "alert", "system", "other"]
 
@@ -263,12 +265,18 @@ def chat_row(other: Callable[[dict[str, Any], EventKind | None], EventFacts]) ->
             opens=opens,
             closes=answers(message) if kind is EventKind.TOOL_RESULT else (),
             awaiting=awaiting,
-            id=message["id"] if isinstance(message.get("id"), str) else None,
+            id=own_id(message),
             name=speaker(message),
             calls=calls,
         )
 
     return row
+
+
+def own_id(message: Mapping[str, Any]) -> str | None:
+    """The id that a message has from its framework or its provider; one that stands for none is none."""
+    own = message.get("id")
+    return own if isinstance(own, str) and own != NO_ID else None
 
 
 def thoughts(message: Mapping[str, Any]) -> list[str]:

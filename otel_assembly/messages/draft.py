@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.forks import new_lock
-from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, spelled
+from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, own_id, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -131,7 +131,6 @@ class Draft:
             name: Who speaks.
             known: What else is known of it, by the names of `EventFacts`.
         """
-        own = message.get("id")
         lead = self.texts[0] if self._leads else ""
         return EventFacts(
             kind,
@@ -140,7 +139,7 @@ class Draft:
             opens=self.opens,
             closes=self.closes,
             awaiting=self.awaiting,
-            id=own if isinstance(own, str) else None,
+            id=own_id(message),
             name=name,
             media_tokens=self.media,
             calls=self.calls,

@@ -121,6 +121,13 @@ def _named(value: Any, key: str) -> dict[str, Any]:
     return value
 
 
+def response_text(response: Any) -> str:
+    """What Gemini reads of a function's response: its JSON, or the text that its client makes an object of."""
+    if isinstance(response, dict) and len(response) == 1 and isinstance(text := next(iter(response.values())), str):
+        response = text
+    return response if isinstance(response, str) else "" if response is None else spelled(response)
+
+
 def _gemini_call(draft: Draft, value: Any, content: Content) -> None:
     call = _named(value, "functionCall")
     waits = call.get("awaiting_approval") is True
@@ -130,11 +137,8 @@ def _gemini_call(draft: Draft, value: Any, content: Content) -> None:
 def _gemini_result(draft: Draft, value: Any, content: Content) -> None:
     result = _named(value, "functionResponse")
     draft.result(result["name"])
-    response = result.get("response")
-    if isinstance(response, dict) and len(response) == 1 and isinstance(text := next(iter(response.values())), str):
-        response = text  # what its client makes of a function that returns a text
     with draft.aside():
-        draft.text(response if isinstance(response, str) or response is None else spelled(response))
+        draft.text(response_text(result.get("response")))
         for part in result.get("parts") or ():  # pictures that a tool returns
             if isinstance(part, dict) and not part.keys().isdisjoint(_FILES):
                 draft.file()

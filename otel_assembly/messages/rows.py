@@ -111,9 +111,9 @@ def answers(
 
     def row(draft: Draft, part: Any) -> None:
         draft.texts += filter(None, (_getter(text)(part) for text in texts))
-        _show(draft, part, shown)
-        if held is not None:
-            with draft.aside():
+        with draft.aside():
+            _show(draft, part, shown)
+            if held is not None:
                 held(draft, part)
         if call is not None:
             draft.result(_getter(call)(part))
@@ -189,7 +189,7 @@ def register_parts(
 
     Args:
         event_type: The event's type.
-        parts: The attribute that holds its parts.
+        parts: The attribute that holds its parts, or nothing.
         of: Where a part says what it is.
         rows: The rows of its parts, by that.
         kind: What the event is, from the event and what was found in its parts.
@@ -206,13 +206,13 @@ def register_parts(
 
     def row(event: Any) -> EventFacts:
         draft, also = Draft(), known_of(event)
-        for part in getattr(event, parts):
+        for part in getattr(event, parts) or ():
             read_part(draft, rows, kind_of(part), part)
         return draft.facts(kind(event, draft), also, **{name: one for name, one in also.items() if name != "id"})
 
     describe.register(event_type, row)
     if read is not None:
-        read_as(event_type, lambda event: (read(event), known_of(event), list(map(said, getattr(event, parts)))))
+        read_as(event_type, lambda event: (read(event), known_of(event), list(map(said, getattr(event, parts) or ()))))
 
 
 def _found_at(places: Mapping[str, Where]) -> Callable[[Any], Mapping[str, Any]]:

@@ -53,7 +53,7 @@ class AttemptSpans:
                 names.TOKENS_IN: attempt.tokens_in,
             }
             name, around = f"{names.SPAN_COMPACT_BLOCK} {kind}", otel_context.get_current()
-            span, context = self._emitter.open_span(name, around, time.time_ns(), attributes)
+            span, context = self._emitter.open_span(name, around, attempt.started_ns or time.time_ns(), attributes)
             token = otel_context.attach(context)
             try:
                 yield

@@ -62,6 +62,7 @@ def check(answers):
     assert len(ledgers) == len({answer["process"] for answer in answers}) > 1
 
 
+@pytest.mark.slow
 def test_workers_of_a_gunicorn_that_loaded_the_application_first_all_answer():
     answers = []
     with gunicorn(3) as address:

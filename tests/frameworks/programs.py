@@ -20,6 +20,12 @@ AGENTS = {
     "langchain": "langchain_agent.py",
     "pydantic_ai": "pydantic_ai_agent.py",
     "agent_framework": "agent_framework_agent.py",
+    "openai_agents": "openai_agents_agent.py",
+    "google_adk": "google_adk_agent.py",
+    "strands": "strands_agent.py",
+    "llama_index": "llama_index_agent.py",
+    "haystack": "haystack_agent.py",
+    "semantic_kernel": "semantic_kernel_agent.py",
 }
 #: Those that cannot be installed beside the others, and are not here: `make test-matrix` tests each by itself.
 ELSEWHERE = sorted(name for name in frameworks_apart() if instrumentor_of(name).version is None)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import abc
+import asyncio
 
 import pytest
+from recount import count
 
 from otel_assembly.instrumentation import (
     Asker,
@@ -57,6 +59,10 @@ def lazy_words(messages):
     return words(messages)
 
 
+def lazy_pieces(messages):
+    return pieces(messages)
+
+
 class Reply:
     """A framework's own stream."""
 
@@ -99,7 +105,8 @@ def test_one_that_only_hands_on_is_looked_through(instrumentation, assembly_tele
     assert told(assembly_telemetry) == [1]
 
 
-async def test_a_summariser_that_streams_is_an_attempt_of_the_step(instrumentation, assembly_telemetry):
+@pytest.mark.parametrize("words", [words, lazy_words, pieces, lazy_pieces])
+async def test_a_summariser_that_streams_is_an_attempt_of_the_step(words, instrumentation, assembly_telemetry):
     call = ModelCall(instrumentation, Asker("talk"), messages=TALK)
     reduction = Reduction(instrumentation, "summary", TALK, call=call)
     with reduction.running():
@@ -107,7 +114,71 @@ async def test_a_summariser_that_streams_is_an_attempt_of_the_step(instrumentati
     reduction.done([{"role": "user", "content": "All."}, TALK[3]])
     call.receives(sent(call.out))
     assert told(assembly_telemetry) == [2]
-    assert assembly_telemetry.span("compact_block summary").parent.name == "apply_policy summary"
+    block = assembly_telemetry.span("compact_block summary")
+    assert block.parent.name == "apply_policy summary"
+    assert "assembly.tokens.out" not in block.attributes
+
+
+async def test_a_summariser_that_streams_takes_as_long_as_it_takes_and_may_say_the_whole_at_its_end(
+    instrumentation, assembly_telemetry
+):
+    async def streams(messages):
+        yield "All"
+        await asyncio.sleep(0.01)
+        yield "All was said."
+
+    reduction = Reduction(instrumentation, "summary", TALK, call=ModelCall(instrumentation, messages=TALK))
+    with reduction.running():
+        whole = client(sent, said_in=lambda answer: answer if answer != "All" else None)
+        async for answer in whole(streams, instrumentation)(TALK[:3]):
+            if answer != "All":
+                break  # nobody reads it to its end
+    reduction.done(TALK[3:])
+    reduction.call.receives(sent(TALK[3:]))
+    block = assembly_telemetry.span("compact_block summary")
+    assert block.attributes["assembly.tokens.out"] == 8  # with what frames a message
+    assert block.end_ns - block.start_ns > 5_000_000
+
+
+def test_a_summariser_may_add_its_answer_to_the_very_list_that_it_has_read(instrumentation, assembly_telemetry):
+    asker, held = Asker("talk", "clerk", "clerk"), TALK[:3]
+    reduction = Reduction(instrumentation, "summary", TALK)
+    with reduction.running():
+        client(sent)(lambda messages: messages.append(TALK[3]), instrumentation)(held)
+    reduction.done(TALK[3:], asker=asker)
+    ModelCall(instrumentation, asker).receives(sent(TALK[3:]))
+    attempt = assembly_telemetry.span("compact_block summary")
+    assert attempt.attributes["assembly.tokens.in"] == 3 * (4 + count("one"))
+
+
+async def test_what_a_summariser_says_in_parts_is_its_text(instrumentation, assembly_telemetry):
+    async def silent(messages):
+        yield "  "
+
+    async def breaks(messages):
+        yield "so"
+        raise ConnectionError
+
+    async def unread(part):
+        raise AssertionError("nobody summarises")
+
+    for stream in (words, silent):
+        call = ModelCall(instrumentation, Asker("talk"), messages=TALK)
+        reduction = Reduction(instrumentation, "summary", TALK, call=call)
+        with reduction.running():
+            await read_all(client(sent, said_in=lambda word: f"{word} ")(stream, instrumentation)(TALK[:3]))
+        reduction.done(TALK[3:])
+        call.receives(sent(call.out))
+    reduction = Reduction(instrumentation, "summary", TALK, call=ModelCall(instrumentation, Asker("talk")))
+    with reduction.running(), pytest.raises(ConnectionError):
+        await read_all(client(sent, said_in=str)(breaks, instrumentation)(TALK[:3]))
+    reduction.done([TALK[3]])
+    reduction.call.end()
+    made = assembly_telemetry.spans_named("compact_block summary")
+    outcomes = [one.attributes["assembly.compaction.outcome"] for one in made]
+    assert outcomes == ["compacted", "empty", "raised"]
+    assert made[0].attributes["assembly.tokens.out"] == 4 + count("so it is ")
+    assert await read_all(client(sent, said_in=unread)(words, instrumentation)(TALK[:3])) == ["so", "it", "is"]
 
 
 def test_what_a_reducer_takes_in_that_the_call_did_not_hold_came_by_the_framework(instrumentation, assembly_telemetry):

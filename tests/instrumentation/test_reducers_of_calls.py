@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from pretend_instrumentor import OWNERS, assemblies, every_call, sent, split, steps
 from recount import prompt_tokens
 
-from otel_assembly.instrumentation import Asker, Instrumentation, ModelCall, Reducer, Sent, reducer
+from otel_assembly.instrumentation import Asker, Instrumentation, ModelCall, Reducer, Sent, client, reducer
 
 
 def test_reductions_are_the_steps_of_the_call_that_they_are_made_for(agents, assembly_telemetry):
@@ -97,3 +98,47 @@ def test_a_message_that_stands_twice_in_a_history_is_found_where_it_stands(assem
     assert [steps(one) for one in told] == [["window"], ["window"]]
     assert [one.attributes["assembly.events.in"] for one in told] == [3, 3]
     assert [one.attributes["assembly.events.out"] for one in told] == [1, 2]
+
+
+def test_what_fails_outside_of_a_call_and_ends_the_run_is_told_with_what_was_tried(assembly_telemetry):
+    """Where it ends nothing, the run goes on, and what becomes of the messages is told with the next call."""
+
+    def reduce(messages, ends):
+        summariser(messages[:2])
+        raise RuntimeError("no summary")
+
+    asker = Asker("talk", "clerk", "clerk")
+    talk = [{"role": "user", "content": word} for word in ("one", "two", "three")]
+    reads = Reducer(
+        lambda messages, ends: messages,
+        policy="sums_up",
+        asker=lambda *_: asker,
+        ends=lambda messages, ends: asker if ends else None,
+    )
+    with assembly_telemetry.as_default():
+        instrumentation = Instrumentation("pretend")
+        summariser = client(lambda messages: Sent(messages, model="gpt-4o"))(lambda messages: "", instrumentation)
+        wrapped = reducer(reads)(reduce, instrumentation)
+        for ends in (False, True):
+            with pytest.raises(RuntimeError, match="no summary"):
+                wrapped(talk, ends)
+    (told,) = assemblies(assembly_telemetry)
+    (step,) = told.children
+    assert told.attributes["error.type"] == step.attributes["error.type"] == "RuntimeError"
+    assert steps(told) == ["sums_up"]
+    assert [one.name for one in step.children] == ["compact_block summary"]
+    assert told.attributes["assembly.events.in"] == 3
+
+
+def test_what_is_told_by_whoever_raises_it_is_no_failure_of_the_reducer_around(assembly_telemetry):
+    telling = Instrumentation("pretend")
+    call = ModelCall(telling, messages=[{"role": "user", "content": "Hello"}])
+
+    def fails(messages):
+        raise KeyError("told elsewhere")
+
+    reads = Reducer(lambda messages: messages, policy="around", spares=(KeyError,))
+    with assembly_telemetry.as_default(), call.current(), pytest.raises(KeyError):
+        reducer(reads)(fails, telling)(call.messages)
+    call.end()
+    assert assembly_telemetry.spans == []

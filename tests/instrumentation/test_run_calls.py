@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import pytest
@@ -125,9 +126,29 @@ def test_of_calls_in_turn_a_plug_in_tells_the_last_one_itself(instrumentation, a
     run = calls.run(instrumentation, "clerk")
     with run.current(), calls.prepares(instrumentation, handle := Handle(), lambda: call_of(instrumentation)).current():
         calls.by_plugin(lambda: HISTORY[-2:])
-    calls.of(handle).receives(Sent(HISTORY[-2:]))
+        calls.by_plugin(lambda: Sent(HISTORY[-2:], ["You help."]))
+        assert calls.of(handle).prompts_out == ["You help."]
+    calls.of(handle).receives(Sent(HISTORY[-2:], ["You help."]))
     run.end()
     assert assembly_telemetry.spans_named("assemble_context") == []
+
+
+def test_prompts_that_what_ran_inside_has_told_are_not_told_again(instrumentation, assembly_telemetry):
+    prompts = [["You help."]]
+
+    def inner(messages):
+        prompts.append(["You help, briefly."])
+        return messages[-2:]
+
+    reads = partial(Reducer, lambda messages: Sent(messages, prompts[-1]), lambda out, *_: Sent(out, prompts[-1]))
+    inside = reducer(reads("inner"))(inner, instrumentation)
+    outer = reducer(reads("outer"))(lambda messages: inside(messages), instrumentation)
+    call = ModelCall(instrumentation, messages=HISTORY, prompts=prompts[0])
+    with call.current():
+        outer(HISTORY)
+    call.receives(Sent(HISTORY[-2:], prompts[-1]))
+    (told,) = assembly_telemetry.spans_named("assemble_context")
+    assert [step.attributes["assembly.policy.name"] for step in told.children] == ["inner"]
 
 
 @pytest.mark.parametrize("asker", [Asker("talk", "clerk", "clerk"), Asker(None, "clerk", "clerk")])
@@ -201,6 +222,18 @@ def test_a_client_is_called_for_the_call_that_was_prepared_for_it(instrumentatio
     assert (told.attributes["assembly.events.in"], told.attributes["assembly.events.out"]) == (4, 1)
 
 
+async def test_a_stream_is_read_for_the_call_that_was_prepared_for_it(instrumentation, assembly_telemetry):
+    async def stream(messages):
+        yield current_model_call()
+        yield current_model_call()
+
+    call = call_of(instrumentation, HISTORY)
+    streams = client(lambda messages: Sent(messages), prepared=lambda _, messages: call)(stream, instrumentation)
+    assert [one async for one in streams(HISTORY[-1:])] == [call, call]
+    told = assembly_telemetry.span("assemble_context")
+    assert (told.attributes["assembly.events.in"], told.attributes["assembly.events.out"]) == (4, 1)
+
+
 def test_what_reduces_may_be_found_among_the_arguments(instrumentation, assembly_telemetry):
     class Newest:
         keep = 2
@@ -241,12 +274,24 @@ def test_classes_that_only_ask_others_are_left_as_they_are(instrumentation):
     assert Both().reduce() == "both"
 
 
-def test_of_clients_that_hand_on_the_innermost_is_told(instrumentation, assembly_telemetry):
+def noting(function):
+    """A decorator that says nothing of what it has wrapped, but that it has."""
+
+    def noted(*args):
+        return function(*args)
+
+    function.__wrapped__ = True
+    return noted
+
+
+@pytest.mark.parametrize("decorated", [lambda function: function, noting])
+def test_of_clients_that_hand_on_the_innermost_is_told(decorated, instrumentation, assembly_telemetry):
     class Behind:
         def ask(self, messages):
             return "asked"
 
     class HandsOn(Behind):
+        @decorated
         def ask(self, messages):
             def later():
                 return super(HandsOn, self).ask(messages[-1:])
@@ -259,6 +304,58 @@ def test_of_clients_that_hand_on_the_innermost_is_told(instrumentation, assembly
     assert assembly_telemetry.span("assemble_context").attributes["assembly.events.out"] == 1
     instrumentation.patches.restore()
     following.leave()
+
+
+def test_the_innermost_client_is_called_for_the_call_that_was_prepared_for_it(instrumentation, assembly_telemetry):
+    class Behind:
+        def ask(self, messages):
+            return current_model_call()
+
+    class HandsOn(Behind):
+        def ask(self, messages):
+            return super().ask(messages)
+
+    call = call_of(instrumentation, HISTORY)
+    reads = innermost("ask", lambda self, messages: Sent(messages), prepared=lambda _, self, messages: call)
+    following = Following("ask", reads)
+    following.tree(Behind, instrumentation)
+    assert HandsOn().ask(HISTORY[-1:]) is call
+    told = assembly_telemetry.span("assemble_context")
+    assert (told.attributes["assembly.events.in"], told.attributes["assembly.events.out"]) == (4, 1)
+    instrumentation.patches.restore()
+    following.leave()
+
+
+async def test_clients_that_ask_others_are_looked_through_and_what_was_prepared_for_them_is_theirs(
+    instrumentation, assembly_telemetry
+):
+    class Client:
+        async def ask(self, messages):
+            yield "asked"
+
+    class Fallback(Client):
+        def __init__(self, *clients):
+            self.clients = clients
+
+        async def ask(self, messages):
+            for behind in self.clients:
+                async for one in behind.ask(messages[-1:]):
+                    yield one
+
+    def prepared(instrumentation, client, messages):
+        return call_of(instrumentation, messages) if current_model_call() is None else None
+
+    wrap = innermost("ask", lambda self, messages: Sent(messages), prepared=prepared, asks=("ask",))
+    following = Following("ask", wrap)
+    following.tree(Client, instrumentation)
+    assert [one async for one in Fallback(Client(), Client()).ask(HISTORY)] == ["asked"] * 2
+    instrumentation.patches.restore()
+    following.leave()
+    told = assembly_telemetry.spans_named("assemble_context")
+    assert [span.attributes["gen_ai.agent.name"] for span in told] == ["clerk"] * 2
+    assert [span.attributes["assembly.events.in"] for span in told] == [len(HISTORY)] * 2
+    assert [span.attributes["assembly.events.out"] for span in told] == [1, 1]
+    assert [[one.name for one in span.children] for span in told] == [["apply_policy framework"]] * 2
 
 
 def test_the_prompts_in_front_are_parts_of_messages():

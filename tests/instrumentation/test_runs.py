@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import baggage, context, trace
 
 from otel_assembly.instrumentation import Instrumentation, Steps, awaited, stepping
 
@@ -71,6 +71,32 @@ async def test_each_step_of_a_stream_is_in_the_run_and_its_reader_is_not(instrum
     assert seen == [int(span.span_id, 16)] * 3
     assert outside == [0, 0, 0]
     assert span.status == "UNSET"
+
+
+async def test_what_a_stream_leaves_attached_is_there_again_at_its_next_step(instrumentation, assembly_telemetry):
+    seen = []
+
+    async def attaches():
+        seen.append(current())
+        token = context.attach(baggage.set_baggage("tenant", "acme"))
+        for _ in range(3):
+            seen.append((baggage.get_baggage("tenant"), current()))
+            yield
+        context.detach(token)
+        seen.append((baggage.get_baggage("tenant"), current()))
+        yield
+
+    outside = [baggage.get_baggage("tenant") async for _ in Steps(instrumentation.begin_run("clerk"), attaches())]
+    [span] = assembly_telemetry.spans
+    run = int(span.span_id, 16)
+    assert seen == [run, *[("acme", run)] * 3, (None, run)]
+    assert outside == [None] * 4
+    with assembly_telemetry.tracer().start_as_current_span("theirs") as theirs:
+        seen.clear()
+        outside = [baggage.get_baggage("tenant") async for _ in Steps(instrumentation.begin_run("clerk"), attaches())]
+    run = theirs.get_span_context().span_id
+    assert seen == [run, *[("acme", run)] * 3, (None, run)]
+    assert outside == ["acme"] * 3 + [None], "where we attach nothing, nothing is another than without us"
 
 
 async def test_what_a_reader_sends_and_throws_gets_to_the_stream(instrumentation):

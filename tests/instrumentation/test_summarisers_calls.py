@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from opentelemetry import trace
 from pretend_instrumentor import assemblies, every_call, steps
 
-from otel_assembly.instrumentation import Asker, Instrumentation, ModelCall, Reducer, Reduction, Sent, client, reducer
+from otel_assembly.instrumentation import (
+    Asker,
+    Instrumentation,
+    ModelCall,
+    Reducer,
+    Reduction,
+    Sent,
+    client,
+    reducer,
+    says_beneath,
+)
 
 
 def test_a_summarisers_own_call_is_an_attempt_inside_the_assembly_that_asked_for_it(agents, assembly_telemetry):
@@ -84,3 +95,45 @@ def test_what_a_summariser_did_outside_of_any_call_is_an_attempt_inside_the_next
     assert attempt.attributes["assembly.tokens.in"] > 0
     assert (attempt.attributes.get("assembly.tokens.out", 0) > 0) is not failed
     assert attempt.attributes.get("error.type") == ("ValueError" if failed else None)
+
+
+def test_what_a_reducer_says_of_itself_behind_its_summariser_stands_where_it_was_called(assembly_telemetry):
+    asked, telling = [{"role": "user", "content": "Order 4711."}], Instrumentation("pretend")
+    summarise = client(lambda messages: Sent(messages), str)(lambda messages: "All that was said.", telling)
+    with assembly_telemetry.as_default(), assembly_telemetry.tracer().start_as_current_span("turn"):
+        call = ModelCall(telling)
+        reduction = Reduction(telling, "summary", asked, call=call)
+        with reduction.running():
+            summarise(asked)
+            trace.get_current_span().set_attribute("step", True)
+            says_beneath(trace.get_current_span, telling)().set_attribute("turn", True)
+            assert "turn" not in trace.get_current_span().attributes
+        reduction.done([])
+        call.end()
+    assert assembly_telemetry.span("turn").attributes == {"turn": True}
+    assert assembly_telemetry.span("apply_policy summary").attributes["step"] is True
+
+
+def test_what_a_summariser_did_may_wait_for_the_reducer_that_takes_up_its_summary(assembly_telemetry):
+    asked, asker, telling = [{"role": "user", "content": "Order 4711."}], Asker("history"), Instrumentation("pretend")
+    summarise = client(lambda messages: Sent(messages), str)(lambda messages: "All that was said.", telling)
+    made = reducer(Reducer(lambda given: given, lambda out, _: [out], asker=lambda _: asker))(summarise, telling)(asked)
+    call = ModelCall(telling, Asker("history", "clerk"), messages=[*asked, {"role": "assistant", "content": made}])
+    for _ in range(2):
+        reduction = Reduction(telling, "takes_it_up", call.out, call=call)
+        reduction.takes_up(asker)
+        reduction.done(call.out[-1:])
+    call.receives(Sent(call.out))
+    (assembly,) = assemblies(assembly_telemetry)
+    assert steps(assembly) == ["takes_it_up"]
+    assert [one.name for one in assembly.children[0].children] == ["compact_block summary"]
+
+
+def test_what_arrives_may_be_known_to_have_been_changed_by_something(assembly_telemetry):
+    one, other = ({"role": "user", "content": text} for text in ("Order 4711.", "Please."))
+    call = ModelCall(Instrumentation("pretend"), messages=[one, other])
+    call.arrives([other], policy="newest", kind="reduction")
+    call.receives(Sent([other]))
+    (assembly,) = assemblies(assembly_telemetry)
+    assert steps(assembly) == ["newest"]
+    assert assembly.attributes["assembly.dropped.count"] == 1

@@ -107,6 +107,7 @@ def test_a_part_that_holds_others():
 def test_a_result_is_said_by_nobody(call, closes):
     draft = draft_of(answers(call, "text", shown="files"), Part(files=["a"]))
     assert (draft.texts, draft.closes, draft.media) == (["here"], closes, MEDIA_TOKENS)
+    assert draft.said is False
     assert draft_of(answers("id", "text"), Part()).said is False
 
 
@@ -212,6 +213,14 @@ def test_copies_are_known_by_what_the_rows_read_of_their_parts(assembly_telemetr
         assert not knows(Held(one.parts, role="tool"))
         assert not knows(Held([Part(), Part("asked", text="there")]))
         assert not knows(Held([Part("shown")]), Held([Part("shown", files=1)])), "nobody knows what this row reads"
+
+
+def test_an_event_may_have_no_parts_at_all(assembly_telemetry):
+    register_parts(Held, "parts", "kind", {}, lambda *_: EventKind.REQUEST, read=lambda held: held.role)
+    call = ModelCall(Instrumentation("pretend"), messages=[Held(None)])
+    assert not describe(Held(None)).texts
+    with assembly_telemetry.as_default():
+        assert call.reduced("window", [Held(None)], [])
 
 
 def test_copies_are_known_by_what_is_known_of_them(assembly_telemetry):

@@ -52,6 +52,7 @@ async def test_the_loop_calls_the_tool_and_answers():
     ]
 
 
+@pytest.mark.slow
 async def test_the_guard_stops_a_loop_that_goes_round():
     again = [completion(None, [function_call(f"c{n}", '{"flight": "KE081"}', "find_bag")]) for n in range(20)]
     out, requests = await run("tool_loop", *again)
@@ -59,6 +60,7 @@ async def test_the_guard_stops_a_loop_that_goes_round():
     assert len(requests) < 20
 
 
+@pytest.mark.slow
 async def test_a_prompt_that_was_refused_is_sent_shorter():
     out, (first, second) = await run("refused", TOO_LONG_FOR_OPENAI["openai"][0], completion("Done."))
     assert out == "refused: 10383 tokens, and the model takes 8192\nDone.\n"

@@ -55,6 +55,7 @@ def test_without_a_server_three_processes_share_a_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_on_postgres_each_turn_is_linked_to_the_post_of_another_process(tmp_path, postgres, receiver):
     options = quote(f"-c search_path={postgres.new_schema()}")

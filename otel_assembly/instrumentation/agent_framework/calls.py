@@ -100,7 +100,7 @@ def _sent(client: Any, /, *_: Any, messages: Any = (), options: Any = None, **__
 handing: Final = hands(_given, carries)
 call: Final = handed_to(_given, RUNS.begins, "chat_middleware", carries)
 #: What each class of clients is given.
-inner_client: Final = innermost("_inner_get_response", _sent, lambda answer: str(answer.text), carries)
+inner_client: Final = innermost("_inner_get_response", _sent, lambda answer: str(answer.text), carries=carries)
 _SCHEMAS: Final = ToolSchemas(methodcaller("to_json_schema_spec"))
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,7 +17,7 @@ from otel_assembly.instrumentation.instrumented import bound
 from otel_assembly.instrumentation.langchain.knowledge import BLOCKING, GraphKnowledgeStore
 from otel_assembly.instrumentation.langchain.model_calls import model_of, schemas_of
 from otel_assembly.instrumentation.langchain.runs import PLACES, current_config, thread_of
-from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
+from otel_assembly.instrumentation.plugin import Plugin, PluginConversation, finished
 from otel_assembly.knowledge import KnowledgeStore
 
 if TYPE_CHECKING:
@@ -224,19 +221,6 @@ def _last_words(halt: HaltEvent | HaltedError) -> AIMessage:
 
 
 def _finished(work: Coroutine[Any, Any, Any]) -> Any:
-    """What a coroutine returns, in a loop of its own: the caller's may be running, and must not be replaced."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return _in_a_loop(work)
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(contextvars.copy_context().run, _in_a_loop, work).result()
-
-
-def _in_a_loop(work: Coroutine[Any, Any, Any]) -> Any:
-    loop = asyncio.new_event_loop()
-    try:
-        with bound(BLOCKING, True):
-            return loop.run_until_complete(work)
-    finally:
-        loop.close()
+    """What a coroutine returns, for whom nothing can be awaited."""
+    with bound(BLOCKING, True):
+        return finished(work)

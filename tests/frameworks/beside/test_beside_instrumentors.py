@@ -11,11 +11,17 @@ from pathlib import Path
 
 import pytest
 from programs import AGENTS, EXAMPLES, ROOT
+from programs import HERE as INSTALLED
 
 from otel_assembly.telemetry import read_spans
 
 HERE = Path(__file__).parent
-PROGRAMS = {**{name: EXAMPLES / file for name, file in AGENTS.items()}, "openai": HERE / "autogen_openai_agent.py"}
+PROGRAMS = {
+    **{name: EXAMPLES / AGENTS[name] for name in INSTALLED},
+    "openai": HERE / "autogen_openai_agent.py",
+    "openai_agents": HERE / "openai_agents_traced.py",
+    "haystack_pipeline": HERE / "haystack_pipeline.py",
+}
 OURS = "otel_assembly"
 OPENINFERENCE = "openinference.instrumentation"
 OPENLLMETRY = "opentelemetry.instrumentation"
@@ -34,10 +40,12 @@ BESIDE = {
     ),
     "openinference pydantic_ai": ("pydantic_ai", "theirs:OpenInferencePydanticAI", "pydantic-ai"),
     "logfire pydantic_ai": ("pydantic_ai", "theirs:Logfire", "pydantic-ai"),
+    "openinference haystack": ("haystack_pipeline", f"{OPENINFERENCE}.haystack:HaystackInstrumentor", ""),
     "openinference agent_framework": ("agent_framework", "theirs:OpenInferenceAgentFramework", "agent_framework"),
+    "openinference openai_agents": ("openai_agents", f"{OPENINFERENCE}.openai_agents:OpenAIAgentsInstrumentor", ""),
 }
 #: Programs of which the others tell each model call.
-EACH_CALL = {"openai", "agentscope", "pydantic_ai", "agent_framework"}
+EACH_CALL = {"openai", "agentscope", "pydantic_ai", "agent_framework", "openai_agents", "haystack_pipeline"}
 
 
 def is_model_call(attributes):

@@ -1,0 +1,93 @@
+"""An agent as the OpenAI Agents SDK's own guides make one: a tool, a session, and nothing of otel-assembly.
+
+    opentelemetry-instrument python examples/openai_agents_agent.py
+
+It needs no network: the model is a class of the program's, which says the way that suits the guest for as long as it
+can still read who that is. The session gives the agent its newest three items. By the second answer the guest's first
+sentence is gone, and the way leads up the stairs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from agents import (
+    Agent,
+    Model,
+    ModelResponse,
+    RunConfig,
+    Runner,
+    SessionSettings,
+    SQLiteSession,
+    Usage,
+    function_tool,
+    set_tracing_disabled,
+)
+from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+
+GUEST = "I use a wheelchair. Guide me through the museum, please."
+ROOMS = ("the hall", "the portraits", "the sculptures", "the tower")
+
+
+@function_tool
+def way_to(room: str) -> str:
+    """Look up how to get to a room."""
+    return f"To {room}: the stairs on the left, or the lift behind the desk. " + "Do not touch the frames. " * 12
+
+
+class Guide(Model):
+    """Looks the way up, and then says it."""
+
+    model = "gpt-4o"
+
+    async def get_response(self, *_: Any, **given: Any) -> ModelResponse:
+        """Answer what was said."""
+        newest = given["input"][-1]
+        if newest.get("type") == "function_call_output":
+            knows = "wheelchair" in str(given["input"])
+            return _answer(_says("Take the lift behind the desk." if knows else "Take the stairs on the left."))
+        room = next((room for room in reversed(ROOMS) if room in str(newest)), ROOMS[0])
+        call = ResponseFunctionToolCall(
+            name="way_to", arguments=json.dumps({"room": room}), call_id=f"way to {room}", type="function_call"
+        )
+        return _answer(call)
+
+    def stream_response(self, *_: Any, **__: Any) -> Any:
+        """It says all at once."""
+        raise NotImplementedError
+
+
+def _says(text: str) -> ResponseOutputMessage:
+    said = ResponseOutputText(text=text, type="output_text", annotations=[], logprobs=[])
+    return ResponseOutputMessage(id="message", content=[said], role="assistant", status="completed", type="message")
+
+
+def _answer(item: ResponseFunctionToolCall | ResponseOutputMessage) -> ModelResponse:
+    return ModelResponse(output=[item], usage=Usage(), response_id=None)
+
+
+agent = Agent(
+    "guide",
+    instructions="You guide guests through a museum. Say the way that suits them.",
+    model=Guide(),
+    tools=[way_to],
+)
+
+
+async def main() -> None:
+    """Ask for one room after the other, in one conversation."""
+    set_tracing_disabled(True)  # nothing is sent to the SDK's maker
+    session = SQLiteSession("museum")
+    # What the model needs is what was said last, surely.
+    config = RunConfig(session_settings=SessionSettings(limit=3))
+    for number, room in enumerate(ROOMS):
+        said = f"{GUEST} First to {room}." if number == 0 else f"And now to {room}?"
+        print("guest:", said)
+        result = await Runner.run(agent, said, session=session, run_config=config)
+        print("guide:", result.final_output)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

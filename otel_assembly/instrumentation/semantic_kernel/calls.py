@@ -1,0 +1,188 @@
+"""Who asks a model in Semantic Kernel, and what its client is given."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from importlib import import_module
+from inspect import getclosurevars
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final
+
+from semantic_kernel.contents.chat_history import ChatHistory  # its packages may still be on their way
+from semantic_kernel.contents.chat_message_content import ChatMessageContent
+from semantic_kernel.contents.utils.author_role import AuthorRole
+
+from otel_assembly.instrumentation.bound_runs import BoundRun
+from otel_assembly.instrumentation.clients import called, client, innermost
+from otel_assembly.instrumentation.conversation import Asker, ByIdentity
+from otel_assembly.instrumentation.hooks import around_awaited, around_either
+from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
+from otel_assembly.instrumentation.reducers import is_ours
+from otel_assembly.instrumentation.reductions import reducing
+from otel_assembly.instrumentation.runs import within
+from otel_assembly.instrumentation.semantic_kernel.messages import behind_prompts
+from otel_assembly.instrumentation.splicing import with_what_left
+from otel_assembly.instrumentation.waiting import WAITING, Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from otel_assembly.instrumentation.hooks import Observation
+    from otel_assembly.instrumentation.instrumented import Instrumentation
+
+
+@dataclass(slots=True)
+class Asks:
+    """Who asks in a run of an agent or of a prompt, with histories of their own making.
+
+    Attributes:
+        agent: The agent; None of a prompt.
+        history: The history that the program keeps, whose messages theirs have.
+        thread: The agent's thread, once it is there.
+    """
+
+    agent: Any = None
+    history: Any = None
+    thread: Any = None
+
+    def asker(self) -> Asker:
+        """Who asks; what has waited for the program's history waits for this one from now on."""
+        if self.agent is None or self.thread is None:
+            return Asker(self.history)
+        agent = self.agent
+        asker = Asker.of(self.thread.id, agent.name, agent.id)
+        for one in WAITING.take(Asker(getattr(self.thread, "_chat_history", None))):
+            WAITING.put(asker, one)
+        return asker
+
+
+#: Who asks in the run that goes on here.
+ASKS: Final[ContextVar[Asks | None]] = ContextVar("otel_assembly_semantic_kernel_asks", default=None)
+#: Of a history that a run has made for its model: who asks with it.
+_ASKERS: Final[ByIdentity[Asker]] = ByIdentity()
+#: Of a history: what its model was sent last, or a reducer has left of it.
+_LAST: Final[ByIdentity[Sequence[Any]]] = ByIdentity()
+
+
+def asker_of(history: Any) -> Asker:
+    """Who asks a model with a history; one that no run has made is the conversation itself."""
+    return _ASKERS.get(history) or Asker(history)
+
+
+@around_either
+def makes(_: Instrumentation, /, *__: Any, **___: Any) -> Observation:
+    """Around what makes the history that a run calls its model with."""
+    history, asks = (yield), ASKS.get()
+    asker = Asker() if asks is None else asks.asker()
+    if asker.conversation is not None:
+        _ASKERS.put(history, asker)
+
+
+@around_awaited
+def has_thread(_: Instrumentation, agent: Any, /, *__: Any, **___: Any) -> Observation:
+    """Around what finds the thread of an agent's run, or makes it."""
+    thread, asks = (yield), ASKS.get()
+    if asks is not None and asks.agent is agent:
+        asks.thread = thread
+
+
+@within
+def prompt(instrumentation: Instrumentation, _: Any, context: Any, /) -> BoundRun:
+    """A prompt is rendered and sent, with the history among its arguments, if there is one."""
+    given = (one for one in context.arguments.values() if isinstance(one, ChatHistory))
+    return BoundRun(instrumentation, None, {ASKS: Asks(history=next(given, None)), CALL: None})
+
+
+def looked_at(history: Any, *, told: bool = False) -> Sequence[Any]:
+    """The messages of a history behind its system prompts; what left since it was looked at is a step that waits.
+
+    Filters, tools and programs edit a history where no hook can see it.
+
+    Args:
+        history: The history.
+        told: Whether what left is told of otherwise.
+    """
+    now = behind_prompts(history.messages)[1]
+    held = _LAST.get(history) or ()
+    _LAST.put(history, list(now))
+    before = now if told else with_what_left(held, now)
+    if before is not now:
+        WAITING.put(asker_of(history), Waiting("edited_history", before, list(now)))
+    return now
+
+
+def _sent(model: Any, /, chat_history: Any, settings: Any = None, *_: Any, **__: Any) -> Sent | None:
+    """What a client is given; a plug-in of ours hands it on."""
+    if is_ours(model):
+        return None
+    prompts, held = behind_prompts(chat_history.messages)
+    return Sent(held, prompts, schemas_of(settings), model_of(model, settings))
+
+
+def _text_sent(model: Any, /, prompt: str, settings: Any = None, *_: Any, **__: Any) -> Sent:
+    asks = ASKS.get()
+    asker = asks.asker() if asks is not None and asks.agent is None else Asker()
+    message = ChatMessageContent(role=AuthorRole.USER, content=str(prompt))
+    return Sent([message], (), model=model_of(model, settings), asker=asker)
+
+
+def model_of(model: Any, settings: Any) -> str:
+    """The model's name: a request's own, or its service's."""
+    return str(getattr(settings, "ai_model_id", None) or model.ai_model_id)
+
+
+def schemas_of(settings: Any) -> Sequence[Mapping[str, Any]]:
+    """The schemas of the tools that a request offers, in the form of its provider."""
+    return [tool for tool in getattr(settings, "tools", None) or () if isinstance(tool, dict)]
+
+
+def _text_of(answers: Sequence[Any]) -> str:
+    return str(answers[0]) if answers else ""
+
+
+def _prepared(
+    instrumentation: Instrumentation, model: Any, /, chat_history: Any, settings: Any = None, *_: Any, **__: Any
+) -> ModelCall | None:
+    """The call that a service is asked for, which it may hand on with other messages, as a plug-in of ours does."""
+    if CALL.get() is not None or called() or reducing() is not None:
+        return None
+    prompts, held = behind_prompts(chat_history.messages)[0], looked_at(chat_history)
+    return ModelCall(instrumentation, asker_of(chat_history), messages=held, prompts=prompts)
+
+
+def _inside_its_span(wrap: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
+    """What wraps a service's method, inside of the framework's own span of the call, where that has one."""
+
+    def wrapped(original: Any, *about: Any) -> Callable[..., Any]:
+        marks = [name for name in getattr(original, "__dict__", ()) if name.startswith(_MARK)]
+        held = getclosurevars(original).nonlocals if marks and type(original) is FunctionType else {}
+        if not held.keys() >= _DECORATED:  # it has none, or another one's wrapper stands around it
+            return wrap(original, *about)
+        (mark,) = marks
+        decorators = import_module(f"{_DIAGNOSTICS}.decorators")
+        decorate = getattr(decorators, f"trace_{mark.removeprefix(_MARK).strip('_')}")(held["model_provider"])
+        made: Callable[..., Any] = decorate(wrap(held["completion_func"], *about))
+        return made
+
+    return wrapped
+
+
+def _is_client(one: Any) -> bool:
+    return hasattr(one, _INNER[0])
+
+
+_DIAGNOSTICS: Final = "semantic_kernel.utils.telemetry.model_diagnostics"
+#: What the framework's decorators hold, and by what they mark a function.
+_DECORATED: Final = {"model_provider", "completion_func"}
+_MARK: Final = "__model_diagnostics_"
+_INNER: Final = ("_inner_get_chat_message_contents", "_inner_get_streaming_chat_message_contents")
+#: By these methods a service is asked, of which the latter are one for each message.
+_ASKED: Final = (*_INNER, *(one.removeprefix("_inner_")[:end] for one in _INNER for end in (None, -1)))
+#: What a service is given that completes a chat, at once or in a stream; and one that completes a text.
+contents, stream = (
+    _inside_its_span(innermost(method, _sent, _text_of, prepared=_prepared, asks=_ASKED, holds=_is_client))
+    for method in _INNER
+)
+_text: Final = client(_text_sent, _text_of)
+texts: Final = _inside_its_span(lambda original, _, instrumentation: _text(original, instrumentation))

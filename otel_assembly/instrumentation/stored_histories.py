@@ -1,0 +1,69 @@
+"""Histories in stores of a framework's, of which only the newest items may be read: what was left in the store.
+
+A store is not read for it. What this process has read of a history before, and added to it, is known; what comes to
+light by that has happened outside of any model call, and waits for the next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_assembly._internal.registry import Registry
+from otel_assembly.decision import DecisionReason
+from otel_assembly.instrumentation.splicing import found, same
+from otel_assembly.instrumentation.waiting import WAITING, Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from otel_assembly.instrumentation.conversation import Asker
+    from otel_assembly.instrumentation.reductions import Reduction
+
+#: Histories that are known; beyond it the least recently used ones are forgotten.
+_HISTORIES: Final = 1_000
+#: Items of each that are known; beyond it the oldest are forgotten.
+_ITEMS: Final = 1_000
+
+
+@dataclass(slots=True)
+class _Stored:
+    items: list[Any] = field(default_factory=list)
+    change: Reduction | None = None
+
+
+class StoredHistories:
+    """What is known of stored histories, by their names.
+
+    Args:
+        policy: The name of the step in which a limit has left items in the store.
+    """
+
+    def __init__(self, policy: str) -> None:
+        self._policy = policy
+        self._of: Registry[str, _Stored] = Registry(_HISTORIES, anew_in_child=True)
+
+    def read(self, name: str, items: Sequence[Any], asker: Asker, limit: int | None) -> None:
+        """These items were read of a history, for the next call of this asker: the newest ones, up to a limit."""
+        stored = self._of.of(name, _Stored)
+        held, change, stored.change = stored.items, stored.change, None
+        if change is not None and found(held, items) is None:  # what only lost items was not changed by a reducer
+            change.before = held
+            change.done(items, asker=asker)
+        elif limit is not None and limit == len(items) < len(held) and same(held[-limit:], items):
+            said = {"reason": DecisionReason.OUTSIDE_WINDOW}
+            WAITING.put(asker, Waiting(self._policy, held, list(items), config={"limit": limit}, said=said))
+            return
+        stored.items = list(items)[-_ITEMS:]
+
+    def added(self, name: str, items: Sequence[Any]) -> None:
+        """These items were added to a history, of which something was read before."""
+        stored = self._of.get(name)
+        if stored is not None:
+            stored.items = [*stored.items, *items][-_ITEMS:]
+
+    def changed(self, name: str, change: Reduction) -> None:
+        """A reducer may have changed what is stored: if it has, that shows as the history is next read."""
+        stored = self._of.get(name)
+        if stored is not None and (stored.change is None or change.attempt is not None):
+            stored.change = change

@@ -1,0 +1,165 @@
+"""What is wrapped, and what is given back; what is imported when; the examples."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llama_index.core.agent.workflow import FunctionAgent
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.llms.base import BaseLLM
+from llama_index.core.chat_engine import SimpleChatEngine
+from llama_index.core.llms import MockLLM
+from llama_index.core.memory import BaseMemory, ChatMemoryBuffer, ChatSummaryMemoryBuffer, Memory
+from llama_index.core.memory.types import BaseChatStoreMemory
+from llama_index.core.storage.chat_store import BaseChatStore, SimpleChatStore
+from llama_index.core.workflow import Workflow
+from llama_index_models import Scripted, Stage, history
+from llama_index_programs import Newest
+
+from otel_assembly.cli import main
+from otel_assembly.instrumentation import HookState, LlamaIndexInstrumentor, instrument, uninstrument
+from otel_assembly.testing import RecordedTelemetry
+
+ROOT = Path(__file__).parents[3]
+OWNERS = [
+    BaseLLM, MockLLM, Scripted, BaseMemory, BaseChatStoreMemory, Memory, ChatMemoryBuffer, ChatSummaryMemoryBuffer,
+    BaseChatStore, SimpleChatStore, Workflow, FunctionAgent, SimpleChatEngine, BaseQueryEngine, Newest,
+]  # fmt: skip
+
+
+def run(*command: Any, **environment: Any) -> str:
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        env={**os.environ, **{name: str(value) for name, value in environment.items()}},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_hook_takes():
+    instrument("llama_index")
+    try:
+        assert set(LlamaIndexInstrumentor().states.values()) == {HookState.TAKEN}
+    finally:
+        uninstrument("llama_index")
+
+
+async def test_all_that_was_wrapped_is_given_back(assembly_telemetry):
+    before = [dict(vars(owner)) for owner in OWNERS]
+    with assembly_telemetry.as_default():
+        instrument("llama_index")
+        try:
+
+            class Later(Scripted):
+                async def astream_chat(self, *arguments: Any, **kwargs: Any) -> Any:
+                    return await super().astream_chat(*arguments, **kwargs)
+
+            agent = FunctionAgent(llm=Later(Stage(), "Done."))
+            await agent.run("Go", memory=Newest())
+            assert [dict(vars(owner)) for owner in OWNERS] != before
+        finally:
+            uninstrument("llama_index")
+    assert [dict(vars(owner)) for owner in OWNERS] == before
+    assert len(assembly_telemetry.spans_named("assemble_context")) == 1
+    await agent.run("Go again")
+    assert len(assembly_telemetry.spans_named("assemble_context")) == 1
+
+
+async def test_agents_that_were_built_before_are_seen(assembly_telemetry):
+    agent = FunctionAgent(llm=Scripted(Stage(), "Done."))
+    memory = Newest(messages=history(3))
+    with assembly_telemetry.as_default():
+        instrument("llama_index")
+        try:
+            await agent.run("Go", memory=memory)
+        finally:
+            uninstrument("llama_index")
+    assert assembly_telemetry.span("assemble_context").attributes["assembly.dropped.count"] == 4
+
+
+@pytest.mark.parametrize(
+    ("module", "breaks"),
+    [("calls", "asker_of"), ("calls", "schemas_of"), ("calls", "model_of"), ("reducers", "policy_name")],
+)
+async def test_what_fails_of_ours_is_not_felt(monkeypatch, module, breaks):
+    import otel_assembly.instrumentation.llama_index.calls as calls
+    import otel_assembly.instrumentation.llama_index.reducers as reducers
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr({"calls": calls, "reducers": reducers}[module], breaks, broken)
+    telemetry = RecordedTelemetry()
+    with telemetry.as_default():
+        instrument("llama_index")
+        try:
+            memory = Memory.from_defaults(token_limit=50, token_flush_size=10)
+            agent = FunctionAgent(llm=Scripted(Stage(), "Done."), streaming=False)
+            for _ in range(3):
+                assert str(await agent.run("Go on and on", memory=memory)) == "Done."
+            engine = SimpleChatEngine.from_defaults(llm=Scripted(Stage(), "Done."), memory=memory)
+            assert "".join([token async for token in (await engine.astream_chat("Go")).async_response_gen()]) == "Done."
+        finally:
+            uninstrument("llama_index")
+    assert telemetry.metric("assembly.telemetry.errors") > 0
+    telemetry.shutdown()
+
+
+def test_nothing_of_llama_index_is_imported_for_it():
+    program = (
+        "import sys, otel_assembly.instrumentation as i; i.instrument('llama_index');"
+        "from otel_assembly.instrumentation.llama_index import LlamaIndexInstrumentor;"
+        "print([name for name in sys.modules if name.split('.')[0] in ('llama_index', 'workflows')])"
+    )
+    assert run("-c", program).strip() == "[]"
+
+
+def test_every_hook_takes_of_a_program_that_imports_llama_index_afterwards():
+    program = (
+        "import otel_assembly.instrumentation as i; i.instrument('llama_index'); import workflows;"
+        "import sys; print('llama_index.core' in sys.modules);"
+        "import llama_index.core.chat_engine, llama_index.core.agent.workflow;"
+        "from otel_assembly.instrumentation import LlamaIndexInstrumentor;"
+        "print({state.value for state in LlamaIndexInstrumentor().states.values()})"
+    )
+    assert run("-c", program).split("\n")[:2] == ["False", "{'taken'}"]
+
+
+def test_the_lost_request_is_explained_from_the_traces_of_an_unmodified_agent(tmp_path, capsys):
+    spans = tmp_path / "spans.jsonl"
+    example = ROOT / "examples" / "llama_index_agent.py"
+    program = (
+        "import runpy, sys, otel_assembly; from opentelemetry.instrumentation.auto_instrumentation import initialize;"
+        f"initialize(); otel_assembly.instrument('llama_index'); runpy.run_path({str(example)!r}, run_name='__main__')"
+    )
+    said = run(
+        "-c",
+        program,
+        OTEL_TRACES_EXPORTER="otel_assembly_file",
+        OTEL_ASSEMBLY_SPAN_FILE=spans,
+        OTEL_METRICS_EXPORTER="none",
+        OTEL_LOGS_EXPORTER="none",
+    )
+    assert said == run(example)
+    assert said.splitlines()[1] == "guide: Take the lift behind the desk."
+    assert said.splitlines()[5] == "guide: Take the stairs on the left."
+    assert main(["explain", "--traces", str(spans), "--item", "0", "--turn", "5"]) == 0
+    lost = " ".join(capsys.readouterr().out.split())
+    assert "Item 0 (request" in lost
+    assert "is not in the prompt of turn 5" in lost
+    assert "chat_memory_buffer (policy 0), over_budget" in lost
+
+
+def test_the_plug_in_s_example_keeps_the_request():
+    said = run(ROOT / "examples" / "llama_index_budget_policy.py").splitlines()
+    assert all(line.endswith("True") for line in said[:-1])
+    assert said[-1].startswith("All ten.")

@@ -1,0 +1,171 @@
+"""What is wrapped, and what is given back; what is imported when; the examples."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import agents
+import openai.resources.responses.responses as responses  # waited for as well
+import pytest
+from agents import Agent, Model, RunConfig, Runner, SQLiteSession
+from openai_agents_models import ScriptedModel, Stage, history
+from openai_agents_programs import newest
+
+from otel_assembly.cli import main
+from otel_assembly.instrumentation import HookState, OpenAIAgentsInstrumentor, instrument, uninstrument
+from otel_assembly.testing import RecordedTelemetry
+
+ROOT = Path(__file__).parents[3]
+FILTERED = RunConfig(call_model_input_filter=newest)
+
+
+def run(*command: Any, **environment: Any) -> str:
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        env={**os.environ, **{name: str(value) for name, value in environment.items()}},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_hook_takes():
+    assert responses.AsyncResponses.compact
+    instrument("openai_agents")
+    try:
+        states = {state for name, state in OpenAIAgentsInstrumentor().states.items() if "sandbox" not in name}
+        assert states == {HookState.TAKEN}
+    finally:
+        uninstrument("openai_agents")
+
+
+async def test_all_that_was_wrapped_is_given_back(assembly_telemetry):
+    internal = agents.run_internal
+    owners = [Model, ScriptedModel, agents.run, agents.run.AgentRunner, SQLiteSession, internal.run_loop,
+              internal.turn_resolution, agents.OpenAIResponsesCompactionSession, responses.AsyncResponses]  # fmt: skip
+    before = [dict(vars(owner)) for owner in owners]
+    with assembly_telemetry.as_default():
+        instrument("openai_agents")
+        try:
+
+            class Later(ScriptedModel):
+                async def get_response(self, *arguments: Any, **given: Any) -> Any:
+                    return await super().get_response(*arguments, **given)
+
+            agent = Agent("later", model=Later(Stage(), "Done."))
+            await Runner.run(agent, "Go", session=SQLiteSession("given back"))
+            now = [dict(vars(owner)) for owner in owners]
+            assert all(one != other for one, other in zip(now, before, strict=True))
+        finally:
+            uninstrument("openai_agents")
+    assert [dict(vars(owner)) for owner in owners] == before
+    assert len(assembly_telemetry.spans_named("assemble_context")) == 1
+    await Runner.run(agent, "Go again")
+    assert len(assembly_telemetry.spans_named("assemble_context")) == 1
+
+
+async def test_agents_that_were_built_before_are_seen(assembly_telemetry):
+    agent, session = Agent("before", model=ScriptedModel(Stage(), "Done.")), SQLiteSession("built before")
+    await session.add_items(history(2))
+    with assembly_telemetry.as_default():
+        instrument("openai_agents")
+        try:
+            await Runner.run(agent, "Go", session=session, run_config=FILTERED)
+        finally:
+            uninstrument("openai_agents")
+    assert assembly_telemetry.span("assemble_context").attributes["assembly.dropped.count"] == 2
+
+
+def test_a_sync_run_is_seen_as_well(assembly_telemetry):
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)  # the one that is taken; nobody else closes it
+    with assembly_telemetry.as_default(), closing(loop):
+        instrument("openai_agents")
+        try:
+            agent = Agent("sync", model=ScriptedModel(Stage(), "Done."))
+            assert Runner.run_sync(agent, "Go").final_output == "Done."
+        finally:
+            uninstrument("openai_agents")
+            asyncio.set_event_loop(None)
+    told = assembly_telemetry.span("assemble_context")
+    assert told.attributes["assembly.model"] == "gpt-4o"
+    assert told.parent.name == "invoke_agent sync"
+
+
+@pytest.mark.parametrize(
+    "breaks", ["runs.items_of", "runs.as_prompts", "runs.id_of", "runs.name_of", "reducers.items_of", "reducers.same"]
+)
+async def test_what_fails_of_ours_is_not_felt(monkeypatch, breaks):
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("ours")
+
+    module, _, name = breaks.partition(".")
+    import otel_assembly.instrumentation.openai_agents.reducers as reducers
+    import otel_assembly.instrumentation.openai_agents.runs as runs
+
+    monkeypatch.setattr({"runs": runs, "reducers": reducers}[module], name, broken)
+    telemetry = RecordedTelemetry()
+    with telemetry.as_default():
+        instrument("openai_agents")
+        try:
+            other = Agent("other", model=ScriptedModel(Stage(), "Done."))
+            agent = Agent("broken", model=ScriptedModel(Stage(), "call:transfer_to_other"), handoffs=[other])
+            session = SQLiteSession("broken")
+            assert (await Runner.run(agent, "Go", session=session, run_config=FILTERED)).final_output == "Done."
+            result = Runner.run_streamed(agent, "Go", session=session, run_config=FILTERED)
+            assert [event async for event in result.stream_events()]
+            assert result.final_output == "Done."
+        finally:
+            uninstrument("openai_agents")
+    assert telemetry.metric("assembly.telemetry.errors") > 0
+    telemetry.shutdown()
+
+
+def test_nothing_of_the_sdk_is_imported_for_it():
+    program = (
+        "import sys, otel_assembly.instrumentation as i; i.instrument('openai_agents');"
+        "from otel_assembly.instrumentation.openai_agents import OpenAIAgentsInstrumentor;"
+        "print([name for name in sys.modules if name.split('.')[0] in ('agents', 'openai')])"
+    )
+    assert run("-c", program).strip() == "[]"
+
+
+def test_the_lost_request_is_explained_from_the_traces_of_an_unmodified_agent(tmp_path, capsys):
+    spans = tmp_path / "spans.jsonl"
+    example = ROOT / "examples" / "openai_agents_agent.py"
+    program = (
+        "import runpy, sys, otel_assembly; from opentelemetry.instrumentation.auto_instrumentation import initialize;"
+        f"initialize(); otel_assembly.instrument('openai_agents'); runpy.run_path({str(example)!r},"
+        " run_name='__main__')"
+    )
+    said = run(
+        "-c",
+        program,
+        OTEL_TRACES_EXPORTER="otel_assembly_file",
+        OTEL_ASSEMBLY_SPAN_FILE=spans,
+        OTEL_METRICS_EXPORTER="none",
+        OTEL_LOGS_EXPORTER="none",
+    )
+    assert said == run(example)
+    assert said.splitlines()[1] == "guide: Take the lift behind the desk."
+    assert said.splitlines()[3] == "guide: Take the stairs on the left."
+    assert main(["explain", "--traces", str(spans), "--item", "0", "--turn", "3"]) == 0
+    lost = " ".join(capsys.readouterr().out.split())
+    assert "Item 0 (request" in lost
+    assert "is not in the prompt of turn 3" in lost
+    assert "session_limit" in lost
+
+
+def test_the_plug_in_s_example_keeps_the_request():
+    said = run(ROOT / "examples" / "openai_agents_budget_policy.py").splitlines()
+    assert all(line.endswith("True") for line in said[:-1])
+    assert said[-1].startswith("All ten.")

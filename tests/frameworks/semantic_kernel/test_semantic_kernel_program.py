@@ -1,0 +1,153 @@
+"""What is wrapped, and what is given back; what is imported when; the examples."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from semantic_kernel.agents import Agent, AgentGroupChat, ChatCompletionAgent, ChatHistoryAgentThread
+from semantic_kernel.agents.orchestration.orchestration_base import OrchestrationBase
+from semantic_kernel.agents.runtime import InProcessRuntime
+from semantic_kernel.connectors.ai.chat_completion_client_base import ChatCompletionClientBase
+from semantic_kernel.connectors.ai.open_ai import OpenAIChatCompletion
+from semantic_kernel.connectors.ai.open_ai.services.open_ai_chat_completion_base import OpenAIChatCompletionBase
+from semantic_kernel.connectors.ai.text_completion_client_base import TextCompletionClientBase
+from semantic_kernel.contents import ChatHistory, ChatHistorySummarizationReducer, ChatHistoryTruncationReducer
+from semantic_kernel.functions import KernelFunctionFromPrompt
+from semantic_kernel_models import ScriptedService, ScriptedTexts, Settings, Stage, talk
+
+from otel_assembly.cli import main
+from otel_assembly.instrumentation import HookState, SemanticKernelInstrumentor, instrument, uninstrument
+from otel_assembly.testing import RecordedTelemetry
+
+ROOT = Path(__file__).parents[3]
+OWNERS = [
+    Agent, AgentGroupChat, ChatCompletionAgent, ChatCompletionClientBase, ChatHistory, ChatHistorySummarizationReducer,
+    ChatHistoryTruncationReducer, InProcessRuntime, KernelFunctionFromPrompt, OpenAIChatCompletion,
+    OpenAIChatCompletionBase, OrchestrationBase, ScriptedService, ScriptedTexts, TextCompletionClientBase,
+]  # fmt: skip
+
+
+def run(*command: Any, **environment: Any) -> str:
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        env={**os.environ, **{name: str(value) for name, value in environment.items()}},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_hook_takes():
+    instrument("semantic_kernel")
+    try:
+        assert set(SemanticKernelInstrumentor().states.values()) == {HookState.TAKEN}
+    finally:
+        uninstrument("semantic_kernel")
+
+
+async def test_all_that_was_wrapped_is_given_back(assembly_telemetry):
+    before = [dict(vars(owner)) for owner in OWNERS]
+    with assembly_telemetry.as_default():
+        instrument("semantic_kernel")
+        try:
+
+            class Later(ScriptedService):
+                async def _inner_get_chat_message_contents(self, chat_history: Any, settings: Any) -> Any:
+                    return await super()._inner_get_chat_message_contents(chat_history, settings)
+
+            agent = ChatCompletionAgent(service=Later(Stage(), "Done."), name="bob")
+            await agent.get_response("Go")
+            assert [dict(vars(owner)) for owner in OWNERS] != before
+        finally:
+            uninstrument("semantic_kernel")
+    assert [dict(vars(owner)) for owner in OWNERS] == before
+    assert len(assembly_telemetry.spans_named("assemble_context")) == 1
+    await agent.get_response("Go again")
+    assert len(assembly_telemetry.spans_named("assemble_context")) == 1
+
+
+async def test_agents_that_were_built_before_are_seen(assembly_telemetry):
+    thread = ChatHistoryAgentThread(chat_history=talk(ChatHistoryTruncationReducer(target_count=2), 3))
+    agent = ChatCompletionAgent(service=ScriptedService(Stage(), "Done."), name="bob")
+    with assembly_telemetry.as_default():
+        instrument("semantic_kernel")
+        try:
+            await thread.reduce()
+            await agent.get_response("Go", thread=thread)
+        finally:
+            uninstrument("semantic_kernel")
+    assert assembly_telemetry.span("assemble_context").attributes["assembly.dropped.count"] == 4
+
+
+@pytest.mark.parametrize("breaks", ["behind_prompts", "schemas_of", "asker_of", "with_what_left"])
+async def test_what_fails_of_ours_is_not_felt(monkeypatch, breaks):
+    import otel_assembly.instrumentation.semantic_kernel.calls as calls
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(calls, breaks, broken)
+    telemetry = RecordedTelemetry()
+    with telemetry.as_default():
+        instrument("semantic_kernel")
+        try:
+            history = talk(ChatHistoryTruncationReducer(target_count=2), 3)
+            thread = ChatHistoryAgentThread(chat_history=history)
+            agent = ChatCompletionAgent(service=ScriptedService(Stage(), "Done."), name="bob")
+            assert await thread.reduce() is history
+            assert str(await agent.get_response("Go", thread=thread)) == "Done."
+            assert [str(one) async for one in agent.invoke_stream("Go", thread=thread)] == ["Do", "ne."]
+            assert str(await agent.service.get_chat_message_content(history, Settings())) == "Done."
+        finally:
+            uninstrument("semantic_kernel")
+    assert telemetry.metric("assembly.telemetry.errors") > 0
+    telemetry.shutdown()
+
+
+def test_nothing_of_semantic_kernel_is_imported_for_it():
+    program = (
+        "import sys, otel_assembly.instrumentation as i; i.instrument('semantic_kernel');"
+        "from otel_assembly.instrumentation.semantic_kernel import SemanticKernelInstrumentor;"
+        "print([name for name in sys.modules if name.split('.')[0] == 'semantic_kernel'])"
+    )
+    assert run("-c", program).strip() == "[]"
+
+
+def test_the_lost_request_is_explained_from_the_traces_of_an_unmodified_agent(tmp_path, capsys):
+    spans = tmp_path / "spans.jsonl"
+    example = ROOT / "examples" / "semantic_kernel_agent.py"
+    program = (
+        "import runpy, sys, otel_assembly; from opentelemetry.instrumentation.auto_instrumentation import initialize;"
+        "initialize(); otel_assembly.instrument('semantic_kernel');"
+        f"runpy.run_path({str(example)!r}, run_name='__main__')"
+    )
+    said = run(
+        "-c",
+        program,
+        OTEL_TRACES_EXPORTER="otel_assembly_file",
+        OTEL_ASSEMBLY_SPAN_FILE=spans,
+        OTEL_METRICS_EXPORTER="none",
+        OTEL_LOGS_EXPORTER="none",
+    )
+    assert said == run(example)
+    assert said.splitlines()[3] == "waiter: Booked: the winter garden."
+    assert said.splitlines()[5] == "waiter: Booked: by the smokers' terrace."
+    assert main(["explain", "--traces", str(spans), "--item", "0", "--turn", "4"]) == 0
+    lost = " ".join(capsys.readouterr().out.split())
+    assert "Item 0 (request" in lost
+    assert "is not in the prompt of turn 4" in lost
+    assert "truncation" in lost
+
+
+def test_the_plug_in_s_example_keeps_the_request():
+    said = run(ROOT / "examples" / "semantic_kernel_budget_policy.py").splitlines()
+    assert all(line.endswith("True") for line in said[:-1])
+    assert said[-1] == "All ten. The thread has 22 messages."

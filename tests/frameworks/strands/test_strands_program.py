@@ -1,0 +1,185 @@
+"""What is wrapped, and what is given back; what is imported when; the examples."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.version import Version
+from strands import Agent
+from strands.agent.agent import Agent as AgentClass
+from strands.agent.conversation_manager import ConversationManager, SlidingWindowConversationManager
+from strands.event_loop import event_loop
+from strands.hooks import BeforeModelCallEvent, HookRegistry
+from strands.models.bedrock import BedrockModel
+from strands.models.model import Model
+from strands_models import ScriptedModel, Stage, history, steps
+from strands_programs import Newest, agent, said
+
+from otel_assembly.cli import main
+from otel_assembly.instrumentation import HookState, StrandsInstrumentor, instrument, uninstrument
+from otel_assembly.testing import RecordedTelemetry
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(*command: Any, **environment: Any) -> str:
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        env={**os.environ, **{name: str(value) for name, value in environment.items()}},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_hook_takes():
+    instrument("strands")
+    try:
+        instrumentor = StrandsInstrumentor()
+        here = Version(instrumentor.version or "")
+        for hook in instrumentor.hooks:
+            expected = HookState.TAKEN if hook.expected(str(here)) else HookState.WAITING
+            assert instrumentor.states[hook.name] is expected, hook.name
+    finally:
+        uninstrument("strands")
+
+
+async def test_all_that_was_wrapped_is_given_back(assembly_telemetry):
+    owners = [
+        Model, BedrockModel, ScriptedModel, AgentClass, ConversationManager, SlidingWindowConversationManager, Newest,
+        HookRegistry, event_loop,
+    ]  # fmt: skip
+    if hasattr(Agent, "context_manager"):
+        from strands._context_manager.modes.agentic.agentic_context import summarize_context
+
+        owners.append(summarize_context)
+    before = [dict(vars(owner)) for owner in owners]
+    with assembly_telemetry.as_default():
+        instrument("strands")
+        try:
+
+            class Later(ScriptedModel):
+                async def stream(self, *arguments: Any, **named: Any) -> Any:
+                    async for event in super().stream(*arguments, **named):
+                        yield event
+
+            clerk = agent(Stage(), model=Later(Stage(), "Done."), conversation_manager=Newest(4))
+            await clerk.invoke_async("Go")
+            assert [dict(vars(owner)) for owner in owners] != before
+        finally:
+            uninstrument("strands")
+    assert [dict(vars(owner)) for owner in owners] == before
+    assert len(assembly_telemetry.spans_named("assemble_context")) == 1
+    await clerk.invoke_async("Go again")
+    assert len(assembly_telemetry.spans_named("assemble_context")) == 1
+
+
+async def test_agents_that_were_built_before_are_seen(assembly_telemetry):
+    clerk = agent(Stage(), "Done.", conversation_manager=Newest(3), messages=history(3))
+    clerk.hooks.add_callback(BeforeModelCallEvent, lambda event: event.agent.messages.pop(0))
+    with assembly_telemetry.as_default():
+        instrument("strands")
+        try:
+            await clerk.invoke_async("Go")
+            await clerk.invoke_async("On")
+        finally:
+            uninstrument("strands")
+    first, second = assembly_telemetry.spans_named("assemble_context")
+    made_here = "test_agents_that_were_built_before_are_seen"
+    assert (steps(first), steps(second)) == ([made_here], ["Newest", made_here])
+
+
+@pytest.mark.parametrize("breaks", ["held_by", "prompts_of", "schemas_of", "asker_of", "function_name", "as_sent"])
+async def test_what_fails_of_ours_is_not_felt(monkeypatch, breaks):
+    import otel_assembly.instrumentation.strands.calls as calls
+    import otel_assembly.instrumentation.strands.reducers as reducers
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("ours")
+
+    for module in (calls, reducers):
+        if hasattr(module, breaks):
+            monkeypatch.setattr(module, breaks, broken)
+    telemetry = RecordedTelemetry()
+    with telemetry.as_default():
+        instrument("strands")
+        try:
+            clerk = agent(Stage(), "call:look", "Done.", conversation_manager=Newest(3), messages=history(3))
+            clerk.hooks.add_callback(BeforeModelCallEvent, lambda event: event.agent.messages.pop(0))
+            edits(clerk)
+            assert said(await clerk.invoke_async("Go")) == "Done."
+            assert [event["data"] async for event in clerk.stream_async("Go") if "data" in event] == ["Done."]
+        finally:
+            uninstrument("strands")
+    assert telemetry.metric("assembly.telemetry.errors") > 0
+    telemetry.shutdown()
+
+
+def edits(clerk: Agent) -> None:
+    from strands_programs import InvokeModelStage
+
+    async def shorter(context: Any, next_fn: Any) -> Any:
+        context.messages = context.messages[-1:]
+        async for event in next_fn(context):
+            yield event
+
+    clerk._middleware_registry.add_middleware(InvokeModelStage, shorter)
+
+
+def test_nothing_of_strands_is_imported_for_it():
+    program = (
+        "import sys, otel_assembly.instrumentation as i; i.instrument('strands');"
+        "from otel_assembly.instrumentation.strands import StrandsInstrumentor;"
+        "print([name for name in sys.modules if name.split('.')[0] == 'strands'])"
+    )
+    assert run("-c", program).strip() == "[]"
+
+
+def test_it_is_instrumented_also_before_it_is_imported():
+    """Its modules import each other while ours are imported with them."""
+    program = (
+        "import otel_assembly.instrumentation as i; i.instrument('strands'); import strands, strands.multiagent;"
+        "print({str(state) for state in i.StrandsInstrumentor().states.values()})"
+    )
+    states = run("-c", program)
+    assert "missing" not in states
+    assert "taken" in states
+
+
+def test_the_lost_request_is_explained_from_the_traces_of_an_unmodified_agent(tmp_path, capsys):
+    spans = tmp_path / "spans.jsonl"
+    example = ROOT / "examples" / "strands_agent.py"
+    program = (
+        "import runpy, sys, otel_assembly; from opentelemetry.instrumentation.auto_instrumentation import initialize;"
+        f"initialize(); otel_assembly.instrument('strands'); runpy.run_path({str(example)!r}, run_name='__main__')"
+    )
+    told = run(
+        "-c",
+        program,
+        OTEL_TRACES_EXPORTER="otel_assembly_file",
+        OTEL_ASSEMBLY_SPAN_FILE=spans,
+        OTEL_METRICS_EXPORTER="none",
+        OTEL_LOGS_EXPORTER="none",
+    )
+    assert told == run(example)
+    assert told.splitlines()[3] == "waiter: Here it is, without nuts."
+    assert told.splitlines()[5] == "waiter: Here it is, with plenty of nuts."
+    assert main(["explain", "--traces", str(spans), "--item", "0", "--turn", "4"]) == 0
+    lost = " ".join(capsys.readouterr().out.split())
+    assert "Item 0 (request" in lost
+    assert "is not in the prompt of turn 4" in lost
+    assert "sliding_window (policy 0), outside_window" in lost
+
+
+def test_the_plug_in_s_example_keeps_the_request():
+    told = run(ROOT / "examples" / "strands_budget_policy.py").splitlines()
+    assert all(line.endswith("True") for line in told[:-1])
+    assert told[-1] == "All ten. The agent holds 22 messages."

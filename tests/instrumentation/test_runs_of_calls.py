@@ -1,0 +1,217 @@
+"""What holds for all calls of a run that follow, what stores are known to have left out, and who stands in whom."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from otel_assembly.instrumentation import (
+    Following,
+    Instrumentation,
+    Reducer,
+    Reduction,
+    RunOfCalls,
+    Sent,
+    StoredHistories,
+    client,
+    innermost,
+    reducer,
+    within,
+)
+
+RUN: ContextVar[RunOfCalls | None] = ContextVar("run", default=None)
+
+
+def said(*texts: Any) -> list[dict[str, str]]:
+    return [{"role": "user", "content": str(text)} for text in texts]
+
+
+@pytest.fixture
+def instrumentation(assembly_telemetry):
+    with assembly_telemetry.as_default():
+        yield Instrumentation("pretend")
+
+
+def steps(span: Any) -> list[str]:
+    return [child.attributes["assembly.policy.name"] for child in span.children]
+
+
+def counts(span: Any) -> tuple[int, int]:
+    return span.attributes["assembly.events.in"], span.attributes["assembly.events.out"]
+
+
+def reduces(instrumentation: Instrumentation, of: RunOfCalls, name: str, before: list[Any], after: list[Any]) -> None:
+    """A reducer outside of any call makes these of those."""
+    reducer(Reducer(lambda _: before, lambda out, _: out, name, asker=lambda _: of.waits))(
+        lambda _: after, instrumentation
+    )(before)
+
+
+def calls(of: RunOfCalls, messages: list[Any]) -> None:
+    call = of.begins("clerk")
+    call.came(messages, prompts=["Help."])
+    call.receives(Sent(messages, ["Help."], model="gpt-4o"))
+
+
+def test_what_was_reduced_once_is_a_step_of_each_call_that_follows(instrumentation, assembly_telemetry):
+    of = RunOfCalls(instrumentation, "clerk", "one", RUN)
+    with of.current(), of.turn().current():
+        assert RUN.get() is of
+        reduces(instrumentation, of, "window", said(1, 2, 3), said(3))
+        calls(of, said(3))
+        calls(of, said(3, 4, 5))
+        reduces(instrumentation, of, "handoff", said(3, 4, 5, 6), said(6))
+        calls(of, said(6))
+        calls(of, said(6, 7))
+    of.end()
+    spans = assembly_telemetry.spans_named("assemble_context")
+    assert [steps(span) for span in spans] == [["window"], ["window"], ["window", "handoff"], ["window", "handoff"]]
+    assert [counts(span) for span in spans] == [(3, 1), (5, 3), (6, 1), (7, 2)]
+    assert [span.attributes["assembly.turn"] for span in spans] == [0, 1, 2, 3]
+    assert {span.parent.name for span in spans} == {"invoke_agent clerk"}
+    assert assembly_telemetry.violations() == []
+
+
+def test_a_run_in_a_run_stands_in_its_span_which_opens_with_the_first_of_them(instrumentation, assembly_telemetry):
+    outer = RunOfCalls(instrumentation, "outer", None, RUN)
+    with outer.current():
+        inner = RunOfCalls(instrumentation, "inner", None, RUN)
+        with inner.current(), inner.turn().current():
+            calls(inner, said(1))
+        inner.end()
+    outer.end()
+    assert [span.name for span in assembly_telemetry.spans if span.parent is None] == ["invoke_agent outer"]
+    assert len({span.trace_id for span in assembly_telemetry.spans}) == 1
+
+
+def test_a_summariser_outside_of_any_call_is_an_attempt_of_the_next_one(instrumentation, assembly_telemetry):
+    ask = client(lambda messages: Sent(messages, model="small"), str)(lambda messages: "They met.", instrumentation)
+    of = RunOfCalls(instrumentation, "clerk", None, RUN)
+    read = Reducer(lambda held: held, lambda out, _: out, "sums_up", asker=lambda _: of.waits)
+    sums_up = reducer(read)(lambda held: said(ask(held)), instrumentation)
+    with of.current(), of.turn().current():
+        calls(of, sums_up(said(1, 2, 3)))
+    of.end()
+    block = assembly_telemetry.span("compact_block summary")
+    assert block.parent.attributes["assembly.policy.name"] == "sums_up"
+    assert counts(assembly_telemetry.span("assemble_context")) == (3, 1)
+
+
+def test_what_a_limit_left_in_a_store_is_what_was_read_and_added_before(instrumentation, assembly_telemetry):
+    stored = StoredHistories("limit")
+    of = RunOfCalls(instrumentation, "clerk", None, RUN)
+    with of.current(), of.turn().current():
+        stored.added("one", said("nobody", "asked"))
+        stored.read("one", said(1, 2), of.waits, 2)  # what was there before is not known
+        calls(of, said(1, 2))
+        stored.added("one", said(3))
+        stored.read("one", said(2, 3), of.waits, 2)
+        calls(of, said(2, 3))
+    of.end()
+    first, second = assembly_telemetry.spans_named("assemble_context")
+    assert (steps(first), steps(second)) == ([], ["limit"])
+    assert second.children[0].attributes["assembly.dropped.items"] == ["0"]
+    assert second.children[0].attributes["assembly.dropped.reasons"] == ["outside_window"]
+
+
+@pytest.mark.parametrize("read", [said(9, 3), said(3), []])
+def test_what_was_changed_elsewhere_is_not_said_to_be_left_out(instrumentation, assembly_telemetry, read):
+    stored = StoredHistories("limit")
+    of = RunOfCalls(instrumentation, "clerk", None, RUN)
+    with of.current(), of.turn().current():
+        stored.read("one", said(1, 2), of.waits, 2)
+        stored.added("one", said(3))
+        stored.read("one", read, of.waits, 2)
+        calls(of, [*read, *said(4)])
+    of.end()
+    assert steps(assembly_telemetry.span("assemble_context")) == []
+
+
+def test_a_store_that_is_compacted_is_a_step_of_the_call_that_reads_it(instrumentation, assembly_telemetry):
+    stored = StoredHistories("limit")
+    of = RunOfCalls(instrumentation, "clerk", None, RUN)
+    with of.current(), of.turn().current():
+        stored.read("one", said(1, 2, 3), of.waits, None)
+        change = Reduction(instrumentation, "compaction", ())
+        with change.followed():
+            pass
+        stored.changed("one", change)
+        stored.read("one", said("They met.", 3), of.waits, None)
+        calls(of, said("They met.", 3))
+        stored.changed("one", Reduction(instrumentation, "compaction", ()))
+        stored.read("one", said(3), of.waits, None)  # somebody took an item out
+        calls(of, said(3))
+    of.end()
+    first, second = assembly_telemetry.spans_named("assemble_context")
+    assert steps(first) == ["compaction"]
+    assert first.attributes["assembly.compacted.count"] == 2
+    assert steps(second)[:1] != ["compaction", "compaction"]
+
+
+class Client:
+    async def call(self, messages):
+        raise NotImplementedError
+
+    def stream(self, messages):
+        raise NotImplementedError
+
+
+class Real(Client):
+    async def call(self, messages):
+        return "Noted."
+
+    async def stream(self, messages):
+        yield "Noted."
+
+
+class Around(Client):
+    """Hands on to the clients that it holds, one after the other."""
+
+    def __init__(self, *held):
+        self.held = list(held)
+
+    async def call(self, messages):
+        return [await one.call(messages[-1:]) for one in self.held]
+
+    def stream(self, messages):
+        return self.held[0].stream(messages[-1:])
+
+
+class Beside(Real):
+    """Holds another client, and asks nobody."""
+
+    def __init__(self, other):
+        self.other = other
+
+    async def call(self, messages):
+        return "Mine."
+
+
+async def test_a_client_that_hands_on_to_those_that_it_holds_is_looked_through(instrumentation, assembly_telemetry):
+    for method in ("call", "stream"):
+        wrap = innermost(
+            method, lambda _, messages: Sent(messages), asks=(method,), holds=lambda one: isinstance(one, Client)
+        )
+        Following(method, wrap).tree(Client, instrumentation)
+    try:
+        assert await Around(Real(), Real()).call(said(1, 2)) == ["Noted."] * 2
+        assert [one async for one in Around(Real()).stream(said(1, 2))] == ["Noted."]
+        assert await Beside(Real()).call(said(1, 2)) == "Mine."
+    finally:
+        instrumentation.patches.restore()
+    told = [span.attributes["assembly.events.out"] for span in assembly_telemetry.spans_named("assemble_context")]
+    assert told == [1, 1, 1, 2]
+
+
+async def test_steps_that_a_plain_function_hands_on_are_followed_in_its_run(instrumentation, assembly_telemetry):
+    async def steps_of():
+        await asyncio.sleep(0)
+        yield 1
+
+    inner = within(lambda _: instrumentation.begin_run("inner", anew=True))(steps_of, instrumentation)
+    outer = within(lambda _: instrumentation.begin_run("outer", anew=True))(lambda: inner(), instrumentation)
+    assert [one async for one in outer()] == [1]
+    assert assembly_telemetry.span("invoke_agent inner").parent.name == "invoke_agent outer"
