@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import enum
 import importlib
-import importlib.util
 import inspect
 import pkgutil
 import re
@@ -15,8 +14,10 @@ import types
 from pathlib import Path
 
 import pytest
+from environments import frameworks_apart
 
 import otel_assembly
+from otel_assembly.instrumentation import instrumentor_of
 
 
 def test_all_is_what_the_package_has():
@@ -175,8 +176,10 @@ FACES = [
         if found.ispkg and "._" not in found.name
     ),
 ]
-#: Frameworks that are installed in environments of their own alone, by the face of what we have for each.
-APART = {"otel_assembly.instrumentation.strands": "strands"}
+#: The faces of what we have for frameworks that cannot be installed beside the others, and are not here.
+ELSEWHERE = {
+    f"otel_assembly.instrumentation.{name}" for name in frameworks_apart() if instrumentor_of(name).version is None
+}
 #: Modules behind a face that may be imported all the same, and why.
 BEHIND = {
     "otel_assembly._internal.registry": "what every bounded memory rests on",
@@ -284,10 +287,8 @@ def test_tests_benchmarks_examples_and_documents_speak_through_faces():
     assert set(BEHIND) <= set(found), "nobody imports it any more"
 
 
-@pytest.mark.parametrize("face", [face for face in FACES if face not in APART or importlib.util.find_spec(APART[face])])
+@pytest.mark.parametrize("face", [face for face in FACES if face not in ELSEWHERE])
 def test_a_face_lists_what_it_has_and_each_says_what_it_is(face):
-    if face.endswith(".semantic_kernel"):  # it has an environment of its own
-        pytest.importorskip("semantic_kernel.kernel")
     package = importlib.import_module(face)
     assert len(set(package.__all__)) == len(package.__all__)
     silent = []

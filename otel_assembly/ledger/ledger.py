@@ -308,7 +308,7 @@ class Ledger:
     def _unchanged(self, events: list[Any], known: int) -> bool:
         """Whether messages that were seen before still say what they said, where they may be changed in place."""
         numbered = self._numbered
-        if numbered is None or not (numbered.history.of_dicts or may_change(events[:known])):
+        if numbered is None or not (numbered.history.of_dicts or may_change(islice(events, known))):
             return True
         return equal(self._contents, contents(events[:known]))
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from otel_assembly.messages.describe import NO_ID, EventFacts, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 #: Messages that are remembered beyond those of the conversation itself.
 _SPARE: Final = 1_024
@@ -68,7 +68,7 @@ def written_on(*event_types: type) -> None:
     _WRITTEN_ON.update(event_types)
 
 
-def may_change(events: Sequence[Any]) -> bool:
+def may_change(events: Iterable[Any]) -> bool:
     """Whether one of these events is known to be written on after it was sent."""
     return bool(_WRITTEN_ON) and not _WRITTEN_ON.isdisjoint(map(type, events))
 

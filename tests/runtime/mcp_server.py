@@ -6,10 +6,19 @@ import os
 import sys
 import time
 
-from mcp.server.fastmcp import FastMCP
 from mcp.types import CallToolResult
 
-server = FastMCP("kitchen", port=int(sys.argv[1]) if len(sys.argv) > 1 else 8000, log_level="ERROR")
+PORTS = [int(port) for port in sys.argv[1:]]
+try:
+    from mcp.server.mcpserver import MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError
+except ImportError:  # releases below 2
+    from mcp.server.fastmcp import FastMCP
+    from mcp.server.fastmcp.exceptions import ToolError
+
+    server, where = FastMCP("kitchen", log_level="ERROR", **({"port": PORTS[0]} if PORTS else {})), {}
+else:
+    server, where = MCPServer("kitchen", log_level="ERROR"), {"port": PORTS[0]} if PORTS else {}
 
 
 @server.tool()
@@ -21,7 +30,7 @@ def multiply(a: int, b: int) -> int:
 @server.tool()
 def burn() -> str:
     """Always fails."""
-    raise ValueError("it is burnt")
+    raise ToolError("it is burnt")
 
 
 @server.tool()
@@ -40,7 +49,7 @@ def sleep() -> str:
 @server.tool()
 def weigh() -> CallToolResult:
     """Answers with data and no text."""
-    return CallToolResult(content=[], structuredContent={"grams": 250})
+    return CallToolResult.model_validate({"content": [], "structuredContent": {"grams": 250}})
 
 
 @server.tool(name="3d_print")
@@ -50,4 +59,4 @@ def print_it() -> str:
 
 
 if __name__ == "__main__":
-    server.run("streamable-http" if len(sys.argv) > 1 else "stdio")
+    server.run("streamable-http" if PORTS else "stdio", **where)

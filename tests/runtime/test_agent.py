@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import pytest
-from agents import calls, said, transfer
+from spoken_agents import calls, said, transfer
 
 from otel_assembly import (
     Agent,

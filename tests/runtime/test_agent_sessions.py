@@ -7,7 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from agents import Watchdog, calls, said, transfer
+from spoken_agents import Watchdog, calls, said, transfer
 
 from otel_assembly import (
     Agent,

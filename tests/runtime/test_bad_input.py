@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from agents import calls, said
 from opentelemetry.sdk.trace import SpanProcessor
+from spoken_agents import calls, said
 
 from otel_assembly import (
     Agent,

@@ -8,8 +8,8 @@ from collections import Counter
 from contextlib import contextmanager
 
 import pytest
-from agents import calls
 from pydantic import BaseModel
+from spoken_agents import calls
 
 from otel_assembly import Agent, MiddlewareBase
 from otel_assembly.testing import ScriptedModel

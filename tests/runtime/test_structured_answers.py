@@ -6,9 +6,9 @@ import dataclasses
 import json
 
 import pytest
-from agents import Watchdog, calls, said, transfer
 from providers import Answer, Provider, completion, function_call, message, message_pieces, tool_block
 from pydantic import BaseModel, Field, field_validator
+from spoken_agents import Watchdog, calls, said, transfer
 from typing_extensions import TypedDict
 
 from otel_assembly import (

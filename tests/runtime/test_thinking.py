@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from agents import said
 from counting import WordCounter
 from providers import (
     Answer,
@@ -18,6 +17,7 @@ from providers import (
     text_block,
     tool_block,
 )
+from spoken_agents import said
 
 from otel_assembly import (
     Agent,

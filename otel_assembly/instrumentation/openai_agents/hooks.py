@@ -25,7 +25,7 @@ class OpenAIAgentsInstrumentor(AssemblyInstrumentor):
     """Instruments the context assembly of the OpenAI Agents SDK: its model calls, sessions, handoffs, filters, runs."""
 
     framework = "openai_agents"
-    requires = ("openai-agents >= 0.12, < 0.25",)
+    requires = ("openai-agents >= 0.12, < 1",)
     rows: ClassVar = {"agents": f"{__package__}.messages"}
     hooks: ClassVar = in_package(
         "agents",
