@@ -143,13 +143,21 @@ async def _awaiting(
     except BaseException as error:
         run.end(error)
         raise
-    if inspect.isasyncgen(answer):  # a stream that had to be waited for
-        return _streaming(run, answer)
+    if inspect.isasyncgen(answer):  # a stream that had to be waited for; a framework may ask whether it is one
+        return _generated(_streaming(run, answer))
     if carries is not None and _carried(run, answer, carries, instrumentation):
         return answer
     _returned(run, answer, instrumentation)
     run.end()
     return answer
+
+
+async def _generated(steps: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, None]:
+    try:
+        async for item in steps:
+            yield item
+    finally:
+        await steps.aclose()
 
 
 def _returned(run: Run, answer: Any, instrumentation: Instrumentation) -> Any:

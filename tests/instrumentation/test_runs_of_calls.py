@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from contextvars import ContextVar
 from typing import Any
 
@@ -215,3 +216,27 @@ async def test_steps_that_a_plain_function_hands_on_are_followed_in_its_run(inst
     outer = within(lambda _: instrumentation.begin_run("outer", anew=True))(lambda: inner(), instrumentation)
     assert [one async for one in outer()] == [1]
     assert assembly_telemetry.span("invoke_agent inner").parent.name == "invoke_agent outer"
+
+
+async def test_a_coroutine_that_gives_an_async_generator_still_gives_one(instrumentation, assembly_telemetry):
+    closed = []
+
+    async def pieces():
+        try:
+            yield "so"
+            yield "it"
+        finally:
+            closed.append(True)
+
+    async def answering(messages):
+        return pieces()
+
+    called = client(Sent)(answering, instrumentation)
+    answer = await called(said(1))
+    assert inspect.isasyncgen(answer)
+    assert [piece async for piece in answer] == ["so", "it"]
+    left = await called(said(1))
+    assert await anext(left) == "so"
+    await left.aclose()
+    assert closed == [True, True]
+    assert len(assembly_telemetry.spans_named("assemble_context")) == 2
