@@ -47,7 +47,8 @@ class Guide(Model):
         newest = given["input"][-1]
         if newest.get("type") == "function_call_output":
             knows = "wheelchair" in str(given["input"])
-            return _answer(_says("Take the lift behind the desk." if knows else "Take the stairs on the left."))
+            said = "Take the lift behind the desk." if knows else "Take the stairs on the left."
+            return _answer(_says(said, f"answer to {newest['call_id']}"))
         room = next((room for room in reversed(ROOMS) if room in str(newest)), ROOMS[0])
         call = ResponseFunctionToolCall(
             name="way_to", arguments=json.dumps({"room": room}), call_id=f"way to {room}", type="function_call"
@@ -59,9 +60,9 @@ class Guide(Model):
         raise NotImplementedError
 
 
-def _says(text: str) -> ResponseOutputMessage:
+def _says(text: str, name: str) -> ResponseOutputMessage:
     said = ResponseOutputText(text=text, type="output_text", annotations=[], logprobs=[])
-    return ResponseOutputMessage(id="message", content=[said], role="assistant", status="completed", type="message")
+    return ResponseOutputMessage(id=name, content=[said], role="assistant", status="completed", type="message")
 
 
 def _answer(item: ResponseFunctionToolCall | ResponseOutputMessage) -> ModelResponse:
