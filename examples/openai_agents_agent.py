@@ -88,6 +88,7 @@ async def main() -> None:
         print("guest:", said)
         result = await Runner.run(agent, said, session=session, run_config=config)
         print("guide:", result.final_output)
+    session.close()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from agents import set_tracing_disabled
+from agents import SQLiteSession, set_tracing_disabled
 from openai_agents_models import BRIDGES
 
 from otel_assembly.instrumentation import instrument, uninstrument
@@ -37,3 +37,18 @@ def told():
 
 def failures(telemetry):
     return sum(point.value for point in telemetry.metrics.get("assembly.telemetry.errors", ()))
+
+
+@pytest.fixture(autouse=True)
+def sessions_are_closed(monkeypatch):
+    """Each session that a program opens is closed behind it: the SDK leaves that to whoever opens one."""
+    opened, begin = [], SQLiteSession.__init__
+
+    def begins(self, *args, **kwargs):
+        begin(self, *args, **kwargs)
+        opened.append(self)
+
+    monkeypatch.setattr(SQLiteSession, "__init__", begins)
+    yield
+    for session in opened:
+        session.close()
