@@ -24,7 +24,13 @@ from otel_assembly.messages import ChatSummary
 try:
     from strands.middleware import InvokeModelStage
 except ImportError:  # releases below 1.62
-    from strands._middleware import InvokeModelStage
+    try:
+        from strands._middleware import InvokeModelStage
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(
+            "AssemblyConversationManager works as middleware, which strands-agents has from 1.51 on; "
+            "install a later one: pip install 'strands-agents>=1.51,<2'"
+        ) from missing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
