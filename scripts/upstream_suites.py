@@ -145,6 +145,8 @@ def outcomes(
             "UPSTREAM_SEEN": str(seen),
         }
     existing = [test for test in suite.tests if (sources / test).exists()]
+    if not existing:
+        raise SystemExit(f"{suite.name}: {sources} has none of its tests; name sources that have them with --checkout")
     done = subprocess.run(
         [*command, *existing], cwd=sources, env=variables, capture_output=True, text=True, timeout=1_800, check=False
     )

@@ -520,6 +520,7 @@ SUITES = (
                 )
             ),
         ),
+        checkout=True,
     ),
     Suite(
         "llama-index",
