@@ -24,6 +24,7 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 import otel_assembly
 from otel_assembly.instrumentation import Following, Instrumentation, bound, within
+from otel_assembly.instrumentation.instrumented import fits
 from otel_assembly.instrumentation.reductions import reducing
 
 if TYPE_CHECKING:
@@ -101,8 +102,12 @@ def _asks_for_a_job(model: Any, messages: Any, *_: Any, **__: Any) -> str | None
     return "a job that runs at the provider is asked whether it is done"
 
 
+def _asks_nothing(_: Any, *args: Any, **kwargs: Any) -> str | None:
+    return None if args or kwargs.keys() & {"messages", "prompt"} else "a client refuses to be asked nothing"
+
+
 #: Of each framework, why a client's call calls no model: from the client and what it is called with.
-NO_CALLS = {"pydantic_ai": _asks_for_a_job}
+NO_CALLS = {"llama_index": _asks_nothing, "pydantic_ai": _asks_for_a_job}
 
 #: The names of assemblies that no model is called with.
 CARES = {"compaction", "aggregation"}
@@ -189,6 +194,9 @@ def counted(original: Callable[..., Any], _owner: type, instrumentation: Instrum
         if around is not None or hand_on & {one.__name__ for one in type(client).__mro__}:
             return None
         if not is_client(client, *args, **kwargs):
+            return None
+        if not fits(original, (client, *args), kwargs):
+            counted_as("a client refuses what it is called with")
             return None
         reason = no_call(client, *args, **kwargs) if no_call is not None else None
         if reason is not None:

@@ -524,7 +524,7 @@ SUITES = (
     ),
     Suite(
         "llama-index",
-        "llama-index-core==0.14.25",
+        "llama-index-core==0.14.14",
         "llama_index",
         tuple(
             f"tests/{name}"

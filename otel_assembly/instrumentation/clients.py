@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.instrumentation.instrumented import bound
+from otel_assembly.instrumentation.instrumented import bound, unless_refused
 from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
 from otel_assembly.instrumentation.reducers import no_summary
 from otel_assembly.instrumentation.reductions import reducing
@@ -222,10 +222,13 @@ def client(
         said_in: As `text_of`, of each part of an answer that comes in parts.
     """
 
-    def call_of(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> ClientCall:
-        return ClientCall(instrumentation, lambda: reads(*args, **kwargs), text_of, told, said_in)
+    def hook(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+        def call_of(_: Instrumentation, /, *args: Any, **kwargs: Any) -> ClientCall:
+            read = partial(unless_refused, original, reads, args, kwargs)
+            return ClientCall(instrumentation, read, text_of, told, said_in)
 
-    hook = within(call_of, carries)
+        return within(call_of, carries)(original, instrumentation)
+
     if prepared is None:
         return hook
     around = within(prepared, carries)

@@ -22,6 +22,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from otel_assembly._internal.forks import new_lock
+from otel_assembly.instrumentation.instrumented import fits, unless_refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable
@@ -184,7 +185,7 @@ def around(observe: Callable[..., Observation]) -> Wrap:
         def observed(*args: Any, **kwargs: Any) -> Any:
             if not instrumentation.listening():
                 return original(*args, **kwargs)
-            with _Observed(observe, instrumentation, args, kwargs) as returned:
+            with _Observed(original, observe, instrumentation, args, kwargs) as returned:
                 return returned(original(*args, **kwargs))
 
         return observed
@@ -200,7 +201,7 @@ def around_awaited(observe: Callable[..., Observation]) -> Wrap:
         async def observed(*args: Any, **kwargs: Any) -> Any:
             if not instrumentation.listening():
                 return await original(*args, **kwargs)
-            with _Observed(observe, instrumentation, args, kwargs) as returned:
+            with _Observed(original, observe, instrumentation, args, kwargs) as returned:
                 return returned(await original(*args, **kwargs))
 
         return observed
@@ -219,7 +220,7 @@ def around_either(observe: Callable[..., Observation]) -> Wrap:
         def observed(*args: Any, **kwargs: Any) -> Any:
             if not instrumentation.listening():
                 return original(*args, **kwargs)
-            observation = _Observed(observe, instrumentation, args, kwargs)
+            observation = _Observed(original, observe, instrumentation, args, kwargs)
             with observation as returned:
                 result = original(*args, **kwargs)
                 if not inspect.iscoroutine(result):
@@ -251,7 +252,12 @@ def instead(work: Callable[..., Any]) -> Wrap:
         def done(*args: Any, **kwargs: Any) -> Any:
             if not instrumentation.listening():
                 return original(*args, **kwargs)
-            return work(instrumentation, original, *args, **kwargs)
+            try:
+                return work(instrumentation, original, *args, **kwargs)
+            except TypeError:
+                if fits(original, args, kwargs):
+                    raise
+            return original(*args, **kwargs)
 
         @functools.wraps(original)
         async def awaited(*args: Any, **kwargs: Any) -> Any:
@@ -268,10 +274,15 @@ class _Observed:
     __slots__ = ("_instrumentation", "_observation")
 
     def __init__(
-        self, observe: Callable[..., Observation], instrumentation: Instrumentation, args: Any, kwargs: Any
+        self,
+        original: Callable[..., Any],
+        observe: Callable[..., Observation],
+        instrumentation: Instrumentation,
+        args: Any,
+        kwargs: Any,
     ) -> None:
         self._instrumentation = instrumentation
-        self._observation = _all_of(observe, instrumentation, args, kwargs)
+        self._observation = _all_of(original, partial(observe, instrumentation), args, kwargs)
 
     def __enter__(self) -> Callable[[Any], Any]:
         with self._instrumentation.contained():
@@ -296,11 +307,9 @@ class _Observed:
                 error.__traceback__ = trace
 
 
-def _all_of(
-    observe: Callable[..., Observation], instrumentation: Instrumentation, args: Any, kwargs: Any
-) -> Observation:
+def _all_of(original: Callable[..., Any], observe: Callable[..., Observation], args: Any, kwargs: Any) -> Observation:
     """An observation whose call is a part of it, so that it is contained as the rest is."""
-    yield from observe(instrumentation, *args, **kwargs)
+    yield from unless_refused(original, observe, args, kwargs) or ()
 
 
 class Following:

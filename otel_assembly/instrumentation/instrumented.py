@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -173,6 +174,34 @@ def ending(end: Callable[[BaseException | None], None]) -> Iterator[None]:
 def argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: str, default: Any = None) -> Any:
     """One argument of a call, however it was given."""
     return args[place] if len(args) > place else kwargs.get(name, default)
+
+
+def fits(original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a function takes these arguments; one that does not refuses them itself, and that is no failure of ours.
+
+    Asked only where reading the arguments has failed: it takes longer than the call.
+    """
+    try:
+        signature = inspect.signature(original)
+    except (TypeError, ValueError):  # it has none that Python knows
+        return True
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+def unless_refused(
+    original: Callable[..., Any], read: Callable[..., T], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> T | None:
+    """What `read` makes of what a function is called with; None where the function will refuse that."""
+    try:
+        return read(*args, **kwargs)
+    except TypeError:
+        if fits(original, args, kwargs):
+            raise
+        return None
 
 
 class bound(Generic[T]):  # noqa: N801  # read as a word: with bound(VARIABLE, value)

@@ -6,12 +6,12 @@ import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Generator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from opentelemetry import context as otel_context
 
-from otel_assembly.instrumentation.instrumented import ending
+from otel_assembly.instrumentation.instrumented import ending, unless_refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,7 +66,7 @@ def within(run_of: Callable[..., Run | None], carries: Callable[[Run, Any], bool
             run = None
             if instrumentation.listening():
                 with instrumentation.contained():
-                    run = run_of(instrumentation, *args, **kwargs)
+                    run = unless_refused(original, partial(run_of, instrumentation), args, kwargs)
             return run
 
         @wraps(original)

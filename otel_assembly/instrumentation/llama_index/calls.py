@@ -13,6 +13,7 @@ from llama_index_instrumentation import root_dispatcher
 from otel_assembly.instrumentation.bound_runs import BoundRun
 from otel_assembly.instrumentation.clients import innermost, model_in
 from otel_assembly.instrumentation.conversation import Asker
+from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.llama_index.messages import prompt_of, schemas_of, snapshot
 from otel_assembly.instrumentation.model_call import Sent
@@ -95,8 +96,9 @@ def _sent(llm: Any, messages: Sequence[Any], *_: Any, tools: Any = None, **__: A
     return Sent(messages, tools=offered, model=model_of(llm), window=_window(llm))
 
 
-def _completes(llm: Any, prompt: str, *_: Any, **__: Any) -> Sent | None:
-    return _sent(llm, [ChatMessage(role="user", content=prompt)])
+def _completes(llm: Any, /, *args: Any, **kwargs: Any) -> Sent | None:
+    prompt = argument(args, kwargs, 0, "prompt")  # what stands around the method takes anything, and refuses it later
+    return None if prompt is None else _sent(llm, [ChatMessage(role="user", content=str(prompt))])
 
 
 def model_of(llm: Any) -> str | None:

@@ -12,7 +12,7 @@ from llama_index.core import Settings
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ImageBlock, LLMMetadata, TextBlock
 from llama_index.core.chat_engine import SimpleChatEngine
-from llama_index.core.llms import ChatMessage
+from llama_index.core.llms import ChatMessage, MockLLM
 from llama_index.core.memory import ChatMemoryBuffer, ChatSummaryMemoryBuffer, Memory, StaticMemoryBlock
 from llama_index.core.storage.chat_store import SimpleChatStore
 from llama_index_models import Completing, Scripted, Stage, history, words
@@ -180,6 +180,19 @@ async def test_a_model_that_only_completes_is_told_by_the_messages_of_its_text(t
         (span.attributes["assembly.events.out"], span.attributes["assembly.prompts.out"]) for span in assemblies(told)
     ]
     assert told_of == [(1, 1), (3, 1), (5, 1)]
+
+
+@pytest.mark.parametrize("ask", ["complete", "stream_complete"])
+def test_a_model_that_is_asked_wrongly_refuses_that_itself(told, ask):
+    model = MockLLM()
+    model.complete("Hello")
+    with pytest.raises(ValueError, match="No prompt"):
+        getattr(model, ask)()
+    with pytest.raises(TypeError, match="missing"):
+        getattr(model, ask.replace("complete", "chat"))()
+    assert len(told.spans_named("assemble_context")) == 1
+    with pytest.raises(TypeError, match="multiple values"):
+        getattr(model, ask)("Hello", prompt="Hello")
 
 
 async def test_a_query_without_a_model_has_no_span(told):
