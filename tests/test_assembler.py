@@ -92,6 +92,30 @@ def test_a_chain_in_an_order_that_loses_something_is_warned_of(caplog):
     assert "'sliding_window' (index 0) runs before 'alert' (index 1)" in caplog.text
 
 
+def test_an_assembler_with_policies_more_is_one_beside_it_that_keeps_its_settings_and_is_warned_alike(caplog):
+    memory, window = WorkingMemoryPolicy(), SlidingWindowPolicy(max_events=5)
+    alone = Assembler([memory, window], name="desk", strict=True)
+    alerts, budget = AlertPolicy(), TokenBudgetPolicy(100)
+    first, behind = alone.reducing_first([budget]), alone.followed_by([budget])
+    assert (first.policies, behind.policies) == ((memory, budget, window), (memory, window, budget))
+    assert alone.policies == (memory, window)
+    assert [(one.name, one.strict) for one in (first, behind)] == [("desk", True)] * 2
+    assert not caplog.records
+    alone.followed_by([alerts])
+    assert "Policy 'sliding_window' (index 1) runs before 'alert' (index 2)" in caplog.text
+    with pytest.raises(ConfigurationError):
+        alone.followed_by([SlidingWindowPolicy])
+
+
+async def test_a_conversation_goes_on_in_an_assembler_that_has_policies_more():
+    messages, context = requests(*"abcd"), Context()
+    alone = Assembler([])
+    before = await alone.assemble([], messages, context)
+    after = await alone.followed_by([SlidingWindowPolicy(max_events=2)]).assemble([], messages, context)
+    assert after.items == before.items[2:]
+    assert [decision.item for decision in after.decisions if decision.outcome == "dropped"] == before.items[:2]
+
+
 async def test_the_decisions_are_those_of_this_turn_only():
     history = History(requests("a", "b", "c"))
     assembler = Assembler([SlidingWindowPolicy(2)])
