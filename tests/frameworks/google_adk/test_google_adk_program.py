@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,24 +17,8 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.preload_memory_tool import PreloadMemoryTool
 from google_adk_models import ScriptedLlm, Stage, Talk
 
-from otel_assembly.cli import main
 from otel_assembly.instrumentation import GoogleADKInstrumentor, HookState, instrument, uninstrument
 from otel_assembly.testing import RecordedTelemetry
-
-ROOT = Path(__file__).parents[3]
-
-
-def run(*command: Any, **environment: Any) -> str:
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        env={**os.environ, **{name: str(value) for name, value in environment.items()}},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_every_hook_takes_that_this_release_has():
@@ -122,42 +103,17 @@ async def test_what_fails_of_ours_is_not_felt(monkeypatch, breaks):
     telemetry.shutdown()
 
 
-def test_nothing_of_adk_is_imported_for_it():
-    program = (
-        "import sys, otel_assembly.instrumentation as i; i.instrument('google_adk');"
-        "from otel_assembly.instrumentation.google_adk import GoogleADKInstrumentor;"
-        "print([name for name in sys.modules if name.startswith(('google.adk', 'google.genai'))])"
-    )
-    assert run("-c", program).strip() == "[]"
+def test_nothing_of_adk_is_imported_for_it(imported):
+    assert imported("google_adk", "google.adk", "google.genai") == []
 
 
-def test_the_lost_request_is_explained_from_the_traces_of_an_unmodified_agent(tmp_path, capsys):
-    spans = tmp_path / "spans.jsonl"
-    example = ROOT / "examples" / "google_adk_agent.py"
-    program = (
-        "import runpy, sys, otel_assembly; from opentelemetry.instrumentation.auto_instrumentation import initialize;"
-        f"initialize(); otel_assembly.instrument('google_adk'); runpy.run_path({str(example)!r}, run_name='__main__')"
-    )
-    said = run(
-        "-c",
-        program,
-        OTEL_TRACES_EXPORTER="otel_assembly_file",
-        OTEL_ASSEMBLY_SPAN_FILE=spans,
-        OTEL_METRICS_EXPORTER="none",
-        OTEL_LOGS_EXPORTER="none",
-    )
-    assert said == run(example)
-    assert said.splitlines()[1] == "guide: Take the lift behind the desk."
-    assert said.splitlines()[5] == "guide: Take the stairs on the left."
-    assert main(["explain", "--traces", str(spans), "--item", "0", "--turn", "5"]) == 0
-    lost = " ".join(capsys.readouterr().out.split())
-    assert "Item 0 (request" in lost
-    assert "is not in the prompt of turn 5" in lost
+def test_the_lost_request_is_explained_from_the_traces_of_an_unmodified_agent(explained):
+    said, lost = explained("google_adk", turn=5)
+    assert said[1] == "guide: Take the lift behind the desk."
+    assert said[5] == "guide: Take the stairs on the left."
     assert "context_filter" in lost
     assert "outside_window" in lost
 
 
-def test_the_plug_in_s_example_keeps_the_request():
-    said = run(ROOT / "examples" / "google_adk_budget_policy.py").splitlines()
-    assert all(line.endswith("True") for line in said[:-1])
-    assert said[-1].startswith("All ten.")
+def test_the_plug_in_s_example_keeps_the_request(kept):
+    assert kept("google_adk").startswith("All ten.")

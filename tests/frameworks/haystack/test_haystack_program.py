@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import haystack_programs as programs
@@ -18,25 +15,10 @@ from haystack.dataclasses import ChatMessage
 from haystack.tools.tool import Tool
 from haystack_models import AwaitedGenerator, ScriptedGenerator, Stage, history
 
-from otel_assembly.cli import main
 from otel_assembly.instrumentation import HaystackInstrumentor, HookState, instrument, uninstrument
 from otel_assembly.testing import RecordedTelemetry
 
-ROOT = Path(__file__).parents[3]
 asked = ChatMessage.from_user
-
-
-def run(*command: Any, **environment: Any) -> str:
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        env={**os.environ, **{name: str(value) for name, value in environment.items()}},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_every_hook_takes():
@@ -134,16 +116,11 @@ def test_what_a_program_calls_wrongly_is_its_own_error(told):
     assert not told.spans
 
 
-def test_nothing_of_haystack_is_imported_for_it():
-    program = (
-        "import sys, otel_assembly.instrumentation as i; i.instrument('haystack');"
-        "from otel_assembly.instrumentation.haystack import HaystackInstrumentor;"
-        "print([name for name in sys.modules if name.split('.')[0].startswith('haystack')])"
-    )
-    assert run("-c", program).strip() == "[]"
+def test_nothing_of_haystack_is_imported_for_it(imported):
+    assert imported("haystack", "haystack") == []
 
 
-def test_it_is_instrumented_before_it_is_imported_and_no_warning_comes_of_that():
+def test_it_is_instrumented_before_it_is_imported_and_no_warning_comes_of_that(run_program):
     program = (
         "from otel_assembly.instrumentation import instrument; instrument('haystack');"
         "from haystack import Pipeline; from haystack.components.agents import Agent;"
@@ -151,38 +128,18 @@ def test_it_is_instrumented_before_it_is_imported_and_no_warning_comes_of_that()
         "from haystack.dataclasses import ChatMessage;"
         "print(Agent(chat_generator=MockChatGenerator('Yes.')).run([ChatMessage.from_user('Go')])['last_message'].text)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    done = run_program(sys.executable, "-c", program)
     assert (done.stdout, done.stderr) == ("Yes.\n", "")
 
 
 @pytest.mark.skipif(not programs.COMPACTORS, reason="this release does not compact")
-def test_the_lost_request_is_explained_from_the_traces_of_an_unmodified_agent(tmp_path, capsys):
-    spans = tmp_path / "spans.jsonl"
-    example = ROOT / "examples" / "haystack_agent.py"
-    program = (
-        "import runpy, sys, otel_assembly; from opentelemetry.instrumentation.auto_instrumentation import initialize;"
-        f"initialize(); otel_assembly.instrument('haystack'); runpy.run_path({str(example)!r}, run_name='__main__')"
-    )
-    said = run(
-        "-c",
-        program,
-        OTEL_TRACES_EXPORTER="otel_assembly_file",
-        OTEL_ASSEMBLY_SPAN_FILE=spans,
-        OTEL_METRICS_EXPORTER="none",
-        OTEL_LOGS_EXPORTER="none",
-    )
-    assert said == run(example)
-    assert said.splitlines()[5] == "adviser: Take Alba."
-    assert said.splitlines()[7] == "adviser: Take Durolack, it lasts longer."
-    assert main(["explain", "--traces", str(spans), "--item", "0", "--turn", "7"]) == 0
-    lost = " ".join(capsys.readouterr().out.split())
-    assert "Item 0 (request" in lost
-    assert "is not in the prompt of turn 7" in lost
+def test_the_lost_request_is_explained_from_the_traces_of_an_unmodified_agent(explained):
+    said, lost = explained("haystack", turn=7)
+    assert said[5] == "adviser: Take Alba."
+    assert said[7] == "adviser: Take Durolack, it lasts longer."
     assert "sliding_window" in lost
     assert "over_budget" in lost
 
 
-def test_the_plug_in_s_example_keeps_the_request():
-    said = run(ROOT / "examples" / "haystack_budget_policy.py").splitlines()
-    assert all(line.endswith("True") for line in said[:-1])
-    assert said[-1] == "All ten. The history has 23 messages."
+def test_the_plug_in_s_example_keeps_the_request(kept):
+    assert kept("haystack") == "All ten. The history has 23 messages."

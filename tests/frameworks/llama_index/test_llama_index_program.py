@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,28 +18,13 @@ from llama_index.core.workflow import Workflow
 from llama_index_models import Scripted, Stage, history
 from llama_index_programs import Newest
 
-from otel_assembly.cli import main
 from otel_assembly.instrumentation import HookState, LlamaIndexInstrumentor, instrument, uninstrument
 from otel_assembly.testing import RecordedTelemetry
 
-ROOT = Path(__file__).parents[3]
 OWNERS = [
     BaseLLM, MockLLM, Scripted, BaseMemory, BaseChatStoreMemory, Memory, ChatMemoryBuffer, ChatSummaryMemoryBuffer,
     BaseChatStore, SimpleChatStore, Workflow, FunctionAgent, SimpleChatEngine, BaseQueryEngine, Newest,
 ]  # fmt: skip
-
-
-def run(*command: Any, **environment: Any) -> str:
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        env={**os.environ, **{name: str(value) for name, value in environment.items()}},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_every_hook_takes():
@@ -114,16 +96,11 @@ async def test_what_fails_of_ours_is_not_felt(monkeypatch, module, breaks):
     telemetry.shutdown()
 
 
-def test_nothing_of_llama_index_is_imported_for_it():
-    program = (
-        "import sys, otel_assembly.instrumentation as i; i.instrument('llama_index');"
-        "from otel_assembly.instrumentation.llama_index import LlamaIndexInstrumentor;"
-        "print([name for name in sys.modules if name.split('.')[0] in ('llama_index', 'workflows')])"
-    )
-    assert run("-c", program).strip() == "[]"
+def test_nothing_of_llama_index_is_imported_for_it(imported):
+    assert imported("llama_index", "llama_index", "workflows") == []
 
 
-def test_every_hook_takes_of_a_program_that_imports_llama_index_afterwards():
+def test_every_hook_takes_of_a_program_that_imports_llama_index_afterwards(run_program):
     program = (
         "import otel_assembly.instrumentation as i; i.instrument('llama_index'); import workflows;"
         "import sys; print('llama_index.core' in sys.modules);"
@@ -131,35 +108,15 @@ def test_every_hook_takes_of_a_program_that_imports_llama_index_afterwards():
         "from otel_assembly.instrumentation import LlamaIndexInstrumentor;"
         "print({state.value for state in LlamaIndexInstrumentor().states.values()})"
     )
-    assert run("-c", program).split("\n")[:2] == ["False", "{'taken'}"]
+    assert run_program(sys.executable, "-c", program).stdout.split("\n")[:2] == ["False", "{'taken'}"]
 
 
-def test_the_lost_request_is_explained_from_the_traces_of_an_unmodified_agent(tmp_path, capsys):
-    spans = tmp_path / "spans.jsonl"
-    example = ROOT / "examples" / "llama_index_agent.py"
-    program = (
-        "import runpy, sys, otel_assembly; from opentelemetry.instrumentation.auto_instrumentation import initialize;"
-        f"initialize(); otel_assembly.instrument('llama_index'); runpy.run_path({str(example)!r}, run_name='__main__')"
-    )
-    said = run(
-        "-c",
-        program,
-        OTEL_TRACES_EXPORTER="otel_assembly_file",
-        OTEL_ASSEMBLY_SPAN_FILE=spans,
-        OTEL_METRICS_EXPORTER="none",
-        OTEL_LOGS_EXPORTER="none",
-    )
-    assert said == run(example)
-    assert said.splitlines()[1] == "guide: Take the lift behind the desk."
-    assert said.splitlines()[5] == "guide: Take the stairs on the left."
-    assert main(["explain", "--traces", str(spans), "--item", "0", "--turn", "5"]) == 0
-    lost = " ".join(capsys.readouterr().out.split())
-    assert "Item 0 (request" in lost
-    assert "is not in the prompt of turn 5" in lost
+def test_the_lost_request_is_explained_from_the_traces_of_an_unmodified_agent(explained):
+    said, lost = explained("llama_index", turn=5)
+    assert said[1] == "guide: Take the lift behind the desk."
+    assert said[5] == "guide: Take the stairs on the left."
     assert "chat_memory_buffer (policy 0), over_budget" in lost
 
 
-def test_the_plug_in_s_example_keeps_the_request():
-    said = run(ROOT / "examples" / "llama_index_budget_policy.py").splitlines()
-    assert all(line.endswith("True") for line in said[:-1])
-    assert said[-1].startswith("All ten.")
+def test_the_plug_in_s_example_keeps_the_request(kept):
+    assert kept("llama_index").startswith("All ten.")

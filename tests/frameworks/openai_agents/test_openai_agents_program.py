@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import agents
@@ -17,25 +13,10 @@ from agents import Agent, Model, RunConfig, Runner, SQLiteSession
 from openai_agents_models import ScriptedModel, Stage, history
 from openai_agents_programs import newest
 
-from otel_assembly.cli import main
 from otel_assembly.instrumentation import HookState, OpenAIAgentsInstrumentor, instrument, uninstrument
 from otel_assembly.testing import RecordedTelemetry
 
-ROOT = Path(__file__).parents[3]
 FILTERED = RunConfig(call_model_input_filter=newest)
-
-
-def run(*command: Any, **environment: Any) -> str:
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        env={**os.environ, **{name: str(value) for name, value in environment.items()}},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_every_hook_takes():
@@ -130,42 +111,16 @@ async def test_what_fails_of_ours_is_not_felt(monkeypatch, breaks):
     telemetry.shutdown()
 
 
-def test_nothing_of_the_sdk_is_imported_for_it():
-    program = (
-        "import sys, otel_assembly.instrumentation as i; i.instrument('openai_agents');"
-        "from otel_assembly.instrumentation.openai_agents import OpenAIAgentsInstrumentor;"
-        "print([name for name in sys.modules if name.split('.')[0] in ('agents', 'openai')])"
-    )
-    assert run("-c", program).strip() == "[]"
+def test_nothing_of_the_sdk_is_imported_for_it(imported):
+    assert imported("openai_agents", "agents", "openai") == []
 
 
-def test_the_lost_request_is_explained_from_the_traces_of_an_unmodified_agent(tmp_path, capsys):
-    spans = tmp_path / "spans.jsonl"
-    example = ROOT / "examples" / "openai_agents_agent.py"
-    program = (
-        "import runpy, sys, otel_assembly; from opentelemetry.instrumentation.auto_instrumentation import initialize;"
-        f"initialize(); otel_assembly.instrument('openai_agents'); runpy.run_path({str(example)!r},"
-        " run_name='__main__')"
-    )
-    said = run(
-        "-c",
-        program,
-        OTEL_TRACES_EXPORTER="otel_assembly_file",
-        OTEL_ASSEMBLY_SPAN_FILE=spans,
-        OTEL_METRICS_EXPORTER="none",
-        OTEL_LOGS_EXPORTER="none",
-    )
-    assert said == run(example)
-    assert said.splitlines()[1] == "guide: Take the lift behind the desk."
-    assert said.splitlines()[3] == "guide: Take the stairs on the left."
-    assert main(["explain", "--traces", str(spans), "--item", "0", "--turn", "3"]) == 0
-    lost = " ".join(capsys.readouterr().out.split())
-    assert "Item 0 (request" in lost
-    assert "is not in the prompt of turn 3" in lost
+def test_the_lost_request_is_explained_from_the_traces_of_an_unmodified_agent(explained):
+    said, lost = explained("openai_agents", turn=3)
+    assert said[1] == "guide: Take the lift behind the desk."
+    assert said[3] == "guide: Take the stairs on the left."
     assert "session_limit" in lost
 
 
-def test_the_plug_in_s_example_keeps_the_request():
-    said = run(ROOT / "examples" / "openai_agents_budget_policy.py").splitlines()
-    assert all(line.endswith("True") for line in said[:-1])
-    assert said[-1].startswith("All ten.")
+def test_the_plug_in_s_example_keeps_the_request(kept):
+    assert kept("openai_agents").startswith("All ten.")

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,24 +13,8 @@ from pydantic_ai.models import Model
 from pydantic_ai.models.test import TestModel
 from pydantic_ai_models import ScriptedModel, Stage, history
 
-from otel_assembly.cli import main
 from otel_assembly.instrumentation import HookState, PydanticAIInstrumentor, instrument, uninstrument
 from otel_assembly.testing import RecordedTelemetry
-
-ROOT = Path(__file__).parents[3]
-
-
-def run(*command: Any, **environment: Any) -> str:
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        env={**os.environ, **{name: str(value) for name, value in environment.items()}},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_every_hook_takes():
@@ -120,41 +100,16 @@ async def test_what_fails_of_ours_is_not_felt(monkeypatch, breaks):
     telemetry.shutdown()
 
 
-def test_nothing_of_pydantic_ai_is_imported_for_it():
-    program = (
-        "import sys, otel_assembly.instrumentation as i; i.instrument('pydantic_ai');"
-        "from otel_assembly.instrumentation.pydantic_ai import PydanticAIInstrumentor;"
-        "print([name for name in sys.modules if name.split('.')[0].startswith('pydantic_ai')])"
-    )
-    assert run("-c", program).strip() == "[]"
+def test_nothing_of_pydantic_ai_is_imported_for_it(imported):
+    assert imported("pydantic_ai", "pydantic_ai") == []
 
 
-def test_the_lost_request_is_explained_from_the_traces_of_an_unmodified_agent(tmp_path, capsys):
-    spans = tmp_path / "spans.jsonl"
-    example = ROOT / "examples" / "pydantic_ai_agent.py"
-    program = (
-        "import runpy, sys, otel_assembly; from opentelemetry.instrumentation.auto_instrumentation import initialize;"
-        f"initialize(); otel_assembly.instrument('pydantic_ai'); runpy.run_path({str(example)!r}, run_name='__main__')"
-    )
-    said = run(
-        "-c",
-        program,
-        OTEL_TRACES_EXPORTER="otel_assembly_file",
-        OTEL_ASSEMBLY_SPAN_FILE=spans,
-        OTEL_METRICS_EXPORTER="none",
-        OTEL_LOGS_EXPORTER="none",
-    )
-    assert said == run(example)
-    assert said.splitlines()[1] == "guide: Take the lift behind the desk."
-    assert said.splitlines()[3] == "guide: Take the stairs on the left."
-    assert main(["explain", "--traces", str(spans), "--item", "0", "--turn", "3"]) == 0
-    lost = " ".join(capsys.readouterr().out.split())
-    assert "Item 0 (request" in lost
-    assert "is not in the prompt of turn 3" in lost
+def test_the_lost_request_is_explained_from_the_traces_of_an_unmodified_agent(explained):
+    said, lost = explained("pydantic_ai", turn=3)
+    assert said[1] == "guide: Take the lift behind the desk."
+    assert said[3] == "guide: Take the stairs on the left."
     assert "keep_recent" in lost
 
 
-def test_the_plug_in_s_example_keeps_the_request():
-    said = run(ROOT / "examples" / "pydantic_ai_budget_policy.py").splitlines()
-    assert all(line.endswith("True") for line in said[:-1])
-    assert said[-1].startswith("All ten.")
+def test_the_plug_in_s_example_keeps_the_request(kept):
+    assert kept("pydantic_ai").startswith("All ten.")

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,29 +16,14 @@ from semantic_kernel.contents import ChatHistory, ChatHistorySummarizationReduce
 from semantic_kernel.functions import KernelFunctionFromPrompt
 from semantic_kernel_models import ScriptedService, ScriptedTexts, Settings, Stage, talk
 
-from otel_assembly.cli import main
 from otel_assembly.instrumentation import HookState, SemanticKernelInstrumentor, instrument, uninstrument
 from otel_assembly.testing import RecordedTelemetry
 
-ROOT = Path(__file__).parents[3]
 OWNERS = [
     Agent, AgentGroupChat, ChatCompletionAgent, ChatCompletionClientBase, ChatHistory, ChatHistorySummarizationReducer,
     ChatHistoryTruncationReducer, InProcessRuntime, KernelFunctionFromPrompt, OpenAIChatCompletion,
     OpenAIChatCompletionBase, OrchestrationBase, ScriptedService, ScriptedTexts, TextCompletionClientBase,
 ]  # fmt: skip
-
-
-def run(*command: Any, **environment: Any) -> str:
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        env={**os.environ, **{name: str(value) for name, value in environment.items()}},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_every_hook_takes():
@@ -112,42 +93,16 @@ async def test_what_fails_of_ours_is_not_felt(monkeypatch, breaks):
     telemetry.shutdown()
 
 
-def test_nothing_of_semantic_kernel_is_imported_for_it():
-    program = (
-        "import sys, otel_assembly.instrumentation as i; i.instrument('semantic_kernel');"
-        "from otel_assembly.instrumentation.semantic_kernel import SemanticKernelInstrumentor;"
-        "print([name for name in sys.modules if name.split('.')[0] == 'semantic_kernel'])"
-    )
-    assert run("-c", program).strip() == "[]"
+def test_nothing_of_semantic_kernel_is_imported_for_it(imported):
+    assert imported("semantic_kernel", "semantic_kernel") == []
 
 
-def test_the_lost_request_is_explained_from_the_traces_of_an_unmodified_agent(tmp_path, capsys):
-    spans = tmp_path / "spans.jsonl"
-    example = ROOT / "examples" / "semantic_kernel_agent.py"
-    program = (
-        "import runpy, sys, otel_assembly; from opentelemetry.instrumentation.auto_instrumentation import initialize;"
-        "initialize(); otel_assembly.instrument('semantic_kernel');"
-        f"runpy.run_path({str(example)!r}, run_name='__main__')"
-    )
-    said = run(
-        "-c",
-        program,
-        OTEL_TRACES_EXPORTER="otel_assembly_file",
-        OTEL_ASSEMBLY_SPAN_FILE=spans,
-        OTEL_METRICS_EXPORTER="none",
-        OTEL_LOGS_EXPORTER="none",
-    )
-    assert said == run(example)
-    assert said.splitlines()[3] == "waiter: Booked: the winter garden."
-    assert said.splitlines()[5] == "waiter: Booked: by the smokers' terrace."
-    assert main(["explain", "--traces", str(spans), "--item", "0", "--turn", "4"]) == 0
-    lost = " ".join(capsys.readouterr().out.split())
-    assert "Item 0 (request" in lost
-    assert "is not in the prompt of turn 4" in lost
+def test_the_lost_request_is_explained_from_the_traces_of_an_unmodified_agent(explained):
+    said, lost = explained("semantic_kernel", turn=4)
+    assert said[3] == "waiter: Booked: the winter garden."
+    assert said[5] == "waiter: Booked: by the smokers' terrace."
     assert "truncation" in lost
 
 
-def test_the_plug_in_s_example_keeps_the_request():
-    said = run(ROOT / "examples" / "semantic_kernel_budget_policy.py").splitlines()
-    assert all(line.endswith("True") for line in said[:-1])
-    assert said[-1] == "All ten. The thread has 22 messages."
+def test_the_plug_in_s_example_keeps_the_request(kept):
+    assert kept("semantic_kernel") == "All ten. The thread has 22 messages."

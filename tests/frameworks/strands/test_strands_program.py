@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,24 +17,8 @@ from strands.models.model import Model
 from strands_models import ScriptedModel, Stage, history, steps
 from strands_programs import Newest, agent, said
 
-from otel_assembly.cli import main
 from otel_assembly.instrumentation import HookState, StrandsInstrumentor, instrument, uninstrument
 from otel_assembly.testing import RecordedTelemetry
-
-ROOT = Path(__file__).parents[3]
-
-
-def run(*command: Any, **environment: Any) -> str:
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        env={**os.environ, **{name: str(value) for name, value in environment.items()}},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_every_hook_takes():
@@ -134,52 +115,27 @@ def edits(clerk: Agent) -> None:
     clerk._middleware_registry.add_middleware(InvokeModelStage, shorter)
 
 
-def test_nothing_of_strands_is_imported_for_it():
-    program = (
-        "import sys, otel_assembly.instrumentation as i; i.instrument('strands');"
-        "from otel_assembly.instrumentation.strands import StrandsInstrumentor;"
-        "print([name for name in sys.modules if name.split('.')[0] == 'strands'])"
-    )
-    assert run("-c", program).strip() == "[]"
+def test_nothing_of_strands_is_imported_for_it(imported):
+    assert imported("strands", "strands") == []
 
 
-def test_it_is_instrumented_also_before_it_is_imported():
+def test_it_is_instrumented_also_before_it_is_imported(run_program):
     """Its modules import each other while ours are imported with them."""
     program = (
         "import otel_assembly.instrumentation as i; i.instrument('strands'); import strands, strands.multiagent;"
         "print({str(state) for state in i.StrandsInstrumentor().states.values()})"
     )
-    states = run("-c", program)
+    states = run_program(sys.executable, "-c", program).stdout
     assert "missing" not in states
     assert "taken" in states
 
 
-def test_the_lost_request_is_explained_from_the_traces_of_an_unmodified_agent(tmp_path, capsys):
-    spans = tmp_path / "spans.jsonl"
-    example = ROOT / "examples" / "strands_agent.py"
-    program = (
-        "import runpy, sys, otel_assembly; from opentelemetry.instrumentation.auto_instrumentation import initialize;"
-        f"initialize(); otel_assembly.instrument('strands'); runpy.run_path({str(example)!r}, run_name='__main__')"
-    )
-    told = run(
-        "-c",
-        program,
-        OTEL_TRACES_EXPORTER="otel_assembly_file",
-        OTEL_ASSEMBLY_SPAN_FILE=spans,
-        OTEL_METRICS_EXPORTER="none",
-        OTEL_LOGS_EXPORTER="none",
-    )
-    assert told == run(example)
-    assert told.splitlines()[3] == "waiter: Here it is, without nuts."
-    assert told.splitlines()[5] == "waiter: Here it is, with plenty of nuts."
-    assert main(["explain", "--traces", str(spans), "--item", "0", "--turn", "4"]) == 0
-    lost = " ".join(capsys.readouterr().out.split())
-    assert "Item 0 (request" in lost
-    assert "is not in the prompt of turn 4" in lost
+def test_the_lost_request_is_explained_from_the_traces_of_an_unmodified_agent(explained):
+    said, lost = explained("strands", turn=4)
+    assert said[3] == "waiter: Here it is, without nuts."
+    assert said[5] == "waiter: Here it is, with plenty of nuts."
     assert "sliding_window (policy 0), outside_window" in lost
 
 
-def test_the_plug_in_s_example_keeps_the_request():
-    told = run(ROOT / "examples" / "strands_budget_policy.py").splitlines()
-    assert all(line.endswith("True") for line in told[:-1])
-    assert told[-1] == "All ten. The agent holds 22 messages."
+def test_the_plug_in_s_example_keeps_the_request(kept):
+    assert kept("strands") == "All ten. The agent holds 22 messages."
