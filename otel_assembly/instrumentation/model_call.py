@@ -230,20 +230,12 @@ class ModelCall:
 
     def tells(self, waiting: Waiting) -> None:
         """What a reducer did before anybody knew this call is told as a step of it."""
-        step = self.step(waiting.policy, waiting.before, kind=waiting.kind, config=waiting.config)
+        self._again()
+        self._sees(waiting.before)
+        step = self._attempted(waiting)
         if step is not None:
-            with step:
-                for attempt in waiting.attempts:
-                    attempt.told(self.count, step)
-            self.reduced(
-                waiting.policy,
-                waiting.before,
-                waiting.after,
-                step=step,
-                kind=waiting.kind,
-                config=waiting.config,
-                **waiting.said,
-            )
+            about = {"kind": waiting.kind, "config": waiting.config, **waiting.said}
+            self.reduced(waiting.policy, waiting.before, waiting.after, step=step, **about)
 
     def another(self, state: int | None = None) -> Self:
         """A call of its own that begins as this one stands now, or stood: with what came in, and what was done to it.
@@ -430,12 +422,18 @@ class ModelCall:
 
     def _waited(self, one: Waiting, after: list[Any]) -> None:
         """What a reducer did before is a step of this call."""
+        step = self._attempted(one)
+        if step is not None:
+            self._tell(_Told(one.policy, one.kind, one.config, step, after, None, one.said))
+
+    def _attempted(self, one: Waiting) -> ObservedStep | None:
+        """The step of what a reducer did before, with what it had summarisers do."""
         step = self._step(one.policy, one.kind, one.config)
         if step is not None:
             with step:
                 for attempt in one.attempts:
                     attempt.told(self.count, step)
-            self._tell(_Told(one.policy, one.kind, one.config, step, after, None, one.said))
+        return step
 
     def _step(
         self,
