@@ -61,19 +61,19 @@ def given(request: Any) -> Sent:
     return Sent(list(request.contents), prompts_of(request))
 
 
-def _sent(model: Any, request: Any, *_: Any, **__: Any) -> Sent | None:
+def _sent(model: Any, /, llm_request: Any, *_: Any, **__: Any) -> Sent | None:
     """What a model is given; None of one that hands it on."""
     hands_on = known_of(type(model), _HANDS_ON, _PACKAGES)
     if hands_on is False:
-        request = request.model_copy(update={"contents": list(request.contents)})
-        model._maybe_append_user_content(request)  # noqa: SLF001  # as it does itself, behind this
-    name = request.model or model.model
-    return None if hands_on else given(request)._replace(tools=schemas_of(request), model=name)
+        llm_request = llm_request.model_copy(update={"contents": list(llm_request.contents)})
+        model._maybe_append_user_content(llm_request)  # noqa: SLF001  # as it does itself, behind this
+    name = llm_request.model or model.model
+    return None if hands_on else given(llm_request)._replace(tools=schemas_of(llm_request), model=name)
 
 
-def _call_of(instrumentation: Instrumentation, _: Any, request: Any, *__: Any, **___: Any) -> Run | None:
+def _call_of(instrumentation: Instrumentation, _: Any, /, llm_request: Any, *__: Any, **___: Any) -> Run | None:
     """The call that was prepared for a request; a program's own request is none of them, wherever it is made."""
-    return None if called() else CALLS.of(request) or BoundRun(instrumentation, None, {CALL: None})
+    return None if called() else CALLS.of(llm_request) or BoundRun(instrumentation, None, {CALL: None})
 
 
 def _said_in(answer: Any) -> str | None:

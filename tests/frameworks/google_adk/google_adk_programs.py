@@ -282,10 +282,15 @@ async def own_classes_of_models(stage: Stage) -> Any:
             async for answer in ScriptedLlm(self._stage, "Yes.").generate_content_async(copied, stream):
                 yield answer
 
-    stage.runs = 2
+    class ByName(ScriptedLlm):
+        async def generate_content_async(self, llm_request: Any, stream: bool = False) -> Any:
+            async for answer in super().generate_content_async(llm_request=llm_request, stream=stream):
+                yield answer
+
+    stage.runs = 3
     agents = [
         Agent(name=f"own{n}", model=model(stage, "call:look", "Yes."), tools=[look])
-        for n, model in enumerate((Hands, Wraps))
+        for n, model in enumerate((Hands, Wraps, ByName))
     ]
     return [(await Talk(agent).say("Go"))[-1] for agent in agents]
 
