@@ -258,8 +258,20 @@ async def texts_completed(stage: Stage) -> Any:
     kernel = Kernel(services=[ScriptedTexts(stage)])
     first = await kernel.invoke_prompt("Once upon {{$a}}", arguments=KernelArguments(a="a time"))
     parts = [str(one[0]) async for one in kernel.invoke_prompt_stream("And then")]
-    stage.runs = 3
-    return str(first), parts, str(await ScriptedTexts(stage).get_text_content("Go on", Settings()))
+
+    class Framed(ScriptedTexts):
+        async def _inner_get_text_contents(self, prompt: str, settings: Any) -> Any:
+            return await super()._inner_get_text_contents(f"Framed: {prompt}", settings)
+
+    class HandsOn(ScriptedTexts):
+        to: Any
+
+        async def _inner_get_text_contents(self, prompt: str, settings: Any) -> Any:
+            return await self.to.get_text_contents(prompt.upper(), settings)
+
+    stage.runs = 5
+    services = ScriptedTexts(stage), Framed(stage), HandsOn(stage, to=ScriptedTexts(stage))
+    return str(first), parts, [str(await one.get_text_content("Go on", Settings())) for one in services]
 
 
 async def filtered(stage: Stage) -> Any:
