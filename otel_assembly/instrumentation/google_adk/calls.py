@@ -10,7 +10,7 @@ from opentelemetry import trace
 from otel_assembly.decision import DecisionReason
 from otel_assembly.errors import AssemblyError
 from otel_assembly.instrumentation.bound_runs import BoundRun
-from otel_assembly.instrumentation.clients import called, innermost
+from otel_assembly.instrumentation.clients import called, client, innermost
 from otel_assembly.instrumentation.google_adk.contents import AgentCall
 from otel_assembly.instrumentation.google_adk.messages import prompts_of, schemas_of
 from otel_assembly.instrumentation.known_reducers import known_of
@@ -85,6 +85,8 @@ def _said_in(answer: Any) -> str | None:
 
 #: What each class of models is given, streamed or not.
 client_called: Final = innermost("generate_content_async", _sent, said_in=_said_in, prepared=_call_of)
+#: What a model hands to a client that is none.
+completions: Final = client(_sent, said_in=_said_in, prepared=_call_of)
 
 
 def _called_for(_: Any, llm_request: Any, *__: Any, **___: Any) -> Sequence[Any] | None:
