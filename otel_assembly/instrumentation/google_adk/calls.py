@@ -129,15 +129,22 @@ plugin: Final = reducer(
 )
 
 
-def _callbacks(_: Any, invocation: Any, *__: Any, **___: Any) -> str:
+def _callbacks(invocation: Any) -> Sequence[Any]:
+    return getattr(invocation.agent, "canonical_before_model_callbacks", ())
+
+
+def _named(_: Any, invocation: Any, *__: Any, **___: Any) -> str:
     """The name of an agent's callback, where it has one that has a name, and no other."""
-    names = [policy_name(one, ()) for one in getattr(invocation.agent, "canonical_before_model_callbacks", ())]
+    names = [policy_name(one, ()) for one in _callbacks(invocation)]
     return "before_model_callback" if len(names) != 1 or names[0].startswith("<") else names[0]
 
 
-_called_back: Final = reducer(
-    Reducer(lambda _, __, request, *___, **____: given(request), policy=_callbacks, kind=None, spares=(AssemblyError,))
-)
+def _before_them(_: Any, invocation: Any, request: Any, *__: Any, **___: Any) -> Sent | None:
+    """What an agent's callbacks are given; what plugins do is told of each of them."""
+    return given(request) if _callbacks(invocation) else None
+
+
+_called_back: Final = reducer(Reducer(_before_them, policy=_named, kind=None, spares=(AssemblyError,)))
 
 
 @within
