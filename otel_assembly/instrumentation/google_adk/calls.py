@@ -43,17 +43,19 @@ def run(instrumentation: Instrumentation, runner: Any, /, *_: Any, session_id: A
 
 
 @within
-def turns(instrumentation: Instrumentation, _: Any, invocation: Any) -> Run:
+def turns(instrumentation: Instrumentation, _: Any, /, invocation_context: Any) -> Run:
     """An agent calls its model, in turns."""
-    return CALLS.run(instrumentation, invocation.agent.name, invocation.session.id)
+    return CALLS.run(instrumentation, invocation_context.agent.name, invocation_context.session.id)
 
 
 @within
-def prepares(instrumentation: Instrumentation, _: Any, invocation: Any, request: Any, **__: Any) -> Preparing | None:
+def prepares(
+    instrumentation: Instrumentation, _: Any, /, invocation_context: Any, llm_request: Any, **__: Any
+) -> Preparing | None:
     """A request is prepared; that of a live connection is sent on its own way."""
-    if invocation.live_request_queue is not None:
+    if invocation_context.live_request_queue is not None:
         return None
-    return CALLS.prepares(instrumentation, request, lambda: AgentCall(instrumentation, invocation))
+    return CALLS.prepares(instrumentation, llm_request, lambda: AgentCall(instrumentation, invocation_context))
 
 
 def given(request: Any) -> Sent:
@@ -133,24 +135,26 @@ def _callbacks(invocation: Any) -> Sequence[Any]:
     return getattr(invocation.agent, "canonical_before_model_callbacks", ())
 
 
-def _named(_: Any, invocation: Any, *__: Any, **___: Any) -> str:
+def _named(_: Any, /, invocation_context: Any, *__: Any, **___: Any) -> str:
     """The name of an agent's callback, where it has one that has a name, and no other."""
-    names = [policy_name(one, ()) for one in _callbacks(invocation)]
+    names = [policy_name(one, ()) for one in _callbacks(invocation_context)]
     return "before_model_callback" if len(names) != 1 or names[0].startswith("<") else names[0]
 
 
-def _before_them(_: Any, invocation: Any, request: Any, *__: Any, **___: Any) -> Sent | None:
+def _before_them(_: Any, /, invocation_context: Any, llm_request: Any, *__: Any, **___: Any) -> Sent | None:
     """What an agent's callbacks are given; what plugins do is told of each of them."""
-    return given(request) if _callbacks(invocation) else None
+    return given(llm_request) if _callbacks(invocation_context) else None
 
 
 _called_back: Final = reducer(Reducer(_before_them, policy=_named, kind=None, spares=(AssemblyError,)))
 
 
 @within
-def _for_its_call(instrumentation: Instrumentation, _: Any, __: Any, request: Any, *___: Any) -> BoundRun | None:
+def _for_its_call(
+    instrumentation: Instrumentation, _: Any, /, invocation_context: Any, llm_request: Any, *__: Any, **___: Any
+) -> BoundRun | None:
     """What is done for the call that a request is for; what the request holds by now is seen first."""
-    call, now = CALLS.of(request), given(request)
+    call, now = CALLS.of(llm_request), given(llm_request)
     if call is None:
         return None
     call.arrives(now.messages, prompts=now.prompts)
