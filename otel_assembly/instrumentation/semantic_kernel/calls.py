@@ -88,7 +88,7 @@ def has_thread(_: Instrumentation, agent: Any, /, *__: Any, **___: Any) -> Obser
 
 
 @within
-def prompt(instrumentation: Instrumentation, _: Any, context: Any, /) -> BoundRun:
+def prompt(instrumentation: Instrumentation, _: Any, /, context: Any) -> BoundRun:
     """A prompt is rendered and sent, with the history among its arguments, if there is one."""
     given = (one for one in context.arguments.values() if isinstance(one, ChatHistory))
     return BoundRun(instrumentation, None, {ASKS: Asks(history=next(given, None)), CALL: None})

@@ -237,12 +237,16 @@ async def prompted(stage: Stage) -> Any:
 
 
 async def chat_function(stage: Stage) -> Any:
+    class Named(KernelFunctionFromPrompt):
+        async def _invoke_internal(self, context: Any) -> None:
+            await super()._invoke_internal(context=context)
+
     kernel = Kernel(services=[ScriptedService(stage, "Noted.")])
     template = PromptTemplateConfig(
         template="{{$chat_history}}{{$user_input}}",
         input_variables=[InputVariable(name="chat_history", allow_dangerously_set_content=True)],
     )
-    chat = KernelFunctionFromPrompt(function_name="chat", plugin_name="talk", prompt_template_config=template)
+    chat = Named(function_name="chat", plugin_name="talk", prompt_template_config=template)
     history = ChatHistoryTruncationReducer(target_count=4, system_message="You are brief.")
     for turn in range(4):
         await history.reduce()
