@@ -300,8 +300,9 @@ def _content(cell: Any) -> Any:
 
 
 def _holds(client: Any, wanted: Callable[[Any], bool]) -> bool:
-    """Whether a client has one of these, by itself or among several."""
-    values = getattr(client, "__dict__", {}).values()
+    """Whether a client has one of these, by itself or among several; pydantic keeps what is private apart."""
+    held = (getattr(client, where, None) or {} for where in ("__dict__", "__pydantic_private__"))
+    values = (value for one in held for value in one.values())
     several = ([*value.values()] if isinstance(value, dict) else value for value in values)
     inside = (each for value in several for each in (value if isinstance(value, list | tuple) else (value,)))
     return any(map(wanted, inside))

@@ -202,6 +202,14 @@ class PluginConversation:
         self.delivers = any(isinstance(policy, AlertPolicy) for policy in plugin.assembler.policies)
         self._same = same
         self._shown: deque[Any] = deque(maxlen=_KNOWN)
+        self._in_turn: tuple[object, asyncio.Lock] | None = None
+
+    def in_turn(self) -> asyncio.Lock:
+        """Held while the context says whose turn it is: another one's tools are none of it. One of each loop."""
+        loop = asyncio.get_running_loop()
+        if self._in_turn is None or self._in_turn[0] is not loop:
+            self._in_turn = loop, asyncio.Lock()
+        return self._in_turn[1]
 
     async def assemble(
         self,

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, PrivateAttr
 
 from otel_assembly.instrumentation import (
     Following,
@@ -181,6 +182,15 @@ class Around(Client):
         return self.held[0].stream(messages[-1:])
 
 
+class Keeps(Client, BaseModel):
+    """Hands on to the client that it holds, which pydantic keeps by itself."""
+
+    _held: Any = PrivateAttr()
+
+    async def call(self, messages):
+        return await self._held.call(messages[-1:])
+
+
 class Beside(Real):
     """Holds another client, and asks nobody."""
 
@@ -200,11 +210,14 @@ async def test_a_client_that_hands_on_to_those_that_it_holds_is_looked_through(i
     try:
         assert await Around(Real(), Real()).call(said(1, 2)) == ["Noted."] * 2
         assert [one async for one in Around(Real()).stream(said(1, 2))] == ["Noted."]
+        keeps = Keeps()
+        keeps._held = Real()
+        assert await keeps.call(said(1, 2)) == "Noted."
         assert await Beside(Real()).call(said(1, 2)) == "Mine."
     finally:
         instrumentation.patches.restore()
     told = [span.attributes["assembly.events.out"] for span in assembly_telemetry.spans_named("assemble_context")]
-    assert told == [1, 1, 1, 2]
+    assert told == [1, 1, 1, 1, 2]
 
 
 async def test_steps_that_a_plain_function_hands_on_are_followed_in_its_run(instrumentation, assembly_telemetry):

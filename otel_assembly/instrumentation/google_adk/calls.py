@@ -10,7 +10,7 @@ from opentelemetry import trace
 from otel_assembly.decision import DecisionReason
 from otel_assembly.errors import AssemblyError
 from otel_assembly.instrumentation.bound_runs import BoundRun
-from otel_assembly.instrumentation.clients import called, innermost
+from otel_assembly.instrumentation.clients import called, client, innermost
 from otel_assembly.instrumentation.google_adk.contents import AgentCall
 from otel_assembly.instrumentation.google_adk.messages import prompts_of, schemas_of
 from otel_assembly.instrumentation.known_reducers import known_of
@@ -43,17 +43,19 @@ def run(instrumentation: Instrumentation, runner: Any, /, *_: Any, session_id: A
 
 
 @within
-def turns(instrumentation: Instrumentation, _: Any, invocation: Any) -> Run:
+def turns(instrumentation: Instrumentation, _: Any, /, invocation_context: Any) -> Run:
     """An agent calls its model, in turns."""
-    return CALLS.run(instrumentation, invocation.agent.name, invocation.session.id)
+    return CALLS.run(instrumentation, invocation_context.agent.name, invocation_context.session.id)
 
 
 @within
-def prepares(instrumentation: Instrumentation, _: Any, invocation: Any, request: Any, **__: Any) -> Preparing | None:
+def prepares(
+    instrumentation: Instrumentation, _: Any, /, invocation_context: Any, llm_request: Any, **__: Any
+) -> Preparing | None:
     """A request is prepared; that of a live connection is sent on its own way."""
-    if invocation.live_request_queue is not None:
+    if invocation_context.live_request_queue is not None:
         return None
-    return CALLS.prepares(instrumentation, request, lambda: AgentCall(instrumentation, invocation))
+    return CALLS.prepares(instrumentation, llm_request, lambda: AgentCall(instrumentation, invocation_context))
 
 
 def given(request: Any) -> Sent:
@@ -61,19 +63,19 @@ def given(request: Any) -> Sent:
     return Sent(list(request.contents), prompts_of(request))
 
 
-def _sent(model: Any, request: Any, *_: Any, **__: Any) -> Sent | None:
+def _sent(model: Any, /, llm_request: Any, *_: Any, **__: Any) -> Sent | None:
     """What a model is given; None of one that hands it on."""
     hands_on = known_of(type(model), _HANDS_ON, _PACKAGES)
     if hands_on is False:
-        request = request.model_copy(update={"contents": list(request.contents)})
-        model._maybe_append_user_content(request)  # noqa: SLF001  # as it does itself, behind this
-    name = request.model or model.model
-    return None if hands_on else given(request)._replace(tools=schemas_of(request), model=name)
+        llm_request = llm_request.model_copy(update={"contents": list(llm_request.contents)})
+        model._maybe_append_user_content(llm_request)  # noqa: SLF001  # as it does itself, behind this
+    name = llm_request.model or model.model
+    return None if hands_on else given(llm_request)._replace(tools=schemas_of(llm_request), model=name)
 
 
-def _call_of(instrumentation: Instrumentation, _: Any, request: Any, *__: Any, **___: Any) -> Run | None:
+def _call_of(instrumentation: Instrumentation, _: Any, /, llm_request: Any, *__: Any, **___: Any) -> Run | None:
     """The call that was prepared for a request; a program's own request is none of them, wherever it is made."""
-    return None if called() else CALLS.of(request) or BoundRun(instrumentation, None, {CALL: None})
+    return None if called() else CALLS.of(llm_request) or BoundRun(instrumentation, None, {CALL: None})
 
 
 def _said_in(answer: Any) -> str | None:
@@ -85,6 +87,8 @@ def _said_in(answer: Any) -> str | None:
 
 #: What each class of models is given, streamed or not.
 client_called: Final = innermost("generate_content_async", _sent, said_in=_said_in, prepared=_call_of)
+#: What a model hands to a client that is none.
+completions: Final = client(_sent, said_in=_said_in, prepared=_call_of)
 
 
 def _called_for(_: Any, llm_request: Any, *__: Any, **___: Any) -> Sequence[Any] | None:
@@ -127,21 +131,30 @@ plugin: Final = reducer(
 )
 
 
-def _callbacks(_: Any, invocation: Any, *__: Any, **___: Any) -> str:
+def _callbacks(invocation: Any) -> Sequence[Any]:
+    return getattr(invocation.agent, "canonical_before_model_callbacks", ())
+
+
+def _named(_: Any, /, invocation_context: Any, *__: Any, **___: Any) -> str:
     """The name of an agent's callback, where it has one that has a name, and no other."""
-    names = [policy_name(one, ()) for one in getattr(invocation.agent, "canonical_before_model_callbacks", ())]
+    names = [policy_name(one, ()) for one in _callbacks(invocation_context)]
     return "before_model_callback" if len(names) != 1 or names[0].startswith("<") else names[0]
 
 
-_called_back: Final = reducer(
-    Reducer(lambda _, __, request, *___, **____: given(request), policy=_callbacks, kind=None, spares=(AssemblyError,))
-)
+def _before_them(_: Any, /, invocation_context: Any, llm_request: Any, *__: Any, **___: Any) -> Sent | None:
+    """What an agent's callbacks are given; what plugins do is told of each of them."""
+    return given(llm_request) if _callbacks(invocation_context) else None
+
+
+_called_back: Final = reducer(Reducer(_before_them, policy=_named, kind=None, spares=(AssemblyError,)))
 
 
 @within
-def _for_its_call(instrumentation: Instrumentation, _: Any, __: Any, request: Any, *___: Any) -> BoundRun | None:
+def _for_its_call(
+    instrumentation: Instrumentation, _: Any, /, invocation_context: Any, llm_request: Any, *__: Any, **___: Any
+) -> BoundRun | None:
     """What is done for the call that a request is for; what the request holds by now is seen first."""
-    call, now = CALLS.of(request), given(request)
+    call, now = CALLS.of(llm_request), given(llm_request)
     if call is None:
         return None
     call.arrives(now.messages, prompts=now.prompts)

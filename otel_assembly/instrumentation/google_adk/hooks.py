@@ -49,6 +49,7 @@ class GoogleADKInstrumentor(AssemblyInstrumentor):
             ("plugins.base_plugin", f"BasePlugin.{_BEFORE}", Following.alike(_BEFORE, calls.plugin), "plugins' edits"),
             ("tools.base_tool", f"BaseTool.{_ADDS}", Following.alike(_ADDS, calls.tool), "what tools add"),
             ("models.base_llm", f"BaseLlm.{_ASKS}", Following(_ASKS, calls.client_called), "what a model receives"),
+            ("models.apigee_llm", f"CompletionsHTTPClient.{_ASKS}", calls.completions, "what Apigee's proxy receives"),
         ),
         *(
             Hook(f"google.adk.flows.llm_flows.{module}", target, wrap, gives, f"{versions},>={since}")

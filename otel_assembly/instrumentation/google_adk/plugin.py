@@ -86,14 +86,14 @@ class AssemblyPlugin(Plugin["_Conversation"], BasePlugin):
         Raises:
             PolicyFailedError: A policy raised.
         """
-        conversation = self._of(callback_context.session)
-        context, sent = conversation.context, given(llm_request)
-        context.agent_name, context.model = callback_context.agent_name, llm_request.model
-        context.tools = tuple(schemas_of(llm_request))
-        prompts = sent.prompts or ()
+        conversation, sent = self._of(callback_context.session), given(llm_request)
+        context, prompts = conversation.context, sent.prompts or ()
         try:
-            await conversation.read(callback_context.session.events)
-            assembly = await conversation.assemble(callback_context, prompts, sent.messages)
+            async with conversation.in_turn():
+                context.agent_name, context.model = callback_context.agent_name, llm_request.model
+                context.tools = tuple(schemas_of(llm_request))
+                await conversation.read(callback_context.session.events)
+                assembly = await conversation.assemble(callback_context, prompts, sent.messages)
         except Exception as error:  # noqa: BLE001  # it goes through to whoever runs the agent
             return _Raises.when_asked(error)
         llm_request.contents = [event for event in assembly.events if isinstance(event, Content)]

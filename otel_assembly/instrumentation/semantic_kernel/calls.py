@@ -14,7 +14,7 @@ from semantic_kernel.contents.chat_message_content import ChatMessageContent
 from semantic_kernel.contents.utils.author_role import AuthorRole
 
 from otel_assembly.instrumentation.bound_runs import BoundRun
-from otel_assembly.instrumentation.clients import called, client, innermost
+from otel_assembly.instrumentation.clients import called, innermost
 from otel_assembly.instrumentation.conversation import Asker, ByIdentity
 from otel_assembly.instrumentation.hooks import around_awaited, around_either
 from otel_assembly.instrumentation.model_call import CALL, ModelCall, Sent
@@ -88,7 +88,7 @@ def has_thread(_: Instrumentation, agent: Any, /, *__: Any, **___: Any) -> Obser
 
 
 @within
-def prompt(instrumentation: Instrumentation, _: Any, context: Any, /) -> BoundRun:
+def prompt(instrumentation: Instrumentation, _: Any, /, context: Any) -> BoundRun:
     """A prompt is rendered and sent, with the history among its arguments, if there is one."""
     given = (one for one in context.arguments.values() if isinstance(one, ChatHistory))
     return BoundRun(instrumentation, None, {ASKS: Asks(history=next(given, None)), CALL: None})
@@ -168,21 +168,22 @@ def _inside_its_span(wrap: Callable[..., Callable[..., Any]]) -> Callable[..., C
     return wrapped
 
 
-def _is_client(one: Any) -> bool:
-    return hasattr(one, _INNER[0])
-
-
 _DIAGNOSTICS: Final = "semantic_kernel.utils.telemetry.model_diagnostics"
 #: What the framework's decorators hold, and by what they mark a function.
 _DECORATED: Final = {"model_provider", "completion_func"}
 _MARK: Final = "__model_diagnostics_"
-_INNER: Final = ("_inner_get_chat_message_contents", "_inner_get_streaming_chat_message_contents")
-#: By these methods a service is asked, of which the latter are one for each message.
-_ASKED: Final = (*_INNER, *(one.removeprefix("_inner_")[:end] for one in _INNER for end in (None, -1)))
+_INNER: Final = "_inner_get_{}_contents", "_inner_get_streaming_{}_contents"
+
+
+def _clients(kind: str, reads: Callable[..., Sent | None], **more: Any) -> list[Any]:
+    """The hooks of services of a kind: at once, and in a stream."""
+    inner = [method.format(kind) for method in _INNER]
+    # By these methods a service is asked, of which the latter are one for each message.
+    asked = (*inner, *(one.removeprefix("_inner_")[:end] for one in inner for end in (None, -1)))
+    looks: Any = {"asks": asked, "holds": lambda one: hasattr(one, inner[0])}
+    return [_inside_its_span(innermost(method, reads, _text_of, **looks, **more)) for method in inner]
+
+
 #: What a service is given that completes a chat, at once or in a stream; and one that completes a text.
-contents, stream = (
-    _inside_its_span(innermost(method, _sent, _text_of, prepared=_prepared, asks=_ASKED, holds=_is_client))
-    for method in _INNER
-)
-_text: Final = client(_text_sent, _text_of)
-texts: Final = _inside_its_span(lambda original, _, instrumentation: _text(original, instrumentation))
+contents, stream = _clients("chat_message", _sent, prepared=_prepared)
+texts, text_stream = _clients("text", _text_sent)

@@ -41,7 +41,7 @@ class SemanticKernelInstrumentor(AssemblyInstrumentor):
                 ("chat", "_inner_get_chat_message_contents", calls.contents),
                 ("chat", "_inner_get_streaming_chat_message_contents", calls.stream),
                 ("text", "_inner_get_text_contents", calls.texts),
-                ("text", "_inner_get_streaming_text_contents", calls.texts),
+                ("text", "_inner_get_streaming_text_contents", calls.text_stream),
             )
         ),
         *(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import nullcontext
 from functools import reduce
 from operator import add
@@ -219,7 +218,6 @@ class _Conversation:
         #: Messages that observers were shown, and answers of which the history has another object, or will have.
         self._shown: ByIdentity[bool] = ByIdentity()
         self._answers: list[Any] = []
-        self._in_turn = asyncio.Lock()
 
     def member(self, agent: str | None) -> PluginConversation:
         """What an agent has of it; the first agent that asks has what was there before it."""
@@ -250,7 +248,7 @@ class _Conversation:
     ) -> Assembly:
         """What an agent's model is sent of a history."""
         member = self.member(agent)
-        async with self._in_turn:  # another one's tools are none of this request's
+        async with member.in_turn():
             context = member.context
             context.agent_name, context.tools = agent or None, tuple(schemas_of(settings))
             context.model = model_of(service, settings)

@@ -17,6 +17,7 @@ from google.adk.code_executors.base_code_executor import BaseCodeExecutor
 from google.adk.code_executors.code_execution_utils import CodeExecutionResult
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions, EventCompaction
+from google.adk.flows.llm_flows.single_flow import SingleFlow
 from google.adk.memory.in_memory_memory_service import InMemoryMemoryService
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
@@ -282,10 +283,15 @@ async def own_classes_of_models(stage: Stage) -> Any:
             async for answer in ScriptedLlm(self._stage, "Yes.").generate_content_async(copied, stream):
                 yield answer
 
-    stage.runs = 2
+    class ByName(ScriptedLlm):
+        async def generate_content_async(self, llm_request: Any, stream: bool = False) -> Any:
+            async for answer in super().generate_content_async(llm_request=llm_request, stream=stream):
+                yield answer
+
+    stage.runs = 3
     agents = [
         Agent(name=f"own{n}", model=model(stage, "call:look", "Yes."), tools=[look])
-        for n, model in enumerate((Hands, Wraps))
+        for n, model in enumerate((Hands, Wraps, ByName))
     ]
     return [(await Talk(agent).say("Go"))[-1] for agent in agents]
 
@@ -500,13 +506,33 @@ async def falls_back(stage: Stage) -> Any:
     return len(await talk.say("Go"))
 
 
+async def own_flow(stage: Stage) -> Any:
+    class Named(SingleFlow):
+        async def run_async(self, invocation_context: Any) -> Any:
+            async for event in super().run_async(invocation_context=invocation_context):
+                yield event
+
+        async def _preprocess_async(self, invocation_context: Any, llm_request: Any) -> Any:
+            prepared = super()._preprocess_async(invocation_context=invocation_context, llm_request=llm_request)
+            async for event in prepared:
+                yield event
+
+    class Own(Agent):
+        @property
+        def _llm_flow(self) -> Any:
+            return Named()
+
+    talk = Talk(Own(name="own", model=ScriptedLlm(stage, "call:look", "Said."), tools=[look]))
+    return await talk.say("Go")
+
+
 PROGRAMS = [
     plain, parallel_tools, streamed, run_in_a_thread, transferred, in_sequence, in_parallel, in_a_loop, agent_as_a_tool,
     newest_turn_only, compacted_between_runs, compacted_before_calls, own_summariser, filtered,
     filtered_by_the_program, own_plugins, called_back, answered_by_a_callback, asks_a_model_in_a_callback, raised,
     raised_and_caught, own_classes_of_models, cancelled, left_early, at_once, remembered, instructed_among_the_messages,
     planned, runs_code, answered_later, confirmed, resumed, rewound, asks_a_model_itself, structured,
-    kept_in_a_database, in_a_graph, delegated_as_tasks,
+    kept_in_a_database, in_a_graph, delegated_as_tasks, own_flow,
 ]  # fmt: skip
 if hasattr(compaction, "_prompt_chars_saved"):  # before that, a run ends with it
     PROGRAMS.append(summaries_fail)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
-from google.adk.agents import Agent, SequentialAgent
+from google.adk.agents import Agent, ParallelAgent, SequentialAgent
 from google.adk.agents.run_config import RunConfig, StreamingMode
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.plugins.context_filter_plugin import ContextFilterPlugin
@@ -265,6 +266,30 @@ async def test_each_agent_of_an_app_is_held():
     await Talk(SequentialAgent(name="both", sub_agents=agents), plugins=[budget(600)]).say("Find all")
     assert len(stage.received) == 14
     assert max(received.tokens for received in stage.received) <= 550
+
+
+async def test_agents_that_ask_at_once_keep_their_own_tools_and_names():
+    seen = []
+
+    class Looks:
+        name = "looks"
+
+        async def apply(self, prompts: Any, events: Any, context: Any) -> Any:
+            await asyncio.sleep(0)
+            seen.append((context.agent_name, len(context.tools)))
+            return prompts, events
+
+    async def variables(_: Any) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        return {}
+
+    stage = Stage()
+    agents = [
+        Agent(name=f"a{at}", model=ScriptedLlm(stage, "Done."), tools=[look] if at % 2 else []) for at in range(4)
+    ]
+    both = ParallelAgent(name="all", sub_agents=agents)
+    await Talk(both, plugins=[AssemblyPlugin([Looks()], variables=variables)]).say("Go")
+    assert sorted(seen) == [("a0", 0), ("a1", 1), ("a2", 0), ("a3", 1)]
 
 
 async def test_policies_are_given_what_the_run_has():

@@ -29,7 +29,7 @@ def test_every_hook_takes_that_this_release_has():
         for hook in expected.values():
             import_module(hook.module)
         assert {instrumentor.states[name] for name in expected} == {HookState.TAKEN}
-        assert len(expected) == 19
+        assert len(expected) == 20
     finally:
         uninstrument("google_adk")
 

@@ -12,7 +12,9 @@ import pytest
 from google.adk.agents import Agent, LoopAgent
 from google.adk.apps.app import EventsCompactionConfig
 from google.adk.apps.llm_event_summarizer import LlmEventSummarizer
+from google.adk.models import apigee_llm
 from google.adk.models.google_llm import Gemini
+from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.plugins.context_filter_plugin import ContextFilterPlugin
 from google.genai import types
 from google_adk_models import ASSEMBLY, ScriptedLlm, Stage, Talk, words
@@ -208,3 +210,37 @@ async def test_a_model_that_ends_a_request_with_a_user_s_message_is_told_to_be_g
 
 def test_instrumented_it_may_be_instrumented_again(told):
     assert instrument("google_adk") == ("google_adk",)
+
+
+async def test_what_a_plugin_raises_is_told_of_the_plugin_alone(told):
+    class Breaks(BasePlugin):
+        async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
+            raise LookupError("gone")
+
+    worker = Agent(name="worker", model=ScriptedLlm(Stage(), "Done."))
+    with pytest.raises(RuntimeError, match="gone"):
+        await Talk(worker, plugins=[Breaks("breaks")]).say("Work")
+    (step,) = told.span(ASSEMBLY).children
+    assert name_of(step) == "Breaks"
+    assert step.attributes["error.type"] == "LookupError"
+
+
+async def test_what_apigee_hands_to_a_client_that_is_no_model_is_told(told, monkeypatch):
+    received = []
+
+    class Answer:
+        def json(self) -> Any:
+            return {"choices": [{"message": {"role": "assistant", "content": "Done."}, "finish_reason": "stop"}]}
+
+    async def post(_: Any, __: str, payload: Any, *___: Any, **____: Any) -> Any:
+        received.append(payload)
+        return Answer()
+
+    monkeypatch.setattr(apigee_llm.CompletionsHTTPClient, "_httpx_post_with_retry", post)
+    model = apigee_llm.ApigeeLlm(model="apigee/openai/gpt-4o", proxy_url="http://nowhere")
+    assert await Talk(Agent(name="worker", model=model)).say("Work") == ["worker: Done."]
+    assembly = told.span("assemble_context")
+    assert len(received) == 1
+    assert assembly.attributes["assembly.events.out"] == len(received[0]["messages"]) - 1
+    assert assembly.attributes["assembly.model"] == received[0]["model"]
+    assert not assembly.children

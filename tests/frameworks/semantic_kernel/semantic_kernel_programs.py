@@ -237,12 +237,16 @@ async def prompted(stage: Stage) -> Any:
 
 
 async def chat_function(stage: Stage) -> Any:
+    class Named(KernelFunctionFromPrompt):
+        async def _invoke_internal(self, context: Any) -> None:
+            await super()._invoke_internal(context=context)
+
     kernel = Kernel(services=[ScriptedService(stage, "Noted.")])
     template = PromptTemplateConfig(
         template="{{$chat_history}}{{$user_input}}",
         input_variables=[InputVariable(name="chat_history", allow_dangerously_set_content=True)],
     )
-    chat = KernelFunctionFromPrompt(function_name="chat", plugin_name="talk", prompt_template_config=template)
+    chat = Named(function_name="chat", plugin_name="talk", prompt_template_config=template)
     history = ChatHistoryTruncationReducer(target_count=4, system_message="You are brief.")
     for turn in range(4):
         await history.reduce()
@@ -258,8 +262,20 @@ async def texts_completed(stage: Stage) -> Any:
     kernel = Kernel(services=[ScriptedTexts(stage)])
     first = await kernel.invoke_prompt("Once upon {{$a}}", arguments=KernelArguments(a="a time"))
     parts = [str(one[0]) async for one in kernel.invoke_prompt_stream("And then")]
-    stage.runs = 3
-    return str(first), parts, str(await ScriptedTexts(stage).get_text_content("Go on", Settings()))
+
+    class Framed(ScriptedTexts):
+        async def _inner_get_text_contents(self, prompt: str, settings: Any) -> Any:
+            return await super()._inner_get_text_contents(f"Framed: {prompt}", settings)
+
+    class HandsOn(ScriptedTexts):
+        to: Any
+
+        async def _inner_get_text_contents(self, prompt: str, settings: Any) -> Any:
+            return await self.to.get_text_contents(prompt.upper(), settings)
+
+    stage.runs = 5
+    services = ScriptedTexts(stage), Framed(stage), HandsOn(stage, to=ScriptedTexts(stage))
+    return str(first), parts, [str(await one.get_text_content("Go on", Settings())) for one in services]
 
 
 async def filtered(stage: Stage) -> Any:

@@ -324,6 +324,20 @@ async def test_agents_that_ask_at_once_keep_their_own_tools_and_histories(assemb
     )
 
 
+def test_those_who_ask_at_once_may_do_so_in_one_loop_after_another():
+    async def variables(_: Any) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        return {}
+
+    service = AssemblyChatCompletion(ScriptedService(Stage(), "Done."), budget(), variables=variables)
+    bob, shared = agent(service, plugins=[]), thread(1)
+
+    async def asked() -> list[str]:
+        return list(map(str, await asyncio.gather(*(bob.get_response("Go", thread=shared) for _ in range(3)))))
+
+    assert [asyncio.run(asked()) for _ in range(2)] == [["Done."] * 3] * 2
+
+
 def test_it_is_as_its_inner_service_is():
     class Plain(ScriptedService):
         SUPPORTS_FUNCTION_CALLING = False
