@@ -24,7 +24,7 @@ from otel_assembly.instrumentation.waiting import WAITING
 from otel_assembly.observe.conversations import contained
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from typing import Self
 
@@ -302,14 +302,24 @@ class ModelCall:
         again, and then it does its work once more.
         """
         self._again()
-        held, told = {name: getattr(self, name) for name in _STATE}, [*self._told]
+        back = self.stands()
         try:
             with ending(self.end):
                 yield
         finally:
-            self._told = told
-            for name, value in held.items():
-                setattr(self, name, value)
+            back()
+
+    def stands(self) -> Callable[[], None]:
+        """How it stands now; what this returns has it stand so again, unless it is being told of."""
+        held, told = {name: getattr(self, name) for name in _STATE}, [*self._told]
+
+        def back() -> None:
+            if self._prepared is None or self._ended:
+                self._told, self._ended = [*told], True
+                for name, value in held.items():
+                    setattr(self, name, value)
+
+        return back
 
     def by_plugin(self, messages: Sequence[Any], *, prompts: Sequence[str] | None = None) -> None:
         """A plug-in of ours has made an assembly of its own, and these are what it let out.
