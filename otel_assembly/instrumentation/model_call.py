@@ -484,6 +484,7 @@ class ModelCall:
         self.out = widened(reduced, reduced, gaps)
         for told in self._told:
             told.events = told.step.events = widened(told.events, reduced, gaps)
+            told.step.beside = [*told.step.beside, *(one for gap in gaps for one in gap)]
 
     def _again(self) -> None:
         """A call that was made is made once more: its messages came in, and its steps let out, what they did before."""
@@ -496,6 +497,7 @@ class ModelCall:
             step = self._step(told.policy, told.kind, told.config)
             if step is not None:
                 said = {name: value for name, value in told.said.items() if name not in _ONCE}
+                step.beside = told.step.beside
                 self._tell(replace(told, step=step, said=said))
 
     def _begins_with(self, told: list[_Told]) -> None:

@@ -88,6 +88,18 @@ async def test_a_conversation_has_the_id_of_its_session_or_its_key_in_a_store(to
     assert [span.attributes["assembly.turn"] for span in assemblies(told)] == [0, 1]
 
 
+async def test_what_tools_answer_in_a_run_is_not_under_the_limit_of_a_buffer(told):
+    async def report() -> str:
+        """Give a long report."""
+        return words(300)
+
+    memory = ChatMemoryBuffer.from_defaults(token_limit=200, chat_history=history(12))
+    agent = FunctionAgent(llm=Scripted(Stage(), "call:report", "Done."), tools=[report])
+    await agent.run("Go", memory=memory)
+    assert [steps(one) for one in assemblies(told)] == [["chat_memory_buffer"]] * 2
+    assert not any("error.type" in one.attributes for one in assemblies(told))
+
+
 async def test_a_buffer_leaves_out_what_is_over_its_limit(told):
     memory = ChatMemoryBuffer.from_defaults(token_limit=45, chat_history=history(3))
     await FunctionAgent(llm=Scripted(Stage(), "Done.")).run("Go", memory=memory)
