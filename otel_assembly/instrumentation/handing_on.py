@@ -116,6 +116,8 @@ class GoingOn:
         self._prompts = given.prompts  # a middleware may change the very request
         self._reduction = reduces(given.messages)
         self._went_on = False
+        call = self._reduction.call
+        self._back = call.stands() if call is not None else None
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -134,7 +136,13 @@ class GoingOn:
         reduction, self._went_on = self._reduction, True
         reduction.hands_on(self._prompts, self._reads(request), self._done)
         self._reduction = self._reduces(reduction.before)
-        return BoundRun(self._instrumentation, None, self._behind)
+        return BoundRun(self._instrumentation, None, self._behind, ends=self._came_back)
+
+    def _came_back(self) -> None:
+        """What is behind it is over: if it goes on once more, that begins where it began itself."""
+        if self._back is not None:
+            self._back()
+            self._reduction = self._reduces(self._reduction.before)
 
 
 def going_on(

@@ -24,7 +24,7 @@ from otel_assembly.instrumentation.waiting import WAITING
 from otel_assembly.observe.conversations import contained
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from typing import Self
 
@@ -294,14 +294,24 @@ class ModelCall:
         again, and then it does its work once more.
         """
         self._again()
-        held, told = {name: getattr(self, name) for name in _STATE}, [*self._told]
+        back = self.stands()
         try:
             with ending(self.end):
                 yield
         finally:
-            self._told = told
-            for name, value in held.items():
-                setattr(self, name, value)
+            back()
+
+    def stands(self) -> Callable[[], None]:
+        """How it stands now; what this returns has it stand so again, unless it is being told of."""
+        held, told = {name: getattr(self, name) for name in _STATE}, [*self._told]
+
+        def back() -> None:
+            if self._prepared is None or self._ended:
+                self._told, self._ended = [*told], True
+                for name, value in held.items():
+                    setattr(self, name, value)
+
+        return back
 
     def by_plugin(self, messages: Sequence[Any], *, prompts: Sequence[str] | None = None) -> None:
         """A plug-in of ours has made an assembly of its own, and these are what it let out.
@@ -472,6 +482,7 @@ class ModelCall:
         self.out = widened(reduced, reduced, gaps)
         for told in self._told:
             told.events = told.step.events = widened(told.events, reduced, gaps)
+            told.step.beside = [*told.step.beside, *(one for gap in gaps for one in gap)]
 
     def _again(self) -> None:
         """A call that was made is made once more: its messages came in, and its steps let out, what they did before."""
@@ -484,6 +495,7 @@ class ModelCall:
             step = self._step(told.policy, told.kind, told.config)
             if step is not None:
                 said = {name: value for name, value in told.said.items() if name not in _ONCE}
+                step.beside = told.step.beside
                 self._tell(replace(told, step=step, said=said))
 
     def _begins_with(self, told: list[_Told]) -> None:

@@ -123,9 +123,13 @@ class Reading:
         return held and [message if alike(message, was) else was for message, was in held]
 
     def before(self, after: Sequence[Any]) -> Sequence[Any] | None:
-        """What it has made these of: of what a store inside has given, or of what it holds itself."""
+        """What it has made these of: of what a store inside has given, or of what it holds itself.
+
+        Of several that have given the same messages it is one that has given the fewest beside them.
+        """
         known = marks(after)
-        self.inner = [one for one in self.inner if marks(one.out) & known][-1:]
+        read = max(self.inner, key=lambda one: (len(marks(one.out) & known), -len(one.out)), default=None)
+        self.inner = [read] if read is not None and marks(read.out) & known else []
         return self.inner[0].out if self.inner else self.held
 
 

@@ -16,6 +16,7 @@ from otel_assembly.decision import DecisionOutcome, DecisionReason, Overflow, Ov
 from otel_assembly.errors import error_type, is_failure
 from otel_assembly.ledger.snapshot import ItemGroup, StepCompaction, item_id_runs
 from otel_assembly.messages.content_snapshot import equal
+from otel_assembly.messages.describe import describe
 from otel_assembly.recorder import NULL_RECORDING
 
 if TYPE_CHECKING:
@@ -216,6 +217,7 @@ class ObservedStep:
 
     Attributes:
         events: What came out; None where that is what came in.
+        beside: What of that the framework holds around it: its limit is none of that.
     """
 
     __slots__ = (
@@ -230,6 +232,7 @@ class ObservedStep:
         "_said",
         "_step",
         "_time",
+        "beside",
         "events",
     )
 
@@ -253,6 +256,7 @@ class ObservedStep:
         self._step: Step | None = None
         self._said: _Said | None = None
         self.events: Sequence[Any] | None = None
+        self.beside: Sequence[Any] = ()
 
     def __enter__(self) -> Self:
         self._time.__enter__()
@@ -391,7 +395,10 @@ class ObservedStep:
         if step is None or said is None or said.budget is None or self._overflow is not None or step.error is not None:
             return
         view, limit = step.view_out, max(0, said.budget)
-        around = record.tokens(step.prompts_out, view) - record.items_tokens(view) if said.of_prompt else 0
+        if said.of_prompt:
+            around = record.tokens(step.prompts_out, view) - record.items_tokens(view)
+        else:
+            around = -sum(record.meter.event(describe(event)) for event in self.beside)
         if around + record.items_tokens(view) > LET_PASS * limit:
             record.table(view).exact(view)
             if (needed := around + record.items_tokens(view)) > LET_PASS * limit:

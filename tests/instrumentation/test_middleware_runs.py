@@ -98,7 +98,34 @@ def test_one_that_goes_on_twice_is_told_twice(instrumentation, assembly_telemetr
         return behind(Request(request.messages[-3:]))
 
     Chain(instrumentation).run(twice)
-    assert [out for _, out in told(assembly_telemetry)] == [1, 3]
+    assert told(assembly_telemetry) == [(5, 1), (5, 3)]
+    assert [len(one.children) for one in assembly_telemetry.spans_named("assemble_context")] == [1, 1]
+
+
+def test_what_is_called_again_begins_where_it_began_before(instrumentation, assembly_telemetry):
+    """A middleware in front of one that changes the messages has it work once more, as after a failure."""
+
+    def tries_again(request, behind):
+        with pytest.raises(ConnectionError):
+            behind(request)
+        return behind(request)
+
+    def newest(request, behind):
+        return behind(Request(request.messages[-2:]))
+
+    def fails_once(request):
+        chain.client(request)
+        if len(chain.seen) == 1:
+            raise ConnectionError("no")
+        return "fine"
+
+    chain = Chain(instrumentation)
+    inner, outer = chain.around(newest, "inner"), chain.around(tries_again, "outer")
+    with chain.call.current():
+        assert outer(Request(HISTORY), lambda request: inner(request, fails_once)) == "fine"
+    assert told(assembly_telemetry) == [(5, 2), (5, 2)]
+    assemblies = assembly_telemetry.spans_named("assemble_context")
+    assert [[step.name for step in one.children] for one in assemblies] == [["apply_policy inner"]] * 2
 
 
 def test_prompts_that_it_changes_are_told_with_what_they_were(instrumentation, assembly_telemetry):

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import weakref
 from copy import copy, deepcopy
+from types import SimpleNamespace
 
 import pytest
 
@@ -165,6 +166,18 @@ def test_a_store_in_a_store_is_a_step_of_its_own(instrumentation, assembly_telem
     pretend = Pretend(instrumentation)
     store = Store(newest=1, inner=Store("one", "two", "three"))
     Store.get = pretend.get
+    pretend.call(Model(), store.get())
+    assert told(assembly_telemetry) == [(3, 1, ["apply_policy newest", "apply_policy newest"])]
+
+
+def test_of_two_stores_that_have_given_the_same_it_is_the_one_that_has_given_the_least_beside_that(
+    instrumentation, assembly_telemetry
+):
+    pretend = Pretend(instrumentation)
+    Store.get = pretend.get
+    first, second = Store("one", "two", "three"), Store(newest=9)
+    second.held = [said("zero"), *first.held]
+    store = Store(newest=1, inner=SimpleNamespace(get=lambda: (first.get(), second.get())[0]))
     pretend.call(Model(), store.get())
     assert told(assembly_telemetry) == [(3, 1, ["apply_policy newest", "apply_policy newest"])]
 

@@ -107,6 +107,7 @@ composes: Final = instead(_composed)
 
 def function_name(function: Any) -> str:
     """A name of low cardinality: the class whose method a function is, or how it is called; else where it was made."""
+    function = function.func if isinstance(function, partial) else function
     if isinstance(function, FunctionType) and is_framework_s(function):  # around middleware for one phase
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         function = cells["handler"].cell_contents if "handler" in cells else function

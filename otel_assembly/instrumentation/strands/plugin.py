@@ -18,7 +18,7 @@ from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
 from otel_assembly.instrumentation.reductions import plugged_in
 from otel_assembly.instrumentation.splicing import alike
 from otel_assembly.instrumentation.strands.calls import asker_of, model_of
-from otel_assembly.instrumentation.strands.messages import prompts_of, schemas_of
+from otel_assembly.instrumentation.strands.messages import as_sent, prompts_of, schemas_of
 from otel_assembly.messages import ChatSummary
 
 try:
@@ -146,7 +146,7 @@ class AssemblyConversationManager(Plugin[PluginConversation], ConversationManage
         messages, made = _sent(assembly)
         if call is not None:
             with call.instrumentation.contained():
-                call.by_plugin(messages, prompts=made)
+                call.by_plugin(as_sent(messages), prompts=made)
         return replace(context, messages=messages, system_prompt=_prompt(context.system_prompt, prompts, made))
 
     def _before_tool(self, event: Any) -> None:

@@ -100,17 +100,18 @@ def _hooks(instrumentation: Instrumentation, invoke: Any, registry: Any, event: 
     """The callbacks of an event: each may edit the agent's messages; what the framework's own do is told apart."""
     with instrumentation.contained():
         if hasattr(event, "agent"):
-            watched = [_watched(one, instrumentation) for one in registry.get_callbacks_for(event)]
-            registry = copy(registry)
-            registry.get_callbacks_for = lambda _: iter(watched)
+            given, registry = registry.get_callbacks_for, copy(registry)
+            # One by one: a callback may add others.
+            registry.get_callbacks_for = lambda event: (_watched(one, instrumentation) for one in given(event))
     return invoke(registry, event)
 
 
 def _watched(callback: Any, instrumentation: Instrumentation) -> Any:
-    if is_framework_s(callback) or is_ours(getattr(callback, "__self__", None)):
-        return callback
-    wrap = _in_place(lambda event: event.agent, lambda _: function_name(callback), kind=None)
-    return wrap(callback, instrumentation)
+    with instrumentation.contained():
+        if not is_framework_s(callback) and not is_ours(getattr(callback, "__self__", None)):
+            wrap = _in_place(lambda event: event.agent, lambda _: function_name(callback), kind=None)
+            return wrap(callback, instrumentation)
+    return callback
 
 
 hooked: Final = instead(_hooks)

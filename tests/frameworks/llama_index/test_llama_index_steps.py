@@ -13,7 +13,13 @@ from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ImageBlock, LLMMetadata, TextBlock
 from llama_index.core.chat_engine import SimpleChatEngine
 from llama_index.core.llms import ChatMessage, MockLLM
-from llama_index.core.memory import ChatMemoryBuffer, ChatSummaryMemoryBuffer, Memory, StaticMemoryBlock
+from llama_index.core.memory import (
+    ChatMemoryBuffer,
+    ChatSummaryMemoryBuffer,
+    Memory,
+    SimpleComposableMemory,
+    StaticMemoryBlock,
+)
 from llama_index.core.storage.chat_store import SimpleChatStore
 from llama_index_models import Completing, Scripted, Stage, history, words
 
@@ -24,6 +30,25 @@ def steps(assembly: Any) -> list[str]:
 
 def assemblies(telemetry: Any) -> list[Any]:
     return sorted(telemetry.spans_named("assemble_context"), key=lambda span: span.end_ns)
+
+
+async def test_what_is_composed_is_made_of_what_the_primary_memory_gave(told):
+    """A message that is put into such a memory is put into all of its sources, the very object."""
+    stage = Stage()
+    summariser = Scripted(stage, "They talked of words.", model="gpt-4o-mini", summarises=True)
+    memory = SimpleComposableMemory.from_defaults(
+        primary_memory=ChatSummaryMemoryBuffer.from_defaults(llm=summariser, token_limit=30),
+        secondary_memory_sources=[ChatMemoryBuffer.from_defaults(chat_history=history(1))],
+    )
+    engine = SimpleChatEngine.from_defaults(llm=Scripted(stage, "Done."), memory=memory)
+    for turn in range(2):
+        engine.chat(f"Question {turn}: {words(8)}")
+    first, second = assemblies(told)
+    assert (steps(first), first.attributes["assembly.events.in"]) == (["simple_composable_memory"], 1)
+    assert steps(second) == ["chat_summary_memory_buffer", "simple_composable_memory"]
+    assert {"0", "1"} < set(second.children[0].compacted)  # and what was composed before, which the primary one keeps
+    assert second.children[1].dropped_reasons == {}
+    assert len(told.spans_named("compact_block summary")) == len(stage.summaries)
 
 
 async def test_one_memory_is_one_ledger_over_all_its_runs(told):
@@ -61,6 +86,18 @@ async def test_a_conversation_has_the_id_of_its_session_or_its_key_in_a_store(to
     runs = [*told.spans_named("invoke_agent Agent"), *told.spans_named("invoke_agent SimpleChatEngine")]
     assert [span.attributes.get("gen_ai.conversation.id") for span in runs] == [known] * 2
     assert [span.attributes["assembly.turn"] for span in assemblies(told)] == [0, 1]
+
+
+async def test_what_tools_answer_in_a_run_is_not_under_the_limit_of_a_buffer(told):
+    async def report() -> str:
+        """Give a long report."""
+        return words(300)
+
+    memory = ChatMemoryBuffer.from_defaults(token_limit=200, chat_history=history(12))
+    agent = FunctionAgent(llm=Scripted(Stage(), "call:report", "Done."), tools=[report])
+    await agent.run("Go", memory=memory)
+    assert [steps(one) for one in assemblies(told)] == [["chat_memory_buffer"]] * 2
+    assert not any("error.type" in one.attributes for one in assemblies(told))
 
 
 async def test_a_buffer_leaves_out_what_is_over_its_limit(told):

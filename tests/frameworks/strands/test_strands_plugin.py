@@ -134,6 +134,19 @@ async def test_what_other_middleware_does_before_it_is_told_of_beside_it(told):
     assert {child.name for span in before for child in span.children} == {"apply_policy verbose"}
 
 
+async def test_middleware_behind_it_is_a_step_by_its_name(told):
+    async def answers_first(context: Any, next_fn: Any) -> Any:
+        context.messages = [*context.messages, *reversed(history(1))]
+        async for event in next_fn(context):
+            yield event
+
+    one = agent(Stage(), AssemblyConversationManager([SlidingWindowPolicy(4)]), lines=["Done."], messages=history(4))
+    one._middleware_registry.add_middleware(InvokeModelStage, answers_first)
+    await one.invoke_async("Go")
+    _, behind = told.spans_named("assemble_context")
+    assert [step.attributes["assembly.policy.name"] for step in behind.children] == ["answers_first"]
+
+
 async def test_what_is_left_is_what_bedrock_takes(told):
     """A window may begin with an answer, and what is left out between two ends leaves two of one role."""
     for policy in (SlidingWindowPolicy(4), SlidingWindowPolicy(2), HeadAndTailPolicy(1, 1), HeadAndTailPolicy(2, 2)):

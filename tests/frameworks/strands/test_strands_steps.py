@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -17,9 +19,10 @@ from strands.agent.conversation_manager import (
 )
 from strands.hooks import AgentInitializedEvent, BeforeModelCallEvent, HookRegistry, MessageAddedEvent
 from strands.session import FileSessionManager
-from strands_models import ASSEMBLY, ScriptedModel, Stage, history, steps, words
+from strands_models import ASSEMBLY, ScriptedModel, Stage, assert_told, history, steps, words
 from strands_programs import (
     PROGRAMS,
+    InvokeModelStage,
     Newest,
     _too_long,
     agent,
@@ -283,6 +286,45 @@ async def test_a_sync_agent_called_in_an_async_program_is_in_the_caller_s_trace(
         agent(Stage(), "Done.")("Go")
     assert last(told).trace_id == f"{request.get_span_context().trace_id:032x}"
     assert not [span for span in told.spans if span.name.startswith("invoke_agent")]
+
+
+async def test_a_hook_that_is_added_by_another_one_runs_and_is_seen_as_it_would_be(told):
+    def add(event: Any, text: str) -> None:
+        event.agent.messages.append({"role": "user", "content": [{"text": text}]})
+
+    def adds_another(event: BeforeModelCallEvent) -> None:
+        event.agent.hooks.add_callback(BeforeModelCallEvent, partial(add, text="Late."))
+
+    stage = Stage()
+    clerk = agent(stage, "Done.")
+    clerk.hooks.add_callback(BeforeModelCallEvent, adds_another)
+    await clerk.invoke_async("Go")
+    assert [message["content"][0]["text"] for message in stage.received[0].messages] == ["Go", "Late."]
+    assert steps(last(told)) == ["add"]
+
+
+@with_middleware
+async def test_what_is_behind_a_middleware_that_tries_again_works_once_more(told):
+    async def tries_again(context: Any, next_fn: Any) -> Any:
+        try:
+            async for event in next_fn(context):
+                yield event
+        except ConnectionError:
+            async for event in next_fn(context):
+                yield event
+
+    async def hints(context: Any, next_fn: Any) -> Any:
+        hint = {"role": "user", "content": [{"text": "A hint."}]}
+        async for event in next_fn(replace(context, messages=[*context.messages, hint])):
+            yield event
+
+    stage = Stage()
+    clerk = agent(stage, ConnectionError("gone"), "Done.", messages=history(1))
+    for one in (tries_again, hints):
+        clerk._middleware_registry.add_middleware(InvokeModelStage, one)
+    await clerk.invoke_async("Go")
+    assert_told(told, stage.received)
+    assert [steps(span) for span in told.spans_named(ASSEMBLY)] == [["hints"], ["hints"]]
 
 
 @managed
