@@ -8,6 +8,8 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, nullcontext
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 from otel_assembly._internal.arguments import instance, objects
@@ -18,12 +20,13 @@ from otel_assembly.context import Context
 from otel_assembly.conversation import is_alert
 from otel_assembly.errors import ConfigurationError, HaltedError
 from otel_assembly.history import History
+from otel_assembly.instrumentation.instrumented import bound
 from otel_assembly.policies import AlertPolicy
 from otel_assembly.runtime import Stream, attach
 from otel_assembly.runtime.observers import checked_observers
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 
     from otel_assembly.assembly import Assembly
     from otel_assembly.policies.base import AssemblyPolicy
@@ -174,6 +177,10 @@ class AlertStream(PluginStream):
         return found
 
 
+#: The conversations whose turns go on here.
+_TURNS: Final[ContextVar[tuple[PluginConversation, ...]]] = ContextVar("otel_assembly_turns", default=())
+
+
 class PluginConversation:
     """One conversation under one plug-in.
 
@@ -204,12 +211,32 @@ class PluginConversation:
         self._shown: deque[Any] = deque(maxlen=_KNOWN)
         self._in_turn: tuple[object, asyncio.Lock] | None = None
 
-    def in_turn(self) -> asyncio.Lock:
-        """Held while the context says whose turn it is: another one's tools are none of it. One of each loop."""
-        loop = asyncio.get_running_loop()
+    @asynccontextmanager
+    async def turn(
+        self, agent_name: str | None, model: str | None, tools: Iterable[Mapping[str, Any]]
+    ) -> AsyncGenerator[None, None]:
+        """While the context says whose turn it is, nobody else in this conversation and event loop has one.
+
+        What a policy or an observer asks in it, such as a summariser's agent, is a part of it.
+
+        Args:
+            agent_name: Who asks.
+            model: Its model's name.
+            tools: The schemas of the tools that it offers.
+        """
+        turns, loop = _TURNS.get(), asyncio.get_running_loop()
         if self._in_turn is None or self._in_turn[0] is not loop:
             self._in_turn = loop, asyncio.Lock()
-        return self._in_turn[1]
+        async with nullcontext() if self in turns else self._in_turn[1]:
+            context = self.context
+            around = context.agent_name, context.model, context.tools
+            context.agent_name, context.model, context.tools = agent_name, model, tuple(tools)
+            try:
+                with bound(_TURNS, (*turns, self)):
+                    yield
+            finally:
+                if self in turns:
+                    context.agent_name, context.model, context.tools = around
 
     async def assemble(
         self,

@@ -101,10 +101,14 @@ class AssembledPolicy(Plugin[PluginConversation]):
             PolicyFailedError: A policy raised. A halt is no error here: AG2's `HaltEvent` is put on its stream.
         """
         conversation = self._of(context.stream)
-        ours = conversation.context
-        ours.agent_name = self._agent_name or asker_of(context).agent_name
-        ours.model = model_of(context)
-        ours.tools = self._tools if self._tools is not None else await _tools(context)
+        agent_name = self._agent_name or asker_of(context).agent_name
+        tools = self._tools if self._tools is not None else await _tools(context)
+        async with conversation.turn(agent_name, model_of(context), tools):
+            return await self._assembled(conversation, prompts, events, context)
+
+    async def _assembled(
+        self, conversation: _Conversation, prompts: list[str], events: list[Any], context: Any
+    ) -> tuple[list[str], list[Any]]:
         sent = conversation.sink.halts
         events = await conversation.shown(events)
         if not conversation.delivers:

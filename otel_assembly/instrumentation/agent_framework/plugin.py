@@ -88,15 +88,12 @@ class AssemblyMiddleware(Plugin[PluginConversation], ChatMiddleware):
             ContextOverflowError: What may not be dropped does not fit a policy's budget.
             PolicyFailedError: A policy raised.
         """
-        conversation = self._of(context)
-        known, options = conversation.context, context.options or {}
-        known.model = model_in(options, context.client)
-        asker = RUNS.asker
-        known.agent_name = self._agent_name or (asker.agent_name if asker is not None else None)
-        known.tools = tuple(schemas_of(options.get("tools")))
+        conversation, options, asker = self._of(context), context.options or {}, RUNS.asker
+        agent_name = self._agent_name or (asker.agent_name if asker is not None else None)
         given, prompts = list(context.messages), prompts_of(options)
-        await conversation.show(given)
-        assembly = await conversation.assemble(context, prompts, given)
+        async with conversation.turn(agent_name, model_in(options, context.client), schemas_of(options.get("tools"))):
+            await conversation.show(given)
+            assembly = await conversation.assemble(context, prompts, given)
         context.messages = _messages(assembly)
         if assembly.prompts != prompts:
             context.options = {**options, "instructions": "\n\n".join(assembly.prompts)}

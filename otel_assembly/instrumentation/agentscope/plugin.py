@@ -149,11 +149,9 @@ class _Conversation(PluginConversation):
         events: list[Any] = list(self._parts.of(given[len(leading) :]))
         if events and agent.state.summary and is_summary(given[len(leading)], agent.state.summary):
             events[0] = _as_summary(events[0])
-        context = self.context
-        context.agent_name, context.model = agent.name, call["current_model"].model
-        context.tools = tuple(call.get("tools") or ())
         prompts = [text for message in leading if (text := message.get_text_content())]
-        assembly = await self.assemble(agent, prompts, events)
+        async with self.turn(agent.name, call["current_model"].model, call.get("tools") or ()):
+            assembly = await self.assemble(agent, prompts, events)
         sent = [*_system(leading, prompts, assembly), *_messages_of(e for e in assembly.events if isinstance(e, Part))]
         asked = CALL.get()
         if isinstance(asked, AskedModel):

@@ -87,11 +87,9 @@ class AssemblyPlugin(Plugin["_Conversation"], BasePlugin):
             PolicyFailedError: A policy raised.
         """
         conversation, sent = self._of(callback_context.session), given(llm_request)
-        context, prompts = conversation.context, sent.prompts or ()
+        prompts = sent.prompts or ()
         try:
-            async with conversation.in_turn():
-                context.agent_name, context.model = callback_context.agent_name, llm_request.model
-                context.tools = tuple(schemas_of(llm_request))
+            async with conversation.turn(callback_context.agent_name, llm_request.model, schemas_of(llm_request)):
                 await conversation.read(callback_context.session.events)
                 assembly = await conversation.assemble(callback_context, prompts, sent.messages)
         except Exception as error:  # noqa: BLE001  # it goes through to whoever runs the agent

@@ -63,14 +63,11 @@ class HaystackPlugin(Plugin[PluginConversation]):
         self, conversation: PluginConversation, turn: Any, messages: list[ChatMessage], tools: Any, model: str | None
     ) -> list[ChatMessage]:
         """What a model gets to see of these; the system prompts are one message where a policy has changed them."""
-        context, call = conversation.context, CALL.get()
-        context.model = model
-        if call is not None:
-            context.agent_name = call.asker.agent_name
-        context.tools = tuple(schemas_of(tools))
-        prompts, held = behind_prompts(messages)
-        await conversation.show(messages)
-        assembly = await conversation.assemble(turn, prompts, held)
+        call, (prompts, held) = CALL.get(), behind_prompts(messages)
+        agent_name = conversation.context.agent_name if call is None else call.asker.agent_name
+        async with conversation.turn(agent_name, model, schemas_of(tools)):
+            await conversation.show(messages)
+            assembly = await conversation.assemble(turn, prompts, held)
         front = list(messages[: len(prompts)])
         if list(assembly.prompts) != prompts:
             text = "\n\n".join(assembly.prompts)

@@ -127,19 +127,17 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
 
     async def _assembled(self, conversation: PluginConversation, request: Any) -> Any:
         """The request with what is to be sent; or the agent's last words, where the conversation was halted."""
-        context = conversation.context
-        context.model = model_of(request.model)
-        context.agent_name = _agent_name()
-        context.tools = schemas_of(request.tools)
         prompt = request.system_prompt
         prompts = [str(prompt)] if prompt else []
-        # Middleware in front of this one may have made others of these messages, which no id tells from new ones.
-        await conversation.show(_messages(request.state) or request.messages)
         dependencies, variables = _runtime_of(request)
         try:
-            assembly = await conversation.assemble(
-                request.runtime, prompts, request.messages, dependencies=dependencies, variables=variables
-            )
+            async with conversation.turn(_agent_name(), model_of(request.model), schemas_of(request.tools)):
+                # Middleware in front of this one may have made others of these messages, which no id tells from new
+                # ones.
+                await conversation.show(_messages(request.state) or request.messages)
+                assembly = await conversation.assemble(
+                    request.runtime, prompts, request.messages, dependencies=dependencies, variables=variables
+                )
         except HaltedError as halted:
             return _last_words(halted)
         return _sent(request, prompts, assembly)

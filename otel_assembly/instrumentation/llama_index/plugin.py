@@ -133,11 +133,9 @@ class AssemblyMemory(BaseMemory):
         self, prompts: Sequence[str], held: Sequence[Any], tools: Any, model: str | None
     ) -> tuple[Sequence[str], list[ChatMessage]]:
         """What the policies let out, and the system prompts with it."""
-        context = self.context
-        context.model = model or context.model
-        context.tools = tuple(schemas_of(tools or ()))
-        context.agent_name = self._agent_name or READINGS.named(asker_of(self.memory)).agent_name
-        assembly = await self._conversation.assemble(self, prompts, held)
+        agent_name = self._agent_name or READINGS.named(asker_of(self.memory)).agent_name
+        async with self._conversation.turn(agent_name, model or self.context.model, schemas_of(tools or ())):
+            assembly = await self._conversation.assemble(self, prompts, held)
         events = [event for event in assembly.events if isinstance(event, ChatMessage)]
         READINGS.given(Read(asker_of(self.memory), events, by_plugin=True))
         return assembly.prompts, events

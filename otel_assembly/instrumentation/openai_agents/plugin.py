@@ -156,12 +156,12 @@ class AssemblyInputFilter(Plugin[_Conversation], RunHooks[Any]):
         """
         agent, items, prompts = data.agent, data.model_data.input, as_prompts(data.model_data.instructions)
         conversation = self._of(data.context, items)
-        context, run = conversation.context, RunContextWrapper(data.context)
-        context.agent_name, context.model = agent.name, model_in(agent, agent.model)
-        context.tools = SCHEMAS.of([*await agent.get_all_tools(run), *await get_handoffs(agent, run)])
-        await conversation.show(items)
+        run = RunContextWrapper(data.context)
         dependencies = {} if data.context is None else {type(data.context): data.context}
-        assembly = await conversation.assemble(data, prompts, _together(items), dependencies=dependencies)
+        tools = SCHEMAS.of([*await agent.get_all_tools(run), *await get_handoffs(agent, run)])
+        async with conversation.turn(agent.name, model_in(agent, agent.model), tools):
+            await conversation.show(items)
+            assembly = await conversation.assemble(data, prompts, _together(items), dependencies=dependencies)
         out = [one for event in assembly.events for one in (event if isinstance(event, _Thought) else (event,))]
         sent: list[Any] = [one for one in out if isinstance(one, dict | BaseModel)]
         instructions = data.model_data.instructions

@@ -118,16 +118,14 @@ class AssemblyCapability(Plugin[PluginConversation], AbstractCapability[Any]):
 
     async def _assembled(self, ctx: Any, request_context: Any) -> Any:
         conversation, parameters, model = self._of(ctx), request_context.model_request_parameters, request_context.model
-        context = conversation.context
-        context.agent_name, context.model = getattr(ctx.agent, "name", None), model.model_name
-        context.tools = tuple(schemas_of(parameters, model))
         # As the model will be sent them: the framework says some things at greater length than they are kept.
         messages = model.prepare_messages(list(request_context.messages), *([parameters] if _WITH_PARAMETERS else []))
         system, held = behind_prompts(messages)
         prompts = [*system, *instructions_of(messages, parameters, model)]
-        await conversation.show(ctx.messages)
         dependencies = {} if ctx.deps is None else {type(ctx.deps): ctx.deps}
-        assembly = await conversation.assemble(ctx, prompts, held, dependencies=dependencies)
+        async with conversation.turn(getattr(ctx.agent, "name", None), model.model_name, schemas_of(parameters, model)):
+            await conversation.show(ctx.messages)
+            assembly = await conversation.assemble(ctx, prompts, held, dependencies=dependencies)
         events = [event for event in assembly.events if isinstance(event, ModelRequest | ModelResponse)]
         made = list(assembly.prompts)
         if made != prompts:

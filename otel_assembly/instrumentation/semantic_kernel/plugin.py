@@ -248,10 +248,7 @@ class _Conversation:
     ) -> Assembly:
         """What an agent's model is sent of a history."""
         member = self.member(agent)
-        async with member.in_turn():
-            context = member.context
-            context.agent_name, context.tools = agent or None, tuple(schemas_of(settings))
-            context.model = model_of(service, settings)
+        async with member.turn(agent or None, model_of(service, settings), schemas_of(settings)):
             return await member.assemble(history, prompts, held)
 
     async def show(self, agent: str, messages: Sequence[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -133,15 +134,11 @@ class AssemblyConversationManager(Plugin[PluginConversation], ConversationManage
             raise
 
     async def _assembled(self, conversation: PluginConversation, context: Any) -> Any:
-        agent, known, call = context.agent, conversation.context, CALL.get()
-        known.agent_name, known.model = agent.name, model_of(context.model)
-        known.tools = schemas_of(context.tool_specs)
+        agent, call = context.agent, CALL.get()
         prompts, held = prompts_of(context.system_prompt), _own(agent.messages, context.messages)
-        await conversation.show(held)
-        if call is None:
-            assembly = await conversation.assemble(context, prompts, held)
-        else:
-            with plugged_in(call.instrumentation, call):
+        async with conversation.turn(agent.name, model_of(context.model), schemas_of(context.tool_specs)):
+            await conversation.show(held)
+            with nullcontext() if call is None else plugged_in(call.instrumentation, call):
                 assembly = await conversation.assemble(context, prompts, held)
         messages, made = _sent(assembly)
         if call is not None:
