@@ -89,10 +89,7 @@ def _said(answer: Any) -> str:
     return "".join(getattr(part, "text", "") for part in parts)
 
 
-def _is_model(one: Any) -> bool:
-    return isinstance(one, Model)
-
-
+_MODELS: Final[Any] = {"holds": lambda one: isinstance(one, Model)}
 #: What each class of models is given; one that asks another is looked through.
-get_response: Final = innermost("get_response", _sent, _said, asks=("get_response",), holds=_is_model)
-stream_response: Final = innermost("stream_response", _sent, asks=("stream_response",), holds=_is_model)
+get_response: Final = innermost("get_response", _sent, _said, asks=("get_response",), **_MODELS)
+stream_response: Final = innermost("stream_response", _sent, asks=("stream_response",), **_MODELS)
