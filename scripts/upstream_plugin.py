@@ -24,7 +24,6 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 import otel_assembly
 from otel_assembly.instrumentation import Following, Instrumentation, bound, within
-from otel_assembly.instrumentation.instrumented import fits
 from otel_assembly.instrumentation.reductions import reducing
 
 if TYPE_CHECKING:
@@ -195,7 +194,7 @@ def counted(original: Callable[..., Any], _owner: type, instrumentation: Instrum
             return None
         if not is_client(client, *args, **kwargs):
             return None
-        if not fits(original, (client, *args), kwargs):
+        if refuses(original, client, *args, **kwargs):
             counted_as("a client refuses what it is called with")
             return None
         reason = no_call(client, *args, **kwargs) if no_call is not None else None
@@ -205,6 +204,15 @@ def counted(original: Callable[..., Any], _owner: type, instrumentation: Instrum
         return Called(hands_on)
 
     return within(called)(original, instrumentation)
+
+
+def refuses(function: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+    """Whether a function cannot be called with these arguments."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return True
+    return False
 
 
 def names_in(function: Callable[..., Any]) -> set[str]:

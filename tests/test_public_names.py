@@ -208,6 +208,7 @@ BEHIND = {
     "otel_assembly.instrumentation.llama_index.calls": "what reads a call is replaced by one that fails",
     "otel_assembly.instrumentation.llama_index.messages": "importing it registers how the messages are read",
     "otel_assembly.instrumentation.llama_index.reducers": "what names a memory is replaced by one that fails",
+    "otel_assembly.instrumentation.plugin": "who has the turn is the same for all plug-ins, and tried once",
     "otel_assembly.instrumentation.pydantic_ai.calls": "what reads a request is replaced by one that fails",
     "otel_assembly.instrumentation.pydantic_ai.messages": "importing it registers how the messages are read",
     "otel_assembly.instrumentation.reductions": "the frameworks' own tests are counted by whether a reducer runs",
