@@ -6,6 +6,7 @@ import inspect
 import logging
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from otel_assembly._internal.faces import Later
 from otel_assembly._internal.forks import new_lock, worked_out_once
@@ -31,11 +32,18 @@ _NOTHING: Final = object()
 T = TypeVar("T")
 
 
+#: By this what is put somewhere says whose it is, itself, for others copy what it says, and what stood there.
+_BEFORE: Final = "_otel_assembly_before"
+
+
 class Patches:
-    """Attributes that were replaced, so that the identical objects can be put back."""
+    """Attributes that were replaced, so that the identical objects can be put back.
+
+    What stood in a class is held by what stands there now, so that a class that nobody else has is gone.
+    """
 
     def __init__(self) -> None:
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._replaced: WeakKeyDictionary[Any, list[str]] = WeakKeyDictionary()
         self._lock = new_lock()
         self._restored = False
 
@@ -48,7 +56,10 @@ class Patches:
         ours = None if there is _NOTHING else replacement(owner, there, make)
         if ours is None:
             return False
-        self.replace(owner, name, ours)
+        if ours is not there:
+            vars(ours)[_BEFORE] = self, id(ours), there
+            self._replaced.setdefault(owner, []).append(name)
+            setattr(owner, name, ours)
         return True
 
     def take(self, met: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -63,32 +74,28 @@ class Patches:
             if not self._restored and not self.holds(owner, name):
                 self.wrap(owner, name, make)
 
-    def replace(self, owner: Any, name: str, value: Any) -> None:
-        """Put `value` in the place of an attribute that `owner` itself has."""
-        self._replaced.append((owner, name, vars(owner)[name], value))
-        setattr(owner, name, value)
-
-    def unwrap(self, owner: Any, name: str) -> None:
-        """Put back what a class had, where a decorator has made it of another one whose attribute was replaced."""
-        there = vars(owner).get(name, _NOTHING)
-        original = next((before for _, _, before, ours in self._replaced if ours is there), None)
-        if original is not None:
-            setattr(owner, name, original)
+    def unwrap(self, owner: Any, name: str) -> bool:
+        """Put back what stood there, in whatever class ours stands now: a decorator may have made it of another one."""
+        ours = vars(owner).get(name)
+        *mark, before = getattr(ours, "__dict__", {}).get(_BEFORE, (None,))
+        if mark != [self, id(ours)]:
+            return False
+        setattr(owner, name, before)
+        return True
 
     def holds(self, owner: Any, name: str) -> bool:
         """Whether this attribute was replaced."""
-        return any(one is owner and other == name for one, other, _, _ in self._replaced)
+        return name in self._replaced.get(owner, ())
 
     def restore(self) -> None:
         """Put everything back; what somebody has wrapped since stays wrapped, and is inert."""
         with self._lock:
             self._restored = True
-        while self._replaced:
-            owner, name, original, ours = self._replaced.pop()
-            if vars(owner).get(name) is ours:
-                setattr(owner, name, original)
-            else:
-                logger.debug("%s was replaced again after it was instrumented: it stays, and does nothing", name)
+        for owner, names in list(self._replaced.items()):
+            for name in names:
+                if not self.unwrap(owner, name):
+                    logger.debug("%s was replaced again after it was instrumented: it stays, and does nothing", name)
+        self._replaced.clear()
 
 
 class Instrumentation:
