@@ -61,6 +61,8 @@ class _Conversation(PluginConversation):
         super().__init__(plugin, "openai_agents", conversation_id)
         #: What its model was last held ready for, before any policy.
         self.items: Sequence[Any] = ()
+        #: What that has answered.
+        self.answers: Sequence[Any] = ()
         self._seen: Counter[int] = Counter()
 
     async def show(self, events: Sequence[Any]) -> None:
@@ -78,6 +80,11 @@ class _Conversation(PluginConversation):
         """Whether these are what its model was called with, and more."""
         held = len(self.items)
         return held < len(items) and list(items[:held]) == list(self.items)
+
+    def was_answered(self, items: Sequence[Any]) -> bool:
+        """Whether its model has answered, and that stands in these behind what it was called with."""
+        start, answers = len(self.items), list(self.answers)
+        return bool(answers) and list(items[start : start + len(answers)]) == answers
 
     def ends(self) -> None:
         """Go no further, once it is halted."""
@@ -180,7 +187,7 @@ class AssemblyInputFilter(Plugin[_Conversation], RunHooks[Any]):
             HaltedError: It is halted, and asks for tools.
         """
         conversation = self._of(context.context)
-        answered = response.to_input_items()
+        conversation.answers = answered = response.to_input_items()
         await conversation.show([*conversation.items, *answered])
         if any(describe(item).opens for item in answered):
             conversation.ends()
@@ -214,13 +221,13 @@ class AssemblyInputFilter(Plugin[_Conversation], RunHooks[Any]):
             for one in talks:
                 one.ends()
             leading = [one for one in talks if one.leads_to(items)]
-            if leading:
-                known = max(leading, key=lambda one: len(one.items))
+            if leading:  # of runs that were asked the same it is the one that was answered so
+                known = max(leading, key=lambda one: (len(one.items), one.was_answered(items)))
             else:
                 talks.append(known := self._begin(None))
             _HERE.set((self, known))
         if items is not None:
-            known.items = items
+            known.items, known.answers = items, ()
         return known
 
 

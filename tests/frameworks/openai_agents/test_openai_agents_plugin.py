@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -336,6 +337,28 @@ async def test_what_another_conversation_says_is_shown_though_it_says_the_same()
     for _ in range(2):
         await run(plugin, agent(stage, ["Done."]), "Yes")
     assert len(notes.seen) == 4
+
+
+async def test_runs_that_are_asked_the_same_at_once_are_conversations_of_their_own(assembly_telemetry):
+    class Waits(ScriptedModel):
+        async def get_response(self, *arguments: Any, **named: Any) -> Any:
+            answer = await super().get_response(*arguments, **named)
+            await asyncio.sleep(0.05 if self.calls == 2 else 0)  # the first of its calls, and of that its tool's
+            return answer
+
+    plugin, stage = AssemblyInputFilter([SlidingWindowPolicy(20)]), Stage()
+    slow = Agent("slow", model=Waits(stage, "call:look", "Done."), tools=[look])
+    quick = Agent("quick", model=ScriptedModel(stage, "call:look", "Done."), tools=[look])
+    with assembly_telemetry.as_default(), trace("both"):
+        await asyncio.gather(*(run(plugin, one, "Yes") for one in (slow, quick)))
+    turns: dict[str, list[Any]] = {}
+    for span in sorted(assembly_telemetry.spans_named("assemble_context"), key=lambda span: span.start_ns):
+        told = turns.setdefault(span.attributes["gen_ai.agent.name"], [])
+        told.append((span.attributes["assembly.ledger.id"], span.attributes["assembly.turn"]))
+    ledgers = {ledger for ledger, _ in turns["slow"]}, {ledger for ledger, _ in turns["quick"]}
+    assert list(map(len, ledgers)) == [1, 1]
+    assert ledgers[0] != ledgers[1]
+    assert [turn for _, turn in turns["slow"]] == [turn for _, turn in turns["quick"]] == [0, 1]
 
 
 async def test_agents_that_are_tools_are_held_and_shown_apart():
