@@ -194,9 +194,6 @@ def counted(original: Callable[..., Any], _owner: type, instrumentation: Instrum
             return None
         if not is_client(client, *args, **kwargs):
             return None
-        if refuses(original, client, *args, **kwargs):
-            counted_as("a client refuses what it is called with")
-            return None
         reason = no_call(client, *args, **kwargs) if no_call is not None else None
         if reason is not None:
             counted_as(reason)
@@ -204,15 +201,6 @@ def counted(original: Callable[..., Any], _owner: type, instrumentation: Instrum
         return Called(hands_on)
 
     return within(called)(original, instrumentation)
-
-
-def refuses(function: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
-    """Whether a function cannot be called with these arguments."""
-    try:
-        inspect.signature(function).bind(*args, **kwargs)
-    except TypeError:
-        return True
-    return False
 
 
 def names_in(function: Callable[..., Any]) -> set[str]:

@@ -117,7 +117,7 @@ class GoingOn:
         self._reduction = reduces(given.messages)
         self._went_on = False
         call = self._reduction.call
-        self._back = call.stands() if call is not None else None
+        self._put_back = call.remembered() if call is not None else None
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -139,9 +139,9 @@ class GoingOn:
         return BoundRun(self._instrumentation, None, self._behind, ends=self._came_back)
 
     def _came_back(self) -> None:
-        """What is behind it is over: if it goes on once more, that begins where it began itself."""
-        if self._back is not None:
-            self._back()
+        """What is behind it has answered or raised: if it goes on once more, that begins where it began itself."""
+        if self._put_back is not None:
+            self._put_back()
             self._reduction = self._reduces(self._reduction.before)
 
 

@@ -32,14 +32,15 @@ _NOTHING: Final = object()
 T = TypeVar("T")
 
 
-#: By this what is put somewhere says whose it is, itself, for others copy what it says, and what stood there.
+#: The attribute of a replacement that says which `Patches` has put it there, its own identity, and what it replaced.
+#: Its identity, for wrappers around it copy its attributes.
 _BEFORE: Final = "_otel_assembly_before"
 
 
 class Patches:
     """Attributes that were replaced, so that the identical objects can be put back.
 
-    What stood in a class is held by what stands there now, so that a class that nobody else has is gone.
+    Each replacement holds what it replaced, and nothing here holds a class: one that nobody else holds is collected.
     """
 
     def __init__(self) -> None:
@@ -75,7 +76,11 @@ class Patches:
                 self.wrap(owner, name, make)
 
     def unwrap(self, owner: Any, name: str) -> bool:
-        """Put back what stood there, in whatever class ours stands now: a decorator may have made it of another one."""
+        """Put back what a replacement of ours has replaced, also in a class that a decorator has copied it into.
+
+        Returns:
+            Whether one stood there.
+        """
         ours = vars(owner).get(name)
         *mark, before = getattr(ours, "__dict__", {}).get(_BEFORE, (None,))
         if mark != [self, id(ours)]:

@@ -294,24 +294,27 @@ class ModelCall:
         again, and then it does its work once more.
         """
         self._again()
-        back = self.stands()
+        put_back = self.remembered()
         try:
             with ending(self.end):
                 yield
         finally:
-            back()
+            put_back()
 
-    def stands(self) -> Callable[[], None]:
-        """How it stands now; what this returns has it stand so again, unless it is being told of."""
+    def remembered(self) -> Callable[[], None]:
+        """Remember its messages and steps as they are now; the function that is returned puts them back.
+
+        That does nothing while its assembly is open.
+        """
         held, told = {name: getattr(self, name) for name in _STATE}, [*self._told]
 
-        def back() -> None:
+        def put_back() -> None:
             if self._prepared is None or self._ended:
                 self._told, self._ended = [*told], True
                 for name, value in held.items():
                     setattr(self, name, value)
 
-        return back
+        return put_back
 
     def by_plugin(self, messages: Sequence[Any], *, prompts: Sequence[str] | None = None) -> None:
         """A plug-in of ours has made an assembly of its own, and these are what it let out.

@@ -215,9 +215,9 @@ class PluginConversation:
     async def turn(
         self, agent_name: str | None, model: str | None, tools: Iterable[Mapping[str, Any]]
     ) -> AsyncGenerator[None, None]:
-        """While the context says whose turn it is, nobody else in this conversation and event loop has one.
+        """One turn: the context says who asks, and no other turn of this conversation begins in this event loop.
 
-        What a policy or an observer asks in it, such as a summariser's agent, is a part of it.
+        A turn that a policy or an observer begins inside of it, such as a summariser's, does not wait for it.
 
         Args:
             agent_name: Who asks.

@@ -217,7 +217,8 @@ class ObservedStep:
 
     Attributes:
         events: What came out; None where that is what came in.
-        beside: What of that the framework holds around it: its limit is none of that.
+        beside: Those among them that the policy was not given, and the framework holds all the same: they take nothing
+            of its limit.
     """
 
     __slots__ = (

@@ -132,8 +132,7 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
         dependencies, variables = _runtime_of(request)
         try:
             async with conversation.turn(_agent_name(), model_of(request.model), schemas_of(request.tools)):
-                # Middleware in front of this one may have made others of these messages, which no id tells from new
-                # ones.
+                # Not the request's: middleware in front may have made other messages of them, which seem new.
                 await conversation.show(_messages(request.state) or request.messages)
                 assembly = await conversation.assemble(
                     request.runtime, prompts, request.messages, dependencies=dependencies, variables=variables

@@ -61,7 +61,7 @@ class _Conversation(PluginConversation):
         super().__init__(plugin, "openai_agents", conversation_id)
         #: What its model was last held ready for, before any policy.
         self.items: Sequence[Any] = ()
-        #: What that has answered.
+        #: What its model has answered to that; empty until it has.
         self.answers: Sequence[Any] = ()
         self._seen: Counter[int] = Counter()
 
@@ -221,7 +221,7 @@ class AssemblyInputFilter(Plugin[_Conversation], RunHooks[Any]):
             for one in talks:
                 one.ends()
             leading = [one for one in talks if one.leads_to(items)]
-            if leading:  # of runs that were asked the same it is the one that was answered so
+            if leading:  # among runs that were asked the same, the one whose model has answered what follows
                 known = max(leading, key=lambda one: (len(one.items), one.was_answered(items)))
             else:
                 talks.append(known := self._begin(None))
