@@ -80,8 +80,8 @@ def utilisation(agent: str) -> Any:
     """How full the budgets are."""
     return lines(
         "Utilisation of the budget",
-        "Tokens of the prompt ÷ its budget, or ÷ the model's window where that is known and tighter. Near 100 % of a "
-        "budget is normal, for a reducer fills any; worry above it: the limit did not hold. "
+        "How full the limit is that is met first: the budget, of the prompt or of its messages alone, or the model's "
+        "window. Near 100 % of a budget is normal, for a reducer fills any; worry above it: the limit did not hold. "
         f"{WITHIN} Those above 200 % are shown as 200 %.",
         quantiles("assembly_budget_utilization", agent),
         unit=RATIO,

@@ -140,7 +140,8 @@ class _Page:
         total = tokens.total()
         if not total:
             return None
-        budget = max(0, integer(span.attributes.get(names.BUDGET_TOKENS)) or 0)
+        of_messages = names.BUDGET_USED in span.attributes
+        budget = 0 if of_messages else max(0, integer(span.attributes.get(names.BUDGET_TOKENS)) or 0)
         after = f" {100 * total / budget:.1f}%" if budget else ""
         cells = max(8, min(_BAR_WIDTH, room - len(after) - 2))
         self.kinds.update(tokens)

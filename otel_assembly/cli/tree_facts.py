@@ -112,11 +112,14 @@ def _assembly(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
     turn, budget, dropped, tokens = (
         _number(attributes, key) for key in (names.TURN, names.BUDGET_TOKENS, names.DROPPED_COUNT, names.DROPPED_TOKENS)
     )
-    window = _number(attributes, names.MODEL_WINDOW)
+    window, used = (_number(attributes, key) for key in (names.MODEL_WINDOW, names.BUDGET_USED))
     facts = [] if turn is None else [Fact(f"turn {turn}")]
     if flow := _flow(attributes, glyphs):
-        of = f" / {budget:,}" if budget else f" / {window:,} of the model" if window else ""
+        of = f" / {budget:,}" if budget and used is None else f" / {window:,} of the model" if window else ""
         facts.append(Fact(f"tokens {flow}{of}"))
+    if used is not None and budget is not None:
+        share = f", {used / budget:.1%}" if budget > 0 else ""
+        facts.append(Fact(f"messages {used:,} / {budget:,}{share}", "red" if used > budget else ""))
     if dropped:
         size = f" ({tokens:,} tokens)" if tokens else ""
         facts.append(Fact(f"dropped {dropped:,}{size}{_new(attributes)}", "yellow"))

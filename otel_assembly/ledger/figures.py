@@ -36,14 +36,17 @@ class Totals:
         compacted_tokens: Their tokens.
         alerts_delivered: Observer alerts delivered to the model.
         halts_emitted: `HaltEvent`s emitted meanwhile.
-        budget: The tightest token limit that a policy held; None where none did.
+        budget: The token limit that a policy held; of several, the one that is met first. None where none did.
         fixed: Tokens of what may not be dropped; None where no policy knew.
         overflow: The limit that could not hold; None where all did. Where the prompt is over the model's window alone,
             that is the limit, with the cause ``window``.
         overflowed: Whether one could not.
-        utilization: ``tokens_out`` ÷ `budget` or `window`, whichever is tighter, a ratio; None where there is neither.
+        utilization: How full the limit is that is met first, a ratio: `used`, or ``tokens_out`` where that is None, ÷
+            `budget`, or ``tokens_out`` ÷ `window`, whichever is more. None where there is neither.
         window: The model's window, in tokens: as the caller says it, else, where assemblies are recorded, as
             `genai-prices` knows it; None where nobody knows.
+        used: Tokens of the messages that count against `budget`, where that is a limit of those alone; None where it is
+            one of the whole prompt.
     """
 
     tokens_in: int
@@ -69,6 +72,7 @@ class Totals:
     overflowed: bool = field(repr=False)
     utilization: float | None = field(repr=False)
     window: int | None = field(default=None, repr=False)
+    used: int | None = field(default=None, repr=False)
 
 
 class StepTotals(NamedTuple):

@@ -5,6 +5,7 @@ The numbers are sums over what each step passes on, and differences from the ass
 
 from __future__ import annotations
 
+import math
 import os
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
@@ -147,6 +148,10 @@ class Record:
         """Tokens of a view's items."""
         return view.history.table(self.meter).sum(view)
 
+    def used(self, step: Step) -> int | None:
+        """Tokens that a step let out and that count against its limit; None where that is one of the whole prompt."""
+        return None if step.beside is None else self.items_tokens(step.view_out) - step.beside
+
     def prompt_tokens(self, prompts: Sequence[str]) -> int:
         """Tokens of prompts; of the same ones, which several steps let through, they are counted once."""
         key = tuple(prompts)
@@ -198,7 +203,6 @@ def totals_of(record: Record) -> Totals:
     view, prompts = view_in, record.prompts_in
     tokens_in = tokens = around + record.prompt_tokens(prompts) + record.items_tokens(view)
     around_in = around_out = alerts = halts = 0
-    budget = fixed = None
     record.step_totals = steps = []
     for step in record.steps:
         if step.view_in is not view or step.prompts_in is not prompts:
@@ -211,14 +215,11 @@ def totals_of(record: Record) -> Totals:
         around_out += step.framing + step.separators
         alerts += len(step.alerts)
         halts += step.halts
-        if step.budget is not None and (budget is None or step.budget < budget):
-            budget, fixed = step.budget, step.fixed
     if record.error is not None:  # nothing is sent
         view, prompts, tokens, around_out, alerts = record.view_out, (), 0, 0, 0
-        if record.overflow is not None and record.overflow.unit == "tokens":
-            budget = record.overflow.budget
     injected, injected_tokens, dropped, dropped_tokens, compacted, compacted_tokens = _flow(record)
     tokens_out = tokens + around_out
+    budget, used, fixed = _budget(record, tokens_out)
     method: str = meter.method
     record.totals = Totals(
         tokens_in=tokens_in + around_in,
@@ -240,7 +241,8 @@ def totals_of(record: Record) -> Totals:
         halts_emitted=max(record.context.halts_emitted, halts),
         budget=budget,
         fixed=fixed,
-        **_limited(record, tokens_out, budget),
+        used=used,
+        **_limited(record, tokens_out, budget, used),
     )
     return record.totals
 
@@ -249,22 +251,41 @@ def know_window(record: Record, window: int | None) -> None:
     """The model's window is known only now: numbers that somebody has asked for already are of it too."""
     record.window = window
     if window is not None and (totals := record.totals) is not None:
-        record.totals = replace(totals, **_limited(record, totals.tokens_out, totals.budget))
+        record.totals = replace(totals, **_limited(record, totals.tokens_out, totals.budget, totals.used))
 
 
-def _limited(record: Record, tokens: int, budget: int | None) -> dict[str, Any]:
-    """What of an assembly's numbers follows from its limits: the window is one where no policy holds a tighter one.
+def _budget(record: Record, tokens: int) -> tuple[int | None, int | None, int | None]:
+    """The limit that is met first, what counts against it where that is not the whole prompt, and what is fixed."""
+    budget = used = fixed = None
+    fullest = (-1.0, 0)
+    for step in record.steps:
+        if step.budget is not None:
+            counted = None if record.error is not None else record.used(step)
+            share = _share(tokens if counted is None else counted, step.budget)
+            if (full := (math.inf if share is None else share, -step.budget)) > fullest:
+                fullest, budget, used, fixed = full, step.budget, counted, step.fixed
+    if record.error is not None and record.overflow is not None and record.overflow.unit == "tokens":
+        budget = record.overflow.budget
+    return budget, used, fixed
+
+
+def _share(tokens: int, limit: int | None) -> float | None:
+    return tokens / limit if limit is not None and limit > 0 else None
+
+
+def _limited(record: Record, tokens: int, budget: int | None, used: int | None) -> dict[str, Any]:
+    """What of an assembly's numbers follows from its limits: its budget, and the window that its model has.
 
     A prompt over the window is an overflow, unless another limit could not hold before, or no model is called with it.
     """
     window, overflow = record.window, record.overflow
     if window is not None and overflow is None and tokens > window and record.called and record.spared is None:
         overflow = Overflow(window, tokens, OverflowCause.WINDOW)
-    limit = min([limit for limit in (budget, window) if limit is not None], default=0)
+    shares = _share(tokens if used is None else used, budget), _share(tokens, window)
     return {
         "overflow": overflow,
         "overflowed": overflow is not None,
-        "utilization": tokens / limit if limit else None,
+        "utilization": max([share for share in shares if share is not None], default=None),
         "window": window,
     }
 

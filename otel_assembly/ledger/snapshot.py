@@ -266,6 +266,9 @@ class Step:
     #: Item ids of the events that stand in another order than before.
     moved: tuple[int, ...] = ()
     budget: int | None = None
+    #: Tokens of those events of the output that do not count against that limit, where it is one of the events alone;
+    #: None where it is of the whole prompt.
+    beside: int | None = None
     fixed: int | None = None
     overflow: Overflow | None = None
     alerts: tuple[AlertFacts, ...] = ()

@@ -393,17 +393,21 @@ class ObservedStep:
     def hold(self) -> None:
         """Whether its limit held is found out, where nobody has said that it did not."""
         step, said, record = self._step, self._said, self._assembly.record
-        if step is None or said is None or said.budget is None or self._overflow is not None or step.error is not None:
+        if step is None or said is None or said.budget is None:
             return
-        view, limit = step.view_out, max(0, said.budget)
-        if said.of_prompt:
-            around = record.tokens(step.prompts_out, view) - record.items_tokens(view)
-        else:
-            around = -sum(record.meter.event(describe(event)) for event in self.beside)
-        if around + record.items_tokens(view) > LET_PASS * limit:
+        view, most = step.view_out, LET_PASS * max(0, said.budget)
+        if not said.of_prompt:
+            step.beside = sum(record.meter.event(describe(event)) for event in self.beside)
+        if self._overflow is None and step.error is None and self._counted(step) > most:
             record.table(view).exact(view)
-            if (needed := around + record.items_tokens(view)) > LET_PASS * limit:
+            if (needed := self._counted(step)) > most:
                 self._overflows(step, Overflow(said.budget, needed, OverflowCause.FRAMEWORK))
+
+    def _counted(self, step: Step) -> int:
+        """Tokens that count against the limit of a step."""
+        record = self._assembly.record
+        used = record.used(step)
+        return record.tokens(step.prompts_out, step.view_out) if used is None else used
 
     def failed(self, error: BaseException | None) -> None:
         """It failed, where that is said after the block, beside what it had done by then."""

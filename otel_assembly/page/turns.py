@@ -42,6 +42,7 @@ def turn_row(turn: ReportedTurn, span: SpanLike, children: _Children, texts: Tex
             "encoding": text(attributes.get(names.TOKENS_ENCODING)),
             "model": text(attributes.get(names.MODEL)),
             "budget": integer(attributes.get(names.BUDGET_TOKENS)),
+            "used": integer(attributes.get(names.BUDGET_USED)),
             "window": integer(attributes.get(names.MODEL_WINDOW)),
             "needs": _needs(turn, signals),
             "fixed": integer(attributes.get(names.BUDGET_FIXED)),

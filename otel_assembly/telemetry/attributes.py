@@ -79,6 +79,8 @@ def assembly_attributes(
         attributes[names.MODEL_WINDOW] = totals.window
     if totals.budget is not None:
         attributes[names.BUDGET_TOKENS] = totals.budget
+    if totals.used is not None:
+        attributes[names.BUDGET_USED] = totals.used
     if totals.budget is not None or totals.window is not None:
         attributes[names.BUDGET_UTILIZATION] = float(totals.utilization or 0.0)
     if totals.fixed is not None:

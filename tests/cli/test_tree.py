@@ -89,6 +89,14 @@ def test_a_bar_over_its_budget_marks_where_the_budget_ends():
     assert "·" not in bar
 
 
+def test_a_limit_of_the_messages_is_told_of_them_and_marks_no_end_of_the_prompt():
+    held = {"assembly__budget__tokens": 5000, "assembly__budget__used": 4950, "assembly__model__window": 128000}
+    drawn = draw(span(name="assemble_context", **(ASSEMBLY | held)), width=140)
+    head = line_with("assemble_context", drawn)
+    assert "tokens 12,410→6,000 / 128,000 of the model  messages 4,950 / 5,000, 99.0%" in head
+    assert re.search(r"\[[PUT]{60}\]$", drawn, re.MULTILINE)
+
+
 def test_without_a_budget_the_bar_is_full_and_has_no_share():
     attributes = {key: value for key, value in ASSEMBLY.items() if "budget" not in key}
     drawn = draw(span(name="assemble_context", **attributes))

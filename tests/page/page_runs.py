@@ -15,6 +15,7 @@ from otel_assembly import (
     ModelResponse,
     TokenBudgetPolicy,
 )
+from otel_assembly.observe import ObservedAssembler
 
 WORDS = ("storm", "parcel", "refund", "ticket", "depot", "morning", "customer", "order")
 
@@ -45,6 +46,17 @@ async def play(recorder, turns, policies=None, *, name="short", conversation="ta
             assemblies.append(None)
         history.append(response)
     return assemblies
+
+
+def limited(recorder, turns, *, budget, prompts=("Be kind. " * 100,)):
+    """What a framework sends whose reducer keeps the last message, and whose limit is of the messages alone."""
+    observed = ObservedAssembler("peer", recorder=recorder)
+    for turn in range(turns):
+        talk = [event for pair in messages(turn + 1) for event in pair]
+        assembly = observed.begin("talk", talk, prompts=list(prompts), agent_name="support")
+        with assembly.step("newest") as step:
+            step.out(talk[-1:], budget=budget)
+        assembly.end()
 
 
 def embedded(page):

@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from page_runs import messages, play
+from page_runs import limited, messages, play
 
 from otel_assembly import BudgetPolicy, Compactors, ConversationPolicy, ModelRequest, ModelResponse, SlidingWindowPolicy
 from otel_assembly.page import write_page
@@ -330,6 +330,24 @@ def test_it_opens_on_the_first_overflow_and_says_what_would_have_been_needed(pag
     page.open(path, fragment="#c=0&l=0&t=1")
     assert page.text("main h2") == "roomy"
     assert not page.find(".turn:not([hidden])")
+
+
+def test_a_limit_of_the_messages_is_told_of_them_and_is_no_budget_of_the_prompt(page, recorder, tmp_path):
+    limited(recorder.recorder, 3, budget=20)
+    used = [span.attributes["assembly.budget.used"] for span in recorder.spans_named("assemble_context")]
+    assert set(used) == {used[0]}
+    write_page(recorder.spans, tmp_path / "page.html", title="t")
+    page.open(tmp_path / "page.html")
+    assert "3 turns · limit of the messages 20 · most" in page.text(".chart-head")
+    assert "budget" not in page.text(".legend")
+    page.focus(".layer")
+    page.press("END")
+    assert re.match(rf"Turn 2; \d+ tokens; messages {used[0]} of 20, {used[0] * 5}\.0\s%", page.turn)
+    page.press("ENTER")
+    facts = page.text(".turn .head")
+    assert re.search(rf"{used[0]} of their 20, {used[0] * 5}\.0\s%", facts)
+    assert "no budget" not in facts
+    assert not page.find(".turn .fill .limit")
 
 
 REDDEST = """

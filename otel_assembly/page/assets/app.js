@@ -142,8 +142,10 @@ function drawCharts(kinds = kindsOf(here().ledgers), marks = Object.keys(MARKS).
 }
 
 function chartHead(ledger) {
-  const sums = ledger.totals(), budgets = [...sums.budgets];
-  const facts = [plural(ledger.turns.length, "turn"), budgets.length ? `budget ${budgets.length === 1 ? count(budgets[0]) : `${count(Math.min(...budgets))} to ${count(Math.max(...budgets))}`}` : "no budget", `most ${count(sums.peak)} tokens`,
+  const sums = ledger.totals();
+  const said = (name, limits) => (limits.size === 0 ? [] : `${name} ${[...new Set([Math.min(...limits), Math.max(...limits)])].map(count).join(" to ")}`);
+  const budgets = [said("budget", sums.budgets), said("limit of the messages", sums.limits)].flat();
+  const facts = [plural(ledger.turns.length, "turn"), ...(budgets.length ? budgets : ["no budget"]), `most ${count(sums.peak)} tokens`,
     `${plural(sums.left, "item")} dropped`, plural(sums.breaks, "prefix break")];
   if (sums.marks.overflow) facts.push(plural(sums.marks.overflow, "overflow"));
   const missing = ledger.last - ledger.first + 1 - ledger.turns.length + ledger.first;
@@ -160,7 +162,7 @@ function turnTable(ledger) {
       { title: "Turn", css: "c-turn number", cell: (turn) => turn.n },
       { title: "Tokens", css: "c-tokens number", cell: (turn) => (turn.unsent ? "not sent" : count(turn.out)) },
       { title: "Budget", css: "c-tokens number", cell: (turn) => (turn.budget ? count(turn.budget) : "–") },
-      { title: "Used", css: "c-tokens number", cell: (turn) => (turn.budget && !turn.unsent ? percent(turn.out, turn.budget) : "–") },
+      { title: "Used", css: "c-tokens number", hint: "By the whole prompt, or by the messages where the limit is of them alone", cell: (turn) => (turn.budget && !turn.unsent ? budgetUsed(turn) : "–") },
       { title: "Dropped", css: "c-tokens number", hint: "Items that left in this turn", cell: (turn) => count(turn.new ?? 0) },
       { title: "Prefix broke", css: "c-break", cell: (turn) => (turn.break && turn.break !== "first" ? words(turn.break) : "") },
       { title: "Marks", css: "c-break", cell: (turn) => ledger.marks(turn).map((mark) => MARKS[mark].label).join(", ") },

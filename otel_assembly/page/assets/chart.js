@@ -169,7 +169,8 @@ class Chart {
     draw.setLineDash([5, 3]);
     draw.beginPath();
     let before = null;
-    for (const { n, budget } of turns) {
+    for (const turn of turns) {
+      const { n } = turn, budget = promptBudget(turn);
       if (!budget) { before = null; continue; }
       const y = this.y(budget), from = this.x(n - 0.5);
       if (before === n - 1) draw.lineTo(from, y);

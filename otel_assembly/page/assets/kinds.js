@@ -44,9 +44,13 @@ function kindsOf(ledgers) {
   return [...names].sort((one, other) => kind(one).rank - kind(other).rank);
 }
 
+// A limit of the messages alone says what of the prompt it counts; the whole prompt has no budget then.
+const promptBudget = (turn) => (turn.used === undefined ? turn.budget : undefined);
+const budgetUsed = (turn) => percent(turn.used ?? turn.out ?? 0, turn.budget);
+
 // One turn as a bar on its side.
 function fillBar(turn) {
-  const whole = Math.max(turn.budget ?? 0, turn.out ?? 0) || 1;
+  const budget = promptBudget(turn), whole = Math.max(budget ?? 0, turn.out ?? 0) || 1;
   const parts = [...(turn.kinds ?? [])].sort((one, other) => kind(one[0]).rank - kind(other[0]).rank);
   return el("div", { class: "fill", "aria-hidden": "true" },
     parts.map(([name, tokens]) => {
@@ -55,6 +59,6 @@ function fillBar(turn) {
       part.title = `${words(name)}: ${count(tokens)}`;
       return part;
     }),
-    turn.budget && turn.out > turn.budget
-      ? el("span", { class: "limit", style: { left: `${(100 * turn.budget) / turn.out}%` } }) : null);
+    budget && turn.out > budget
+      ? el("span", { class: "limit", style: { left: `${(100 * budget) / turn.out}%` } }) : null);
 }

@@ -143,7 +143,8 @@ function headFacts(ledger, turn, place) {
   // What came in, less what left, and this: what went out.
   const put = turn.unsent || turn.in === undefined ? 0 : turn.out + (turn.droppedTokens ?? 0) + (turn.compactedTokens ?? 0) - turn.in;
   return el("dl", { class: "facts head" },
-    fact("Tokens", flow(turn), turn.budget ? el("span", { class: "dim" }, ` of ${count(turn.budget)}${turn.unsent ? "" : `, ${percent(turn.out ?? 0, turn.budget)}`}`) : el("span", { class: "dim" }, " (no budget)")),
+    fact("Tokens", flow(turn), el("span", { class: "dim" }, promptBudget(turn) ? ` of ${count(turn.budget)}${turn.unsent ? "" : `, ${budgetUsed(turn)}`}` : turn.budget ? "" : " (no budget)")),
+    turn.used !== undefined ? fact("Messages", `${count(turn.used)} of their ${count(turn.budget)}`, el("span", { class: "dim" }, `, ${budgetUsed(turn)}`)) : null,
     fact("Events", turn.eventsIn === undefined ? `unknown → ${count(turn.eventsOut)}` : `${count(turn.eventsIn)} → ${count(turn.eventsOut)}`),
     turn.dropped ? fact("Left out", plural(turn.dropped, "item"), el("span", { class: "dim" }, `, ${plural(turn.droppedTokens, "token")}`)) : null,
     turn.compacted ? fact("Compacted", plural(turn.compacted, "item"), el("span", { class: "dim" }, `, ${plural(turn.compactedTokens, "token")}`)) : null,
@@ -161,7 +162,7 @@ function kindsTable(turn) {
   if (!parts.length) return el("p", { class: "note" }, turn.unsent ? "Nothing was sent." : "What filled the prompt is not in these spans.");
   return el("div", { class: "filled" }, fillBar(turn),
     el("ul", { class: "parts", "aria-label": "What filled the budget" }, parts.map(([name, tokens]) => el("li", {}, kindLabel(name), " ", el("b", {}, count(tokens)))),
-      turn.budget > turn.out ? el("li", { class: "dim" }, "free ", el("b", {}, count(turn.budget - turn.out))) : null, el("li", { class: "dim" }, "tokens")));
+      promptBudget(turn) > turn.out ? el("li", { class: "dim" }, "free ", el("b", {}, count(turn.budget - turn.out))) : null, el("li", { class: "dim" }, "tokens")));
 }
 
 function promptsOf(turn, texts) {
@@ -184,7 +185,7 @@ function variantsOf(ledgers, active, number, open) {
     const name = el("button", { type: "button", class: "link", "aria-current": ledger === active ? "true" : null, onclick: () => open(ledger) }, ledger.name);
     if (!turn) return el("tr", {}, cell("name", name), el("td", { colspan: "6", class: "dim" }, "this turn is not in these spans"));
     return el("tr", { class: ledger === active ? "here" : "" }, cell("name", name), cell("number", count(turn.out)),
-      cell("number", turn.budget ? count(turn.budget) : "–"), cell("number", turn.budget && !turn.unsent ? percent(turn.out, turn.budget) : "–"),
+      cell("number", turn.budget ? count(turn.budget) : "–"), cell("number", turn.budget && !turn.unsent ? budgetUsed(turn) : "–"),
       cell("number", count(turn.dropped ?? 0)), cell("number", count(turn.prefix)),
       cell("", ledger.marks(turn).map((mark) => el("span", { class: `mark ${mark}`, title: MARKS[mark].label, role: "img", "aria-label": MARKS[mark].label }, MARKS[mark].symbol))));
   });
