@@ -140,13 +140,14 @@ class _Page:
         total = tokens.total()
         if not total:
             return None
-        of_messages = names.BUDGET_USED in span.attributes
-        budget = 0 if of_messages else max(0, integer(span.attributes.get(names.BUDGET_TOKENS)) or 0)
-        after = f" {100 * total / budget:.1f}%" if budget else ""
+        budget, counted = (integer(span.attributes.get(name)) for name in (names.BUDGET_TOKENS, names.BUDGET_USED))
+        budget, used = max(0, budget or 0), total if counted is None else counted
+        after = f" {100 * used / budget:.1f}%" if budget else ""
+        most = budget and budget + max(0, total - used)  # what stands beside the messages takes nothing of their limit
         cells = max(8, min(_BAR_WIDTH, room - len(after) - 2))
         self.kinds.update(tokens)
-        bar = fill_bar(tokens, budget, cells, self.glyphs)
-        return self.text("[").append_text(bar).append("]").append(after, "red" if 0 < budget < total else "")
+        bar = fill_bar(tokens, most, cells, self.glyphs)
+        return self.text("[").append_text(bar).append("]").append(after, "red" if 0 < budget < used else "")
 
     def duration(self, span: StoredSpan) -> str:
         seconds = span.duration_s

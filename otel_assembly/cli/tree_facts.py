@@ -118,8 +118,7 @@ def _assembly(node: SpanNode, glyphs: Glyphs) -> list[Fact]:
         of = f" / {budget:,}" if budget and used is None else f" / {window:,} of the model" if window else ""
         facts.append(Fact(f"tokens {flow}{of}"))
     if used is not None and budget is not None:
-        share = f", {used / budget:.1%}" if budget > 0 else ""
-        facts.append(Fact(f"messages {used:,} / {budget:,}{share}", "red" if used > budget else ""))
+        facts.append(Fact(f"messages {used:,} / {budget:,}"))
     if dropped:
         size = f" ({tokens:,} tokens)" if tokens else ""
         facts.append(Fact(f"dropped {dropped:,}{size}{_new(attributes)}", "yellow"))

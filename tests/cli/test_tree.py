@@ -89,12 +89,20 @@ def test_a_bar_over_its_budget_marks_where_the_budget_ends():
     assert "·" not in bar
 
 
-def test_a_limit_of_the_messages_is_told_of_them_and_marks_no_end_of_the_prompt():
-    held = {"assembly__budget__tokens": 5000, "assembly__budget__used": 4950, "assembly__model__window": 128000}
+@pytest.mark.parametrize(
+    ("limit", "bar"),
+    [
+        (4000, "P{20}U{10}T{30}] 100.0%"),
+        (8000, "P{12}U{6}T{18}·{24}] 50.0%"),
+        (2000, "P{20}U{10}T{10}┃T{19}] 200.0%"),
+    ],
+)
+def test_a_limit_of_the_messages_is_told_of_them_and_stands_behind_what_is_beside_them(limit, bar):
+    held = {"assembly__budget__tokens": limit, "assembly__budget__used": 4000, "assembly__model__window": 128000}
     drawn = draw(span(name="assemble_context", **(ASSEMBLY | held)), width=140)
     head = line_with("assemble_context", drawn)
-    assert "tokens 12,410→6,000 / 128,000 of the model  messages 4,950 / 5,000, 99.0%" in head
-    assert re.search(r"\[[PUT]{60}\]$", drawn, re.MULTILINE)
+    assert f"tokens 12,410→6,000 / 128,000 of the model  messages 4,000 / {limit:,}  " in head
+    assert re.search(rf"\[{bar}", drawn)
 
 
 def test_without_a_budget_the_bar_is_full_and_has_no_share():

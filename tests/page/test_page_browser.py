@@ -332,22 +332,22 @@ def test_it_opens_on_the_first_overflow_and_says_what_would_have_been_needed(pag
     assert not page.find(".turn:not([hidden])")
 
 
-def test_a_limit_of_the_messages_is_told_of_them_and_is_no_budget_of_the_prompt(page, recorder, tmp_path):
-    limited(recorder.recorder, 3, budget=20)
-    used = [span.attributes["assembly.budget.used"] for span in recorder.spans_named("assemble_context")]
-    assert set(used) == {used[0]}
+def test_a_limit_of_the_messages_is_told_of_them_and_stands_behind_what_is_beside_them(page, recorder, tmp_path):
+    limited(recorder.recorder, 3, budget=10)
+    told = recorder.spans_named("assemble_context")[-1].attributes
+    used, sent = told["assembly.budget.used"], told["assembly.tokens.out"]
     write_page(recorder.spans, tmp_path / "page.html", title="t")
     page.open(tmp_path / "page.html")
-    assert "3 turns · limit of the messages 20 · most" in page.text(".chart-head")
-    assert "budget" not in page.text(".legend")
+    assert "3 turns · limit of the messages 10 · most" in page.text(".chart-head")
     page.focus(".layer")
     page.press("END")
-    assert re.match(rf"Turn 2; \d+ tokens; messages {used[0]} of 20, {used[0] * 5}\.0\s%", page.turn)
+    assert re.match(rf"Turn 2; {sent} tokens; messages {used} of 10, {used * 10}\.0\s%", page.turn)
     page.press("ENTER")
     facts = page.text(".turn .head")
-    assert re.search(rf"{used[0]} of their 20, {used[0] * 5}\.0\s%", facts)
+    assert re.search(rf"{used} of their 10, {used * 10}\.0\s%", facts)
     assert "no budget" not in facts
-    assert not page.find(".turn .fill .limit")
+    ends = page.run("return parseFloat(document.querySelector('.turn .fill .limit').style.left)")
+    assert ends == pytest.approx(100 * (sent - used + 10) / sent, abs=0.1)
 
 
 REDDEST = """

@@ -97,7 +97,7 @@ function conversation() {
       el("div", { class: "legend" },
         el("ul", { "aria-label": "Kinds" }, kinds.map((one) => el("li", {}, kindLabel(one)))),
         el("ul", { "aria-label": "Marks" }, marks.map((mark) => el("li", {}, el("span", { class: `mark ${mark}`, "aria-hidden": "true" }, MARKS[mark].symbol), " ", MARKS[mark].label)),
-          ledgers.some((ledger) => ledger.totals().budgets.size) ? el("li", {}, el("span", { class: "dash", "aria-hidden": "true" }), " budget") : null),
+          ledgers.some((ledger) => ledger.totals().ceiling) ? el("li", {}, el("span", { class: "dash", "aria-hidden": "true" }), " budget") : null),
         parts.zoom = el("div", { class: "zoom", role: "group", "aria-label": "Zoom" },
           el("button", { type: "button", "aria-label": "Zoom out", onclick: () => zoom(2) }, "−"),
           el("button", { type: "button", "aria-label": "Show all turns", onclick: () => { fit(); moved(); } }, "all"),

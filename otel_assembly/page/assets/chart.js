@@ -123,7 +123,7 @@ class Chart {
     this.gaps(draw, turns, bottom);
     const seen = turns.filter(({ n }) => n >= this.window.from - 1 && n <= this.window.to + 1);
     this.bars(draw, seen);
-    this.ceiling(draw, seen);
+    this.ceilings(draw, seen);
     for (const [lane, mark] of this.lanes.entries()) {
       draw.fillStyle = css(`--mark-${mark}`);
       for (const turn of seen) if (this.ledger.marks(turn).includes(mark)) draw.fillText(MARKS[mark].symbol, this.x(turn.n), EDGE.top + (lane + 0.5) * LANE);
@@ -164,15 +164,15 @@ class Chart {
     if (cut && wide > 30) draw.fillText(`↑ ${short(turn.needs)}`, left + wide / 2, top + 8);
   }
 
-  ceiling(draw, turns) {
+  ceilings(draw, turns) {
     Object.assign(draw, { strokeStyle: css("--ink"), lineWidth: 1.5 });
     draw.setLineDash([5, 3]);
     draw.beginPath();
     let before = null;
     for (const turn of turns) {
-      const { n } = turn, budget = promptBudget(turn);
-      if (!budget) { before = null; continue; }
-      const y = this.y(budget), from = this.x(n - 0.5);
+      const { n } = turn, most = ceiling(turn);
+      if (!most) { before = null; continue; }
+      const y = this.y(most), from = this.x(n - 0.5);
       if (before === n - 1) draw.lineTo(from, y);
       else draw.moveTo(from, y);
       draw.lineTo(this.x(n + 0.5), y);

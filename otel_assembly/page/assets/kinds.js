@@ -44,13 +44,13 @@ function kindsOf(ledgers) {
   return [...names].sort((one, other) => kind(one).rank - kind(other).rank);
 }
 
-// A limit of the messages alone says what of the prompt it counts; the whole prompt has no budget then.
-const promptBudget = (turn) => (turn.used === undefined ? turn.budget : undefined);
+// How large a prompt may be: its budget; where that is one of the messages alone, with what stands beside them.
+const ceiling = (turn) => (turn.budget ? turn.budget + (turn.used === undefined ? 0 : Math.max(0, turn.out - turn.used)) : undefined);
 const budgetUsed = (turn) => percent(turn.used ?? turn.out ?? 0, turn.budget);
 
 // One turn as a bar on its side.
 function fillBar(turn) {
-  const budget = promptBudget(turn), whole = Math.max(budget ?? 0, turn.out ?? 0) || 1;
+  const most = ceiling(turn), whole = Math.max(most ?? 0, turn.out ?? 0) || 1;
   const parts = [...(turn.kinds ?? [])].sort((one, other) => kind(one[0]).rank - kind(other[0]).rank);
   return el("div", { class: "fill", "aria-hidden": "true" },
     parts.map(([name, tokens]) => {
@@ -59,6 +59,6 @@ function fillBar(turn) {
       part.title = `${words(name)}: ${count(tokens)}`;
       return part;
     }),
-    budget && turn.out > budget
-      ? el("span", { class: "limit", style: { left: `${(100 * budget) / turn.out}%` } }) : null);
+    most && turn.out > most
+      ? el("span", { class: "limit", style: { left: `${(100 * most) / turn.out}%` } }) : null);
 }

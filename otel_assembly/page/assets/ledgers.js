@@ -168,16 +168,17 @@ class Ledger {
       sums.left += turn.new ?? 0;
       sums.breaks += turn.break !== undefined && turn.break !== "first" ? 1 : 0;
       sums.unsent += turn.unsent ? 1 : 0;
-      if (turn.budget) (promptBudget(turn) ? sums.budgets : sums.limits).add(turn.budget);
+      if (turn.budget) (turn.used === undefined ? sums.budgets : sums.limits).add(turn.budget);
+      sums.ceiling = Math.max(sums.ceiling, ceiling(turn) ?? 0);
       sums.peak = Math.max(sums.peak, turn.out ?? 0);
       sums.needs = Math.max(sums.needs, turn.needs ?? 0);
       return sums;
-    }, { marks: {}, left: 0, breaks: 0, unsent: 0, peak: 0, needs: 0, budgets: new Set(), limits: new Set() });
+    }, { marks: {}, left: 0, breaks: 0, unsent: 0, peak: 0, needs: 0, ceiling: 0, budgets: new Set(), limits: new Set() });
   }
 
   // How high its chart has to be: what an overflow would have needed shows, unless that made all the rest flat.
   get top() {
-    const { peak, needs, budgets } = this.totals(), rest = Math.max(peak, ...budgets);
+    const { peak, needs, ceiling } = this.totals(), rest = Math.max(peak, ceiling);
     return Math.max(rest, Math.min(needs, 4 * rest));
   }
 
@@ -189,7 +190,7 @@ class Ledger {
   sentence(turn) {
     const said = [`Turn ${turn.n}`];
     if (turn.unsent) said.push("nothing was sent");
-    else if (promptBudget(turn)) said.push(`${count(turn.out)} of ${count(turn.budget)} tokens, ${budgetUsed(turn)}`);
+    else if (turn.budget && turn.used === undefined) said.push(`${count(turn.out)} of ${count(turn.budget)} tokens, ${budgetUsed(turn)}`);
     else if (turn.budget) said.push(`${count(turn.out)} tokens`, `messages ${count(turn.used)} of ${count(turn.budget)}, ${budgetUsed(turn)}`);
     else said.push(`${count(turn.out)} tokens, no budget`);
     if (turn.needs) said.push(`${count(turn.needs)} would have been needed`);

@@ -143,7 +143,7 @@ function headFacts(ledger, turn, place) {
   // What came in, less what left, and this: what went out.
   const put = turn.unsent || turn.in === undefined ? 0 : turn.out + (turn.droppedTokens ?? 0) + (turn.compactedTokens ?? 0) - turn.in;
   return el("dl", { class: "facts head" },
-    fact("Tokens", flow(turn), el("span", { class: "dim" }, promptBudget(turn) ? ` of ${count(turn.budget)}${turn.unsent ? "" : `, ${budgetUsed(turn)}`}` : turn.budget ? "" : " (no budget)")),
+    fact("Tokens", flow(turn), el("span", { class: "dim" }, !turn.budget ? " (no budget)" : turn.used !== undefined ? "" : ` of ${count(turn.budget)}${turn.unsent ? "" : `, ${budgetUsed(turn)}`}`)),
     turn.used !== undefined ? fact("Messages", `${count(turn.used)} of their ${count(turn.budget)}`, el("span", { class: "dim" }, `, ${budgetUsed(turn)}`)) : null,
     fact("Events", turn.eventsIn === undefined ? `unknown → ${count(turn.eventsOut)}` : `${count(turn.eventsIn)} → ${count(turn.eventsOut)}`),
     turn.dropped ? fact("Left out", plural(turn.dropped, "item"), el("span", { class: "dim" }, `, ${plural(turn.droppedTokens, "token")}`)) : null,
@@ -162,7 +162,7 @@ function kindsTable(turn) {
   if (!parts.length) return el("p", { class: "note" }, turn.unsent ? "Nothing was sent." : "What filled the prompt is not in these spans.");
   return el("div", { class: "filled" }, fillBar(turn),
     el("ul", { class: "parts", "aria-label": "What filled the budget" }, parts.map(([name, tokens]) => el("li", {}, kindLabel(name), " ", el("b", {}, count(tokens)))),
-      promptBudget(turn) > turn.out ? el("li", { class: "dim" }, "free ", el("b", {}, count(turn.budget - turn.out))) : null, el("li", { class: "dim" }, "tokens")));
+      ceiling(turn) > turn.out ? el("li", { class: "dim" }, "free ", el("b", {}, count(ceiling(turn) - turn.out))) : null, el("li", { class: "dim" }, "tokens")));
 }
 
 function promptsOf(turn, texts) {
