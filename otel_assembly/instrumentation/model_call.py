@@ -12,7 +12,7 @@ from __future__ import annotations
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,6 +20,7 @@ from otel_assembly.instrumentation.conversation import Asker
 from otel_assembly.instrumentation.instrumented import bound, ending
 from otel_assembly.instrumentation.reducers import FRAMEWORK
 from otel_assembly.instrumentation.splicing import found, same, spliced, widened
+from otel_assembly.instrumentation.told_steps import ToldStep, said_of
 from otel_assembly.instrumentation.waiting import WAITING
 from otel_assembly.observe.conversations import contained
 
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.waiting import Waiting
     from otel_assembly.observe.assembly import ObservedAssembly, ObservedStep
 
-#: What is said of a step once, however often a model is sent what it let out.
-_ONCE: Final = frozenset({"alerts", "halts"})
 #: What of a call changes as its messages are prepared, beside the steps.
 _STATE: Final = ("messages", "out", "prompts", "_prompts_out", "_whole", "_stage")
 
@@ -60,19 +59,6 @@ class Sent(NamedTuple):
     window: int | None = None
     asker: Asker = Asker()
     call: ModelCall | None = None
-
-
-@dataclass(slots=True)
-class _Told:
-    """What was said of a step: a model that is sent the same again has the same steps."""
-
-    policy: str
-    kind: str | None
-    config: Mapping[str, Any]
-    step: ObservedStep
-    events: list[Any]
-    prompts: Sequence[str] | None
-    said: Mapping[str, Any]
 
 
 class ModelCall:
@@ -127,7 +113,7 @@ class ModelCall:
         self._whole = False
         self._stage = 0
         self._prepared: ObservedAssembly | None = None
-        self._told: list[_Told] = []
+        self._told: list[ToldStep] = []
         self._ended = False
         if messages is not None:
             self.came(messages)
@@ -224,8 +210,8 @@ class ModelCall:
         if step is None:
             return False
         if len(places) == len(before):
-            said = _said_of(said, dict(zip(map(id, before), map(whole.__getitem__, places), strict=True)))
-        self._tell(_Told(policy, kind, config or {}, step, spliced(whole, places, after), prompts, said))
+            said = said_of(said, dict(zip(map(id, before), map(whole.__getitem__, places), strict=True)))
+        self._tell(ToldStep(policy, kind, config or {}, step, spliced(whole, places, after), prompts, said))
         return True
 
     def tells(self, waiting: Waiting) -> None:
@@ -254,7 +240,7 @@ class ModelCall:
         for one in WAITING.take(asker):
             self._again()
             self.arrives(one.before)
-            said = _said_of(one.said, dict(zip(map(id, one.before), self.out, strict=True)))
+            said = said_of(one.said, dict(zip(map(id, one.before), self.out, strict=True)))
             self._waited(one._replace(said=said), list(one.after))
 
     def arrives(
@@ -284,7 +270,7 @@ class ModelCall:
             if step is not None:
                 verdicts = self.why(self.out, messages)
                 said = {"verdicts": verdicts} if verdicts else {}
-                self._tell(_Told(policy, kind, {}, step, list(messages), prompts if changed else None, said))
+                self._tell(ToldStep(policy, kind, {}, step, list(messages), prompts if changed else None, said))
 
     @contextmanager
     def onwards(self) -> Iterator[None]:
@@ -437,7 +423,7 @@ class ModelCall:
         """What a reducer did before is a step of this call."""
         step = self._attempted(one)
         if step is not None:
-            self._tell(_Told(one.policy, one.kind, one.config, step, after, None, one.said))
+            self._tell(ToldStep(one.policy, one.kind, one.config, step, after, None, one.said))
 
     def _attempted(self, one: Waiting) -> ObservedStep | None:
         """The step of what a reducer did before, with what it had summarisers do."""
@@ -461,18 +447,15 @@ class ModelCall:
         began = max(started_ns or 0, assembly.done_ns) or None
         return assembly.step(policy, kind=kind, config=config, started_ns=began)
 
-    def _tell(self, told: _Told) -> None:
-        """The step is done: it ends, unless whoever opened it has ended it."""
+    def _tell(self, told: ToldStep) -> None:
+        """A step is done, and this is what it let out."""
         self.out = told.events
         self._told.append(told)
         if told.prompts is not None:
             self._prompts_out = told.prompts
         if self._prepared is not None:
             with contained(self._prepared.fail):
-                if not told.step.entered:
-                    with told.step:
-                        pass
-                told.step.out(told.events, prompts=told.prompts, **told.said)
+                told.tell()
 
     def _widen(self, messages: Sequence[Any]) -> None:
         """Take what stands around the messages that were reduced, and between them, for held by the framework too."""
@@ -484,8 +467,7 @@ class ModelCall:
         self.messages = widened(self.messages or (), reduced, gaps)
         self.out = widened(reduced, reduced, gaps)
         for told in self._told:
-            told.events = told.step.events = widened(told.events, reduced, gaps)
-            told.step.beside = [*told.step.beside, *(one for gap in gaps for one in gap)]
+            told.widen(reduced, gaps)
 
     def _again(self) -> None:
         """A call that was made is made once more: its messages came in, and its steps let out, what they did before."""
@@ -497,11 +479,9 @@ class ModelCall:
         for told in earlier:
             step = self._step(told.policy, told.kind, told.config)
             if step is not None:
-                said = {name: value for name, value in told.said.items() if name not in _ONCE}
-                step.beside = told.step.beside
-                self._tell(replace(told, step=step, said=said))
+                self._tell(told.again(step))
 
-    def _begins_with(self, told: list[_Told]) -> None:
+    def _begins_with(self, told: list[ToldStep]) -> None:
         self.messages = None if self.messages is None else list(self.messages)
         self._told, self._prepared, self._ended, self.sent = told, None, True, 0
         self.out = list(self.states[-1])
@@ -524,15 +504,6 @@ class ModelCall:
         )
         over_ns = None if called and not self.over_with_steps else self.done_ns or None
         assembly.end(error, stays=stays, called=called, over_ns=over_ns)
-
-
-def _said_of(said: Mapping[str, Any], known: Mapping[int, Any]) -> dict[str, Any]:
-    """What is said of copies, said of the messages themselves, by the identity of the copies."""
-    verdicts = [
-        replace(verdict, events=[known.get(id(event), event) for event in verdict.events])
-        for verdict in said.get("verdicts", ())
-    ]
-    return {**said, **({"verdicts": verdicts} if verdicts else {})}
 
 
 CALL: Final[ContextVar[ModelCall | None]] = ContextVar("otel_assembly_model_call", default=None)
