@@ -57,6 +57,8 @@ class Limit:
         fixed: What may not be dropped takes so much; None where that is not known.
         used: What the policy let out takes so much.
         step: Tokens by which the cut moves at a time, so that more may be left than the next item takes; 0: none.
+        of: What of the prompt it is a limit of: ``messages`` where prompts, tool schemas and the like are beside it;
+            None where it is of all.
     """
 
     unit: Unit
@@ -66,6 +68,7 @@ class Limit:
     fixed: int | None
     used: int | None
     step: int = 0
+    of: str | None = None
 
     @property
     def left(self) -> int | None:

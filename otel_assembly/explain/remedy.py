@@ -64,7 +64,7 @@ class Remedy:
         """The limit of a policy; None where it has none, or where its settings are not in the traces."""
         bound = self.known.limit(step)
         if bound is None:
-            return self._allocated(step)
+            return self._allocated(step) or self._held(step)
         parameter = bound.setting
         setting = self._setting(step, parameter)
         if setting is None:
@@ -92,6 +92,19 @@ class Remedy:
         if not isinstance(window, int) or not isinstance(tokens, int):
             return None
         return Limit("tokens", "window", window, tokens, fixed, used)
+
+    def _held(self, step: ReportedStep) -> Limit | None:
+        """The limit of a framework's own policy, as its assembly states it; None where another one may have held it."""
+        told = self.turn.attributes
+        budget, counted = (told.get(key) for key in (names.BUDGET_TOKENS, names.BUDGET_USED))
+        if type(budget) is not int or not self.turn.sent or self.known.of(step) is not None:
+            return None
+        named = [(one, name) for one in self.turn.steps for name, value in settings_of(one).items() if value == budget]
+        if len(named) != 1 or named[0][0] is not step:
+            return None
+        used = step.attributes.get(names.TOKENS_OUT) if counted is None else counted
+        used = used if isinstance(used, int) else None
+        return Limit("tokens", named[0][1], budget, budget, None, used, of=None if counted is None else "messages")
 
     def _setting(self, step: ReportedStep, parameter: str) -> int | None:
         setting = settings_of(step).get(parameter)
@@ -123,6 +136,8 @@ class Remedy:
             for item in reversed(list(self.turn.kept))
             if item in (before if in_blocks else newer)
         ]
+        if limit.of is not None and self.tokens_of(self.turn.kept) != limit.used:
+            rivals = []  # some of them are beside it, and nothing says which
         rivals.sort(key=lambda one: -(one.tokens or 0))
         also_out = tuple(
             item

@@ -191,8 +191,7 @@ def _standing(about: Explanation) -> Iterator[tuple[str, str]]:
 
 
 def _limit(limit: Limit) -> str:
-    unit = limit.unit
-    parts = [f"{limit.limit:,} {unit}"]
+    parts = [f"{limit.limit:,} {limit.unit}" + (f" of the {limit.of} alone" if limit.of is not None else "")]
     if limit.fixed is not None:
         parts.append(f"{limit.fixed:,} fixed")
     if limit.used is not None and limit.left is not None:

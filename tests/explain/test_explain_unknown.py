@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 from explained import as_ledger, play
@@ -22,8 +22,9 @@ from otel_assembly import (
     ToolCallEvent,
     Verdict,
 )
-from otel_assembly.explain import Explainer, explain, headline, said
-from otel_assembly.testing import conversation
+from otel_assembly.explain import Explainer, Limit, explain, headline, said
+from otel_assembly.observe import ObservedAssembler
+from otel_assembly.testing import RecordedTelemetry, conversation
 
 ASKS = conversation("ask", "answer", "ask", "answer", "ask", "answer", "ask")
 WINDOW = [{"sliding_window": {"max_events": 3}}]
@@ -133,6 +134,62 @@ def test_of_a_policy_that_is_not_ours_only_its_name_is_known():
     answer = explain(played.ledger, 0, "0")
     assert (answer.policy, answer.reason, answer.raises, answer.limit) == ("drop_old", "policy", (), None)
     assert "drop_old is not one of our policies" in answer.unknown[0]
+
+
+@dataclass
+class Memory:
+    """A framework's reducer, whose limit the assembly has, and which keeps the last events."""
+
+    name: str = "memory"
+    limit: int | None = 50
+    kept: int = 3
+    said: dict = field(default_factory=dict)
+
+
+def held(*memories, prompts=("Be kind.",), behind=()):
+    """What a framework sends whose reducers these are, with what it adds behind them."""
+    telemetry = RecordedTelemetry()
+    assembly = ObservedAssembler("peer", recorder=telemetry.recorder).begin("c", [*ASKS, *behind], prompts=prompts)
+    for memory in memories:
+        config = {} if memory.limit is None else {"token_limit": memory.limit}
+        with assembly.step(memory.name, config=config) as step:
+            step.beside = list(behind)
+            sent = [*ASKS[-memory.kept :], *behind]
+            step.out(sent, budget=memory.limit, reason=DecisionReason.OVER_BUDGET, **memory.said)
+    assembly.end()
+    return as_ledger(telemetry.spans), telemetry.span("assemble_context").attributes
+
+
+def test_a_frameworks_limit_of_the_messages_is_told_with_who_has_the_room():
+    ledger, told = held(Memory())
+    answer = explain(ledger, 0, "0")
+    used = told["assembly.budget.used"]
+    assert answer.limit == Limit("tokens", "token_limit", 50, 50, None, used, of="messages")
+    assert {one.item for one in answer.competitors} == {"4", "5", "6"}
+    assert answer.competitors_tokens == used
+    assert f"limit: 50 tokens of the messages alone, {used} used in all, {50 - used} left" in text(answer)
+    assert "memory is not one of our policies" in answer.unknown[0]
+
+
+def test_what_stands_beside_a_frameworks_limit_has_none_of_its_room():
+    ledger, told = held(Memory(), behind=[ModelRequest(content="And this, which the agent holds itself?")])
+    answer = explain(ledger, 0, "0")
+    assert (answer.limit.used, answer.competitors) == (told["assembly.budget.used"], ())
+    assert "who has the room" not in text(answer)
+
+
+def test_a_frameworks_limit_of_the_whole_prompt_is_told_as_such():
+    ledger, told = held(Memory(said={"of_prompt": True}))
+    limit = explain(ledger, 0, "0").limit
+    assert (limit.of, limit.used) == (None, told["assembly.tokens.out"])
+
+
+@pytest.mark.parametrize(("first", "known"), [(40, 40), (50, None), (60, None), (None, None)])
+def test_which_of_several_held_a_frameworks_limit_has_to_be_known(first, known):
+    ledger, _ = held(Memory("first", limit=first), Memory())
+    answer = explain(ledger, 0, "0")
+    assert answer.policy == "first"
+    assert (answer.limit and answer.limit.limit) == known
 
 
 def test_our_policy_behind_another_one_is_run_again_on_what_that_one_let_through():
