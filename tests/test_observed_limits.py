@@ -94,6 +94,18 @@ def test_of_several_limits_the_fullest_is_told(window, limits, filled_first, obs
     assert filled(recorder) == filled_first
 
 
+def test_the_limit_that_could_not_hold_is_told_before_a_fuller_one(observed, recorder):
+    assembly = observed.begin("c", [user(56)])
+    with assembly.step("token_limited") as step:
+        step.overflow(budget=50, needed=60, cause=OverflowCause.NEWEST_ATOM)
+        step.out([], budget=50)
+    with assembly.step("notes", kind="injection") as step:
+        step.out([user(86)], budget=100)
+    assembly.end()
+    assert filled(recorder) == (50, 0, 0)
+    assert recorder.span("assemble_context").attributes["assembly.overflow.tokens"] == 10
+
+
 def test_a_prompt_that_is_not_sent_fills_no_limit(observed, recorder):
     assembly = observed.begin("c", [user(56)])
     with assembly.step("token_limited") as step:

@@ -9,6 +9,7 @@ import math
 import os
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, Overflow, OverflowCause, PrefixBreak, PromptPart
@@ -255,15 +256,15 @@ def know_window(record: Record, window: int | None) -> None:
 
 
 def _budget(record: Record, tokens: int) -> tuple[int | None, int | None, int | None]:
-    """The limit that is met first, what counts against it where that is not the whole prompt, and what is fixed."""
-    budget = used = fixed = None
-    fullest = (-1.0, 0)
+    """The limit met first, broken or else fullest, what counts against it if not the prompt, and what is fixed."""
+    held: list[tuple[Any, int | None, int | None, int | None]] = [((), None, None, None)]
     for step in record.steps:
         if step.budget is not None:
-            counted = None if record.error is not None else record.used(step)
-            share = _share(tokens if counted is None else counted, step.budget)
-            if (full := (math.inf if share is None else share, -step.budget)) > fullest:
-                fullest, budget, used, fixed = full, step.budget, counted, step.fixed
+            used = None if record.error is not None else record.used(step)
+            share = _share(tokens if used is None else used, step.budget)
+            broken = step.overflow is not None and step.overflow is record.overflow
+            held.append(((broken, math.inf if share is None else share, -step.budget), step.budget, used, step.fixed))
+    _, budget, used, fixed = max(held, key=itemgetter(0))
     if record.error is not None and record.overflow is not None and record.overflow.unit == "tokens":
         budget = record.overflow.budget
     return budget, used, fixed
