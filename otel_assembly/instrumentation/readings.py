@@ -23,6 +23,7 @@ from otel_assembly.instrumentation.model_call import ModelCall
 from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.instrumentation.reductions import Reduction, reducing
 from otel_assembly.instrumentation.splicing import alike, marks, same
+from otel_assembly.messages.content_snapshot import equal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -120,7 +121,7 @@ class Reading:
     def held(self) -> list[Any] | None:
         """What was held, in the very objects as far as they say the same still; None where that was not seen."""
         held = self._held
-        return held and [message if alike(message, was) else was for message, was in held]
+        return held and [message if _untouched(message, was) else was for message, was in held]
 
     def before(self, after: Sequence[Any]) -> Sequence[Any] | None:
         """What it has made these of: of what a store inside has given, or of what it holds itself.
@@ -131,6 +132,12 @@ class Reading:
         read = max(self.inner, key=lambda one: (len(marks(one.out) & known), -len(one.out)), default=None)
         self.inner = [read] if read is not None and marks(read.out) & known else []
         return self.inner[0].out if self.inner else self.held
+
+
+def _untouched(message: Any, was: Any) -> bool:
+    """Whether a message says what its copy says; what it holds is compared first, which is done in C."""
+    held = getattr(message, "__dict__", None)
+    return (held is not None and equal(held, getattr(was, "__dict__", None))) or alike(message, was)
 
 
 class Readings:

@@ -26,6 +26,7 @@ _SPARE: Final = 1_024
 _DEEPEST: Final = 32
 #: What cannot be changed in place.
 _FIXED: Final = (str, bytes, int, float, type, Enum, EventFacts)
+_PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None)})
 #: So many contents of one message are remembered: what it says, and what a reducer made of it.
 _VERSIONS: Final = 2
 
@@ -119,9 +120,9 @@ def copied(value: Any, inside: tuple[int, ...] = ()) -> Any:
         return value
     inside = (*inside, id(value))
     if isinstance(value, dict):
-        return {key: copied(part, inside) for key, part in value.items()}
+        return {key: part if type(part) in _PLAIN else copied(part, inside) for key, part in value.items()}
     if isinstance(value, list):
-        return [copied(part, inside) for part in value]
+        return [part if type(part) in _PLAIN else copied(part, inside) for part in value]
     if type(value) is tuple:
         return tuple([copied(part, inside) for part in value])
     return _cloned(value, inside)

@@ -201,8 +201,8 @@ def register_parts(
     known_of = known if callable(known) else _found_at(known or {})
 
     def said(part: Any) -> Any:
-        row = rows.get(kind_of(part))
-        return (kind_of(part), row.content(part)) if isinstance(row, ReadingRow) else part
+        row = rows.get(what := kind_of(part))
+        return (what, row.content(part)) if isinstance(row, ReadingRow) else part
 
     def row(event: Any) -> EventFacts:
         draft, also = Draft(), known_of(event)

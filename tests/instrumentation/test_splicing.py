@@ -1,10 +1,14 @@
-"""What left a list of messages between two looks at it."""
+"""What left a list of messages between two looks at it, and whether two lists are the same."""
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import dataclass
+
 import pytest
 
-from otel_assembly.instrumentation.splicing import with_what_left
+from otel_assembly.instrumentation.splicing import marks, same, with_what_left
+from otel_assembly.messages.content_snapshot import read_as
 
 
 def messages(*texts: str) -> list[dict[str, str]]:
@@ -39,3 +43,57 @@ def test_copies_are_what_was_held_and_what_says_the_same_beside_them_is_not():
     copies = messages("yes", "no", "yes", "new")
     assert with_what_left(held, copies) is copies
     assert with_what_left(held, held[1:]) == held
+
+
+@dataclass
+class Said:
+    """A framework's message; it has no id, and says how often it was asked for what it has not, or was read."""
+
+    text: str
+    asked = 0
+    read = 0
+
+    def __getattr__(self, name):
+        type(self).asked += name == "id"
+        raise AttributeError(name)
+
+
+def _read(message):
+    Said.read += 1
+    return message.text
+
+
+read_as(Said, _read)
+
+
+@pytest.fixture
+def said():
+    Said.read = Said.asked = 0
+    return [Said(text) for text in "abcdefgh"]
+
+
+def test_two_lists_of_copies_are_compared_by_reading_each_once(said):
+    assert same(said, list(map(copy, said)))
+    assert Said.read == 2 * len(said) + 2  # the first of each is looked at before all are
+
+
+def test_the_very_objects_are_not_read(said):
+    assert same(said, [*said])
+    assert Said.read == 0
+
+
+@pytest.mark.parametrize("at", [0, 3, 7])
+def test_lists_that_differ_are_told_apart_wherever_they_do(said, at):
+    other = list(map(copy, said))
+    other[at] = Said("another")
+    assert not same(said, other)
+    assert not same(other, said)
+    assert not same(said, other[:-1])
+
+
+def test_what_a_type_does_for_an_id_that_is_not_there_is_not_asked_for(said):
+    assert marks(said) == set(map(id, said))
+    assert Said.asked == 0
+    named = Said("n")
+    named.id = "n-1"
+    assert marks([named]) == {id(named), "n-1"}
