@@ -62,15 +62,9 @@ _ROWS: Final[Mapping[str | None, Row]] = {
 }
 
 
-_FIELDS: Final = tuple(filter(None, _ROWS))
-
-
 def _what(part: Part) -> str | None:
     held = part.__dict__
-    for name in _FIELDS:
-        if held.get(name) is not None:
-            return name
-    return None
+    return next((name for name in _ROWS if name and held.get(name) is not None), None)
 
 
 def _kind(content: Content, draft: Draft) -> EventKind:
