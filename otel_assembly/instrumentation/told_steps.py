@@ -54,7 +54,7 @@ class ToldStep:
         step.beside = self.step.beside
         return replace(self, step=step, said={name: value for name, value in self.said.items() if name not in _ONCE})
 
-    def widen(self, reduced: Sequence[Any], gaps: Sequence[Sequence[Any]]) -> None:
+    def widen(self, reduced: Sequence[Any], gaps: Sequence[list[Any]]) -> None:
         """The framework held more: what stands in the gaps between these messages, and around them."""
         self.events = self.step.events = widened(self.events, reduced, gaps)
         self.step.beside = [*self.step.beside, *(one for gap in gaps for one in gap)]
