@@ -25,6 +25,7 @@ REPORTS = {
     "contexts": "benchmarks.contexts",
     "agent": "benchmarks.agent",
     "sessions": "benchmarks.sessions",
+    "frameworks": "benchmarks.frameworks",
     #: Needs Go, and two minutes in which nothing else runs.
     "stack": "benchmarks.stack_load",
 }

@@ -56,6 +56,7 @@ TABLES = (
     "contexts",
     "agent",
     "sessions",
+    "frameworks",
 )
 
 

@@ -42,9 +42,14 @@ def _meters() -> MeterProvider:
     return MeterProvider([InMemoryMetricReader()], shutdown_on_exit=False)
 
 
+def providers(share: float = 1.0) -> dict[str, Any]:
+    """An SDK for spans and metrics, of this share of the traces."""
+    return {"tracer_provider": _tracers(share), "meter_provider": _meters()}
+
+
 def recording(share: float = 1.0) -> OpenTelemetryRecorder:
     """Spans and metrics, of this share of the traces."""
-    return OpenTelemetryRecorder(tracer_provider=_tracers(share), meter_provider=_meters())
+    return OpenTelemetryRecorder(**providers(share))
 
 
 def sampled_out() -> OpenTelemetryRecorder:

@@ -12,14 +12,16 @@ import pytest
 from postgres_server import BIN
 
 from benchmarks.everything import TABLES, page
+from benchmarks.frameworks import Clerk
 from benchmarks.harness import Table, Timing, race
 from benchmarks.promises import promises
 from benchmarks.workload import BUDGET, SYSTEM, Floor, messages
 from otel_assembly import Assembler, Context, History, TokenBudgetPolicy
+from otel_assembly.instrumentation import FRAMEWORKS, instrumentor_of
 
 ROOT = Path(__file__).parents[1]
 #: Tables that `make bench` has been taught since the results beside the benchmarks were measured.
-NOT_YET_MEASURED = {"contexts", "agent", "sessions"}
+NOT_YET_MEASURED = {"contexts", "agent", "sessions", "frameworks"}
 
 
 def run(*arguments):
@@ -49,6 +51,26 @@ def assert_whole(tables):
         for name, cells in table["rows"].items():
             assert len(cells) == len(table["columns"]) - 1, name
             assert None not in cells, name
+
+
+@pytest.mark.slow
+def test_every_framework_that_is_here_is_measured_alone_and_with_us(tmp_path):
+    done = run("benchmarks", "frameworks", "--tiny", f"--json={tmp_path / 'results.json'}")
+    assert done.returncode == 0, done.stderr
+    (table,) = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert_whole({"frameworks": table})
+    assert set(table["rows"]) == {one for one in FRAMEWORKS if instrumentor_of(one).version is not None}
+    for cells in table["rows"].values():
+        assert [cell["ratio"] is None for cell in cells] == [True, False] * 2
+
+
+def test_an_agent_that_cannot_be_made_is_an_error_and_no_row():
+    clerk = Clerk("no such framework", "alone")
+    try:
+        with pytest.raises(RuntimeError, match="no such framework alone ended by itself"):
+            clerk.asked(1)
+    finally:
+        clerk.close()
 
 
 @pytest.mark.slow

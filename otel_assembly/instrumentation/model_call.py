@@ -20,8 +20,7 @@ from otel_assembly.instrumentation.conversation import Asker
 from otel_assembly.instrumentation.instrumented import bound, ending
 from otel_assembly.instrumentation.reducers import FRAMEWORK
 from otel_assembly.instrumentation.splicing import found, same, spliced, widened
-from otel_assembly.instrumentation.told_steps import ToldStep, said_of
-from otel_assembly.instrumentation.waiting import WAITING
+from otel_assembly.instrumentation.waiting import WAITING, ToldStep, said_of
 from otel_assembly.observe.conversations import contained
 
 if TYPE_CHECKING:

@@ -248,9 +248,10 @@ class Readings:
         run, read = self.in_run.get(), self._read_of(sent.messages)
         asker = Asker(conversation_id=run.conversation_id if run is not None else None) if read is None else read.asker
         held = () if read is None else read.out
+        items = [one for one in held if self._prompt_of(one) is not None]
         prompts, messages = in_front(
             sent.messages,
-            lambda one: self._prompt_of(one) is not None and not any(alike(one, other) for other in held),
+            lambda one: self._prompt_of(one) is not None and not any(alike(one, other) for other in items),
         )
         said = [str(self._prompt_of(one)) for one in prompts]
         call = ModelCall(instrumentation, self.named(asker), prompts=said, model=sent.model)

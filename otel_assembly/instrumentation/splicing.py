@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from operator import is_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import DescribeError
 from otel_assembly.messages.content_snapshot import comparison_key, contents, equal, have_different_ids
 from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+_NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def same_objects(one: Sequence[Any], other: Sequence[Any]) -> bool:
@@ -21,15 +23,13 @@ def same_objects(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 def marks(messages: Sequence[Any]) -> set[Any]:
     """What messages are known by: that they are the very objects, and their ids where the framework gives them any."""
-    return {*map(id, messages), *filter(None, map(_own_id, messages))}
-
-
-def _own_id(message: Any) -> Any:
-    try:
-        # What a type does for attributes that are not there, as pydantic's do, takes longer than all the rest.
-        return object.__getattribute__(message, "id")
-    except AttributeError:
-        return None
+    # Asked for what is not there, some types, as pydantic's, take longer than for all the rest.
+    by_type = {kind for kind in set(map(type, messages)) if any("id" in vars(base) for base in kind.__mro__)}
+    own = [
+        getattr(one, "id", None) if type(one) in by_type else getattr(one, "__dict__", _NOTHING).get("id")
+        for one in messages
+    ]
+    return {*map(id, messages), *filter(None, own)}
 
 
 def alike(one: Any, other: Any) -> bool:

@@ -112,7 +112,7 @@ def split_context(instrumentation: Instrumentation, agent: Any, /, *args: Any, *
 
 def _too_many_images(agent: Any, cfg: Any) -> list[Part] | None:
     held = [block for message in agent.state.context for block in message.content]
-    inside = [getattr(block, at, None) for block in held for at in ("output", "hint")]
+    inside = [vars(block).get(at) for block in held for at in ("output", "hint")]
     held += [block for blocks in inside if isinstance(blocks, list) for block in blocks]
     images = sum(block.type == "data" and block.source.media_type.startswith("image/") for block in held)
     return events_of(agent) if images > cfg.max_image_num else None

@@ -1,0 +1,297 @@
+"""An agent of each framework that answers every request with one word: what a call costs beside the model's time.
+
+Each function makes an agent, and returns what asks it: a conversation goes on as that framework keeps it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+NAME, MODEL, PROMPT, ANSWER = "clerk", "gpt-4o", "You take notes.", "Noted."
+
+
+def ag2() -> Callable[[str], Awaitable[object]]:
+    from ag2 import Agent
+    from ag2.testing import TestConfig
+
+    reply: Any = Agent(NAME, prompt=PROMPT, config=TestConfig(*[ANSWER] * 10_000, model=MODEL))
+
+    async def ask(text: str) -> None:
+        nonlocal reply
+        reply = await reply.ask(text)
+
+    return ask
+
+
+def agent_framework() -> Callable[[str], Awaitable[object]]:
+    from agent_framework import (
+        Agent,
+        BaseChatClient,
+        ChatMiddlewareLayer,
+        ChatResponse,
+        FunctionInvocationLayer,
+        Message,
+    )
+
+    class Model(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
+        model = MODEL
+
+        async def _inner_get_response(self, *, messages: Any, stream: bool, options: Any, **_: Any) -> ChatResponse:
+            return ChatResponse(messages=[Message("assistant", [ANSWER])])
+
+    agent = Agent(Model(), PROMPT, name=NAME)
+    session = agent.create_session()
+    return lambda text: agent.run(text, session=session)
+
+
+def agentscope() -> Callable[[str], Awaitable[object]]:
+    from agentscope.agent import Agent
+    from agentscope.credential import CredentialBase
+    from agentscope.formatter import OpenAIChatFormatter
+    from agentscope.message import TextBlock, UserMsg
+    from agentscope.model import ChatModelBase, ChatResponse, ChatUsage
+    from pydantic import BaseModel
+
+    class Model(ChatModelBase):
+        class Parameters(BaseModel):
+            """It has none."""
+
+        async def _call_api(self, *_: Any, **__: Any) -> ChatResponse:
+            usage = ChatUsage(input_tokens=1, output_tokens=1, time=0.0)
+            return ChatResponse(content=[TextBlock(text=ANSWER)], is_last=True, usage=usage)
+
+    model = Model(CredentialBase(), MODEL, Model.Parameters(), stream=False, max_retries=0, context_size=10**7)
+    model.formatter = OpenAIChatFormatter()
+    agent = Agent(NAME, PROMPT, model)
+    return lambda text: agent.reply(UserMsg("user", text))
+
+
+def autogen() -> Callable[[str], Awaitable[object]]:
+    from autogen_agentchat.agents import AssistantAgent
+    from autogen_core.models import ChatCompletionClient, CreateResult, ModelFamily, RequestUsage
+
+    class Model(ChatCompletionClient):
+        model_info: ClassVar[Any] = {
+            "vision": False,
+            "function_calling": True,
+            "json_output": False,
+            "structured_output": False,
+            "family": ModelFamily.UNKNOWN,
+        }
+        capabilities = model_info
+
+        async def create(self, messages: Any, **_: Any) -> CreateResult:
+            return CreateResult(finish_reason="stop", content=ANSWER, usage=RequestUsage(1, 1), cached=False)
+
+        def create_stream(self, *_: Any, **__: Any) -> Any:
+            raise NotImplementedError
+
+        async def close(self) -> None:
+            """Nothing is open."""
+
+        def actual_usage(self) -> RequestUsage:
+            return RequestUsage(1, 1)
+
+        total_usage = actual_usage
+
+        def count_tokens(self, messages: Any, **_: Any) -> int:
+            return 1
+
+        remaining_tokens = count_tokens
+
+    agent = AssistantAgent(NAME, Model(), system_message=PROMPT)
+    return lambda text: agent.run(task=text)
+
+
+def google_adk() -> Callable[[str], Awaitable[object]]:
+    from google.adk.agents import LlmAgent
+    from google.adk.apps import App
+    from google.adk.models import BaseLlm, LlmResponse
+    from google.adk.runners import InMemoryRunner
+    from google.genai import types
+
+    class Model(BaseLlm):
+        async def generate_content_async(self, llm_request: Any, stream: bool = False) -> Any:
+            yield LlmResponse(content=types.Content(role="model", parts=[types.Part(text=ANSWER)]))
+
+    agent = LlmAgent(name=NAME, model=Model(model=MODEL), instruction=PROMPT)
+    runner = InMemoryRunner(app=App(name="notes", root_agent=agent))
+    runner.auto_create_session = True
+
+    async def ask(text: str) -> None:
+        message = types.UserContent(parts=[types.Part(text=text)])
+        async for _ in runner.run_async(user_id="user", session_id="one", new_message=message):
+            pass
+
+    return ask
+
+
+def haystack() -> Callable[[str], Awaitable[object]]:
+    from haystack import component
+    from haystack.components.agents import Agent
+    from haystack.dataclasses import ChatMessage
+
+    @component
+    class Model:
+        model = MODEL
+
+        @component.output_types(replies=list[ChatMessage])
+        def run(self, messages: list[ChatMessage], tools: Any = None) -> dict[str, list[ChatMessage]]:
+            return {"replies": [ChatMessage.from_assistant(ANSWER)]}
+
+    agent = Agent(chat_generator=Model(), system_prompt=PROMPT)
+    held: list[ChatMessage] = []
+
+    async def ask(text: str) -> None:
+        messages = agent.run(messages=[*held, ChatMessage.from_user(text)])["messages"]
+        held[:] = [message for message in messages if not message.is_from("system")]
+
+    return ask
+
+
+def langchain() -> Callable[[str], Awaitable[object]]:
+    from langchain.agents import create_agent
+    from langchain_core.language_models.fake_chat_models import FakeListChatModel
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    class Model(FakeListChatModel):
+        model_name: str = MODEL
+
+        def bind_tools(self, tools: Any, **_: Any) -> Any:
+            return self
+
+    agent = create_agent(Model(responses=[ANSWER]), [], system_prompt=PROMPT, checkpointer=InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "one"}}
+    return lambda text: agent.ainvoke({"messages": [("user", text)]}, config)
+
+
+def llama_index() -> Callable[[str], Awaitable[object]]:
+    from llama_index.core.agent.workflow import FunctionAgent
+    from llama_index.core.base.llms.types import ChatMessage, ChatResponse, LLMMetadata
+    from llama_index.core.llms.function_calling import FunctionCallingLLM
+    from llama_index.core.memory import ChatMemoryBuffer
+
+    class Model(FunctionCallingLLM):
+        model: str = MODEL
+
+        @property
+        def metadata(self) -> LLMMetadata:
+            return LLMMetadata(model_name=self.model, is_chat_model=True, is_function_calling_model=True)
+
+        async def achat(self, messages: Any, **_: Any) -> ChatResponse:
+            return ChatResponse(message=ChatMessage(role="assistant", content=ANSWER))
+
+        def _prepare_chat_with_tools(self, tools: Any, chat_history: Any = None, **_: Any) -> dict[str, Any]:
+            return {"messages": list(chat_history or [])}
+
+        def get_tool_calls_from_response(self, response: ChatResponse, **_: Any) -> list[Any]:
+            return []
+
+        chat = stream_chat = astream_chat = complete = acomplete = stream_complete = astream_complete = achat
+
+    def note(text: str) -> str:
+        """Take a note."""
+        return text
+
+    memory = ChatMemoryBuffer.from_defaults(token_limit=10**7)
+    agent = FunctionAgent(name=NAME, llm=Model(), tools=[note], system_prompt=PROMPT, streaming=False)
+
+    async def ask(text: str) -> None:
+        await agent.run(text, memory=memory)
+
+    return ask
+
+
+def openai_agents() -> Callable[[str], Awaitable[object]]:
+    from agents import Agent, Model, ModelResponse, Runner, Usage, set_tracing_disabled
+    from agents.memory import SQLiteSession
+    from openai.types.responses import ResponseOutputMessage, ResponseOutputText
+
+    class Clerk(Model):
+        model = MODEL
+
+        async def get_response(self, *_: Any, **__: Any) -> ModelResponse:
+            said = ResponseOutputText(text=ANSWER, type="output_text", annotations=[], logprobs=[])
+            message = ResponseOutputMessage(
+                id="message", content=[said], role="assistant", status="completed", type="message"
+            )
+            return ModelResponse(output=[message], usage=Usage(), response_id=None)
+
+        def stream_response(self, *_: Any, **__: Any) -> Any:
+            raise NotImplementedError
+
+    set_tracing_disabled(True)  # nothing is sent to the SDK's maker
+    agent, session = Agent(NAME, instructions=PROMPT, model=Clerk()), SQLiteSession("one")
+    return lambda text: Runner.run(agent, text, session=session)
+
+
+def pydantic_ai() -> Callable[[str], Awaitable[object]]:
+    from pydantic_ai import Agent
+    from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
+    from pydantic_ai.models.function import FunctionModel
+
+    model = FunctionModel(lambda messages, info: ModelResponse([TextPart(ANSWER)]), model_name=MODEL)
+    agent = Agent(model, name=NAME, instructions=PROMPT)
+    held: list[ModelMessage] = []
+
+    async def ask(text: str) -> None:
+        held[:] = (await agent.run(text, message_history=[*held])).all_messages()
+
+    return ask
+
+
+def semantic_kernel() -> Callable[[str], Awaitable[object]]:
+    from semantic_kernel.agents import ChatCompletionAgent, ChatHistoryAgentThread
+    from semantic_kernel.connectors.ai.chat_completion_client_base import ChatCompletionClientBase
+    from semantic_kernel.connectors.ai.prompt_execution_settings import PromptExecutionSettings
+    from semantic_kernel.contents import AuthorRole, ChatMessageContent
+
+    class Model(ChatCompletionClientBase):
+        def get_prompt_execution_settings_class(self) -> type[PromptExecutionSettings]:
+            return PromptExecutionSettings
+
+        async def _inner_get_chat_message_contents(self, *_: Any, **__: Any) -> list[ChatMessageContent]:
+            return [ChatMessageContent(role=AuthorRole.ASSISTANT, content=ANSWER)]
+
+    agent = ChatCompletionAgent(service=Model(ai_model_id=MODEL), name=NAME, instructions=PROMPT)
+    thread = ChatHistoryAgentThread()
+    return lambda text: agent.get_response(text, thread=thread)
+
+
+def strands() -> Callable[[str], Awaitable[object]]:
+    from strands import Agent
+    from strands.agent.conversation_manager import NullConversationManager
+    from strands.models import Model
+
+    class Clerk(Model):
+        def update_config(self, **_: Any) -> None:
+            """There is nothing to set."""
+
+        def get_config(self) -> Any:
+            return {"model_id": MODEL}
+
+        def structured_output(self, *_: Any, **__: Any) -> Any:
+            raise NotImplementedError
+
+        async def stream(self, *_: Any, **__: Any) -> Any:
+            yield {"messageStart": {"role": "assistant"}}
+            yield {"contentBlockStart": {"start": {}}}
+            yield {"contentBlockDelta": {"delta": {"text": ANSWER}}}
+            yield {"contentBlockStop": {}}
+            yield {"messageStop": {"stopReason": "end_turn"}}
+
+    agent = Agent(model=Clerk(), name=NAME, system_prompt=PROMPT, callback_handler=None,
+                  conversation_manager=NullConversationManager())  # fmt: skip
+    return agent.invoke_async
+
+
+AGENTS: dict[str, Callable[[], Callable[[str], Awaitable[object]]]] = {
+    one.__name__: one
+    for one in (
+        ag2, agent_framework, agentscope, autogen, google_adk, haystack, langchain, llama_index, openai_agents,
+        pydantic_ai, semantic_kernel, strands,
+    )
+}  # fmt: skip
