@@ -36,7 +36,8 @@ class Totals:
         compacted_tokens: Their tokens.
         alerts_delivered: Observer alerts delivered to the model.
         halts_emitted: `HaltEvent`s emitted meanwhile.
-        budget: The token limit that a policy held; of several, the one that is met first. None where none did.
+        budget: The token limit that a policy held; of several, the one that could not hold, or else the fullest. None
+            where none did.
         fixed: Tokens of what may not be dropped; None where no policy knew.
         overflow: The limit that could not hold; None where all did. Where the prompt is over the model's window alone,
             that is the limit, with the cause ``window``.
