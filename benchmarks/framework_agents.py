@@ -1,23 +1,33 @@
 """An agent of each framework that answers every request with one word: what a call costs beside the model's time.
 
-Each function makes an agent, and returns what asks it: a conversation goes on as that framework keeps it.
+Each function makes an agent that knows nothing of us, offline, and returns what asks it: a conversation goes on as that
+framework keeps it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+import os
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-NAME, MODEL, PROMPT, ANSWER = "clerk", "gpt-4o", "You take notes.", "Noted."
+PROMPT, ANSWER = "You take notes.", "Noted."
 
 
-def ag2() -> Callable[[str], Awaitable[object]]:
+class Role(NamedTuple):
+    """Who an agent is: its name, and the model that it says it has, with the tokens that this takes."""
+
+    name: str = "clerk"
+    model: str = "gpt-4o"
+    window: int = 10**7
+
+
+def ag2(role: Role) -> Callable[[str], Awaitable[object]]:
     from ag2 import Agent
     from ag2.testing import TestConfig
 
-    reply: Any = Agent(NAME, prompt=PROMPT, config=TestConfig(*[ANSWER] * 10_000, model=MODEL))
+    reply: Any = Agent(role.name, prompt=PROMPT, config=TestConfig(*[ANSWER] * 10_000, model=role.model))
 
     async def ask(text: str) -> None:
         nonlocal reply
@@ -26,7 +36,7 @@ def ag2() -> Callable[[str], Awaitable[object]]:
     return ask
 
 
-def agent_framework() -> Callable[[str], Awaitable[object]]:
+def agent_framework(role: Role) -> Callable[[str], Awaitable[object]]:
     from agent_framework import (
         Agent,
         BaseChatClient,
@@ -37,17 +47,17 @@ def agent_framework() -> Callable[[str], Awaitable[object]]:
     )
 
     class Model(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
-        model = MODEL
+        model = role.model
 
         async def _inner_get_response(self, *, messages: Any, stream: bool, options: Any, **_: Any) -> ChatResponse:
             return ChatResponse(messages=[Message("assistant", [ANSWER])])
 
-    agent = Agent(Model(), PROMPT, name=NAME)
+    agent = Agent(Model(), PROMPT, name=role.name)
     session = agent.create_session()
     return lambda text: agent.run(text, session=session)
 
 
-def agentscope() -> Callable[[str], Awaitable[object]]:
+def agentscope(role: Role) -> Callable[[str], Awaitable[object]]:
     from agentscope.agent import Agent
     from agentscope.credential import CredentialBase
     from agentscope.formatter import OpenAIChatFormatter
@@ -59,19 +69,24 @@ def agentscope() -> Callable[[str], Awaitable[object]]:
         class Parameters(BaseModel):
             """It has none."""
 
+        async def count_tokens(self, *_: Any, **__: Any) -> int:
+            return 0  # else what does not fit is taken out before it is sent
+
         async def _call_api(self, *_: Any, **__: Any) -> ChatResponse:
             usage = ChatUsage(input_tokens=1, output_tokens=1, time=0.0)
             return ChatResponse(content=[TextBlock(text=ANSWER)], is_last=True, usage=usage)
 
-    model = Model(CredentialBase(), MODEL, Model.Parameters(), stream=False, max_retries=0, context_size=10**7)
+    model = Model(
+        CredentialBase(), role.model, Model.Parameters(), stream=False, max_retries=0, context_size=role.window
+    )
     model.formatter = OpenAIChatFormatter()
-    agent = Agent(NAME, PROMPT, model)
+    agent = Agent(role.name, PROMPT, model)
     return lambda text: agent.reply(UserMsg("user", text))
 
 
-def autogen() -> Callable[[str], Awaitable[object]]:
+def autogen(role: Role) -> Callable[[str], Awaitable[object]]:
     from autogen_agentchat.agents import AssistantAgent
-    from autogen_core.models import ChatCompletionClient, CreateResult, ModelFamily, RequestUsage
+    from autogen_core.models import ChatCompletionClient, CreateResult, RequestUsage
 
     class Model(ChatCompletionClient):
         model_info: ClassVar[Any] = {
@@ -79,7 +94,7 @@ def autogen() -> Callable[[str], Awaitable[object]]:
             "function_calling": True,
             "json_output": False,
             "structured_output": False,
-            "family": ModelFamily.UNKNOWN,
+            "family": role.model,
         }
         capabilities = model_info
 
@@ -87,7 +102,7 @@ def autogen() -> Callable[[str], Awaitable[object]]:
             return CreateResult(finish_reason="stop", content=ANSWER, usage=RequestUsage(1, 1), cached=False)
 
         def create_stream(self, *_: Any, **__: Any) -> Any:
-            raise NotImplementedError
+            raise NotImplementedError("nobody asks this agent for it")
 
         async def close(self) -> None:
             """Nothing is open."""
@@ -102,11 +117,11 @@ def autogen() -> Callable[[str], Awaitable[object]]:
 
         remaining_tokens = count_tokens
 
-    agent = AssistantAgent(NAME, Model(), system_message=PROMPT)
+    agent = AssistantAgent(role.name, Model(), system_message=PROMPT)
     return lambda text: agent.run(task=text)
 
 
-def google_adk() -> Callable[[str], Awaitable[object]]:
+def google_adk(role: Role) -> Callable[[str], Awaitable[object]]:
     from google.adk.agents import LlmAgent
     from google.adk.apps import App
     from google.adk.models import BaseLlm, LlmResponse
@@ -117,7 +132,7 @@ def google_adk() -> Callable[[str], Awaitable[object]]:
         async def generate_content_async(self, llm_request: Any, stream: bool = False) -> Any:
             yield LlmResponse(content=types.Content(role="model", parts=[types.Part(text=ANSWER)]))
 
-    agent = LlmAgent(name=NAME, model=Model(model=MODEL), instruction=PROMPT)
+    agent = LlmAgent(name=role.name, model=Model(model=role.model), instruction=PROMPT)
     runner = InMemoryRunner(app=App(name="notes", root_agent=agent))
     runner.auto_create_session = True
 
@@ -129,53 +144,57 @@ def google_adk() -> Callable[[str], Awaitable[object]]:
     return ask
 
 
-def haystack() -> Callable[[str], Awaitable[object]]:
-    from haystack import component
+def haystack(role: Role) -> Callable[[str], Awaitable[object]]:
+    os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
+    from haystack import Pipeline, component
     from haystack.components.agents import Agent
     from haystack.dataclasses import ChatMessage
 
     @component
     class Model:
-        model = MODEL
+        model = role.model
 
         @component.output_types(replies=list[ChatMessage])
         def run(self, messages: list[ChatMessage], tools: Any = None) -> dict[str, list[ChatMessage]]:
             return {"replies": [ChatMessage.from_assistant(ANSWER)]}
 
-    agent = Agent(chat_generator=Model(), system_prompt=PROMPT)
+    desk = Pipeline()  # in which an agent has a name
+    desk.add_component(role.name, Agent(chat_generator=Model(), system_prompt=PROMPT))
     held: list[ChatMessage] = []
 
     async def ask(text: str) -> None:
-        messages = agent.run(messages=[*held, ChatMessage.from_user(text)])["messages"]
+        messages = desk.run({role.name: {"messages": [*held, ChatMessage.from_user(text)]}})[role.name]["messages"]
         held[:] = [message for message in messages if not message.is_from("system")]
 
     return ask
 
 
-def langchain() -> Callable[[str], Awaitable[object]]:
+def langchain(role: Role) -> Callable[[str], Awaitable[object]]:
     from langchain.agents import create_agent
     from langchain_core.language_models.fake_chat_models import FakeListChatModel
     from langgraph.checkpoint.memory import InMemorySaver
 
     class Model(FakeListChatModel):
-        model_name: str = MODEL
+        model_name: str = role.model
 
         def bind_tools(self, tools: Any, **_: Any) -> Any:
             return self
 
-    agent = create_agent(Model(responses=[ANSWER]), [], system_prompt=PROMPT, checkpointer=InMemorySaver())
+    agent = create_agent(
+        Model(responses=[ANSWER]), [], system_prompt=PROMPT, name=role.name, checkpointer=InMemorySaver()
+    )
     config: Any = {"configurable": {"thread_id": "one"}}
     return lambda text: agent.ainvoke({"messages": [("user", text)]}, config)
 
 
-def llama_index() -> Callable[[str], Awaitable[object]]:
+def llama_index(role: Role) -> Callable[[str], Awaitable[object]]:
     from llama_index.core.agent.workflow import FunctionAgent
     from llama_index.core.base.llms.types import ChatMessage, ChatResponse, LLMMetadata
     from llama_index.core.llms.function_calling import FunctionCallingLLM
     from llama_index.core.memory import ChatMemoryBuffer
 
     class Model(FunctionCallingLLM):
-        model: str = MODEL
+        model: str = role.model
 
         @property
         def metadata(self) -> LLMMetadata:
@@ -197,7 +216,7 @@ def llama_index() -> Callable[[str], Awaitable[object]]:
         return text
 
     memory = ChatMemoryBuffer.from_defaults(token_limit=10**7)
-    agent = FunctionAgent(name=NAME, llm=Model(), tools=[note], system_prompt=PROMPT, streaming=False)
+    agent = FunctionAgent(name=role.name, llm=Model(), tools=[note], system_prompt=PROMPT, streaming=False)
 
     async def ask(text: str) -> None:
         await agent.run(text, memory=memory)
@@ -205,13 +224,13 @@ def llama_index() -> Callable[[str], Awaitable[object]]:
     return ask
 
 
-def openai_agents() -> Callable[[str], Awaitable[object]]:
+def openai_agents(role: Role) -> Callable[[str], Awaitable[object]]:
     from agents import Agent, Model, ModelResponse, Runner, Usage, set_tracing_disabled
     from agents.memory import SQLiteSession
     from openai.types.responses import ResponseOutputMessage, ResponseOutputText
 
     class Clerk(Model):
-        model = MODEL
+        model = role.model
 
         async def get_response(self, *_: Any, **__: Any) -> ModelResponse:
             said = ResponseOutputText(text=ANSWER, type="output_text", annotations=[], logprobs=[])
@@ -221,20 +240,20 @@ def openai_agents() -> Callable[[str], Awaitable[object]]:
             return ModelResponse(output=[message], usage=Usage(), response_id=None)
 
         def stream_response(self, *_: Any, **__: Any) -> Any:
-            raise NotImplementedError
+            raise NotImplementedError("nobody asks this agent for it")
 
     set_tracing_disabled(True)  # nothing is sent to the SDK's maker
-    agent, session = Agent(NAME, instructions=PROMPT, model=Clerk()), SQLiteSession("one")
+    agent, session = Agent(role.name, instructions=PROMPT, model=Clerk()), SQLiteSession("one")
     return lambda text: Runner.run(agent, text, session=session)
 
 
-def pydantic_ai() -> Callable[[str], Awaitable[object]]:
+def pydantic_ai(role: Role) -> Callable[[str], Awaitable[object]]:
     from pydantic_ai import Agent
     from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
     from pydantic_ai.models.function import FunctionModel
 
-    model = FunctionModel(lambda messages, info: ModelResponse([TextPart(ANSWER)]), model_name=MODEL)
-    agent = Agent(model, name=NAME, instructions=PROMPT)
+    model = FunctionModel(lambda messages, info: ModelResponse([TextPart(ANSWER)]), model_name=role.model)
+    agent = Agent(model, name=role.name, instructions=PROMPT)
     held: list[ModelMessage] = []
 
     async def ask(text: str) -> None:
@@ -243,7 +262,7 @@ def pydantic_ai() -> Callable[[str], Awaitable[object]]:
     return ask
 
 
-def semantic_kernel() -> Callable[[str], Awaitable[object]]:
+def semantic_kernel(role: Role) -> Callable[[str], Awaitable[object]]:
     from semantic_kernel.agents import ChatCompletionAgent, ChatHistoryAgentThread
     from semantic_kernel.connectors.ai.chat_completion_client_base import ChatCompletionClientBase
     from semantic_kernel.connectors.ai.prompt_execution_settings import PromptExecutionSettings
@@ -256,12 +275,12 @@ def semantic_kernel() -> Callable[[str], Awaitable[object]]:
         async def _inner_get_chat_message_contents(self, *_: Any, **__: Any) -> list[ChatMessageContent]:
             return [ChatMessageContent(role=AuthorRole.ASSISTANT, content=ANSWER)]
 
-    agent = ChatCompletionAgent(service=Model(ai_model_id=MODEL), name=NAME, instructions=PROMPT)
+    agent = ChatCompletionAgent(service=Model(ai_model_id=role.model), name=role.name, instructions=PROMPT)
     thread = ChatHistoryAgentThread()
     return lambda text: agent.get_response(text, thread=thread)
 
 
-def strands() -> Callable[[str], Awaitable[object]]:
+def strands(role: Role) -> Callable[[str], Awaitable[object]]:
     from strands import Agent
     from strands.agent.conversation_manager import NullConversationManager
     from strands.models import Model
@@ -271,10 +290,10 @@ def strands() -> Callable[[str], Awaitable[object]]:
             """There is nothing to set."""
 
         def get_config(self) -> Any:
-            return {"model_id": MODEL}
+            return {"model_id": role.model}
 
         def structured_output(self, *_: Any, **__: Any) -> Any:
-            raise NotImplementedError
+            raise NotImplementedError("nobody asks this agent for it")
 
         async def stream(self, *_: Any, **__: Any) -> Any:
             yield {"messageStart": {"role": "assistant"}}
@@ -283,12 +302,12 @@ def strands() -> Callable[[str], Awaitable[object]]:
             yield {"contentBlockStop": {}}
             yield {"messageStop": {"stopReason": "end_turn"}}
 
-    agent = Agent(model=Clerk(), name=NAME, system_prompt=PROMPT, callback_handler=None,
+    agent = Agent(model=Clerk(), name=role.name, system_prompt=PROMPT, callback_handler=None,
                   conversation_manager=NullConversationManager())  # fmt: skip
     return agent.invoke_async
 
 
-AGENTS: dict[str, Callable[[], Callable[[str], Awaitable[object]]]] = {
+AGENTS: dict[str, Callable[[Role], Callable[[str], Awaitable[object]]]] = {
     one.__name__: one
     for one in (
         ag2, agent_framework, agentscope, autogen, google_adk, haystack, langchain, llama_index, openai_agents,

@@ -13,9 +13,9 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from benchmarks.framework_agents import AGENTS
+from benchmarks.framework_agents import AGENTS, Role
 from benchmarks.harness import Size, Table, Timing
 from benchmarks.telemetry import providers
 from otel_assembly.instrumentation import instrument, instrumentor_of
@@ -39,6 +39,7 @@ class Clerk:
     """An agent in a process of its own, which says how long each answer took."""
 
     def __init__(self, framework: str, side: str) -> None:
+        self._name = f"{framework} {side}"
         command = [sys.executable, "-W", "ignore", "-m", "benchmarks.frameworks", framework, side]
         self._process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -56,7 +57,7 @@ class Clerk:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{' '.join(map(str, self._process.args[3:]))} ended by itself")  # type: ignore[index]
+            raise RuntimeError(f"the agent of {self._name} ended by itself")
         return [float(one) for one in line.split()]
 
     def close(self) -> None:
@@ -106,7 +107,7 @@ async def _answer(framework: str, side: str) -> None:
     os.dup2(2, 1)  # what a framework prints is no answer
     if side == SIDES[1]:
         instrument(framework, **providers())
-    ask, number = AGENTS[framework](), 0
+    ask, number = AGENTS[framework](Role()), 0
     while line := await asyncio.to_thread(sys.stdin.readline):
         taken = []
         for _ in range(int(line)):
@@ -118,10 +119,5 @@ async def _answer(framework: str, side: str) -> None:
         print(*taken, file=answers, flush=True)
 
 
-def main(arguments: list[str]) -> Any:
-    """``python -m benchmarks.frameworks haystack alone``: one of the processes."""
-    asyncio.run(_answer(*arguments))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+if __name__ == "__main__":  # python -m benchmarks.frameworks haystack alone: one of the processes
+    asyncio.run(_answer(*sys.argv[1:]))
