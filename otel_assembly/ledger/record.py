@@ -151,7 +151,7 @@ class Record:
 
     def used(self, step: Step) -> int | None:
         """Tokens that a step let out and that count against its limit; None where that is one of the whole prompt."""
-        return None if step.beside is None else self.items_tokens(step.view_out) - step.beside
+        return None if step.beside_tokens is None else self.items_tokens(step.view_out) - step.beside_tokens
 
     def prompt_tokens(self, prompts: Sequence[str]) -> int:
         """Tokens of prompts; of the same ones, which several steps let through, they are counted once."""

@@ -268,7 +268,7 @@ class Step:
     budget: int | None = None
     #: Tokens of those events of the output that do not count against that limit, where it is one of the events alone;
     #: None where it is of the whole prompt.
-    beside: int | None = None
+    beside_tokens: int | None = None
     fixed: int | None = None
     overflow: Overflow | None = None
     alerts: tuple[AlertFacts, ...] = ()

@@ -397,7 +397,7 @@ class ObservedStep:
             return
         view, most = step.view_out, LET_PASS * max(0, said.budget)
         if not said.of_prompt:
-            step.beside = sum(record.meter.event(describe(event)) for event in self.beside)
+            step.beside_tokens = sum(record.meter.event(describe(event)) for event in self.beside)
         if self._overflow is None and step.error is None and self._counted(step) > most:
             record.table(view).exact(view)
             if (needed := self._counted(step)) > most:
