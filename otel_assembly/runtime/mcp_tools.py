@@ -35,6 +35,7 @@ async def mcp_tools(
             agent = Agent("helper", "Be brief.", model, tools)
 
     A server that dies, or does not answer in time, costs the call and no more: the model reads an error that names it.
+    A tool is `Tool.idempotent` if the server annotates it with ``readOnlyHint`` or ``idempotentHint``.
 
     Args:
         server: The URL of a server that speaks streamable HTTP, or the command that starts one that speaks over its
@@ -184,12 +185,15 @@ def _tool(connection: _Connection, listed: Mapping[str, Any], prefix: str, needs
             raise ToolError(name, f"failed on MCP server {connection.name}: {text}")
         return text
 
+    # Absent hints are false, as MCP defines them. A call that reads only may be repeated as well.
+    hints = listed.get("annotations") or {}
     return Tool(
         call,
         name=name,
         description=listed.get("description") or "",
         parameters=listed["inputSchema"],
         needs_approval=needs_approval,
+        idempotent=bool(hints.get("idempotentHint") or hints.get("readOnlyHint")),
     )
 
 

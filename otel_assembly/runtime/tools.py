@@ -34,6 +34,9 @@ class Tool:
         parameters: The JSON schema of its arguments, where type hints do not say it.
         needs_approval: A person has to confirm each call before it runs.
         timeout: Seconds that a call may take; None: as the agent says.
+        idempotent: Running a call a second time has no further effect, as with a lookup. If the server of a session
+            dies while a call runs, its successor runs the call again only if this is True
+            (see `otel_assembly.sessions.serve`).
 
     Raises:
         ConfigurationError: It cannot be called by name, its type hints have no JSON schema, or the name is none that
@@ -47,6 +50,7 @@ class Tool:
         "_is_async",
         "description",
         "function",
+        "idempotent",
         "name",
         "needs_approval",
         "parameters",
@@ -62,6 +66,7 @@ class Tool:
         parameters: Mapping[str, Any] | None = None,
         needs_approval: bool = False,
         timeout: float | None = None,
+        idempotent: bool = False,
     ) -> None:
         if function is not None and not callable(function):
             raise ConfigurationError(f"a tool must be a function, not of type {type(function).__name__}")
@@ -87,6 +92,7 @@ class Tool:
         self.parameters = dict(parameters) if parameters is not None else _schema(self._arguments, self.name)
         self.needs_approval = needs_approval
         self.timeout = timeout
+        self.idempotent = idempotent
 
     @property
     def external(self) -> bool:

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from mcp.types import CallToolResult
+from mcp.types import CallToolResult, ToolAnnotations
 
 PORTS = [int(port) for port in sys.argv[1:]]
 try:
@@ -21,19 +21,24 @@ else:
     server, where = MCPServer("kitchen", log_level="ERROR"), {"port": PORTS[0]} if PORTS else {}
 
 
-@server.tool()
+def hints(**given):
+    """Annotations of a tool; their fields have other names in releases below 2, and the same aliases."""
+    return ToolAnnotations.model_validate(given)
+
+
+@server.tool(annotations=hints(readOnlyHint=True))
 def multiply(a: int, b: int) -> int:
     """Multiply two numbers."""
     return a * b
 
 
-@server.tool()
+@server.tool(annotations=hints(idempotentHint=True))
 def burn() -> str:
     """Always fails."""
     raise ToolError("it is burnt")
 
 
-@server.tool()
+@server.tool(annotations=hints(idempotentHint=False))
 def die() -> str:
     """The whole server dies."""
     os._exit(3)
