@@ -27,7 +27,7 @@ from otel_assembly.runtime.assembler_middleware import MODEL_CALL, AssemblerMidd
 from otel_assembly.runtime.middleware import Onion, PermissionDecision, system_prompt_of
 from otel_assembly.runtime.rendered_turns import unique_ids
 from otel_assembly.runtime.run_span import in_a_run
-from otel_assembly.runtime.session import not_run, take
+from otel_assembly.runtime.session import OUTCOME_UNKNOWN, UnfinishedCalls, not_run, take
 from otel_assembly.runtime.structured_answer import StructuredAnswer
 
 if TYPE_CHECKING:
@@ -109,6 +109,8 @@ class Loop:
         try:
             for event in taken:
                 await session.stream.send(event)
+            if isinstance(inputs, UnfinishedCalls):
+                calls = await self._repeatable(agent, session, calls)
             async with aclosing(self._rounds(agent, session, calls)) as events:
                 async for event in events:
                     yield event
@@ -165,7 +167,7 @@ class Loop:
         answering = [call for call in calls if owed is not None and call.name == owed.tool.name]
         errors = [not_run(call, _STOPPED) for call in calls if call not in answering]
         for error in errors:
-            await session.stream.send(error)
+            await session.commit(error)
         for error in errors:
             yield error
         if owed is None:
@@ -184,13 +186,33 @@ class Loop:
         if response is None:
             raise SessionError(f"the model {agent.model.model!r} of agent {agent.name!r} gave no response")
         response, calls, refused = await self._permit_all(agent, session, _with_ids_of_their_own(response))
-        await session.stream.send(response)
+        # No call starts before the journal has its response: a call without one would leave no trace if we died.
+        await (session.commit(response) if response.tool_calls else session.stream.send(response))
         for call in response.tool_calls:
             if call.awaiting_approval:
                 session.pending[call.id] = call
         for error in refused:
-            await session.stream.send(error)
+            await session.commit(error)
         return response, calls, refused
+
+    async def _repeatable(self, agent: Agent, session: Session, calls: Sequence[ToolCallEvent]) -> list[ToolCallEvent]:
+        """Return the unfinished calls that may run again, and send an error as the result of each other one."""
+        allowed: list[ToolCallEvent] = []
+        for call in calls:
+            if call.awaiting_approval:  # it never started
+                session.pending[call.id] = call
+                continue
+            tool = _tool(agent, session, call.name)
+            if tool is None or not tool.idempotent:
+                await session.commit(not_run(call, OUTCOME_UNKNOWN))
+                continue
+            # The process that ended may have run it with other arguments, which its permission check gave.
+            decision = await self._permit(agent, session, call)
+            if decision.behavior == "allow":
+                allowed.append(_with_input(call, decision))
+            else:
+                await session.commit(not_run(call, f"not run again: {decision.message or 'it is not allowed'}"))
+        return allowed
 
     async def _answer(self, agent: Agent, session: Session) -> Any:
         """A round's answer of the model, for which room is made first: a response, or an iterator of its parts."""
@@ -323,7 +345,7 @@ class Loop:
         except BaseException:
             _write_down(session, [not_run(call, _CANCELLED)])
             raise
-        await session.stream.send(result)
+        await session.commit(result)
         return result
 
     async def _call(
@@ -352,7 +374,7 @@ class Loop:
         elif result.parent_id != call.id:
             result = result.model_copy(update={"parent_id": call.id})
         recorded.add(call.id)
-        await session.stream.send(result)
+        await session.commit(result)
         yield result
         if failed is not None:
             raise failed

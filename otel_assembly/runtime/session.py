@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pydantic import ValidationError
 
@@ -45,6 +46,34 @@ _VERSION: Final = 1
 _PASSED_OVER: Final = "not run: nobody has confirmed it, and the conversation went on"
 
 
+class Journal(Protocol):
+    """Stores the steps of a turn outside of the process, so that another process can continue the turn."""
+
+    async def record(self, event: Event) -> None:
+        """Store a response that calls tools, or a result of a tool; return once it is durable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedCalls:
+    """An input of an agent: continue a turn whose process ended while these calls were running.
+
+    A call runs again only if its tool is idempotent; any other call gets an error as its result: `OUTCOME_UNKNOWN`.
+
+    Attributes:
+        calls: The calls of the history that have no result.
+    """
+
+    calls: tuple[ToolCallEvent, ...]
+
+
+#: What the model reads of a call that was running when its process ended.
+OUTCOME_UNKNOWN: Final = (
+    "outcome unknown: the process that ran this call ended before it stored a result; the call may have taken effect, "
+    "so check before you repeat it"
+)
+
+
 class Session:
     """One conversation of an agent: its history, its stream, its halt, and the tool calls that wait for somebody.
 
@@ -67,6 +96,7 @@ class Session:
         pending: The tool calls that wait for a person, or for somebody who runs them, by their ids.
         turns: How many asks it has had.
         owed: The answer that the ask under way owes in a form of its own; None where it owes none.
+        journal: Stores responses that call tools, and results, before anything follows from them; None to store none.
     """
 
     def __init__(
@@ -93,6 +123,7 @@ class Session:
         self.pending: dict[str, ToolCallEvent] = {}
         self.turns = 0
         self.owed: StructuredAnswer | None = None
+        self.journal: Journal | None = None
         #: Held while an ask is answered: two at once would speak into each other.
         self.asking = asyncio.Lock()
         self._restore(events)
@@ -108,6 +139,12 @@ class Session:
     def halt(self) -> HaltEvent | None:
         """What halted the conversation; None while it goes on."""
         return self.guard.halt
+
+    async def commit(self, event: Event) -> None:
+        """Store an event in the journal, if there is one, then send it on the stream."""
+        if self.journal is not None:
+            await self.journal.record(event)
+        await self.stream.send(event)
 
     async def resume(self, reason: str = "") -> None:
         """Let a halted conversation go on; the alerts that halted it are not shown again.
@@ -223,7 +260,9 @@ def read_session(text: str) -> tuple[str | None, list[Event]]:
     return own if isinstance(own, str) else None, events
 
 
-def inputs_of(given: Any) -> list[ModelRequest] | UserConfirmResultEvent | ExternalExecutionResultEvent | None:
+def inputs_of(
+    given: Any,
+) -> list[ModelRequest] | UserConfirmResultEvent | ExternalExecutionResultEvent | UnfinishedCalls | None:
     """What somebody gives an agent, in the form that it works with.
 
     Raises:
@@ -231,7 +270,7 @@ def inputs_of(given: Any) -> list[ModelRequest] | UserConfirmResultEvent | Exter
     """
     if isinstance(given, str):
         return [ModelRequest(content=given)]
-    if given is None or isinstance(given, UserConfirmResultEvent | ExternalExecutionResultEvent):
+    if given is None or isinstance(given, UserConfirmResultEvent | ExternalExecutionResultEvent | UnfinishedCalls):
         return given
     several = [given] if isinstance(given, ModelRequest) else given
     if isinstance(several, list | tuple) and several and all(isinstance(one, str | ModelRequest) for one in several):
@@ -260,6 +299,8 @@ def take(session: Session, inputs: Any) -> tuple[list[Event], list[ToolCallEvent
         if not session.history:
             raise SessionError("there is nothing to answer yet; ask something")
         return [], []
+    if isinstance(given, UnfinishedCalls):
+        return [], list(given.calls)
     if isinstance(given, ExternalExecutionResultEvent):
         _check_ids(session, [result.parent_id for result in given.execution_results])
         session.answered(given.execution_results)
