@@ -194,11 +194,13 @@ class Compaction:
         events: The events that it was made of.
         into: What stands for them now; None where every attempt failed.
         attempts: Every attempt, in order; none where an earlier assembly made it.
+        reply: The assistant's message behind it, if the provider requires one between two messages of the user.
     """
 
     events: Sequence[Any]
     into: Any
     attempts: Sequence[Any] = ()
+    reply: Any = None
 
 
 @dataclass(slots=True)

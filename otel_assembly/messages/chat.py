@@ -6,7 +6,9 @@ Which form a dict has, its keys say: a role with a ``content`` (OpenAI's chat, A
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from enum import StrEnum
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from otel_assembly.errors import DescribeError
 from otel_assembly.messages.describe import (
@@ -23,11 +25,12 @@ from otel_assembly.messages.describe import (
 from otel_assembly.messages.draft import Draft
 from otel_assembly.messages.keyed_parts import GEMINI
 from otel_assembly.messages.parts import read_content, read_parts
-from otel_assembly.messages.replacements import summary_like, summary_text
+from otel_assembly.messages.provider_rules import RULES, Provider
+from otel_assembly.messages.replacements import SUMMARY_READ, summary_like, summary_reply, summary_text
 from otel_assembly.messages.responses import ITEMS, read_item
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 #: Gemini's roles; a content without one is the user's.
 _GEMINI: Final[Mapping[Any, EventKind]] = {**ROLES, "model": EventKind.RESPONSE, None: EventKind.REQUEST}
@@ -91,14 +94,78 @@ def _read(draft: Draft, message: Mapping[str, Any], kind: EventKind) -> EventFac
 
 
 class ChatSummary(dict[str, Any]):
-    """A system message that says what earlier messages said; a dict like any other to whoever sends it."""
+    """A user message that stands for earlier messages; a plain dict to the client that sends it."""
 
 
 @describe.register(ChatSummary)
 def _(message: ChatSummary) -> EventFacts:
-    return EventFacts(EventKind.SUMMARY, message["content"])
+    return _read_chat(message)._replace(kind=EventKind.SUMMARY)
+
+
+class MessageForm(StrEnum):
+    """How the messages of a conversation are written as dicts."""
+
+    CHAT = "chat"  # OpenAI's Chat Completions and Responses, and Anthropic, which write a text the same way
+    BEDROCK = "bedrock"
+    GEMINI = "gemini"
+    GENAI = "genai"  # OpenTelemetry's GenAI conventions
+
+
+def _untyped(parts: Any) -> bool | None:
+    """Whether parts of a message are named by their only key; None if there are no parts to tell by."""
+    if not isinstance(parts, (list, tuple)):
+        return None
+    types = [isinstance(part.get("type"), str) for part in parts if isinstance(part, dict)]
+    return not all(types) if types else None
+
+
+def message_form(messages: Iterable[Any]) -> MessageForm:
+    """Return the form of a conversation's messages.
+
+    The first message whose keys only one form has decides: a text as ``content`` is written the same way for OpenAI and
+    for Anthropic, and a system prompt in front is often written in another form than the messages behind it.
+
+    Args:
+        messages: Messages of one conversation, in order; no more of them are read than are needed.
+    """
+    for message in messages:
+        if not isinstance(message, dict) or ROLES.get(message.get("role", "")) is EventKind.SYSTEM:
+            continue
+        untyped = _untyped(message.get("parts"))
+        if untyped is not None:
+            return MessageForm.GEMINI if untyped else MessageForm.GENAI
+        if _untyped(message.get("content")):
+            return MessageForm.BEDROCK
+        if isinstance(message.get("content"), str):
+            return MessageForm.CHAT
+    return MessageForm.CHAT
+
+
+def text_message(form: MessageForm, role: Literal["user", "assistant"], text: str) -> dict[str, Any]:
+    """Return a message that says one text, in a form."""
+    match form:
+        case MessageForm.GEMINI:
+            return {"role": "model" if role == "assistant" else role, "parts": [{"text": text}]}
+        case MessageForm.GENAI:
+            return {"role": role, "parts": [{"type": "text", "content": text}]}
+        case MessageForm.BEDROCK:
+            return {"role": role, "content": [{"text": text}]}
+        case MessageForm.CHAT:
+            return {"role": role, "content": text}
 
 
 @summary_like.register(dict)
 def _(message: dict[str, Any], text: str, events: Sequence[Any]) -> dict[str, Any]:
-    return ChatSummary(role="system", content=summary_text(text))
+    # A user message, as for every framework: Anthropic, Bedrock and Gemini have no system messages among the others,
+    # and servers of open models take one in front only.
+    form = message_form(chain((message,), events))
+    return ChatSummary(text_message(form, "user", summary_text(text)))
+
+
+@summary_reply.register(ChatSummary)
+def _(summary: ChatSummary, following: Any) -> dict[str, Any] | None:
+    form = message_form((summary,))
+    if form is not MessageForm.BEDROCK or not RULES[Provider.BEDROCK].alternates:
+        return None
+    is_user = isinstance(following, dict) and following.get("role") == "user"
+    return text_message(form, "assistant", SUMMARY_READ) if is_user else None

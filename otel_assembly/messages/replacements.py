@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: What the assistant says between a summary and a user's message.
+SUMMARY_READ: Final = "Understood."
 #: Marks our own summaries, where a framework's messages have room for what no model is sent.
 OUR_SUMMARY: Final = "otel_assembly_summary"
 
@@ -30,6 +32,19 @@ def summary_like(event: Any, text: str, events: Sequence[Any]) -> Any:
 
     Returns:
         None where no row covers the type.
+    """
+    return None
+
+
+@singledispatch
+def summary_reply(summary: Any, following: Any) -> Any:
+    """Return the assistant's message between a summary and the message behind it, or None if none is needed.
+
+    Some providers refuse two neighboring messages of the user (`ProviderRules.alternates`).
+
+    Args:
+        summary: What `summary_like` has made.
+        following: The message behind it.
     """
     return None
 

@@ -10,7 +10,7 @@ from otel_assembly.decision import Compaction, Outcome, Overflow, OverflowCause
 from otel_assembly.errors import ConfigurationError, ContextOverflowError
 from otel_assembly.history.view import View
 from otel_assembly.messages.describe import EventKind, describe
-from otel_assembly.messages.replacements import summary_like
+from otel_assembly.messages.replacements import summary_like, summary_reply
 from otel_assembly.policies.base import DecidingPolicy, PolicyLimit, as_view, at_least
 from otel_assembly.policies.budget_plan import BudgetPlan
 from otel_assembly.policies.compaction_cache import CompactionCache, compaction_cache_of, takes_summary
@@ -157,9 +157,10 @@ class BudgetPolicy(DecidingPolicy):
         if cache is not None and cut > plan.leading:
             summary = await self._summary(plan, view, cache, context)
             if summary is not None:
-                compactions.append(summary)
                 if summary.into is not None:
                     kept, verdicts = self._beside_summary(plan, view)
+                    summary = cache.with_reply(summary, kept, plan.leading)
+                compactions.append(summary)
         report = None
         if context.listening:
             reserved = self.reserved(plan, view) if summary is not None else 0
@@ -171,22 +172,30 @@ class BudgetPolicy(DecidingPolicy):
         self, plan: BudgetPlan, view: View, cache: CompactionCache, context: Context
     ) -> Compaction | None:
         """A summary of what is cut where room is kept for one; None where there is no room, or nothing to say."""
-        if self._compactors is None or not takes_summary(view):
+        if self._compactors is None or not takes_summary(view[plan.leading]):
             return None
-        room = self.reserved(plan, view)
-        if room > plan.sharing.free:
+        if self.reserved(plan, view) > plan.sharing.free:
             return None
         gone = plan.gone(self._beside_summary(plan, view)[1])
         if gone is None:
             return None
+        room = self.summary_tokens + plan.meter.event(describe(_empty_summary(plan, view)))
         return await cache.summarise(gone, self.summary_tokens, room, self._compactors, context)
 
     def _beside_summary(self, plan: BudgetPlan, view: View) -> tuple[View, list[Verdict]]:
         return plan.selected(plan.cut(self.step_tokens, self.reserved(plan, view)))
 
     def reserved(self, plan: BudgetPlan, view: View) -> int:
-        """What is kept free for a summary, with the marks of its message."""
-        return self.summary_tokens + plan.meter.event(describe(summary_like(view[0], "", ())))
+        """Return the tokens that are kept free for a summary, its message's framing and the reply to it included."""
+        empty = _empty_summary(plan, view)
+        reply = summary_reply(empty, empty)
+        made = [empty] if reply is None else [empty, reply]
+        return self.summary_tokens + sum(plan.meter.event(describe(event)) for event in made)
+
+
+def _empty_summary(plan: BudgetPlan, view: View) -> Any:
+    # A system message in front can have another form than the messages that the summary stands for.
+    return summary_like(view[plan.leading], "", ())
 
 
 def _compactors(compact: Any) -> Compactors | None:

@@ -349,7 +349,11 @@ class BudgetPlan:
             reserved: What was kept free for that.
         """
         sent = kept is not None
-        made = self.meter.event(describe(summary.into)) if summary is not None and summary.into is not None else 0
+        made = 0
+        if summary is not None and summary.into is not None:
+            made = self.meter.event(describe(summary.into))
+            if summary.reply is not None:
+                made += self.meter.event(describe(summary.reply))
         around = sum(self._prompts) + self._tools + self.meter.priming
         used = 0 if kept is None else around + self.sum(kept) + made
         entries = [
@@ -404,6 +408,7 @@ class BudgetPlan:
         elif items_out < items_in:
             outcome = DecisionOutcome.KEPT if items_out else DecisionOutcome.DROPPED
             reason = DecisionReason.OVER_BUDGET
+        injected = 0 if summary is None else 1 + (summary.reply is not None)
         entry = BudgetEntry(
             name=EventKind.OLDER.value,
             kind=EventKind.OLDER.value,
@@ -416,8 +421,8 @@ class BudgetPlan:
             reason=reason,
             room=room,
             items_in=items_in,
-            items_out=items_out + int(summary is not None),
-            items_injected=int(summary is not None),
+            items_out=items_out + injected,
+            items_injected=injected,
             compacted=len(summary.events) if summary is not None else 0,
         )
         return [entry]

@@ -12,7 +12,7 @@ from otel_assembly.history.tool_pairs import ECHO
 from otel_assembly.history.view import View
 from otel_assembly.knowledge.rendering import render_events
 from otel_assembly.messages.describe import EventKind, describe
-from otel_assembly.messages.replacements import result_texts, shortened, summary_like
+from otel_assembly.messages.replacements import result_texts, shortened, summary_like, summary_reply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +41,8 @@ class CompactionCache:
     covered: View | None = None
     summary: Any = None
     text: str = ""
+    #: The assistant's message between the summary and a user's message, where the provider requires one.
+    reply: Any = None
     #: What was to be covered last, where compaction came to nothing: it is not tried again for the same.
     failed: View | None = None
     #: Shorter results of tools, by the position of the whole one.
@@ -119,6 +121,14 @@ class CompactionCache:
             return Compaction(gone, None, attempts)
         return Compaction(covered, self.summary, attempts)
 
+    def with_reply(self, summary: Compaction, kept: View, leading: int) -> Compaction:
+        """Return a summary with the reply that has to stand between it and the first event behind it, if any."""
+        reply = summary_reply(summary.into, kept[leading]) if leading < len(kept) else None
+        if reply is None:
+            return summary
+        self.reply = self.reply or reply  # the same object on each turn, so that the ledger knows it again
+        return replace(summary, reply=self.reply)
+
     def edited(self, outcome: Outcome, kept: View, leading: int, compactions: Sequence[Compaction]) -> Outcome:
         """A budget's outcome with what stands for others in their place; a summary comes behind what leads."""
         short = {position: event for position, event in self.short.items() if kept.holds(position)}
@@ -131,7 +141,8 @@ class CompactionCache:
         ]
         verdicts = list(outcome.decisions)
         if summary is not None:
-            placed.insert(leading, (summary.into, None))
+            made = [summary.into] if summary.reply is None else [summary.into, summary.reply]
+            placed[leading:leading] = [(event, None) for event in made]
             verdicts = [_but(verdict, summary.events) for verdict in verdicts]
             verdicts.append(Verdict(summary.events, *_COMPACTED, summary.into))
         verdicts += (Verdict(kept.pick_positions([at]), *_COMPACTED, event) for at, event in short.items())
@@ -164,9 +175,8 @@ def _level(tokens: Sequence[int], excess: int) -> int:
     return max(tokens, default=0)
 
 
-def takes_summary(view: View) -> bool:
-    """Whether a summary can stand among these events; where not, that is said once for each type."""
-    event = view[0]
+def takes_summary(event: Any) -> bool:
+    """Return whether a summary can stand for an event; if not, one warning for each type reports it."""
     if summary_like(event, "", ()) is not None:
         return True
     kind = type(event)

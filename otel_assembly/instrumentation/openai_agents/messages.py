@@ -7,18 +7,23 @@ from typing import TYPE_CHECKING, Any
 from openai import BaseModel
 
 from otel_assembly.instrumentation.offered_tools import ToolSchemas
-from otel_assembly.messages import function_schema
+from otel_assembly.messages import function_schema, summary_like
 from otel_assembly.messages.content_snapshot import read_as
 from otel_assembly.messages.describe import EventFacts, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 @describe.register(BaseModel)
 def _(item: BaseModel) -> EventFacts:
     """What a model has answered, as the client has it: the provider is sent it as a dict."""
     return describe(item.to_dict(mode="json"))
+
+
+@summary_like.register(BaseModel)
+def _(item: BaseModel, text: str, events: Sequence[Any]) -> Any:
+    return summary_like({}, text, ())  # an item of the input is a dict
 
 
 read_as(BaseModel, lambda item: item.to_dict(mode="json"))

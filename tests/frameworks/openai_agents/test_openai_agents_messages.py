@@ -17,10 +17,11 @@ from agents import (
 from agents.models.fake_id import FAKE_RESPONSES_ID
 from openai.types import responses as r
 from openai_agents_models import schema
+from pydantic import TypeAdapter
 
 from otel_assembly import describe
 from otel_assembly.instrumentation.openai_agents.messages import SCHEMAS, items_of
-from otel_assembly.messages import MEDIA_TOKENS
+from otel_assembly.messages import MEDIA_TOKENS, summary_like
 
 #: Items, what each is, what is read of it, and its files.
 ITEMS: list[tuple[dict[str, Any], str, tuple[str, ...], int]] = [
@@ -107,3 +108,11 @@ def test_the_tools_that_have_a_schema_are_known_by_it():
     if hasattr(agents, "CustomTool"):  # not in the oldest releases
         hosted.append(agents.CustomTool(name="sql", description="Ask.", on_invoke_tool=None))
     assert SCHEMAS.of([look, passes, *hosted]) == (schema(look), schema(passes))
+
+
+def test_a_summary_of_items_that_are_objects_is_an_item_of_the_input():
+    answer = r.ResponseFunctionToolCall(type="function_call", call_id="c", name="look", arguments="{}")
+    summary = summary_like(answer, "They looked.", [answer])
+    assert describe(summary).kind == "summary"
+    assert summary["role"] == "user"
+    TypeAdapter(r.ResponseInputItemParam).validate_python(dict(summary))
