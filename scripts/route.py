@@ -87,8 +87,8 @@ class Route:
 
 
 def _module(frame: FrameType) -> str | None:
-    path = frame.f_code.co_filename
-    return path[len(PACKAGE) + 1 : -len(".py")] if path.startswith(PACKAGE) else None
+    path = frame.f_code.co_filename  # a wrapper's has a mark behind the path
+    return path[len(PACKAGE) + 1 :].partition(".py")[0] if path.startswith(PACKAGE) else None
 
 
 def _provider() -> TracerProvider:

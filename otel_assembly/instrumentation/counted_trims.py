@@ -7,6 +7,7 @@ from functools import partial, wraps
 from inspect import ismethod
 from typing import TYPE_CHECKING, Any
 
+from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
 from otel_assembly.instrumentation.reductions import Reduction, reducing
 from otel_assembly.instrumentation.summaries import SUMMARY
@@ -158,3 +159,6 @@ def trims(reads: CountedTrim, *, last: bool) -> Wrap:
         return trim
 
     return wrap
+
+
+hide_frames(globals())

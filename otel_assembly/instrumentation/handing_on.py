@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.instrumentation.bound_runs import BoundRun
 from otel_assembly.instrumentation.clients import called
 from otel_assembly.instrumentation.halts import assembled
@@ -326,3 +327,6 @@ def handed_to(
         return call
 
     return within(begun, carries)
+
+
+hide_frames(globals())

@@ -22,6 +22,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from otel_assembly._internal.forks import new_lock
+from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.instrumentation.instrumented import fits, unless_refused
 
 if TYPE_CHECKING:
@@ -413,3 +414,6 @@ class Following:
 
 def _is_named(names: Collection[str], met: type) -> bool:
     return met.__name__ in names
+
+
+hide_frames(globals())

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.decision import DecisionReason, OverflowCause
 from otel_assembly.instrumentation.conversation import ByIdentity
 from otel_assembly.instrumentation.instrumented import argument
@@ -134,3 +135,6 @@ class KnownReducer:
         step = reduction.open()
         if step is not None:
             step.overflow(budget=limit, needed=needed, cause=cause, unit=self.unit)
+
+
+hide_frames(globals())

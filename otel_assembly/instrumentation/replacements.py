@@ -13,6 +13,8 @@ from enum import Enum
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from otel_assembly._internal.hidden_frames import hide_frames
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -197,3 +199,6 @@ class _Found(_LooksLike):
 
     def __hash__(self) -> int:
         return hash(self.__wrapped__)
+
+
+hide_frames(globals())

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.instrumentation.causes import CausedRun
 from otel_assembly.instrumentation.clients import client, model_in, tell_alone
 from otel_assembly.instrumentation.conversation import Asker
@@ -199,3 +200,6 @@ def sent(instrumentation: Instrumentation, stream: Any, event: Any, context: Any
     if any(base.__name__ == "HaltEvent" for base in type(event).__mro__):
         report_halt(instrumentation, stream.history, event)
     yield
+
+
+hide_frames(globals())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.instrumentation.hooks import Following, Hook, Wraps, in_module
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
@@ -94,3 +95,6 @@ class AutoGenInstrumentor(AssemblyInstrumentor):
         Hook(f"{_TEAMS}._base_group_chat", "BaseGroupChat.run_stream", runs.team_run, "the run of a team as one trace"),
     )
     rows: ClassVar[Mapping[str, str]] = {_MODELS: "otel_assembly.instrumentation.autogen.messages"}
+
+
+hide_frames(globals())

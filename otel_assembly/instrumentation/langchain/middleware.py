@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.instrumentation.handing_on import GoingOn, going_on
 from otel_assembly.instrumentation.hooks import around, around_awaited
 from otel_assembly.instrumentation.instrumented import argument
@@ -136,3 +137,6 @@ def merged(messages: Sequence[Any], changes: Sequence[Any]) -> list[Any]:
     held = {one.id or id(one): one for one in (() if last >= 0 else messages)}
     held |= {one.id or id(one): one for one in changes[last + 1 :]}  # a removal stands where the removed one stood
     return [one for one in held.values() if one.type != "remove"]
+
+
+hide_frames(globals())
