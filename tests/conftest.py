@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+from collections import Counter
 
 import pytest
 from counting import WordCounter
@@ -13,10 +14,16 @@ from counting import WordCounter
 EXPECTED_SKIPS = (re.compile(r"the recorded transcripts are not beside this checkout"),)
 
 
-def _unexpected_skips(config):
+def _skips_by_reason(config):
+    """The number of skipped tests for each reason."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     skipped = reporter.stats.get("skipped", []) if reporter is not None else []
-    return [one for one in skipped if not any(reason.search(str(one.longrepr)) for reason in EXPECTED_SKIPS)]
+    reasons = (report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr) for report in skipped)
+    return Counter(reason.removeprefix("Skipped: ") for reason in reasons)
+
+
+def _is_expected(reason):
+    return any(expected.search(reason) for expected in EXPECTED_SKIPS)
 
 
 @pytest.hookimpl(trylast=True)
@@ -30,13 +37,15 @@ def pytest_collection_finish(session):
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session):
-    if os.environ.get("CI") == "true" and session.exitstatus == 0 and _unexpected_skips(session.config):
+    unexpected = [reason for reason in _skips_by_reason(session.config) if not _is_expected(reason)]
+    if os.environ.get("CI") == "true" and session.exitstatus == 0 and unexpected:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    for report in _unexpected_skips(config):
-        terminalreporter.line(f"nobody expected this skip: {report.nodeid}: {report.longrepr}")
+    for reason, number in sorted(_skips_by_reason(config).items()):
+        note = "" if _is_expected(reason) else " (fails the run where CI=true)"
+        terminalreporter.line(f"skipped {number}: {reason}{note}")
 
 
 @pytest.fixture

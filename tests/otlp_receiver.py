@@ -80,7 +80,7 @@ def receiving():
     try:
         yield receiver
     finally:
-        server.stop(None).wait(10)
+        server.stop(None).wait()
 
 
 @contextmanager
@@ -113,5 +113,5 @@ def receiving_http():
         yield receiver
     finally:
         server.shutdown()
-        thread.join(10)
+        thread.join()
         server.server_close()

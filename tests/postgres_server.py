@@ -62,7 +62,7 @@ class PostgresServer:
         if self.account:
             os.chown(self.folder, self.account["user"], self.account["group"])
         command = [BIN / "initdb", "-D", self.data, "-U", "tests", "-A", "trust", "-E", "UTF8", "--locale", "C", "-N"]
-        subprocess.run(command, check=True, capture_output=True, timeout=100, cwd="/", **self.account)
+        subprocess.run(command, check=True, capture_output=True, cwd="/", **self.account)
 
     def dsn(self, schema: str = "public") -> str:
         return f"host={self.folder} user=tests dbname=postgres options='-c search_path={schema}'"
@@ -85,7 +85,7 @@ class PostgresServer:
     def start(self) -> None:
         command = [BIN / "postgres", "-D", self.data, "-k", self.folder, "-c", "listen_addresses="]
         command += [part for setting in self.settings for part in ("-c", setting)]
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 500
         while True:
             with (self.folder / "log").open("ab") as log:
                 self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/", **self.account)
@@ -117,7 +117,7 @@ class PostgresServer:
         if self.process is not None:
             self.process.send_signal(signal.SIGINT)
             try:
-                self.process.wait(20)
+                self.process.wait()
             except subprocess.TimeoutExpired:
                 self.kill()
             self.process = None

@@ -10,11 +10,12 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 REDIS = shutil.which("redis-server")
-MISSING = "Redis is not installed: apt-get install redis-server"
 
 
 def free_port() -> int:
@@ -26,11 +27,16 @@ def free_port() -> int:
 
 @dataclass
 class RedisServer:
-    """A server that a test may stop and start again."""
+    """A server that a test may stop and start again; the test is skipped if Redis is not installed."""
 
     folder: Path
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        if REDIS is None:
+            pytest.skip("Redis is not installed: apt-get install redis-server")
+        pytest.importorskip("redis", reason="not installed: python -m pip install -e '.[redis]'")
 
     @property
     def url(self) -> str:
@@ -41,7 +47,7 @@ class RedisServer:
         command += ["--save", "", "--appendonly", "no", "--daemonize", "no"]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 500
         while not self._answers():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.stop()

@@ -25,9 +25,7 @@ NOT_YET_MEASURED = {"contexts", "agent", "sessions", "frameworks"}
 
 
 def run(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
-    )
+    return subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")

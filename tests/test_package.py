@@ -31,7 +31,7 @@ def archives(tmp_path_factory):
     pytest.importorskip("hatch_fancy_pypi_readme", reason="not installed: python -m pip install -e '.[dev]'")
     folder = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT]
-    subprocess.run(command, check=True, capture_output=True, timeout=110)
+    subprocess.run(command, check=True, capture_output=True)
     return next(folder.glob("*.tar.gz")), next(folder.glob("*.whl"))
 
 

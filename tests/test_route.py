@@ -20,7 +20,6 @@ def printed():
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
         check=True,
     )
     return dict(walk.split(": ", 1) for walk in done.stdout.strip().split("\n\n"))

@@ -390,7 +390,7 @@ def test_a_compactor_that_fails_costs_no_original_and_every_attempt_is_told():
     hangs = threading.Event()
 
     def hanging(text, target_tokens):
-        hangs.wait(20)
+        hangs.wait(500)
         return text
 
     def failing(text, target_tokens):

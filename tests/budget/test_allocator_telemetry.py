@@ -135,7 +135,7 @@ def test_each_attempt_to_compact_is_a_span_whatever_became_of_it(telemetry):
     hangs = threading.Event()
 
     def hanging(text, target_tokens):
-        hangs.wait(20)
+        hangs.wait(500)
 
     def failing(text, target_tokens):
         raise RuntimeError(CANARY)

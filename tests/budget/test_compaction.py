@@ -60,7 +60,7 @@ def release():
     event.set()
     for thread in threading.enumerate():
         if thread.name == "otel-assembly-compactor":
-            thread.join(10)
+            thread.join()
 
 
 def summary(text, target_tokens):
@@ -189,7 +189,7 @@ def test_one_that_hangs_is_left_at_its_deadline_and_not_tried_again(release, for
 
     def hangs(text, target_tokens):
         calls.append(target_tokens)
-        release.wait(30)
+        release.wait(500)
         return "too late"
 
     compactors = Compactors(hangs, deadline=0.05)
@@ -225,7 +225,7 @@ def test_an_async_one_that_hangs_is_cancelled_at_its_deadline():
 
 def test_the_threads_that_hang_are_bounded_and_the_fallback_still_answers(release):
     def hangs(text, target_tokens):
-        release.wait(30)
+        release.wait(500)
 
     compactors = Compactors(hangs, deadline=0.001)
     outcomes = [compactors.run(TEXT, 10, words) for _ in range(compact_workers.MAX_HANGING + 4)]
@@ -240,7 +240,7 @@ def test_the_threads_that_hang_are_bounded_and_the_fallback_still_answers(releas
 
     release.set()
     for thread in alive:
-        thread.join(10)
+        thread.join()
     assert Compactors(summary).run(TEXT, 10, words).attempts[0].outcome == "compacted"
 
 
@@ -251,7 +251,7 @@ def test_a_process_ends_while_a_compactor_hangs():
         "hang = lambda text, target: threading.Event().wait()\n"
         "print(Compactors(hang, deadline=0.01).run('a b c d e f', 2, lambda t: len(t.split())).tokens)\n"
     )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout == "2\n"
 
 
@@ -321,7 +321,7 @@ async def test_a_caller_that_is_cancelled_is_cancelled(release, is_async):
 
     def hangs(text, target_tokens):
         loop.call_soon_threadsafe(started.set)
-        release.wait(30)
+        release.wait(500)
 
     async def hangs_async(text, target_tokens):
         started.set()
@@ -345,7 +345,7 @@ async def test_a_slow_compactor_that_is_not_async_leaves_the_loop_free(release):
     others = []
 
     def slow(text, target_tokens):
-        release.wait(30)
+        release.wait(500)
         return "done"
 
     async def other():

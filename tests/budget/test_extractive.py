@@ -214,7 +214,6 @@ def test_the_same_in_every_process():
             capture_output=True,
             text=True,
             check=True,
-            timeout=120,
             env={**os.environ, "PYTHONHASHSEED": seed},
         ).stdout
         for seed in ("0", "4711")

@@ -73,7 +73,6 @@ def _apart(arguments, folder, env):
         capture_output=True,
         text=True,
         encoding="utf-8",
-        timeout=100,
         cwd=folder,
         env=env,
         check=False,

@@ -103,7 +103,7 @@ def test_the_demo_s_spans_go_into_a_pipe_too(tmp_path):
     reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
     reader.start()
     ran = runner(tmp_path)("demo", "-o", pipe)
-    reader.join(timeout=60)
+    reader.join()
     assert ran.status == 0, ran.err
     assert b"assemble_context" in read[0]
 

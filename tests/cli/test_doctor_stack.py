@@ -94,7 +94,7 @@ def _in_a_terminal(columns, folder):
             if not more:
                 break
             read += more
-        assert process.wait(60) == 1
+        assert process.wait() == 1
     os.close(ours)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", read.decode())
     return plain.splitlines()

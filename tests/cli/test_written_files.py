@@ -35,7 +35,7 @@ def test_a_pipe_is_written_into(command, page, tmp_path):
     reader = threading.Thread(target=lambda: read.append(pipe.read_text(encoding="utf-8")))
     reader.start()
     done = page(command, pipe)
-    reader.join(timeout=60)
+    reader.join()
     assert done.status == 0
     assert read[0].startswith(PAGE)
     assert stat.S_ISFIFO(pipe.stat().st_mode)

@@ -99,18 +99,18 @@ class Held:
         """Called where the thread is to stop; any other goes on."""
         if threading.current_thread() is self._by:
             self._at.set()
-            self._on.wait(60)
+            self._on.wait(500)
 
     @contextlib.contextmanager
     def while_in(self, work):
         self._by = threading.Thread(target=work, daemon=True)
         self._by.start()
-        assert self._at.wait(30), "the other thread never came there"
+        assert self._at.wait(500), "the other thread never came there"
         try:
             yield
         finally:
             self._on.set()
-            self._by.join(30)
+            self._by.join(500)
 
 
 class Note:
@@ -291,7 +291,7 @@ def threads():
     workers = [threading.Thread(target=talk, args=(number,), daemon=True) for number in range(4)]
     for worker in workers:
         worker.start()
-    going.wait(60)
+    going.wait(500)
     answers = []
     for turn in range(12):
         context = Context(conversation_id=f"c{turn % 2}")
@@ -300,7 +300,7 @@ def threads():
             break
     stop.set()
     for worker in workers:
-        worker.join(30)
+        worker.join(500)
     return answers
 
 

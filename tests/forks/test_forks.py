@@ -28,7 +28,6 @@ def ran():
         [sys.executable, Path(__file__).with_name("fork_programs.py"), *PROGRAMS],
         capture_output=True,
         text=True,
-        timeout=110,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (PACKAGE.parent, *sys.path)))},
         check=True,
     )
@@ -139,5 +138,5 @@ def test_a_program_that_ends_with_a_counter_in_hand_says_nothing():
     program = (
         "from otel_assembly import TiktokenCounter\ncounter = TiktokenCounter('cl100k_base')\ncounter.count('one')"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stderr == ""

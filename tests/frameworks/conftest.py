@@ -30,7 +30,6 @@ def run_program(tmp_path):
             capture_output=True,
             text=True,
             encoding="utf-8",
-            timeout=110,
             check=False,
         )
         assert done.returncode == status, done.stdout + done.stderr

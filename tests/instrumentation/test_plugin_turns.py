@@ -51,7 +51,7 @@ async def test_conversations_do_not_wait_for_one_another():
 
     class Meets(Slow):
         async def apply(self, prompts, events, context):
-            await asyncio.wait_for(both.wait(), 10)
+            await both.wait()
             return prompts, events
 
     plugin = Plugin([Meets()])
@@ -61,7 +61,7 @@ async def test_conversations_do_not_wait_for_one_another():
 async def test_what_a_policy_asks_in_its_turn_is_a_part_of_it():
     slow = Slow(asks=lambda: asyncio.gather(turn(conversation, "ask")))
     conversation = PluginConversation(Plugin([slow]), "pretend", None)
-    await asyncio.wait_for(turn(conversation, "look"), 10)
+    await turn(conversation, "look")
     assert slow.seen == [(of("ask"), of("ask")), (of("look"), of("look"))]
 
 
@@ -83,4 +83,4 @@ async def test_a_turn_that_fails_or_is_cancelled_is_over():
     cancelled = asyncio.ensure_future(turn(conversation, "look"))
     await asyncio.sleep(0)
     cancelled.cancel()
-    await asyncio.wait_for(turn(conversation, "book"), 10)
+    await turn(conversation, "book")

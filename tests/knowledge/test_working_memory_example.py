@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_next_conversation_knows_what_the_one_before_said(tmp_path):
     def lines(*arguments):
         command = [sys.executable, ROOT / "examples" / "working_memory.py", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert done.stderr == ""
         return done.stdout.splitlines()
 

@@ -47,7 +47,7 @@ def die() -> str:
 @server.tool()
 def sleep() -> str:
     """Takes long."""
-    time.sleep(30)
+    time.sleep(600)
     return "awake"
 
 

@@ -43,7 +43,7 @@ class Provider:
     async def _serve(self, reader, writer):
         self._tasks.add(asyncio.current_task())
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(500):
                 await self._answer(reader, writer)
         except (asyncio.CancelledError, ConnectionError, TimeoutError, asyncio.IncompleteReadError):
             pass

@@ -260,8 +260,12 @@ async def test_calls_at_once_are_each_sent_what_was_assembled_once(recorder):
     class Vote(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             first = asyncio.ensure_future(next_handler())
-            await asyncio.sleep(0.02)  # the first is with the model by now
-            await next_handler()
+            await asked.wait()
+            second = asyncio.ensure_future(next_handler())
+            while not all_asked():
+                await asyncio.sleep(0)
+            answer.set()
+            await second
             return await first
 
     class Memo:
@@ -270,13 +274,21 @@ async def test_calls_at_once_are_each_sent_what_was_assembled_once(recorder):
         async def apply(self, prompts, events, context):
             return [*prompts, "remember"], events
 
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    def all_asked():
+        return len(model.received) % 2 == 0
+
     async def slowly(prompts, events):
-        await asyncio.sleep(0.05)
+        asked.set()
+        await answer.wait()
         return "Yes."
 
     model = ScriptedModel(*[slowly] * 4)
     agent = Agent("helper", "Be brief.", model, assembly=[Memo()], middlewares=[Vote()])
     await agent.ask("Hi.")
+    asked.clear()
+    answer.clear()
     await agent.ask("Again.")
     assert [call.prompts for call in model.received] == [("Be brief.", "remember")] * 4
     assert len(recorder.spans_named("assemble_context")) == 2

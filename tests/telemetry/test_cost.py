@@ -83,7 +83,7 @@ print(sorted(name for name in telemetry.metrics if "cost" in name or "error" in 
 
 
 def test_without_the_extra_nothing_is_recorded_and_nothing_fails():
-    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 

@@ -106,7 +106,7 @@ async def test_a_compaction_that_was_cancelled_says_so(recorder, is_async):
 
     def compact_here(text, target_tokens):
         loop.call_soon_threadsafe(started.set)
-        go_on.wait(30)
+        go_on.wait(500)
 
     task = asyncio.create_task(allocate_async([block()], 100, 0, len, compact if is_async else compact_here))
     await started.wait()

@@ -83,7 +83,7 @@ def test_five_thousand_scattered_drops_are_all_in_the_file(tmp_path):
 
 
 def test_five_thousand_scattered_drops_all_arrive_over_grpc_in_small_spans_and_batches(receiver):
-    exporter = OTLPSpanExporter(endpoint=f"http://127.0.0.1:{receiver.port}", insecure=True, timeout=20)
+    exporter = OTLPSpanExporter(endpoint=f"http://127.0.0.1:{receiver.port}", insecure=True, timeout=600)
     assemble_once(exporter, asks(2 * SCATTERED))
     assert_all_recoverable([stored(span) for span in receiver.spans()])
     for request in receiver.requests:
@@ -95,7 +95,7 @@ def test_five_thousand_scattered_drops_all_arrive_over_grpc_in_small_spans_and_b
 
 @pytest.mark.slow
 def test_the_first_sight_of_a_hundred_thousand_events_is_no_batch_that_a_receiver_refuses(receiver):
-    exporter = OTLPSpanExporter(endpoint=f"http://127.0.0.1:{receiver.port}", insecure=True, timeout=20)
+    exporter = OTLPSpanExporter(endpoint=f"http://127.0.0.1:{receiver.port}", insecure=True, timeout=600)
     assemble_once(exporter, History(asks(100_000)), [SlidingWindowPolicy(10)])
     (ledger,) = read_ledgers(map(stored, receiver.spans())).values()
     assert ledger.problems == []

@@ -196,7 +196,7 @@ print(assembly.totals.window, sys.modules.get("genai_prices") is not None)
 )
 def test_the_list_is_read_only_where_it_is_installed_and_somebody_records(first, telemetry, printed):
     program = PROGRAM.format(first=first, telemetry=telemetry)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.stderr) == (printed, "")
 
 
@@ -204,19 +204,23 @@ SLOW = """
 import asyncio, time
 import genai_prices
 find = genai_prices.calc_price
-genai_prices.calc_price = lambda *args, **named: time.sleep(0.5) or find(*args, **named)
+read = []
+def timed(*args, **named):
+    read.append(time.time_ns())
+    return find(*args, **named)
+genai_prices.calc_price = timed
 from otel_assembly import Assembler, Context
 from otel_assembly.tokens import CharacterCounter
 from otel_assembly.testing import RecordedTelemetry, conversation
 telemetry = RecordedTelemetry()
 assembler = Assembler([], model="gpt-4o", counter=CharacterCounter(4), recorder=telemetry.recorder)
 assembly = asyncio.run(assembler.assemble([], conversation("ask"), Context()))
-print(assembly.totals.window, telemetry.metric("assembly.duration").sum < 0.5)
+print(assembly.totals.window, read[0] >= telemetry.span("assemble_context").end_ns)
 """
 
 
 def test_reading_the_list_is_no_part_of_the_assemblys_time():
-    done = subprocess.run([sys.executable, "-c", SLOW], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([sys.executable, "-c", SLOW], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.stderr) == ("128000 True", "")
 
 
@@ -300,5 +304,5 @@ def test_a_replay_knows_the_window_of_its_model_whoever_listens(export, tmp_path
     messages = [{"role": "user", "content": "word " * 9_000}, {"role": "assistant", "content": "yes"}]
     (tmp_path / "talk.json").write_text(json.dumps(messages), encoding="utf-8")
     command = [sys.executable, "-m", "otel_assembly", "replay", "talk.json", "--model", "gpt-4", "--json", *export]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (json.loads(done.stdout)["overflows"], done.returncode) == (1, 0), done.stderr

@@ -71,9 +71,8 @@ async def served(*who):
 
 
 async def until(check):
-    async with asyncio.timeout(60):
-        while not await check():
-            await asyncio.sleep(0.002)
+    while not await check():
+        await asyncio.sleep(0.002)
 
 
 def saying(word):

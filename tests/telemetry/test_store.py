@@ -311,7 +311,7 @@ print("the agent goes on")
     if os.geteuid() == 0:
         for folder in (tmp_path, *tmp_path.parents[:2]):
             folder.chmod(0o755)
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stdout == "the agent goes on\n"
     assert ran.stderr.count("WARNING") == 1
     assert "ermission denied" in ran.stderr
@@ -370,7 +370,7 @@ for index in range(100):
 provider.shutdown()
 """
     writers = [subprocess.Popen([sys.executable, "-c", script, name]) for name in "abc"]
-    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
     problems = []
     read = [span.name for span in read_spans(path, on_problem=lambda *problem: problems.append(problem))]
     assert sorted(read) == sorted(f"{name}{index}" for name in "abc" for index in range(100))
@@ -398,7 +398,7 @@ if child:
 provider.get_tracer("t").start_span("parent" if child else "child").end()
 os._exit(0)
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", script], check=True)
     assert names(path) == ["child", "parent"]
 
 

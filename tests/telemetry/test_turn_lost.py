@@ -156,7 +156,6 @@ def test_a_process_that_goes_on_with_a_conversation_tells_every_item_in_a_ledger
             env=os.environ | {"PYTHONPATH": path},
             capture_output=True,
             text=True,
-            timeout=110,
             check=True,
         )
         turns = json.loads(done.stdout)

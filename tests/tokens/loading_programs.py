@@ -24,7 +24,7 @@ _init = tiktoken.Encoding.__init__
 
 
 def _watched(self, name, **settings):
-    assert GO.wait(60), "nobody let the reading go on"
+    assert GO.wait(500), "nobody let the reading go on"
     _init(self, name, **settings)
     READ.append((name, threading.current_thread().name))
 

@@ -28,7 +28,6 @@ def program(name, **environment):
         ],
         capture_output=True,
         text=True,
-        timeout=100,
         env=os.environ | environment | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, *sys.path)))},
         check=False,
     )

@@ -22,7 +22,7 @@ transitions = part("network.transitions")
 @asynccontextmanager
 async def together(*agents: Any) -> AsyncIterator[dict[str, Any]]:
     """These agents in one network, each with a connection of its own: the client of each, by its name."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(500):
         hub = await network.Hub.open(
             knowledge.MemoryKnowledgeStore(), ttl_sweep_interval=0, expectation_sweep_interval=0
         )

@@ -15,7 +15,7 @@ knowledge = part("knowledge")
 
 async def heard(helper, *texts, view=None):
     """One agent says these texts to `helper` in a conversation, which answers each."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(500):
         hub = await network.Hub.open(
             knowledge.MemoryKnowledgeStore(), ttl_sweep_interval=0, expectation_sweep_interval=0
         )

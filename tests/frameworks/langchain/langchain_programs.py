@@ -110,16 +110,19 @@ async def a_supervisor_with_agents_as_tools(log):
     inner = client(log, calls(("weather", {"city": "Rome"})), "It rains.", name="gpt-4.1")
     asked = create_agent(inner, [weather], system_prompt="You know the weather.", name="meteorologist")
     critic = create_agent(client(log, "Fine.", name="gpt-4"), [], name="critic")
+    answered = asyncio.Event()
 
     @tool
     async def ask_meteorologist(question: str) -> str:
         """Ask the meteorologist."""
-        return said(await asked.ainvoke(asks(question)))[-1]
+        forecast = said(await asked.ainvoke(asks(question)))[-1]
+        answered.set()
+        return forecast
 
     @tool
     async def ask_critic(text: str) -> str:
         """Ask the critic."""
-        await asyncio.sleep(0.1)  # the log of all models is then in one order
+        await answered.wait()  # the log of all models is then in one order
         return said(await critic.ainvoke(asks(text)))[-1]
 
     model = client(

@@ -19,7 +19,7 @@ def run(*command, **variables):
         "OTEL_LOGS_EXPORTER": "none",
         **variables,
     }
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
