@@ -2,12 +2,22 @@
 
 A row holds facts that a provider documents or that its API enforces; each names its source. Code that depends on a
 provider reads its row, and contains no such fact of its own.
+
+The provider of a prompt is found by, in this order:
+
+1. ``Context(provider=...)``, which a program or a framework's plug-in sets (`provider_named`);
+2. the form of the messages, if only one provider has that form (`EventFacts.provider`);
+3. the name of the model (`provider_of_model`).
+
+A provider that is not found has the rules of `NO_RULES`.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -30,17 +40,82 @@ class ProviderRules:
 
     Attributes:
         alternates: Whether two neighboring messages of one role are refused.
+        is_user_first: Whether the first message must be a user's request. A message of the user's that only answers
+            tools is none, because the call that it answers would have to stand in front of it.
     """
 
     alternates: bool = False
+    is_user_first: bool = False
+
+
+NO_RULES: Final = ProviderRules()
 
 
 RULES: Final[Mapping[Provider, ProviderRules]] = {
-    Provider.CHAT: ProviderRules(),
-    Provider.RESPONSES: ProviderRules(),
-    # Anthropic joins neighbors of one role, Gemini accepts them.
-    Provider.ANTHROPIC: ProviderRules(),
-    Provider.GEMINI: ProviderRules(),
-    # Converse answers "A conversation must alternate between user and assistant roles" (ValidationException).
-    Provider.BEDROCK: ProviderRules(alternates=True),
+    Provider.CHAT: NO_RULES,
+    Provider.RESPONSES: NO_RULES,
+    # Anthropic joins neighbors of one role, Gemini accepts them. Anthropic's reference says "the first message must
+    # always use the user role"; Gemini answers "ensure that function call turn comes immediately after a user turn or
+    # after a function response turn" (400).
+    Provider.ANTHROPIC: ProviderRules(is_user_first=True),
+    Provider.GEMINI: ProviderRules(is_user_first=True),
+    # Converse answers "A conversation must alternate between user and assistant roles" and "A conversation must start
+    # with a user message" (ValidationException).
+    Provider.BEDROCK: ProviderRules(alternates=True, is_user_first=True),
 }
+
+#: The providers by the names that OpenTelemetry's ``gen_ai.provider.name``, clients and frameworks have for them.
+_NAMES: Final[Mapping[str, Provider]] = {
+    **{provider.value: provider for provider in Provider},
+    "openai": Provider.CHAT,
+    "azure.ai.openai": Provider.CHAT,
+    "claude": Provider.ANTHROPIC,
+    "anthropic_vertex": Provider.ANTHROPIC,
+    "aws.bedrock": Provider.BEDROCK,
+    "amazon_bedrock": Provider.BEDROCK,
+    "aws_bedrock": Provider.BEDROCK,
+    "bedrock_converse": Provider.BEDROCK,
+    "gcp.gemini": Provider.GEMINI,
+    "gcp.gen_ai": Provider.GEMINI,
+    "gcp.vertex_ai": Provider.GEMINI,
+    "google": Provider.GEMINI,
+    "google-gla": Provider.GEMINI,
+    "google-vertex": Provider.GEMINI,
+    "google_genai": Provider.GEMINI,
+    "google_vertexai": Provider.GEMINI,
+    "vertex_ai": Provider.GEMINI,
+}
+#: Bedrock's model ids have the vendor in front of a dot (``us.amazon.nova-pro-v1:0``), or are ARNs.
+_BEDROCK_MODEL: Final = re.compile(
+    r"(?:^|[./:])(?:ai21|amazon|anthropic|cohere|deepseek|meta|mistral|nvidia|openai|qwen|stability|writer)\.[a-z]"
+    r"|arn:aws[\w-]*:bedrock:|(?:^|/)bedrock[/:]"
+)
+_MODELS: Final = ((re.compile("claude"), Provider.ANTHROPIC), (re.compile("gemini"), Provider.GEMINI))
+
+
+def provider_named(name: str | None) -> Provider | None:
+    """Return the provider of a name such as ``anthropic``, ``aws.bedrock`` or ``google_genai``.
+
+    Args:
+        name: The name, as OpenTelemetry's ``gen_ai.provider.name``, a client or a framework has it.
+
+    Returns:
+        None if there is no name, or none that is known.
+    """
+    return _NAMES.get(name.lower()) if name else None
+
+
+@lru_cache(maxsize=256)
+def provider_of_model(model: str | None) -> Provider | None:
+    """Return the provider that a model's name states, such as Anthropic for ``claude-sonnet-4-5``.
+
+    Args:
+        model: The name, with or without a prefix such as ``us.``, ``models/`` or ``vertex_ai/``.
+
+    Returns:
+        None if the name states none.
+    """
+    name = (model or "").lower()
+    if _BEDROCK_MODEL.search(name):
+        return Provider.BEDROCK
+    return next((provider for pattern, provider in _MODELS if pattern.search(name)), None)
