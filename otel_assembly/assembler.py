@@ -107,6 +107,8 @@ class Assembler:
         if counter is not None:
             counts("counter", counter)
         instance("recorder", recorder)
+        if recorder is not None and not callable(getattr(recorder, "begin", None)):
+            raise ConfigurationError(f"recorder {type(recorder).__name__} needs the methods of a Recorder")
         instance("framing", framing)
         if not isinstance(framing, MessageFraming | None):
             raise ConfigurationError(f"framing must be a MessageFraming, got a {type(framing).__name__}")

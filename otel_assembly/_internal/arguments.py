@@ -15,6 +15,9 @@ OnHalt: TypeAlias = Literal["raise", "return"]
 OnOverflow: TypeAlias = Literal["raise", "drop"]
 
 _LONGEST: Final = 40
+#: The largest whole number that OTLP can carry: its integers are signed 64-bit numbers. A span with a larger one fails
+#: to export, and takes its whole batch with it.
+LARGEST_INTEGER: Final = 2**63 - 1
 
 
 def one_of(setting: str, value: object, known: Any) -> None:
@@ -33,16 +36,41 @@ def one_of(setting: str, value: object, known: Any) -> None:
         raise ConfigurationError(f"{setting} must be {' or '.join(map(repr, values))}, got {value!r}")
 
 
-def window(setting: str, value: object) -> None:
-    """Refuse what can be no model's window.
+def whole_number(setting: str, value: Any, least: int = 1, unit: str = "") -> int:
+    """Return a whole number that a setting can have.
+
+    Args:
+        setting: The name of the setting, for the message.
+        value: The value that was given.
+        least: The smallest value that works.
+        unit: What the number counts, for the message: ``tokens``.
 
     Raises:
-        ConfigurationError: It is no whole number of tokens, or none that anything fits into.
+        ConfigurationError: The value is not an ``int``, is below `least`, or is above `LARGEST_INTEGER`.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        of_unit = f" of {unit}" if unit else ""
+        raise ConfigurationError(f"{setting} must be a whole number{of_unit}, got {value!r}")
+    if value < least:
+        raise ConfigurationError(f"{setting} must be at least {least}, got {value}")
+    if value > LARGEST_INTEGER:
+        raise ConfigurationError(
+            f"{setting} must be at most {LARGEST_INTEGER} (2**63 - 1), got a number of {value.bit_length()} bits"
+        )
+    return value
+
+
+def window(setting: str, value: object) -> None:
+    """Refuse a value that is not the window of a model.
+
+    Raises:
+        ConfigurationError: The value is not a whole number of tokens from 1 to `LARGEST_INTEGER`.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigurationError(
-            f"{setting} must be a whole number of tokens, at least 1, got {value!r}; leave it out where nobody knows it"
+            f"{setting} must be a whole number of tokens, at least 1, got {value!r}; leave it out if it is not known"
         )
+    whole_number(setting, value)
 
 
 def share(setting: str, value: object) -> float:
@@ -64,6 +92,63 @@ def instance(role: str, given: object) -> None:
     """
     if isinstance(given, type):
         raise ConfigurationError(f"{role} is the class {given.__name__}; give an instance of it: {given.__name__}(…)")
+
+
+def of_type(role: str, given: object, kind: type, fix: str = "") -> None:
+    """Refuse an object of another type. The message names types, never the content.
+
+    Args:
+        role: What the object is for, for the message.
+        given: The object.
+        kind: The type that works.
+        fix: How to fix it, for the message.
+
+    Raises:
+        ConfigurationError: The object is not a `kind`.
+    """
+    if isinstance(given, kind):
+        return
+    instance(role, given)
+    raise ConfigurationError(
+        f"{role} must be a {_type_name(kind)}, got a {_type_name(type(given))}" + (f"; {fix}" if fix else "")
+    )
+
+
+def function(role: str, given: object) -> None:
+    """Refuse an object that cannot be called, and a class in place of its callable instance.
+
+    Raises:
+        ConfigurationError: The object is neither a function nor another callable.
+    """
+    called(role, given)
+    if not callable(given):
+        raise ConfigurationError(f"{role} must be a callable, got a {_type_name(type(given))}")
+
+
+def items_of_type(role: str, given: Any, kind: type, fix: str = "") -> tuple[Any, ...]:
+    """Return a collection as a tuple, if all of its items are of one type. The messages never contain content.
+
+    Args:
+        role: What the items are for, for the message.
+        given: The collection.
+        kind: The type of each item.
+        fix: How to fix it, for the message.
+
+    Raises:
+        ConfigurationError: It is no collection, or an item has another type.
+    """
+    fix = fix or f"give a list of {_type_name(kind)}"
+    if isinstance(given, str | bytes | Mapping | kind | type) or not isinstance(given, Iterable):
+        what = f"the class {given.__name__}" if isinstance(given, type) else f"a {_type_name(type(given))}"
+        raise ConfigurationError(f"{role} must be a collection of {_type_name(kind)}, got {what}; {fix}")
+    found = tuple(given)
+    for index, item in enumerate(found):
+        of_type(f"{role}: item {index}", item, kind, fix)
+    return found
+
+
+def _type_name(kind: type) -> str:
+    return "text" if kind is str else kind.__name__
 
 
 def objects(dependencies: Mapping[Any, Any]) -> dict[Any, Any]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from otel_assembly._internal.arguments import of_type
 from otel_assembly._internal.forks import worked_out_once
+from otel_assembly.budget.block import BlockItem
 from otel_assembly.budget.measure import NOTHING, Rendered
 from otel_assembly.budget.sections import is_text, item_text
 from otel_assembly.decision import DecisionOutcome, DecisionReason
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from otel_assembly.budget.attempt import Attempt
-    from otel_assembly.budget.block import Block, BlockItem
+    from otel_assembly.budget.block import Block
     from otel_assembly.budget.compacted_block import CompactedBlock
     from otel_assembly.budget.measure import Measure
     from otel_assembly.budget.read_block import ReadBlock
@@ -294,7 +296,12 @@ def _utf8_length(text: str) -> int:
 
 
 def texts_of(item: BlockItem) -> tuple[str, ...]:
-    """The texts that the model reads of an item."""
+    """Return the texts that the model reads of an item.
+
+    Raises:
+        ConfigurationError: `item` is no `BlockItem`.
+    """
+    of_type("item", item, BlockItem)
     if is_text(item):
         return (item_text(item),)
     return () if item.echo else describe(item.content).texts

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from otel_assembly._internal.arguments import whole_number
 from otel_assembly.budget.compacted_block import CompactedBlock
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.messages.describe import EventKind
@@ -159,12 +160,15 @@ class Block:
             raise ConfigurationError(f"a block's name must be text that UTF-8 can hold, got {name!r}") from None
         if type(self.priority) is not int or not 1 <= self.priority <= LOWEST_PRIORITY:
             raise self._wrong(f"its priority must be a whole number from 1 to {LOWEST_PRIORITY}", self.priority)
-        if type(self.min_tokens) is not int or self.min_tokens < 0:
-            raise self._wrong("min_tokens must be a whole number of tokens, 0 or more", self.min_tokens)
-        if self.rank is not None and (type(self.rank) is not int or self.rank < 1):
-            raise self._wrong("its rank must be 1 for the best and count up", self.rank)
+        whole_number(f"block {name!r}: min_tokens", self.min_tokens, least=0, unit="tokens")
+        if self.rank is not None:
+            whole_number(f"block {name!r}: rank (1 is the best)", self.rank)
         if not isinstance(self.cuttable, bool):
             raise self._wrong("cuttable must be True or False", self.cuttable)
+        if not isinstance(self.separator, str):
+            raise self._wrong("its separator must be a text", self.separator)
+        if not isinstance(self.restated, str):
+            raise self._wrong("what it restates must be a text", type(self.restated).__name__)
         derive = object.__setattr__
         derive(self, "kind", KINDS[self.priority - 1])
         derive(self, "cut", self._cut())

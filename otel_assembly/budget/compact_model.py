@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly._internal.arguments import called
+from otel_assembly._internal.arguments import function, of_type
 from otel_assembly.budget.compaction import is_async
 from otel_assembly.errors import ConfigurationError
 
@@ -49,12 +49,15 @@ class ModelCompactor:
         instructions: str = DEFAULT_COMPACTION_INSTRUCTIONS,
         read: Callable[[Any], str] | None = None,
     ) -> None:
+        function("call", call)
+        of_type("instructions", instructions, str)
+        if read is not None:
+            function("read", read)
         if _TARGET not in instructions:
             raise ConfigurationError(
                 f"the instructions of ModelCompactor have no {_TARGET}, so the model would not know how much it may "
                 "write; add it"
             )
-        called("call", call)
         self._call = call
         self._instructions = instructions
         self._read = read

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly._internal.arguments import function, of_type, whole_number
 from otel_assembly.budget.compacted_block import CompactedBlock, leaves
 from otel_assembly.budget.compaction import Calling, Compactors
 from otel_assembly.budget.extractive import ExtractiveCompactor, default_count
@@ -15,7 +16,7 @@ from otel_assembly.knowledge.rendering import render_events
 from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from otel_assembly.budget.attempt import Compacted, Watch
     from otel_assembly.budget.compaction import Compact
@@ -95,12 +96,19 @@ class _Job:
         deadline: float,
         summaries: Mapping[str, CompactedBlock | CompactionSummary] | None,
     ) -> None:
-        if type(target) is not int or target < 1:
-            raise ConfigurationError(f"compact_history: target_tokens is {target!r}; give a whole number from 1")
+        whole_number("compact_history: target_tokens", target, unit="tokens")
+        if isinstance(turns, str | bytes | Mapping) or not isinstance(turns, Sequence):
+            raise ConfigurationError(
+                f"compact_history: turns must be a sequence of events, got a {type(turns).__name__}; give a list"
+            )
         if not len(turns):
             raise ConfigurationError("compact_history: there are no turns; a summary of nothing has no provenance")
         self._turns = turns
         self._target = target
+        if count is not None:
+            function("compact_history: count", count)
+        if summaries is not None:
+            of_type("compact_history: summaries", summaries, Mapping, "give the summaries by their ids")
         self._summaries = summaries
         self.count = count or default_count()
         self.text = ""

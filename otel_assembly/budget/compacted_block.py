@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, model_validator
 from pydantic.dataclasses import dataclass
 
+from otel_assembly._internal.arguments import items_of_type, of_type
 from otel_assembly.events import CompactionSummary
 from otel_assembly.messages.describe import EventFacts, EventKind, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 
 def _as_id(value: Any) -> Any:
@@ -70,7 +72,13 @@ def leaves(
 
     Returns:
         The leaves in order, each once.
+
+    Raises:
+        ConfigurationError: `provenance` is no collection of texts, or `summaries` no mapping.
     """
+    provenance = items_of_type("provenance", provenance, str)
+    if summaries is not None:
+        of_type("summaries", summaries, Mapping, "give the summaries by their ids")
     known = summaries or {}
     found: dict[str, None] = {}
     opened: set[str] = set()

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from otel_assembly._internal.arguments import called, instance
+from otel_assembly._internal.arguments import called, instance, whole_number
 from otel_assembly.budget.attempt import Attempt, Compacted, CompactionOutcome, Watch
 from otel_assembly.budget.compact_errors import is_error_text
 from otel_assembly.budget.compact_workers import DeadlinePassed, TooManyHang, acall_within, call_within
@@ -167,8 +167,7 @@ class Compactors:
         attempts: int = 2,
         deadline: float = 30.0,
     ) -> None:
-        if type(attempts) is not int or attempts < 1:
-            raise ConfigurationError(f"Compactors: attempts is {attempts!r}; give a whole number from 1")
+        whole_number("Compactors: attempts", attempts)
         if type(deadline) not in (int, float) or not 0 < deadline < math.inf:
             raise ConfigurationError(f"Compactors: deadline is {deadline!r}; give a positive number of seconds")
         self.deadline = min(float(deadline), threading.TIMEOUT_MAX)

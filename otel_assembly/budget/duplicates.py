@@ -44,6 +44,10 @@ def duplicates(ordered: Sequence[Block]) -> dict[str, dict[int, ItemOutcome]]:
     for place in places:
         if place[2].id is None:
             continue
+        if not isinstance(place[2].id, str | int):
+            raise ConfigurationError(
+                f"block {place[0].name!r}: the id of an item must be a text, got a {type(place[2].id).__name__}"
+            )
         name = _name(place)
         held = by_id.setdefault(name, place)
         if held is not place:

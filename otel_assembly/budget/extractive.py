@@ -9,7 +9,9 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING, Final
 
+from otel_assembly._internal.arguments import function, of_type
 from otel_assembly.budget.extractive_rank import Span, ranked
+from otel_assembly.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -65,10 +67,19 @@ class ExtractiveCompactor:
     never_waits: Final = True
 
     def __init__(self, count: Callable[[str], int] | None = None) -> None:
+        if count is not None:
+            function("count", count)
         self._count = count
 
     def __call__(self, text: str, target_tokens: int, *, count: Callable[[str], int] | None = None) -> str:
-        """At most `target_tokens` of `text`; "" if it is blank, or if not even one character fits."""
+        """Return at most `target_tokens` of `text`; "" if it is blank, or if not even one character fits.
+
+        Raises:
+            ConfigurationError: `text` is no text, or `target_tokens` no whole number.
+        """
+        of_type("text", text, str)
+        if type(target_tokens) is not int:
+            raise ConfigurationError(f"target_tokens must be a whole number, got a {type(target_tokens).__name__}")
         if target_tokens < 1 or not text or text.isspace():
             return ""
         fitting = _Fitting(text, target_tokens, self._count or count or default_count())

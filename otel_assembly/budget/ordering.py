@@ -13,17 +13,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, overload
+from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
 
-from otel_assembly._internal.arguments import one_of
+from otel_assembly._internal.arguments import items_of_type, one_of
 from otel_assembly._internal.forks import worked_out_once
+from otel_assembly.budget.block import Block
 from otel_assembly.budget.sections import Section, Zone, is_text, sections, spoken
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.history.history import text_digest
 from otel_assembly.messages.describe import EventKind, describe
-
-if TYPE_CHECKING:
-    from otel_assembly.budget.block import Block
 
 T = TypeVar("T")
 #: Whom the order of a prompt serves beyond its stable prefix: the seed's five zones, or what changes behind all else.
@@ -191,9 +189,10 @@ def order_for_attention_and_cache(
 
     Raises:
         ConfigurationError: Two blocks share a name, none has the name that `query_block` says, or there is no such
-            order.
+            order; `blocks` is no collection of `Block`.
     """
     one_of("order", order, Order)
+    blocks = items_of_type("blocks", blocks, Block)
     return OrderedPrompt(
         _piece(block, section, said, zone)
         for block, section, said, zone in _in_order(

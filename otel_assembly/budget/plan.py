@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly._internal.arguments import whole_number
 from otel_assembly.budget.allocation import Allocation, BlockOutcome, ItemOutcome
 from otel_assembly.budget.block import Block, BlockItem, Cut
 from otel_assembly.budget.compacted_block import CompactedBlock
@@ -87,14 +88,11 @@ def _sorted(blocks: Iterable[Block]) -> list[Block]:
     if isinstance(given, str | bytes | Block) or not isinstance(given, Iterable):
         raise ConfigurationError(f"blocks must be several Block objects, got one {type(given).__name__}")
     given = list(given)
-    try:
-        ordered = sorted(given, key=attrgetter("order"))
-        names = {block.name for block in ordered}
-    except AttributeError:
-        strangers = [type(one).__name__ for one in given if not isinstance(one, Block)]
-        if not strangers:
-            raise
-        raise ConfigurationError(f"blocks must be Block objects, got a {strangers[0]}") from None
+    for block in given:
+        if not isinstance(block, Block):
+            raise ConfigurationError(f"blocks must be Block objects, got a {type(block).__name__}")
+    ordered = sorted(given, key=attrgetter("order"))
+    names = {block.name for block in ordered}
     if len(names) < len(ordered):
         for block in ordered:
             if block.name not in names:
@@ -129,8 +127,7 @@ class _Rule:
     ) -> None:
         numbers: dict[str, Any] = {"window": window, "output_reserve": output_reserve}
         for name, value in numbers.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ConfigurationError(f"{name} must be a whole number of tokens, 0 or more, got {value!r}")
+            whole_number(name, value, least=0, unit="tokens")
         if output_reserve >= window:
             raise ConfigurationError(
                 f"output_reserve ({output_reserve}) leaves nothing of the window ({window}); it must be smaller"

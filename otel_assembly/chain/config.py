@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, Un
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from otel_assembly._internal.arguments import OnError, OnHalt  # noqa: TC001  # pydantic reads it
+from otel_assembly._internal.arguments import LARGEST_INTEGER, OnError, OnHalt  # pydantic reads it
 from otel_assembly._internal.unique_keys import RepeatedKeyError, read_json, read_yaml
 from otel_assembly.errors import ConfigurationError, UnknownNameError
 from otel_assembly.policies import POLICIES, DecidingPolicy
@@ -48,7 +48,7 @@ class _Form(BaseModel):
 
     name: str | None = None
     model: str | None = None
-    model_window: int | None = Field(default=None, ge=1)
+    model_window: int | None = Field(default=None, ge=1, le=LARGEST_INTEGER)
     on_policy_error: OnError = "raise"
     on_halt: OnHalt = "raise"
     strict: bool = False

@@ -7,8 +7,9 @@ import asyncio
 import sys
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly._internal.arguments import LARGEST_INTEGER
 from otel_assembly.assembler import Assembler
 from otel_assembly.chain.config import chain_from_config, chain_from_spec
 from otel_assembly.cli.export import Export, file_exporter, otlp_exporter
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from otel_assembly.policies import AssemblyPolicy
     from otel_assembly.recorder import Recorder
     from otel_assembly.tokens import MessageFraming
+
+#: Digits of the largest number that is read.
+_MOST_DIGITS: Final = 40
 
 
 class _Chosen(argparse.Action):
@@ -95,8 +99,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of tokens, at least 1, got {text!r}")
+    # The length comes first: Python refuses to read a number of thousands of digits.
+    is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    if not is_number or not 1 <= int(text) <= LARGEST_INTEGER:
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number of tokens, at least 1 and at most {LARGEST_INTEGER} (2**63 - 1), "
+            f"got {text[:_MOST_DIGITS]!r}"
+        )
     return int(text)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly._internal.arguments import OnError, called, one_of, several
+from otel_assembly._internal.arguments import OnError, function, items_of_type, of_type, one_of, several
 from otel_assembly.budget.block import Block, BlockItem
 from otel_assembly.budget.compacted_block import CompactedBlock
 from otel_assembly.budget.compaction import compactors_of
@@ -22,6 +22,7 @@ from otel_assembly.context_assembler.allocator_policy import (
     BlockSession,
     block_session,
 )
+from otel_assembly.context_assembler.candidates import Candidate, Task
 from otel_assembly.context_assembler.gather import Sources, checked_source
 from otel_assembly.context_assembler.layout import KnownEvents, Layout
 from otel_assembly.context_assembler.retention import Retained, WriteGate, retained
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.allocation import Allocation
     from otel_assembly.budget.compaction import Compact, Compactors
     from otel_assembly.budget.ordering import OrderedPrompt
-    from otel_assembly.context_assembler.candidates import Candidate, LoadState, Recall, Rerank, Retriever, Scopes, Task
+    from otel_assembly.context_assembler.candidates import LoadState, Recall, Rerank, Retriever, Scopes
     from otel_assembly.context_assembler.gather import Gathered
     from otel_assembly.decision import Decision
     from otel_assembly.recorder import Recorder
@@ -99,8 +100,11 @@ class AssembledContext:
             candidates: What might be remembered, each with its scope and source.
 
         Raises:
-            ConfigurationError: The assembler has no gate.
+            ConfigurationError: The assembler has no gate, `answer` is no text, or `candidates` is no sequence of
+                `Candidate`.
         """
+        of_type("answer", answer, str)
+        candidates = items_of_type("candidates", candidates, Candidate, "give a list of Candidate(id, content, scope)")
         if self._gate is None:
             raise ConfigurationError("this ContextAssembler has no write gate; give it one: gate=KnowledgeWriteGate(…)")
         return await retained(self._gate, answer, candidates, self.scopes, self.assembly.id)
@@ -183,13 +187,16 @@ class ContextAssembler:
         recorder: Recorder | None = None,
     ) -> None:
         check_numbers(window, output_reserve, k=k, recall_k=recall_k, step_tokens=step_tokens, deadline=deadline)
+        of_type("system", system, str)
+        if model is not None:
+            of_type("model", model, str, "give the model's name")
+        if name is not None:
+            of_type("name", name, str)
         one_of("on_retriever_error", on_retriever_error, OnError)
         one_of("order", order, Order)
         optional = [("rerank", rerank), ("state", state)]
-        for role, function in [("scopes", scopes), *((role, one) for role, one in optional if one is not None)]:
-            called(role, function)
-            if not callable(function):
-                raise ConfigurationError(f"{role} must be a callable, got a {type(function).__name__}")
+        for role, source in [("scopes", scopes), *((role, one) for role, one in optional if one is not None)]:
+            function(role, source)
         given = several("retrievers", retrievers)
         for index, retriever in enumerate(given):
             checked_source(f"retriever at index {index}", retriever, "search")
@@ -240,9 +247,13 @@ class ContextAssembler:
             HaltedError: The conversation is halted: no source is asked any more, and nothing is to be sent.
             SourceFailedError: A source failed that is not passed over; the message names it.
             ContextOverflowError: What may not be cut does not fit; raised before anything is compacted.
-            ConfigurationError: Two versions of one candidate cannot be compared.
+            ConfigurationError: Two versions of one candidate cannot be compared; `task` is no `Task`, or `context` no
+                `Context`.
             DescribeError: A turn cannot be read.
         """
+        of_type("task", task, Task, "give Task(query)")
+        if context is not None:
+            of_type("context", context, Context, "give Context(conversation_id=…)")
         context = context if context is not None else Context()
         if context.guard.halted:
             await self._assembler.assemble([], ReadEvents(), context)  # which tells of it, and raises

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
 from pydantic import ConfigDict, PlainValidator
 from pydantic.dataclasses import dataclass as model
 
+from otel_assembly._internal.arguments import of_type, whole_number
 from otel_assembly.budget.compacted_block import CompactedBlock  # noqa: TC001  # pydantic reads it
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.history.history import History
@@ -105,8 +107,20 @@ class Candidate:
             value = getattr(self, name)
             if not isinstance(value, str):
                 raise ConfigurationError(f"a candidate's {name} must be a text, got a {type(value).__name__}")
-        if self.rank is not None and (type(self.rank) is not int or self.rank < 1):
-            raise ConfigurationError(f"a candidate's rank is 1 for the best and counts up, got {self.rank!r}")
+        if self.rank is not None:
+            whole_number("a candidate's rank (1 is the best)", self.rank)
+        if self.score is not None:
+            try:  # retrievers bring the numbers of their own libraries: NumPy's are no `float`
+                math.isnan(self.score)
+            except TypeError:
+                raise ConfigurationError(
+                    f"a candidate's score must be a number, got a {type(self.score).__name__}"
+                ) from None
+        if self.source is not None:
+            of_type("a candidate's source", self.source, str)
+        for name in ("current", "profile"):
+            if isinstance(getattr(self, name), str):
+                raise ConfigurationError(f"a candidate's {name} must be True or False, got a text")
 
 
 class Retriever(Protocol):

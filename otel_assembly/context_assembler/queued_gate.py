@@ -8,16 +8,16 @@ from collections import Counter, deque
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Self
 
+from otel_assembly._internal.arguments import items_of_type, whole_number
 from otel_assembly._internal.forks import in_child
 from otel_assembly.context_assembler.gather import checked_source
-from otel_assembly.context_assembler.retention import Retained, RetentionOutcome
-from otel_assembly.errors import ConfigurationError
+from otel_assembly.context_assembler.retention import Proposal, Retained, RetentionOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextvars import Context as Variables
 
-    from otel_assembly.context_assembler.retention import Proposal, WriteGate
+    from otel_assembly.context_assembler.retention import WriteGate
 
 logger = logging.getLogger("otel_assembly")
 
@@ -41,8 +41,7 @@ class QueuedWriteGate:
 
     def __init__(self, gate: WriteGate, *, most: int = 1_000) -> None:
         checked_source("gate", gate, "offer")
-        if type(most) is not int or most < 1:
-            raise ConfigurationError(f"most must be a whole number of proposals, 1 or more, got {most!r}")
+        whole_number("most", most, unit="proposals")
         self._gate = gate
         self._most = most
         self._waiting: deque[tuple[list[Proposal], Variables]] = deque()
@@ -69,7 +68,12 @@ class QueuedWriteGate:
         self._worker = None
 
     async def offer(self, proposals: Sequence[Proposal]) -> list[Retained]:
-        """Queue proposals; waits for nothing."""
+        """Queue proposals; waits for nothing.
+
+        Raises:
+            ConfigurationError: `proposals` is no sequence of `Proposal`.
+        """
+        proposals = items_of_type("proposals", proposals, Proposal)
         free = 0 if self._closed else self._most - self._size
         taken, refused = list(proposals[:free]), proposals[free:]
         if refused:

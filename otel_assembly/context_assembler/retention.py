@@ -13,7 +13,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from urllib.parse import quote
 
-from otel_assembly._internal.arguments import called, instance
+from otel_assembly._internal.arguments import function, instance, items_of_type, of_type, whole_number
 from otel_assembly.budget.extractive_rank import terms
 from otel_assembly.context_assembler.candidates import Candidate
 from otel_assembly.errors import ConfigurationError
@@ -109,14 +109,22 @@ class KnowledgeWriteGate:
         if (store is None) is (write is None):
             raise ConfigurationError("a KnowledgeWriteGate needs a store or a write callback, and not both")
         instance("store", store)
-        called("accept", accept)
-        called("write", write)
+        if store is not None and not callable(getattr(store, "write", None)):
+            raise ConfigurationError(f"store {type(store).__name__} needs an async 'write'; give a KnowledgeStore")
+        function("accept", accept)
+        if write is not None:
+            function("write", write)
         self._accept = accept
         self._write: Write = write if write is not None else self._to_store
         self._store = store
 
     async def offer(self, proposals: Sequence[Proposal]) -> list[Retained]:
-        """Ask the rule about each proposal and write what it accepts; a failure costs that proposal alone."""
+        """Ask the rule about each proposal and write what it accepts; a failure costs that proposal alone.
+
+        Raises:
+            ConfigurationError: `proposals` is no sequence of `Proposal`.
+        """
+        proposals = items_of_type("proposals", proposals, Proposal)
         return [Retained(proposal, await self._offered(proposal)) for proposal in proposals]
 
     async def _offered(self, proposal: Proposal) -> RetentionOutcome:
@@ -163,6 +171,10 @@ class KnowledgeRecall:
 
     def __init__(self, store: KnowledgeStore) -> None:
         instance("store", store)
+        if not callable(getattr(store, "read", None)) or not callable(getattr(store, "list", None)):
+            raise ConfigurationError(
+                f"store {type(store).__name__} needs an async 'list' and 'read'; give a KnowledgeStore"
+            )
         self._store = store
 
     async def recall(self, query: str, *, user: Any, scopes: Collection[str], k: int) -> list[Candidate]:
@@ -170,7 +182,14 @@ class KnowledgeRecall:
         return await self.search(query, scopes=scopes, k=k)
 
     async def search(self, query: str, *, scopes: Collection[str], k: int) -> list[Candidate]:
-        """The same, for who needs no user."""
+        """The same, for who needs no user.
+
+        Raises:
+            ConfigurationError: The query is no text, `scopes` no collection of texts, or `k` no whole number from 1.
+        """
+        of_type("query", query, str)
+        scopes = items_of_type("scopes", scopes, str)
+        whole_number("k", k)
         asked = frozenset(terms(query.casefold()))
         found: list[Candidate] = []
         for scope in sorted(scopes):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
+from otel_assembly._internal.arguments import of_type, whole_number
 from otel_assembly.errors import ConfigurationError, UnknownNameError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _CUTTABLE: Final = ("evidence", "memory", "summary", "recent", "older")
 
@@ -25,8 +24,7 @@ def check_numbers(window: int, output_reserve: int, k: int, recall_k: int, step_
         ("recall_k", recall_k, 1),
         ("step_tokens", step_tokens, 0),
     ):
-        if type(value) is not int or value < least:
-            raise ConfigurationError(f"{name} must be a whole number, {least} or more, got {value!r}")
+        whole_number(name, value, least)
     if output_reserve >= window:
         raise ConfigurationError(
             f"output_reserve ({output_reserve}) leaves nothing of the window ({window}); it must be smaller"
@@ -41,6 +39,7 @@ def checked_floors(floors: Mapping[str, int], budget: int) -> dict[str, int]:
     Raises:
         ConfigurationError: One of them; the message names the block.
     """
+    of_type("floors", floors, Mapping, "give the tokens of each block by its name")
     for name, value in floors.items():
         if name not in _CUTTABLE:
             raise UnknownNameError("block with a floor", name, _CUTTABLE)

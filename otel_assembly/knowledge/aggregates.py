@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from otel_assembly._internal.arguments import called, instance
+from otel_assembly._internal.arguments import called, instance, whole_number
 from otel_assembly.errors import ConfigurationError, KnowledgeConflictError, KnowledgeError
 from otel_assembly.knowledge.rendering import render_events
 from otel_assembly.knowledge.store import CONVERSATIONS_PREFIX, WORKING_MEMORY_PATH, ComparingKnowledgeStore
@@ -218,8 +218,7 @@ class AggregateTrigger:
 
     def __post_init__(self) -> None:
         for name in ("every_n_turns", "every_n_events"):
-            if (value := getattr(self, name)) < 0:
-                raise ConfigurationError(f"AggregateTrigger: {name} is {value}; give a number from 0 (0: never)")
+            whole_number(f"AggregateTrigger: {name} (0: never)", getattr(self, name), least=0)
         if not (self.every_n_turns or self.every_n_events or self.on_end):
             raise ConfigurationError(
                 "AggregateTrigger has no condition, so it would never run; set every_n_turns, every_n_events or on_end"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import BaseModel
 
+from otel_assembly._internal.arguments import whole_number
 from otel_assembly.assembler import Assembler
 from otel_assembly.errors import ConfigurationError, PolicyFailedError
 from otel_assembly.history import History
@@ -306,8 +307,6 @@ class _ModelClient:
 
 
 def _positive(setting: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigurationError(f"{setting} must be a whole number, got {value!r}")
-    if value <= 0:
+    if type(value) is int and value <= 0:  # the words of AutoGen's own error
         raise ConfigurationError(f"{setting} must be greater than 0, got {value}")
-    return value
+    return whole_number(setting, value)

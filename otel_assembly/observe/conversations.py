@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
+from otel_assembly._internal.arguments import LARGEST_INTEGER
 from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly._internal.registry import Registry
 from otel_assembly.context import Context
@@ -317,8 +318,8 @@ class ObservedAssembler:
 
 
 def _window(said: object) -> int | None:
-    """A model's window, as a framework says it, which may say anything where it knows none."""
-    return said if isinstance(said, int) and not isinstance(said, bool) and said > 0 else None
+    """Return a model's window as a framework reports it, or None for a value that cannot be a window."""
+    return said if isinstance(said, int) and not isinstance(said, bool) and 0 < said <= LARGEST_INTEGER else None
 
 
 def reported_whole(assembly: ObservedAssembly) -> contained:

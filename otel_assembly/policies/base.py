@@ -19,8 +19,8 @@ from typing import (
     runtime_checkable,
 )
 
+from otel_assembly._internal.arguments import whole_number
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
-from otel_assembly.errors import ConfigurationError
 from otel_assembly.history.broken_pairs import unpaired
 from otel_assembly.history.edited import EventList
 from otel_assembly.history.history import History, ListHistory
@@ -147,6 +147,11 @@ class DecidingPolicy:
         outcome = await self.decide(prompts, events, context)
         return list(outcome.prompts), list(outcome.events)
 
+    @property
+    def setting_warnings(self) -> Sequence[str]:
+        """Return what `validate_order` reports about the settings: settings that work, and do not do what they say."""
+        return ()
+
     @classmethod
     def settings_to_rerun(cls, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The settings with which `explain` runs it again on kinds, tokens, bytes and pairs; None where it cannot.
@@ -236,16 +241,12 @@ def _answered_since(view: View) -> bool:
 
 
 def at_least(policy: str, parameter: str, value: int, least: int = 1) -> int:
-    """A limit that a policy can work with.
+    """Return the limit of a policy.
 
     Raises:
-        ConfigurationError: It is no whole number, or too small.
+        ConfigurationError: The limit is not a whole number, is too small, or is above 2**63 - 1.
     """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigurationError(f"{policy}: {parameter} must be a whole number, got {value!r}")
-    if value < least:
-        raise ConfigurationError(f"{policy}: {parameter} must be at least {least}, got {value}")
-    return value
+    return whole_number(f"{policy}: {parameter}", value, least)
 
 
 def leading(view: View) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from otel_assembly._internal.arguments import OnOverflow, one_of
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from otel_assembly.decision import Verdict
     from otel_assembly.history.view import View
 
+
+logger: Final = logging.getLogger("otel_assembly")
 
 #: What configuration files call the compactor that needs no model.
 EXTRACTIVE: Final = "extractive"
@@ -87,6 +90,7 @@ class BudgetPolicy(DecidingPolicy):
         self.summary_tokens = at_least(self.name, "summary_tokens", summary_tokens)
         self._compact = compact
         self._compactors = _compactors(compact)
+        self._warned_of_no_room = False
 
     @property
     def compacts(self) -> bool:
@@ -126,6 +130,18 @@ class BudgetPolicy(DecidingPolicy):
     def only_in_code(self) -> str:
         """``compact``, where it is a function or an object."""
         return "compact" if self._compactors is not None and self._compact != EXTRACTIVE else ""
+
+    @property
+    def setting_warnings(self) -> Sequence[str]:
+        """Return a warning if no budget of these settings has room for a summary."""
+        if self._compactors is None or self.summary_tokens < self.max_tokens:
+            return ()
+        problem = (
+            f"summary_tokens ({self.summary_tokens}) leaves no room in the budget of {self.max_tokens} tokens "
+            f"(window {self.window} minus output_reserve {self.output_reserve}), so that no summary is ever made: "
+            "dropped events are not summarized. Lower summary_tokens, or raise the window."
+        )
+        return (problem,)
 
     async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
         """Return what fits.
@@ -174,7 +190,9 @@ class BudgetPolicy(DecidingPolicy):
         """A summary of what is cut where room is kept for one; None where there is no room, or nothing to say."""
         if self._compactors is None or not takes_summary(view[plan.leading]):
             return None
-        if self.reserved(plan, view) > plan.sharing.free:
+        room = self.reserved(plan, view)
+        if room > plan.sharing.free:
+            self._warn_of_no_room(plan, room)
             return None
         gone = plan.gone(self._beside_summary(plan, view)[1])
         if gone is None:
@@ -184,6 +202,23 @@ class BudgetPolicy(DecidingPolicy):
 
     def _beside_summary(self, plan: BudgetPlan, view: View) -> tuple[View, list[Verdict]]:
         return plan.selected(plan.cut(self.step_tokens, self.reserved(plan, view)))
+
+    def _warn_of_no_room(self, plan: BudgetPlan, room: int) -> None:
+        """Log once that events are dropped without the summary that `compact` asks for."""
+        if self._warned_of_no_room or self.setting_warnings:  # an `Assembler` has logged those already
+            return
+        self._warned_of_no_room = True
+        logger.warning(
+            "%s: no summary was made of the events that were dropped: it needs up to %d tokens, and %d of the budget "
+            "are free beside the fixed content (%d tokens), the newest tool call or message, and earlier summaries. "
+            "Lower summary_tokens (%d) or raise the window (%d). This is logged once",
+            self.name,
+            room,
+            max(0, plan.sharing.free),
+            plan.fixed,
+            self.summary_tokens,
+            self.window,
+        )
 
     def reserved(self, plan: BudgetPlan, view: View) -> int:
         """Return the tokens that are kept free for a summary, its message's framing and the reply to it included."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly._internal.arguments import instance, several, text_of
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.messages.describe import EventKind
-from otel_assembly.policies.base import INJECTION, REDUCTION
+from otel_assembly.policies.base import INJECTION, REDUCTION, DecidingPolicy
 from otel_assembly.policies.registry import policy_kind, trait
 
 if TYPE_CHECKING:
@@ -38,11 +38,15 @@ def checked_chain(policies: Any) -> tuple[AssemblyPolicy, ...]:
 
 
 def validate_order(policies: Sequence[PolicyLike]) -> list[str]:
-    """Warnings about an order that loses something; an empty list where there is none.
+    """Return warnings about a chain that loses something; an empty list if there are none.
 
-    Injection before reduction, as in AG2: what is injected later is missing from the reduction's budget. A filter takes
-    nothing for room, so that an injection may stand behind it; but not `AlertPolicy`, whose alerts a filter may take
-    away. A policy's class says what it is: see `DecidingPolicy`.
+    * An injection behind a reduction, as in AG2: the reduction's budget does not include the injected context. A filter
+      is no such reduction, because it drops events by kind and not for room.
+    * `AlertPolicy` behind a filter that drops alerts.
+    * `AlertPolicy` in front of another injection, for example of a memory: alerts come and go, and the provider's cache
+      then has nothing of the prompts behind them. AG2 asks for the same order.
+    * A setting of a policy that cannot have an effect: a `BudgetPolicy` without room for the summaries that it is to
+      make (`DecidingPolicy.setting_warnings`).
 
     Args:
         policies: The chain, in its order.
@@ -51,6 +55,16 @@ def validate_order(policies: Sequence[PolicyLike]) -> list[str]:
     kinds = [policy_kind(policy) for policy in policies]
     warnings: list[str] = []
     for i, kind in enumerate(kinds):
+        policy = policies[i]
+        if isinstance(policy, DecidingPolicy):
+            warnings += (f"Policy '{names[i]}' (index {i}): {warning}" for warning in policy.setting_warnings)
+        if kind == INJECTION and EventKind.ALERT in (trait(policy, "reads") or ()):
+            warnings += (
+                f"Policy '{names[i]}' (index {i}) runs before '{names[j]}' (index {j}). Alerts change from turn to "
+                f"turn, so that the provider's cache cannot contain the prompts behind them; place '{names[j]}' first."
+                for j in range(i + 1, len(names))
+                if kinds[j] == INJECTION and EventKind.ALERT not in (trait(policies[j], "reads") or ())
+            )
         if kind != REDUCTION:
             continue
         for j in range(i + 1, len(names)):

@@ -6,7 +6,7 @@ import copy
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self
 
-from otel_assembly._internal.arguments import instance, several
+from otel_assembly._internal.arguments import instance, several, whole_number
 from otel_assembly.errors import ConfigurationError, SessionError
 from otel_assembly.events import ModelResponse
 from otel_assembly.knowledge import KnowledgeStore
@@ -78,8 +78,7 @@ class Agent:
             raise ConfigurationError(
                 f"{type(model).__name__} is no model client: it needs 'model', the model's name, and an async __call__"
             )
-        if type(max_rounds) is not int or max_rounds < 1:
-            raise ConfigurationError(f"max_rounds must be a whole number, at least 1, got {max_rounds!r}")
+        whole_number("max_rounds", max_rounds)
         if not 0 < compress_at <= 1:
             raise ConfigurationError(f"compress_at must be above 0 and at most 1, got {compress_at!r}")
         if not tool_timeout > 0:

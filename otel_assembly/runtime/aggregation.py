@@ -9,7 +9,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from otel_assembly._internal.arguments import instance
+from otel_assembly._internal.arguments import instance, whole_number
 from otel_assembly._internal.forks import in_child
 from otel_assembly.conversation import REMEMBERED_CONVERSATIONS
 from otel_assembly.errors import ConfigurationError, error_type
@@ -134,8 +134,7 @@ class AggregateObserver:
         if not timeout > 0:
             raise ConfigurationError(f"timeout must be above 0 s, not {timeout}")
         for setting, most in (("at_once", at_once), ("most_events", most_events)):
-            if type(most) is not int or most < 1:
-                raise ConfigurationError(f"{setting} must be a whole number from 1, got {most!r}")
+            whole_number(setting, most)
         self.name = name or type(aggregate).__qualname__
         self._aggregate = aggregate
         self._trigger = trigger

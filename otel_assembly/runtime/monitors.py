@@ -11,6 +11,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly._internal.arguments import whole_number
 from otel_assembly._internal.registry import Registry
 from otel_assembly.conversation import REMEMBERED_CONVERSATIONS
 from otel_assembly.errors import ConfigurationError, UnknownNameError
@@ -81,8 +82,11 @@ class TokenMonitor:
         warn_severity: Severity | SeverityName = Severity.WARNING,
         alert_severity: Severity | SeverityName = Severity.CRITICAL,
     ) -> None:
-        for parameter, threshold in (("warn_threshold", warn_threshold), ("alert_threshold", alert_threshold)):
-            if not threshold > 0:
+        thresholds: dict[str, Any] = {"warn_threshold": warn_threshold, "alert_threshold": alert_threshold}
+        for parameter, threshold in thresholds.items():
+            if isinstance(threshold, int):
+                whole_number(parameter, threshold, unit="tokens")
+            elif not threshold > 0:  # infinity: this alert never comes
                 raise ConfigurationError(f"{parameter} must be above 0 tokens, not {threshold}")
         if warn_threshold > alert_threshold:
             raise ConfigurationError(
@@ -150,7 +154,9 @@ class LoopDetector:
         name: str = "loop_detector",
         severity: Severity | SeverityName = Severity.WARNING,
     ) -> None:
-        if not 2 <= repeat_threshold <= window_size:
+        whole_number("window_size", window_size, least=2)
+        whole_number("repeat_threshold", repeat_threshold, least=2)
+        if repeat_threshold > window_size:
             raise ConfigurationError(
                 f"repeat_threshold must be between 2 and window_size ({window_size}), not {repeat_threshold}"
             )

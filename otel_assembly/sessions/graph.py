@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from otel_assembly._internal.arguments import LARGEST_INTEGER
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.sessions.transitions import (
     AgentTarget,
@@ -201,7 +202,7 @@ def _transition(found: Any, index: int, known: TransitionRegistry) -> Transition
     if not isinstance(found, Mapping):
         raise ConfigurationError(f"transition {index} of a graph is a JSON object, not {type(found).__name__}")
     priority = found.get("priority", 0)
-    if type(priority) is not int:
+    if type(priority) is not int or abs(priority) > LARGEST_INTEGER:
         raise ConfigurationError(f"priority of transition {index} of a graph is {priority!r}; give a whole number")
     try:
         return Transition(known.condition(found.get("when")), known.target(found.get("then")), priority)

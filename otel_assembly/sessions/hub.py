@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from otel_assembly._internal.arguments import whole_number
 from otel_assembly.errors import (
     AccessDeniedError,
     AdapterError,
@@ -90,11 +91,9 @@ class Hub:
         max_envelope_bytes: int = 1 << 20,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        if inbox_limit < 1 or snapshot_every < 0 or max_envelope_bytes < 1:
-            raise ConfigurationError(
-                f"inbox_limit is {inbox_limit}, snapshot_every {snapshot_every}, max_envelope_bytes "
-                f"{max_envelope_bytes}; give 1 or more, 0 or more, and 1 or more"
-            )
+        whole_number("inbox_limit", inbox_limit, unit="envelopes")
+        whole_number("snapshot_every", snapshot_every, least=0, unit="envelopes")
+        whole_number("max_envelope_bytes", max_envelope_bytes, unit="bytes")
         self._log = log
         self._adapters: dict[tuple[str, int], SessionAdapter] = {}
         for adapter in adapters:

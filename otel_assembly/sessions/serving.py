@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly._internal.arguments import whole_number
 from otel_assembly.errors import (
     AccessDeniedError,
     AdapterError,
@@ -90,11 +91,9 @@ async def serve(
             Without one, a session that stopped is logged, and the others are served on.
         HaltedError: With a `session_id`, the conversation was halted.
     """
-    if type(attempts) is not int or attempts < 1 or not pause >= 0 or not sweep_seconds > 0:
-        raise ConfigurationError(
-            f"attempts is {attempts!r}, pause {pause!r}, sweep_seconds {sweep_seconds!r}; give 1 or more, 0 or more, "
-            "and above 0"
-        )
+    whole_number("attempts", attempts)
+    if not pause >= 0 or not sweep_seconds > 0:
+        raise ConfigurationError(f"pause is {pause!r}, sweep_seconds {sweep_seconds!r}; give 0 or more, and above 0")
     if not isinstance(agent, Agent) and not callable(agent):
         raise ConfigurationError(f"a {type(agent).__name__} cannot be served; give an Agent, or a callable of events")
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
+from otel_assembly._internal.arguments import whole_number
 from otel_assembly.context import Context
-from otel_assembly.errors import ConfigurationError
 from otel_assembly.events import Event, ModelRequest, ModelResponse
 from otel_assembly.history.history import History
 from otel_assembly.policies.budget import BudgetPolicy
@@ -158,12 +158,14 @@ class BudgetedView(TranscriptView):
         output_reserve: Tokens kept free for the reply.
         step_tokens: How far the cut moves at a time, as in `BudgetPolicy`.
         compact: ``"extractive"`` to have a summary stand for what is cut; None drops it.
+        summary_tokens: The most tokens of that summary, as in `BudgetPolicy`.
     """
 
     window: int
     output_reserve: int
     step_tokens: int = 2_000
     compact: Any = None
+    summary_tokens: int = 500
     name: ClassVar[str] = "budgeted_view"
     named: ClassVar[bool] = True
 
@@ -171,7 +173,13 @@ class BudgetedView(TranscriptView):
         self._budget()
 
     def _budget(self) -> BudgetPolicy:
-        return BudgetPolicy(self.window, self.output_reserve, self.step_tokens, compact=self.compact)
+        return BudgetPolicy(
+            self.window,
+            self.output_reserve,
+            self.step_tokens,
+            compact=self.compact,
+            summary_tokens=self.summary_tokens,
+        )
 
     def policies(self, transcript: Transcript) -> tuple[DecidingPolicy, ...]:
         """The whole transcript, and the budget behind it."""
@@ -184,5 +192,4 @@ BuiltInView: TypeAlias = FullTranscript | WindowedSummary | NamedTranscript | Na
 
 def _check_window(name: str, recent_n: object, step: object) -> None:
     for what, given in (("recent_n", recent_n), ("step", step)):
-        if type(given) is not int or given < 1:
-            raise ConfigurationError(f"{what} of the view {name!r} is {given!r}; give a number of entries, 1 or more")
+        whole_number(f"{what} of the view {name!r}", given, unit="entries")

@@ -11,9 +11,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
+from otel_assembly._internal.arguments import whole_number
 from otel_assembly._internal.faces import Later
 from otel_assembly._internal.forks import new_lock
-from otel_assembly.errors import ConfigurationError, TokenizerError, UnknownNameError
+from otel_assembly.errors import TokenizerError, UnknownNameError
 from otel_assembly.tokens.tool_schemas import canonical_json, form_of, schema_tokens
 from otel_assembly.tokens.vocabulary import (
     BUNDLED,
@@ -167,10 +168,7 @@ class MessageFraming:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if type(value) is not int or value < 0:
-                raise ConfigurationError(
-                    f"{field.name} of the framing is {value!r}; it must be a whole number, 0 or more"
-                )
+            whole_number(f"{field.name} of the framing", value, least=0, unit="tokens")
 
     def message(self, facts: EventFacts) -> int:
         """The framing of one event; 0 for what the model does not see, and for a text that is part of a message.

@@ -6,6 +6,7 @@ from collections import OrderedDict
 
 import tiktoken.model
 
+from otel_assembly._internal.arguments import of_type
 from otel_assembly._internal.forks import new_lock
 from otel_assembly.tokens.calibration import CalibratedCounter
 from otel_assembly.tokens.meter import CountMethod, TiktokenCounter, TokenCounter
@@ -63,6 +64,7 @@ def counter_for(model: str | None = None) -> TokenCounter:
     """
     if model is None:
         return _unknown
+    of_type("model", model, str, "give the model's name")
     encoding = _encoding_name(model)
     with _lock:
         if encoding is not None:

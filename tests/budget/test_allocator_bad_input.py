@@ -35,11 +35,11 @@ def block(name="evidence", content="some text", **settings):
         ({"content": b"bytes"}, "got bytes"),
         ({"content": 7}, "got int"),
         ({"content": {"a": 1}}, "got dict"),
-        ({"min_tokens": -1}, "block 'evidence': min_tokens must be a whole number of tokens, 0 or more, got -1"),
+        ({"min_tokens": -1}, "block 'evidence': min_tokens must be at least 0, got -1"),
         ({"min_tokens": 2.5}, "got 2.5"),
         ({"cuttable": 1}, "block 'evidence': cuttable must be True or False, got 1"),
         ({"cut": "sideways"}, "block 'evidence': cut must be one of tail, score"),
-        ({"rank": 0}, "block 'evidence': its rank must be 1 for the best and count up, got 0"),
+        ({"rank": 0}, "block 'evidence': rank (1 is the best) must be at least 1, got 0"),
         ({"name": ""}, "a block needs a name"),
         ({"name": None}, "a block needs a name"),
         ({"name": "half a pair \ud83d"}, "a block's name must be text that UTF-8 can hold"),
@@ -60,7 +60,7 @@ def test_a_score_that_is_no_number_is_refused(score):
 @pytest.mark.parametrize(
     ("window", "reserve", "says"),
     [
-        (-1, 0, "window must be a whole number of tokens, 0 or more, got -1"),
+        (-1, 0, "window must be at least 0, got -1"),
         (10, -1, "output_reserve must be"),
         (10, 10, "leaves nothing of the window"),
         (10, 11, "leaves nothing of the window"),

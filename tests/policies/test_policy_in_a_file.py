@@ -229,7 +229,7 @@ def test_a_filter_of_a_users_may_stand_in_front_of_an_injection_that_needs_nothi
     class Minutes(AlertPolicy):
         reads = frozenset({"other"})
 
-    assert validate_order([NoNotes(), AlertPolicy(), WorkingMemoryPolicy()]) == []
+    assert validate_order([NoNotes(), WorkingMemoryPolicy(), AlertPolicy()]) == []
     (warning,) = validate_order([NoAlerts(), AlertPolicy()])
     assert "FATAL" in warning
     (warning,) = validate_order([NoNotes(), Minutes()])

@@ -8,6 +8,7 @@ from otel_assembly import (
     AlertPolicy,
     Assembler,
     AssemblyPolicy,
+    BudgetPolicy,
     Context,
     ConversationPolicy,
     EpisodicMemoryPolicy,
@@ -69,6 +70,39 @@ def test_a_filter_before_the_alerts_is_warned_of_for_it_loses_them():
 
 def test_a_filter_before_other_injections_is_fine():
     assert validate_order([ConversationPolicy(), WorkingMemoryPolicy()]) == []
+
+
+def test_alerts_in_front_of_a_memory_are_warned_of():
+    (warning,) = validate_order([AlertPolicy(), WorkingMemoryPolicy(), ConversationPolicy()])
+    assert warning.startswith("Policy 'alert' (index 0) runs before 'working_memory' (index 1).")
+    assert "place 'working_memory' first" in warning
+    pairs = validate_order([AlertPolicy(), EpisodicMemoryPolicy(), Custom("yours", "injection")])
+    assert [warning.split("'")[3] for warning in pairs] == ["episodic_memory", "yours"]
+    assert validate_order([WorkingMemoryPolicy(), AlertPolicy()]) == []
+
+
+@pytest.mark.parametrize(("window", "output_reserve"), [(400, 0), (1_000, 500)])
+def test_a_budget_without_room_for_a_summary_is_warned_of(window, output_reserve):
+    (warning,) = validate_order([BudgetPolicy(window, output_reserve, compact="extractive")])
+    assert warning.startswith(
+        f"Policy 'budget' (index 0): summary_tokens (500) leaves no room in the budget of {window - output_reserve}"
+    )
+    assert validate_order([BudgetPolicy(window, output_reserve, compact="extractive", summary_tokens=60)]) == []
+    assert validate_order([BudgetPolicy(window, output_reserve)]) == []
+
+
+async def test_a_turn_without_room_for_its_summary_logs_one_warning(caplog):
+    policy = BudgetPolicy(600, 0, step_tokens=0, compact="extractive", summary_tokens=550)
+    assembler, context = Assembler([policy]), Context()
+    history = [{"role": "user", "content": f"{n} " + "how does it work? " * 30} for n in range(9)]
+    assert caplog.records == []
+    for turn in range(6, 9):
+        assembly = await assembler.assemble(["rule " * 50], history[:turn], context)
+        assert len(assembly.events) < turn
+    (record,) = caplog.records
+    message = record.getMessage()
+    assert "no summary was made" in message
+    assert "summary_tokens (550)" in message
 
 
 def test_custom_policies_take_part_by_their_kind_or_a_name_that_is_known():

@@ -84,7 +84,7 @@ def test_it_is_written_down_and_read_back():
     ("framing", "message"),
     [
         ({"per_mesage": 3}, "'per_message'"),
-        ({"per_message": -3}, "per_message of the framing is -3"),
+        ({"per_message": -3}, "per_message of the framing must be at least 0, got -3"),
         ({"per_message": "3"}, "per_message"),
         (3, "framing"),
     ],
