@@ -31,7 +31,7 @@ from otel_assembly import (
     allocate,
     compact_history,
 )
-from otel_assembly.chain.config import chain_from_config, chain_from_spec
+from otel_assembly.chain import chain_from_config, chain_from_spec
 from otel_assembly.cli import main
 from otel_assembly.context_assembler import KnowledgeWriteGate
 from otel_assembly.model_context import BufferedChatCompletionContext, TokenLimitedChatCompletionContext
