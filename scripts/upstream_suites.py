@@ -5,6 +5,7 @@ environment of its own, twice; in the second run a pytest plugin instruments eve
 counts the model calls: each must have had its assembly.
 
     python scripts/upstream_suites.py                    # all whose source distribution carries tests
+    python scripts/upstream_suites.py --sample           # one test in four of each, the same ones each time
     python scripts/upstream_suites.py langchain
     python scripts/upstream_suites.py agentscope --checkout path/to/agentscope
 """
@@ -27,6 +28,8 @@ from pathlib import Path
 from environments import PIP, environment
 from upstream_table import NETWORK_PLUGIN, SUITES, Suite
 
+#: Of a suite, `--sample` runs one test in so many.
+SAMPLE = 4
 #: An object's address, in the name of a test that is given one.
 ADDRESS = re.compile("0x[0-9a-f]+")
 
@@ -36,6 +39,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(suite.name for suite in SUITES))
     parser.add_argument("--checkout", type=Path, help="where a suite's sources are that its release does not carry")
+    parser.add_argument("--sample", action="store_true", help="run a fixed sample of each suite's tests")
     parser.add_argument("--work", type=Path, help="keep sources and reports here (default: a temporary folder)")
     given = parser.parse_args()
     unknown = set(given.suites) - {suite.name for suite in SUITES}
@@ -47,23 +51,24 @@ def main() -> int:
         work.mkdir(parents=True, exist_ok=True)
         # The tests of a suite run one after the other, so that there are as many suites at once as processors.
         with ThreadPoolExecutor(os.cpu_count()) as workers:
-            alike = list(workers.map(lambda suite: compare(suite, work, given.checkout), chosen))
+            alike = list(workers.map(lambda suite: compare(suite, work, given.checkout, sample=given.sample), chosen))
     failed = [suite.name for suite, same in zip(chosen, alike, strict=True) if not same]
     if failed:
         print(f"differing: {', '.join(failed)}")
     return 1 if failed else 0
 
 
-def compare(suite: Suite, work: Path, checkout: Path | None) -> bool:
+def compare(suite: Suite, work: Path, checkout: Path | None, *, sample: bool) -> bool:
     """Run a suite twice, and print what came of it."""
     sources = checkout.absolute() if suite.checkout and checkout is not None else unpacked(suite, work)
     written = work / f"{suite.name}-seen.json"
     with environment(f"suite {suite.name}", (suite.distribution, *suite.needs), suite.extras) as python:
 
         def once() -> tuple[dict[str, str], dict[str, str]]:
-            without = outcomes(suite, python, sources, work / f"{suite.name}-without.xml", instrumented=False)
+            report = work / f"{suite.name}-without.xml"
+            without = outcomes(suite, python, sources, report, instrumented=False, sample=sample)
             report = work / f"{suite.name}-with.xml"
-            return without, outcomes(suite, python, sources, report, instrumented=True, seen=written)
+            return without, outcomes(suite, python, sources, report, instrumented=True, seen=written, sample=sample)
 
         without, with_us = once()
         changed = differing(without, with_us)
@@ -129,13 +134,24 @@ def unpacked(suite: Suite, work: Path) -> Path:
 
 
 def outcomes(
-    suite: Suite, python: Path, sources: Path, report: Path, *, instrumented: bool, seen: Path | None = None
+    suite: Suite,
+    python: Path,
+    sources: Path,
+    report: Path,
+    *,
+    instrumented: bool,
+    sample: bool,
+    seen: Path | None = None,
 ) -> dict[str, str]:
-    """What became of each test."""
+    """Run a suite, and return the outcome of each test by its name."""
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *suite.options]
     variables = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     variables |= {"PYTHONDONTWRITEBYTECODE": "1", **dict(suite.variables)}
     variables["PYTHONPATH"] = str(sources / suite.helpers)
+    if sample:
+        command += ["-p", "upstream_sample"]
+        variables |= {"UPSTREAM_SAMPLE": str(SAMPLE)}
+        variables["PYTHONPATH"] += f"{os.pathsep}{Path(__file__).parent}"
     if instrumented:
         for plugin in (suite.plugin.stem, *suite.plugins):
             command += ["-p", plugin]

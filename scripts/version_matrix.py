@@ -7,6 +7,7 @@ suite on the newest other Python that this machine has; with the earlier ones, o
 of each extra with the oldest release that it takes (the newest is what `make test` has).
 
 python scripts/version_matrix.py              # the newest of each, and all of that
+python scripts/version_matrix.py --sample     # the same, and of the suite what may differ on another Python
 python scripts/version_matrix.py --earlier    # the oldest of each, and what lies between
 python scripts/version_matrix.py langchain
 python scripts/version_matrix.py beside
@@ -115,6 +116,22 @@ INSTRUMENTORS = (
 )
 BESIDE = "beside"
 
+#: Tests whose outcome may depend on the Python: event loops, threads, forks, wrapped functions, JSON and
+#: annotations. The other tests compute; with `--sample` they run on one Python only.
+DIFFERING_BY_PYTHON = (
+    "forks",
+    "frameworks/test_auto_instrumentation.py",
+    "frameworks/test_beside_others.py",
+    "frameworks/test_demonstrations.py",
+    "instrumentation",
+    "messages",
+    "runtime",
+    "sessions",
+    "test_halts.py",
+    "test_many_at_once.py",
+    "test_public_names.py",
+    "test_typing.py",
+)
 #: Those that are promised; the newest needs not be everywhere yet.
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 #: `make test` has run the suite on it.
@@ -127,10 +144,11 @@ def main() -> int:
     pythons = {f"python{version}": version for version in PYTHONS}
     known = (*RELEASES, *FLOORS, BESIDE, *pythons)
     parser.add_argument("names", nargs="*", choices=[[], *known], metavar="NAME", help=", ".join(known))
+    parser.add_argument("--sample", action="store_true", help="on another Python only the tests that may differ there")
     parser.add_argument("--earlier", action="store_true", help="all releases of the frameworks but the newest")
     given = parser.parse_args()
     names = given.names or [*RELEASES, *FLOORS, BESIDE, *pythons_here(earlier=given.earlier)]
-    cells = [cell for name in names for cell in cells_of(name, earlier=given.earlier)]
+    cells = [cell for name in names for cell in cells_of(name, earlier=given.earlier, sample=given.sample)]
     if not (given.names or given.earlier):
         there = newest_here()
         cells = [cell for cell in cells if cell[0] not in there]
@@ -138,13 +156,14 @@ def main() -> int:
     with ThreadPoolExecutor(os.cpu_count()) as workers:
         passed = list(workers.map(lambda cell: cell[1](), cells))
     failed = [what for (what, _), holding in zip(cells, passed, strict=True) if not holding]
-    failed += [name for name in names if name in pythons and not suite_passes(name, pythons[name])]
+    tests = DIFFERING_BY_PYTHON if given.sample else ("",)
+    failed += [name for name in names if name in pythons and not suite_passes(name, pythons[name], tests)]
     if failed:
         print("does not hold:", "; ".join(failed))
     return 1 if failed else 0
 
 
-def cells_of(name: str, *, earlier: bool) -> Iterator[tuple[str, Callable[[], bool]]]:
+def cells_of(name: str, *, earlier: bool, sample: bool = False) -> Iterator[tuple[str, Callable[[], bool]]]:
     """The releases of a framework or an extra, or what runs beside other instrumentors: what it is, and its tests."""
     *before, newest = RELEASES.get(name, ((),))
     apart = name in frameworks_apart()
@@ -153,7 +172,8 @@ def cells_of(name: str, *, earlier: bool) -> Iterator[tuple[str, Callable[[], bo
     if name == BESIDE and not earlier:
         yield name, runs_beside
     for release in before if earlier else filter(None, (newest,)):
-        yield " ".join(release), partial(holds, name, release, whole=apart and not earlier)
+        whole = apart and not earlier
+        yield " ".join(release), partial(holds, name, release, whole=whole, exhaustive=whole and not sample)
 
 
 def newest_here() -> set[str]:
@@ -198,18 +218,19 @@ def pythons_here(*, earlier: bool) -> list[str]:
     return others[:-1] if earlier else others[-1:]
 
 
-def suite_passes(name: str, version: str) -> bool:
-    """Whether what `make test` runs passes on a Python; one that is not here does not."""
+def suite_passes(name: str, version: str, tests: tuple[str, ...]) -> bool:
+    """Whether these tests pass on a Python, without the slow ones; one that is not here does not."""
     base = interpreter(version)
     if base is None:
         print(f"{name}: not on this machine", flush=True)
         return False
     options = ("--ignore=tests/stack", "-m", "not slow", "-n", "auto", "--dist", "worksteal")
     with environment(name, (), "all,dev", base) as python:
-        return tests_pass(python, ROOT / "tests", name, *options)
+        first, *others = (ROOT / "tests" / test for test in tests)
+        return tests_pass(python, first, name, *map(str, others), *options)
 
 
-def holds(framework: str, release: tuple[str, ...], *, whole: bool) -> bool:
+def holds(framework: str, release: tuple[str, ...], *, whole: bool, exhaustive: bool) -> bool:
     """Whether every hook that the release should have takes, and the framework's tests pass on it.
 
     Args:
@@ -217,12 +238,15 @@ def holds(framework: str, release: tuple[str, ...], *, whole: bool) -> bool:
         release: Its requirements.
         whole: Whether these are all tests of the framework, for nothing else runs them: the long ones, its examples,
             and those of all frameworks.
+        exhaustive: Whether the tests marked so run, too.
     """
     # The examples are written for the newest releases.
     options: tuple[str, ...] = ("--ignore-glob=*_examples.py", "--ignore-glob=*_program.py")
     if whole:
         of_all = (*sorted(FRAMEWORKS.glob("test_*.py")), ROOT / "tests" / "test_public_names.py")
         options = (*map(str, of_all), "-k", framework)
+    if not exhaustive:
+        options = (*options, "-m", "not exhaustive")
     variables = clean_environment()
     extras = framework.replace("_", "-") if WITHOUT_SPAN_FILE & set(release) else "otlp,cli"
     with environment(" ".join(release), (*release, *TOOLS), extras) as python:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from cli.command_line import runner
+from environments import UV, make_environment
 
 from otel_assembly.cli import parser
 
@@ -186,21 +187,16 @@ def environment(tmp_path_factory):
         with (shared / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not [*shared.glob("*.whl")]:
-                _install(sys.executable, "wheel", "--no-deps", "--wheel-dir", shared, ROOT)
+                subprocess.run([*UV, "build", "--wheel", "--out-dir", shared, ROOT], check=True)
             (wheel,) = shared.glob("*.whl")
             folder = shared / re.sub(r"\W+", "-", "-".join(requirements) or "empty")
             if not (folder / "whole").exists():
-                subprocess.run([sys.executable, "-m", "venv", folder], check=True)
                 wanted = [re.sub(r"^otel-assembly(?=\[|$)", str(wheel), one) for one in requirements]
-                _install(folder / "bin" / "python", "install", *wanted)
+                make_environment(folder, sys.executable, *wanted)
                 (folder / "whole").touch()
             return folder / "bin"
 
     return made
-
-
-def _install(python, *arguments):
-    subprocess.run([python, "-m", "pip", "--quiet", "--disable-pip-version-check", *map(str, arguments)], check=True)
 
 
 @pytest.mark.slow

@@ -120,7 +120,8 @@ def test_with_anothers_wrapper_over_every_hook(alone, kind):
             setattr(owner, attribute, before[name])
 
 
-@pytest.mark.slow  # each framework's tests once more
+@pytest.mark.slow
+@pytest.mark.exhaustive  # each framework's tests once more
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize(
     ("framework", "kind"),
