@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 import lzma
+import string
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,6 +44,12 @@ class Read:
     restates: bool = False
 
 
+def sent_name(name: str) -> str:
+    """A tool's name with the characters and the length that providers accept."""
+    plain = string.ascii_letters + string.digits + "_-"
+    return "".join(letter if letter in plain else "_" for letter in name)[:64] or "unnamed"
+
+
 def read(event) -> Read:
     if isinstance(event, Read):
         return event
@@ -51,7 +58,7 @@ def read(event) -> Read:
     if isinstance(event, ModelRequest):
         return Read("request", [event.content])
     if isinstance(event, ModelResponse):
-        spelled = [text for call in event.tool_calls for text in (call.name, call.arguments)]
+        spelled = [text for call in event.tool_calls for text in (sent_name(call.name), call.arguments)]
         return Read(
             "response",
             [event.content, *spelled],
@@ -60,7 +67,9 @@ def read(event) -> Read:
         )
     if isinstance(event, ToolCallEvent):
         awaiting = {event.id} if event.awaiting_approval else set()
-        return Read("call", [event.name, event.arguments], opens=[event.id], awaiting=awaiting, restates=True)
+        return Read(
+            "call", [sent_name(event.name), event.arguments], opens=[event.id], awaiting=awaiting, restates=True
+        )
     if isinstance(event, ToolResultEvent):
         return Read("result", [event.content], closes=[event.parent_id], restates=True)
     if isinstance(event, ToolErrorEvent):
@@ -81,7 +90,8 @@ def _read_message(message: dict) -> Read:
         said = [part if isinstance(part, str) else part["text"] for part in content]
     if role == "assistant":
         calls = message.get("tool_calls") or []
-        said += [text for call in calls for text in (call["function"]["name"], call["function"]["arguments"])]
+        for call in calls:
+            said += [sent_name(call["function"]["name"]), call["function"]["arguments"]]
         waiting = {call["id"] for call in calls if call.get("awaiting_approval")}
         return Read("response", said, opens=[call["id"] for call in calls], awaiting=waiting)
     if role == "tool":

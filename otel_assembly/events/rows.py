@@ -19,6 +19,7 @@ from otel_assembly.events import (
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.describe import EventFacts, EventKind, ToolCallFacts, describe
 from otel_assembly.messages.draft import encrypted_tokens
+from otel_assembly.messages.provider_rules import tool_name
 from otel_assembly.messages.replacements import result_texts, shortened, summary_like, summary_text
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def _(event: ModelRequest) -> EventFacts:
 def _(event: ModelResponse) -> EventFacts:
     fields: list[str] = []
     for call in event.tool_calls:
-        fields += (call.name, call.arguments)
+        fields += (tool_name(call.name), call.arguments)  # as it is sent
     sealed = 0
     if event.thinking and event.tool_calls:
         fields += [thought.text for thought in event.thinking if thought.text]
@@ -64,7 +65,7 @@ def _(event: ModelResponse) -> EventFacts:
 def _(event: ToolCallEvent) -> EventFacts:
     return EventFacts(
         EventKind.TOOL_CALL,
-        fields=(event.name, event.arguments),
+        fields=(tool_name(event.name), event.arguments),
         opens=(event.id,),
         awaiting=(event.id,) if event.awaiting_approval else (),
         **_named(event),

@@ -25,7 +25,7 @@ from otel_assembly.messages.describe import (
 from otel_assembly.messages.draft import Draft
 from otel_assembly.messages.keyed_parts import GEMINI
 from otel_assembly.messages.parts import read_content, read_parts
-from otel_assembly.messages.provider_rules import RULES, Provider
+from otel_assembly.messages.provider_rules import RULES, Provider, tool_name
 from otel_assembly.messages.replacements import SUMMARY_READ, summary_like, summary_reply, summary_text
 from otel_assembly.messages.responses import ITEMS, read_item
 
@@ -85,7 +85,8 @@ def _read(draft: Draft, message: Mapping[str, Any], kind: EventKind) -> EventFac
         said = tuple(draft.opens)
         for call in tool_calls(message, draft.awaiting):
             if call.id not in said:  # one that stands in both is one
-                draft.call(*call)
+                draft.call(call.id, tool_name(call.name), call.arguments)
+                draft.calls[-1] = call
     if kind is EventKind.REQUEST and draft.results and not draft.said:
         kind = EventKind.TOOL_RESULT
     elif kind is EventKind.TOOL_RESULT:

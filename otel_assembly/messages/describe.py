@@ -17,6 +17,7 @@ from functools import singledispatch
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, overload
 
 from otel_assembly.errors import DescribeError, UnknownNameError
+from otel_assembly.messages.provider_rules import tool_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -257,7 +258,7 @@ def chat_row(other: Callable[[dict[str, Any], EventKind | None], EventFacts]) ->
             calls = tool_calls(message, awaiting)
             for call in calls:
                 opens.append(call.id)
-                fields += call[1:]
+                fields += (tool_name(call.name), call.arguments)  # a history with any other name is refused
         return EventFacts(
             kind,
             content,

@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
 
 class Provider(StrEnum):
@@ -42,22 +42,28 @@ class ProviderRules:
         alternates: Whether two neighboring messages of one role are refused.
         is_user_first: Whether the first message must be a user's request. A message of the user's that only answers
             tools is none, because the call that it answers would have to stand in front of it.
+        plain_call_ids: Whether ids of tool calls may contain letters, digits, ``_`` and ``-`` only.
+        longest_call_id: The most characters of such an id; 0 if no limit is known.
     """
 
     alternates: bool = False
     is_user_first: bool = False
+    plain_call_ids: bool = False
+    longest_call_id: int = 0
 
 
 NO_RULES: Final = ProviderRules()
 
 
 RULES: Final[Mapping[Provider, ProviderRules]] = {
-    Provider.CHAT: NO_RULES,
+    # "string too long. Expected a string with maximum length 40" for `tool_calls[].id` (400).
+    Provider.CHAT: ProviderRules(longest_call_id=40),
     Provider.RESPONSES: NO_RULES,
     # Anthropic joins neighbors of one role, Gemini accepts them. Anthropic's reference says "the first message must
     # always use the user role"; Gemini answers "ensure that function call turn comes immediately after a user turn or
     # after a function response turn" (400).
-    Provider.ANTHROPIC: ProviderRules(is_user_first=True),
+    # "tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'" (400).
+    Provider.ANTHROPIC: ProviderRules(is_user_first=True, plain_call_ids=True),
     Provider.GEMINI: ProviderRules(is_user_first=True),
     # Converse answers "A conversation must alternate between user and assistant roles" and "A conversation must start
     # with a user message" (ValidationException).
@@ -119,3 +125,39 @@ def provider_of_model(model: str | None) -> Provider | None:
     if _BEDROCK_MODEL.search(name):
         return Provider.BEDROCK
     return next((provider for pattern, provider in _MODELS if pattern.search(name)), None)
+
+
+#: OpenAI and Anthropic document ``^[a-zA-Z0-9_-]{1,64}$`` for names of tools, and refuse a history with any other.
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_REFUSED: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_LONGEST_NAME: Final = 64
+_NO_NAME: Final = "unnamed"
+
+
+def tool_name(name: str) -> str:
+    """Return a tool's name as providers accept it in a history: a model can invent any name.
+
+    Other characters become ``_``, what is longer than 64 characters is cut, and an empty name is ``unnamed``.
+    """
+    if _NAME.fullmatch(name):
+        return name
+    return _REFUSED.sub("_", name)[:_LONGEST_NAME] or _NO_NAME
+
+
+def call_id(given: str, provider: Provider, used: Container[str] = ()) -> str:
+    """Return the id of a tool call as a provider accepts it.
+
+    Args:
+        given: The id, as the model or another provider has written it.
+        provider: The provider that it is sent to.
+        used: Ids that it must differ from.
+    """
+    rules = RULES[provider]
+    base = (_REFUSED.sub("_", given) if rules.plain_call_ids else given) or "call"
+    longest = rules.longest_call_id or len(base)
+    made, again = base[:longest], 2
+    while made in used:
+        suffix = f"_{again}"
+        made = base[: longest - len(suffix)] + suffix if rules.longest_call_id else base + suffix
+        again += 1
+    return made

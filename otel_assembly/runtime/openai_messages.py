@@ -5,19 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.events import CompactionSummary, ModelRequest, ModelResponse, ToolCallEvent
-from otel_assembly.messages.describe import ROLES, THOUGHT_KEYS, sendable
+from otel_assembly.messages.describe import THOUGHT_KEYS, sendable
+from otel_assembly.messages.provider_rules import Provider, call_id, tool_name
 from otel_assembly.messages.replacements import summary_text
+from otel_assembly.runtime.rendered_parts import (
+    CallPart,
+    File,
+    Other,
+    Picture,
+    ResultPart,
+    Text,
+    Thought,
+    is_chat_message,
+    texts_of,
+)
 from otel_assembly.runtime.rendered_turns import (
     NO_RESULT_YET,
     Answer,
     RenderedTurn,
     rendered_turns,
     sendable_json,
-    unique_ids,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from otel_assembly.runtime.rendered_parts import Part
 
 _PROVIDER: Final = "OpenAI"
 #: Marks of recorders and of ours, which no provider takes.
@@ -31,9 +44,14 @@ def to_openai(prompts: Sequence[str], events: Sequence[Any], *, pending: str | N
     notes, what only restates another event) is left out; chat messages in OpenAI's form go as they are. Results stand
     right behind the response whose calls they answer, one message for each, for no provider takes them elsewhere.
 
+    Messages in any other form that the engine reads (Responses, Anthropic, Bedrock, Gemini, OpenTelemetry's) are
+    converted: texts, images, files, calls and results. A model's thoughts are not sent to another provider. Pictures in
+    a tool's result stand in a user message behind the results. Names of tools are spelled as `tool_name` does, and ids
+    of calls are cut to 40 characters. A result that answers no call is left out.
+
     Args:
         prompts: The system-level texts, in order.
-        events: Our events, and chat messages as dicts.
+        events: Our events, and message dicts in the form of any provider.
         pending: The answer that is made up for a call that has none yet: a prompt with such a call is refused. It is
             the only thing that was not counted: its tokens and a message's framing for each such call. None: nothing
             is made up.
@@ -43,29 +61,39 @@ def to_openai(prompts: Sequence[str], events: Sequence[Any], *, pending: str | N
 
     Raises:
         DescribeError: An event that the engine cannot read.
-        RenderError: An event of a type, or a message of a form, that OpenAI's messages have nothing for.
+        RenderError: An event of a type, or a part of a message, that OpenAI's messages have nothing for.
     """
     messages: list[Any] = [{"role": "system", "content": sendable(prompt)} for prompt in prompts]
     for turn in rendered_turns(events, _PROVIDER):
-        ids = unique_ids([call.id for call in turn.calls])
+        ids = _unique([call.id for call in turn.calls])
         messages += _asking(turn, ids)
         sent = [(call.answer, name) for call, name in zip(turn.calls, ids, strict=True)]
+        pictures: list[Any] = []
         for answer in turn.answers:
             name = next((name for one, name in sent if one is answer), answer.call_id)
-            messages.append(_answer(answer, name))
+            messages.append(_answer(turn, answer, name, pictures))
         if pending is not None and not _is_legacy(turn.event):
             unanswered = (name for one, name in sent if one is None)
             messages += ({"role": "tool", "tool_call_id": name, "content": pending} for name in unanswered)
+        if pictures:
+            messages.append({"role": "user", "content": pictures})
     return messages
 
 
+def _unique(ids: Sequence[str]) -> list[str]:
+    """The ids of one response's calls, each another: a model can write one twice, and each call needs its result."""
+    made: list[str] = []
+    for one in ids:
+        others = {*made, *(ids if one in made else ())}
+        made.append(call_id(one, Provider.CHAT, others))
+    return made
+
+
 def _asking(turn: RenderedTurn, ids: Sequence[str]) -> list[Any]:
-    """The message that an event is, without the answers to its calls; none where it is nothing but an answer."""
+    """The messages that an event is, without the answers to its calls; none if it is nothing but an answer."""
     event = turn.event
-    if turn.answers and not turn.calls:
-        return []
     if isinstance(event, dict):
-        return [_as_it_is(turn, ids)]
+        return [_as_it_is(turn, ids)] if turn.is_chat else _converted(turn, ids)
     if isinstance(event, ModelRequest):
         return [{"role": "user", "content": sendable(event.content)}]
     if isinstance(event, CompactionSummary):
@@ -74,16 +102,22 @@ def _asking(turn: RenderedTurn, ids: Sequence[str]) -> list[Any]:
         text = sendable(event.content) if isinstance(event, ModelResponse) else ""
         message: dict[str, Any] = {"role": "assistant", "content": text}
         if turn.calls:
-            message["content"] = text or None
-            message["tool_calls"] = [
-                {"id": name, "type": "function", "function": {"name": call.name, "arguments": sendable(call.arguments)}}
-                for call, name in zip(turn.calls, ids, strict=True)
-            ]
-            message |= _thoughts(event)
+            message |= {"content": text or None, "tool_calls": _calls(turn, ids)} | _thoughts(event)
         return [message]
     if not turn.facts.texts and not turn.facts.media_tokens:
         return []
     raise turn.cannot(_PROVIDER, "it has no form there")
+
+
+def _calls(turn: RenderedTurn, ids: Sequence[str]) -> list[Any]:
+    return [
+        {
+            "id": name,
+            "type": "function",
+            "function": {"name": tool_name(call.name), "arguments": sendable(call.arguments)},
+        }
+        for call, name in zip(turn.calls, ids, strict=True)
+    ]
 
 
 def _thoughts(event: Any) -> dict[str, str]:
@@ -96,36 +130,107 @@ def _thoughts(event: Any) -> dict[str, str]:
 
 
 def _as_it_is(turn: RenderedTurn, ids: Sequence[str]) -> Any:
+    """A chat message, the very object if nothing has to be another."""
     message: dict[str, Any] = turn.event
-    if message.get("role") not in ROLES or ("content" not in message and not turn.calls):
-        raise turn.cannot(_PROVIDER, "it is a message of another provider's form")
+    if "content" not in message and not turn.calls:
+        raise turn.cannot(_PROVIDER, "it has no content, and calls no tool")
     made = sendable_json(message)
-    if any(isinstance(part, str) for part in _parts(made)):
-        said = [{"type": "text", "text": part} if isinstance(part, str) else part for part in _parts(made)]
+    content = made.get("content")
+    if isinstance(content, (list, tuple)) and any(isinstance(part, str) for part in content):
+        said = [{"type": "text", "text": part} if isinstance(part, str) else part for part in content]
         made = {**made, "content": said}
     calls = made.get("tool_calls") or ()
-    if any("awaiting_approval" in call or call["id"] != name for call, name in zip(calls, ids, strict=False)):
-        named = [{**_plain(call), "id": name} for call, name in zip(calls, ids, strict=False)]
+    named = [_named(call, name) for call, name in zip(calls, ids, strict=False)]
+    if any(call is not before for call, before in zip(named, calls, strict=False)):
         made = {**made, "tool_calls": named}
+    legacy = made.get("function_call")
+    if isinstance(legacy, dict) and legacy.get("name") != tool_name(str(legacy.get("name"))):
+        made = {**made, "function_call": {**legacy, "name": tool_name(str(legacy.get("name")))}}
     return made
 
 
-def _answer(answer: Answer, call_id: str) -> Any:
+def _named(call: dict[str, Any], name: str) -> dict[str, Any]:
+    """A call with an id and a name that are accepted, the very object if it has them."""
+    key = "function" if isinstance(call.get("function"), dict) else "custom"
+    called = str(call[key].get("name", ""))
+    if "awaiting_approval" not in call and call["id"] == name and called == tool_name(called):
+        return call
+    return {**_plain(call), "id": name, key: {**call[key], "name": tool_name(called)}}
+
+
+def _converted(turn: RenderedTurn, ids: Sequence[str]) -> list[Any]:
+    """A message of another form."""
+    content = _content(turn, turn.parts)
+    message: dict[str, Any] = {"role": turn.role, "content": content}
+    if isinstance(turn.event.get("name"), str) and turn.role == "user":
+        message["name"] = turn.event["name"]
+    if turn.calls:
+        return [{**message, "content": content or None, "tool_calls": _calls(turn, ids)}]
+    return [message] if content else []
+
+
+def _content(turn: RenderedTurn, parts: Iterable[Part]) -> Any:
+    """The content of a message: one text, or a list of parts."""
+    made = list(_blocks(turn, parts))
+    if not made:
+        return ""
+    return made[0]["text"] if len(made) == 1 and made[0]["type"] == "text" else made
+
+
+def _blocks(turn: RenderedTurn, parts: Iterable[Part]) -> Iterator[dict[str, Any]]:
+    for part in parts:
+        match part:
+            case Text(text):
+                if text:
+                    yield {"type": "text", "text": sendable(text)}
+            case Picture(url, media_type, data) if url or data:
+                detail = _detail(part.raw)
+                yield {"type": "image_url", "image_url": {"url": url or f"data:{media_type};base64,{data}", **detail}}
+            case File(_, media_type, data, name) if data:
+                yield {"type": "file", "file": {"filename": name, "file_data": f"data:{media_type};base64,{data}"}}
+            case CallPart() | ResultPart() | Thought():
+                pass
+            case Other(kind, raw) if isinstance(turn.event.get("content"), (list, tuple)) and kind == "input_audio":
+                yield sendable_json(raw)
+            case Other():
+                texts = texts_of(part)
+                if texts is None:
+                    raise turn.cannot(_PROVIDER, f"a part of type {part.kind!r} of its content has no form there")
+                for text in texts:
+                    yield {"type": "text", "text": sendable(text)}
+            case _:
+                kind = "image" if isinstance(part, Picture) else "file"
+                raise turn.cannot(_PROVIDER, f"a part of type {kind!r} of its content has no form there")
+
+
+def _detail(raw: Any) -> dict[str, Any]:
+    """How closely an image is to be looked at, which Responses has beside its address."""
+    detail = raw.get("detail") if isinstance(raw, dict) else None
+    return {"detail": detail} if detail in ("low", "high", "auto") else {}
+
+
+def _answer(turn: RenderedTurn, answer: Answer, name: str, pictures: list[Any]) -> Any:
     message = answer.message
-    if message is None:
-        return {"role": "tool", "tool_call_id": call_id, "content": sendable(answer.content)}
+    if message is None or not is_chat_message(message):
+        blocks = list(_blocks(turn, answer.parts))
+        pictures += (block for block in blocks if block["type"] != "text")
+        texts = [block for block in blocks if block["type"] == "text"]
+        return {
+            "role": "tool",
+            "tool_call_id": name,
+            "content": texts[0]["text"] if len(texts) == 1 else texts or "",
+        }
     made = sendable_json(message)
-    if message.get("role") != "tool" or ("tool_call_ids" not in message and message.get("tool_call_id") == call_id):
+    if message.get("role") == "function":
+        called = str(message.get("name", ""))
+        return made if called == tool_name(called) else {**made, "name": tool_name(called)}
+    if "tool_call_ids" not in message and message.get("tool_call_id") == name:
         return made
-    return {**_plain(made), "tool_call_id": call_id, "content": sendable_json(answer.content)}
+    content = sendable_json(message.get("content")) if answer.parts else ""
+    return {**_plain(made), "tool_call_id": name, "content": content}
 
 
-def _parts(message: Any) -> Sequence[Any]:
-    content = message.get("content")
-    return content if isinstance(content, (list, tuple)) else ()
-
-
-def _plain(value: dict[str, Any]) -> dict[str, Any]:
+def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
     return {key: one for key, one in value.items() if key not in _MARKS}
 
 

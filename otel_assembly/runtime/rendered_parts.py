@@ -1,0 +1,384 @@
+"""What a message dict of any provider's form consists of, for renderers of another form.
+
+The forms are those that `describe` reads: OpenAI's Chat Completions and Responses, Anthropic, Bedrock, Gemini, and
+OpenTelemetry's GenAI conventions. A part that only its own provider knows is read as the texts that the engine counted.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from otel_assembly.messages.describe import describe, spelled
+from otel_assembly.messages.draft import Draft
+from otel_assembly.messages.keyed_parts import BEDROCK, GEMINI, response_text
+from otel_assembly.messages.parts import PARTS, read_parts
+from otel_assembly.messages.responses import ITEMS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+#: Types of parts that Chat Completions has, and those of servers with the same interface.
+CHAT_PARTS: Final = frozenset({"text", "refusal", "image_url", "input_audio", "file", "audio", "video", "video_url"})
+#: Types of Anthropic's blocks whose content no other provider has.
+ANTHROPIC_BLOCKS: Final = frozenset(
+    {
+        *(kind for kind in PARTS if kind.endswith("_tool_result")),
+        *("container_upload", "document", "image", "mcp_tool_use", "redacted_thinking", "search_result"),
+        *("server_tool_use", "thinking", "tool_reference", "tool_result", "tool_use"),
+    }
+)
+_TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text", "summary_text", "reasoning_text", "refusal"})
+_CALLS: Final = frozenset({"tool_use", "tool_call", "function_call", "custom_tool_call"})
+_RESULTS: Final = frozenset({"tool_result", "tool_call_response"})
+_THOUGHTS: Final = frozenset({"thinking", "redacted_thinking", "reasoning"})
+_PDF: Final = "application/pdf"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text that is said."""
+
+    text: str
+    raw: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image: its address, or its bytes in base64 with their media type."""
+
+    url: str = ""
+    media_type: str = ""
+    data: str = ""
+    raw: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file: its address, or its bytes in base64 with their media type."""
+
+    url: str = ""
+    media_type: str = ""
+    data: str = ""
+    name: str = ""
+    raw: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """What a model thought, which no other provider is sent."""
+
+    raw: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallPart:
+    """A tool's call."""
+
+    id: str
+    name: str
+    arguments: str
+    raw: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResultPart:
+    """A tool's result."""
+
+    call_id: str
+    content: Sequence[Part]
+    is_error: bool = False
+    raw: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A part that only its own provider can read."""
+
+    kind: str
+    raw: Any = None
+
+
+Part: TypeAlias = Text | Picture | File | Thought | CallPart | ResultPart | Other
+
+
+def is_chat_message(message: Mapping[str, Any]) -> bool:
+    """Return whether a message with a role is one of Chat Completions, whose content only that form has or may have."""
+    content = message.get("content")
+    if not isinstance(content, (list, tuple)):
+        return message.get("parts") is None and message.get("type") not in ITEMS
+    return all(map(_is_chat_part, content))
+
+
+def _is_chat_part(part: Any) -> bool:
+    if isinstance(part, str):
+        return True
+    kind = part.get("type") if isinstance(part, dict) else None
+    return isinstance(kind, str) and (kind in CHAT_PARTS or kind not in PARTS)
+
+
+def has_anthropic_blocks(message: Any) -> bool:
+    """Return whether a message has a block that only Anthropic's form has."""
+    content = message.get("content") if isinstance(message, dict) else None
+    return isinstance(content, (list, tuple)) and any(
+        isinstance(part, dict) and part.get("type") in ANTHROPIC_BLOCKS for part in content
+    )
+
+
+def parts_of(message: Mapping[str, Any]) -> list[Part]:
+    """Return the parts of a message in order, those of a Responses item included.
+
+    The calls and results that a Chat Completions message has beside its content are not among them.
+    """
+    if isinstance(message.get("parts"), (list, tuple)):
+        return [_gemini(part) if _is_keyed(part) else _typed(part) for part in message["parts"]]
+    kind = message.get("type")
+    if ("role" not in message and isinstance(kind, str)) or kind in ITEMS:
+        return [_item(message, str(kind))]
+    return content_parts(message.get("content"))
+
+
+def content_parts(content: Any) -> list[Part]:
+    """Return the parts of a content: a text, a list of parts, or nothing."""
+    if content is None or isinstance(content, str):
+        return [Text(content)] if content else []
+    if not isinstance(content, (list, tuple)):
+        return [Text(spelled(content))]
+    return [_bedrock(part) if _is_keyed(part) else _typed(part) for part in content]
+
+
+def texts_of(part: Other) -> list[str] | None:
+    """Return the texts that the engine counted of a part that only its provider can read; None if it is no text."""
+    if part.kind in _TEXT_TYPES:
+        return None
+    if part.kind in ITEMS and part.kind not in PARTS:
+        facts = describe(part.raw)
+        return None if facts.media_tokens or not facts.texts else list(facts.texts)
+    draft = Draft()
+    read_parts(draft, [part.raw], GEMINI if part.kind in GEMINI and part.kind not in BEDROCK else BEDROCK)
+    return None if draft.media else [text for text in draft.texts if text]
+
+
+def _is_keyed(part: Any) -> bool:
+    return isinstance(part, dict) and not isinstance(part.get("type"), str)
+
+
+def _typed(part: Any) -> Part:
+    """A part that names its type: of OpenAI, Anthropic, or the GenAI conventions."""
+    if isinstance(part, str):
+        return Text(part, part)
+    kind = part["type"] if isinstance(part, dict) else type(part).__name__
+    if kind in _TEXT_TYPES:
+        text = part.get("refusal") if kind == "refusal" else part.get("text", part.get("content"))
+        return Text(text, part) if isinstance(text, str) else Other(kind, part)
+    if kind in _CALLS:
+        return _call(
+            part.get("call_id", part.get("id")), part.get("name"), _first(part, "input", "args", "arguments"), part
+        )
+    if kind in _RESULTS:
+        call_id = _first(part, "tool_use_id", "tool_call_id", "id")
+        content = _first(part, "content", "response", "result")
+        return ResultPart(str(call_id), content_parts(content), part.get("is_error") is True, part)
+    if kind in _THOUGHTS:
+        return Thought(part)
+    row = _MEDIA.get(kind)
+    return (row(part) if row is not None else None) or Other(kind, part)
+
+
+def _first(part: Mapping[str, Any], *keys: str) -> Any:
+    return next((part[key] for key in keys if part.get(key) is not None), None)
+
+
+def _call(call_id: Any, name: Any, arguments: Any, raw: Any) -> CallPart:
+    written = "" if arguments is None else arguments if isinstance(arguments, str) else spelled(arguments)
+    return CallPart(str(call_id or ""), str(name or ""), written, raw)
+
+
+def _data_url(url: Any, part: Any, *, name: str = "") -> Picture | File | None:
+    """What an address refers to: the bytes that it contains, or a file elsewhere."""
+    if not isinstance(url, str) or not url:
+        return None
+    media_type, data = "", ""
+    if url.startswith("data:"):
+        head, _, data = url.removeprefix("data:").partition(",")
+        media_type = head.split(";")[0]
+    if name or (media_type and not media_type.startswith("image/")):
+        return File("" if data else url, media_type, data, name, part)
+    return Picture("" if data else url, media_type, data, part)
+
+
+def _image_url(part: Mapping[str, Any]) -> Picture | File | None:
+    given = part.get("image_url")
+    return _data_url(given.get("url") if isinstance(given, dict) else given, part)
+
+
+def _file(part: Mapping[str, Any]) -> Picture | File | None:
+    held = part.get("file")
+    held = held if isinstance(held, dict) else part
+    name = held.get("filename") or "file"
+    return _data_url(_first(held, "file_data", "file_url", "url"), part, name=str(name))
+
+
+def _source(part: Mapping[str, Any]) -> Picture | File | Text | None:
+    """An image or a document of Anthropic."""
+    source = part.get("source")
+    if not isinstance(source, dict):
+        return None
+    kind, is_image = source.get("type"), part["type"] == "image"
+    if kind == "text" and isinstance(source.get("data"), str):
+        return Text("\n".join(filter(None, (part.get("title"), part.get("context"), source["data"]))), part)
+    url = source.get("url") if kind == "url" else ""
+    data = source.get("data") if kind == "base64" else ""
+    if not isinstance(url, str) or not isinstance(data, str) or not (url or data):
+        return None
+    media_type = str(source.get("media_type") or "")
+    if is_image:
+        return Picture(url, media_type, data, part)
+    return File(url, media_type or _PDF, data, str(part.get("title") or "document"), part)
+
+
+def _blob(part: Mapping[str, Any]) -> Picture | File | None:
+    """Bytes, or an address, of the GenAI conventions."""
+    data, url = part.get("content"), part.get("uri")
+    media_type, is_image = str(part.get("mime_type") or ""), part.get("modality") == "image"
+    if not isinstance(data, str) or not data:
+        return None if not isinstance(url, str) or not is_image else Picture(url, media_type, "", part)
+    if is_image or media_type.startswith("image/"):
+        return Picture("", media_type, data, part)
+    return File("", media_type, data, "file", part)
+
+
+_MEDIA: Final[Mapping[str, Callable[[Mapping[str, Any]], Part | None]]] = {
+    "image_url": _image_url,
+    "input_image": _image_url,
+    "file": _file,
+    "input_file": _file,
+    "image": _source,
+    "document": _source,
+    "blob": _blob,
+    "uri": _blob,
+}
+
+
+def _key(part: Mapping[str, Any], keys: Mapping[str, Any]) -> str:
+    found = (key for key, value in part.items() if value is not None and key in keys)
+    return next(found, next(iter(part), ""))
+
+
+def _bytes(value: Any) -> str:
+    """Bytes in base64; Bedrock's client has them as bytes, its JSON in base64."""
+    return value if isinstance(value, str) else base64.b64encode(value).decode() if isinstance(value, bytes) else ""
+
+
+def _bedrock(part: Mapping[str, Any]) -> Part:
+    key = _key(part, BEDROCK)
+    value = part.get(key)
+    if key == "text" and isinstance(value, str):
+        return Text(value, part)
+    if not isinstance(value, dict):
+        return Text(spelled(value), part) if key == "json" else Other(key, part)
+    match key:
+        case "toolUse" if value.get("type") != "server_tool_use":
+            return _call(value.get("toolUseId"), value.get("name"), value.get("input"), part)
+        case "toolResult" if not str(value.get("type") or "").endswith("_tool_result"):
+            is_error = value.get("status") == "error"
+            return ResultPart(str(value.get("toolUseId")), content_parts(value.get("content")), is_error, part)
+        case "json":
+            return Text(spelled(value), part)
+        case "reasoningContent" | "cachePoint":
+            return Thought(part)
+        case "image" | "document":
+            return _bedrock_file(key, value, part) or Other(key, part)
+    return Other(key, part)
+
+
+def _bedrock_file(key: str, value: Mapping[str, Any], part: Any) -> Part | None:
+    source = value.get("source")
+    data = _bytes(source.get("bytes")) if isinstance(source, dict) else ""
+    if not data:
+        return None
+    kind = str(value.get("format") or "")
+    if key == "image":
+        return Picture("", f"image/{kind}", data, part)
+    return File("", _PDF if kind == "pdf" else f"text/{kind}", data, str(value.get("name") or "document"), part)
+
+
+def _gemini(part: Mapping[str, Any]) -> Part:
+    if part.get("thought") is True:
+        return Thought(part)
+    key = _key(part, GEMINI)
+    value = part.get(key)
+    if key == "text" and isinstance(value, str):
+        return Text(value, part)
+    if not isinstance(value, dict):
+        return Thought(part) if key in _SIGNATURES else Other(key, part)
+    match key:
+        case "functionCall" | "function_call":
+            return _call(value.get("name"), value.get("name"), value.get("args"), part)
+        case "functionResponse" | "function_response":
+            text = response_text(value.get("response"))
+            said: list[Part] = [Text(text)] if text else []
+            said += [_gemini(one) for one in value.get("parts") or () if isinstance(one, dict)]
+            return ResultPart(str(value.get("name")), said, raw=part)
+        case "inlineData" | "inline_data" | "fileData" | "file_data":
+            return _gemini_file(value, part)
+    return Other(key, part)
+
+
+#: What Gemini has in a part beside its content, and in a part of its own where an answer ends with it.
+_SIGNATURES: Final = frozenset({"thoughtSignature", "thought_signature"})
+
+
+def _gemini_file(value: Mapping[str, Any], part: Any) -> Part:
+    media_type = str(_first(value, "mimeType", "mime_type") or "")
+    data, url = _bytes(value.get("data")), str(_first(value, "fileUri", "file_uri") or "")
+    if media_type.startswith("image/"):
+        return Picture("" if data else url, media_type, data, part)
+    return File(
+        "" if data else url, media_type, data, str(_first(value, "displayName", "display_name") or "file"), part
+    )
+
+
+#: By the type of a Responses item whose call has no name of its own: where its arguments are.
+_ARGUMENTS: Final = {
+    "computer_call": ("actions", "action"),
+    "local_shell_call": ("action",),
+    "shell_call": ("action",),
+    "apply_patch_call": ("operation",),
+    "program": ("code",),
+    "tool_search_call": ("arguments",),
+}
+
+
+def _item(item: Mapping[str, Any], kind: str) -> Part:
+    """An item of Responses that is no message."""
+    call_id = _first(item, "call_id", "id")
+    if kind in ("function_call", "custom_tool_call"):
+        return _call(call_id, item.get("name"), _first(item, "arguments", "input"), item)
+    if kind in _ARGUMENTS and (kind != "tool_search_call" or item.get("execution") == "client"):
+        return _call(call_id, kind, _first(item, *_ARGUMENTS[kind]), item)
+    if kind == "mcp_approval_request":
+        return _call(item.get("id"), item.get("name"), item.get("arguments"), item)
+    if kind == "mcp_approval_response":
+        said = item.get("reason") or ("approved" if item.get("approve") else "refused")
+        return ResultPart(str(item.get("approval_request_id")), [Text(str(said))], raw=item)
+    if kind == "tool_search_output" and item.get("execution") == "client":
+        return ResultPart(str(call_id), [Text(spelled(item.get("tools")))], raw=item)
+    if kind.endswith("_output") and kind != "tool_search_output":
+        output = _first(item, "output", "result")
+        output = [output] if isinstance(output, dict) else output
+        return ResultPart(str(call_id), _outputs(output), item.get("status") == "incomplete", item)
+    return Thought(item) if kind in ("reasoning", "compaction_trigger", "configuration_update") else Other(kind, item)
+
+
+def _outputs(output: Any) -> list[Part]:
+    if isinstance(output, (list, tuple)) and not all(isinstance(part, dict) and "type" in part for part in output):
+        return [Text(json.dumps(output, ensure_ascii=False, default=str))]
+    return content_parts(output)
+
+
+def calls_in(parts: Sequence[Part]) -> Iterator[CallPart]:
+    """Return the calls among parts, in order."""
+    return (part for part in parts if isinstance(part, CallPart))
