@@ -61,8 +61,8 @@ RULES: Final[Mapping[Provider, ProviderRules]] = {
     Provider.RESPONSES: NO_RULES,
     # Anthropic joins neighbors of one role, Gemini accepts them. Anthropic's reference says "the first message must
     # always use the user role"; Gemini answers "ensure that function call turn comes immediately after a user turn or
-    # after a function response turn" (400).
-    # "tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'" (400).
+    # after a function response turn" (400). Anthropic also answers "tool_use.id: String
+    # should match pattern '^[a-zA-Z0-9_-]+$'" (400).
     Provider.ANTHROPIC: ProviderRules(is_user_first=True, plain_call_ids=True),
     Provider.GEMINI: ProviderRules(is_user_first=True),
     # Converse answers "A conversation must alternate between user and assistant roles" and "A conversation must start
