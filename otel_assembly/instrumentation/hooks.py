@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
@@ -59,6 +60,9 @@ class Hook:
             each class that derives from the target's.
         gives: What is seen by it, in a phrase for people.
         versions: The versions of the framework, as a specifier, that have it; all supported ones if empty.
+        after: The framework's module that has to be imported first. Required if `module` belongs to another package,
+            such as a provider's client: programs import that package without the framework, and the framework imports
+            it while it is only partly imported itself.
     """
 
     module: str
@@ -66,6 +70,7 @@ class Hook:
     wrap: Wrap | Following
     gives: str
     versions: str = ""
+    after: str = ""
 
     @property
     def name(self) -> str:
@@ -102,6 +107,7 @@ def in_module(
     *rows: tuple[str, Any, str] | tuple[str, Any, str, str],
     versions: str = "",
     followed: bool | Callable[[type], bool] = False,
+    after: str = "",
 ) -> list[Hook]:
     """The hooks of one module.
 
@@ -112,6 +118,7 @@ def in_module(
         versions: The versions of all others.
         followed: Whether each is a method that is followed through all classes that define it, and wrapped alike; or
             which of them it leaves: each is then wrapped for its class, as `Following` does.
+        after: The framework's module that has to be imported first, if this module belongs to another package.
     """
 
     def wrapped(target: str, wrap: Any) -> Wrap | Following:
@@ -121,7 +128,7 @@ def in_module(
         return Following.alike(method, wrap) if followed else wrap
 
     return [
-        Hook(module, target, wrapped(target, row[1]), row[2], *(row[3:] or (versions,)))
+        Hook(module, target, wrapped(target, row[1]), row[2], *(row[3:] or (versions,)), after=after)
         for row in rows
         for target in row[0].split()
     ]
@@ -163,6 +170,21 @@ def installed(requirements: Iterable[str]) -> tuple[str, str] | None:
         except metadata.PackageNotFoundError:
             continue
     return None
+
+
+def is_shadowed(distribution: str, module: ModuleType) -> bool:
+    """Return whether a module hides the distribution's own module of the same name.
+
+    Programs have packages of their own that are called ``agents`` or ``haystack``. An editable install has no files at
+    the place of the distribution, so a module is not called a shadow for that.
+    """
+    origin = getattr(getattr(module, "__spec__", None), "origin", None)
+    path = module.__name__.replace(".", "/") + ("/__init__.py" if hasattr(module, "__path__") else ".py")
+    try:
+        own = os.fspath(metadata.distribution(distribution).locate_file(path))  # type: ignore[call-overload]
+        return origin is not None and os.path.exists(own) and not os.path.samefile(own, origin)
+    except (OSError, metadata.PackageNotFoundError):
+        return False
 
 
 def find(module: ModuleType, target: str) -> tuple[Any, str] | None:

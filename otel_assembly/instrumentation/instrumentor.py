@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from wrapt import register_post_import_hook
 
 from otel_assembly._internal.faces import Later
-from otel_assembly.instrumentation.hooks import Following, HookState, find, installed
+from otel_assembly.instrumentation.hooks import Following, HookState, find, installed, is_shadowed
 from otel_assembly.instrumentation.instrumented import Instrumentation
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
 
     #: The framework's name, as ``assembly.framework``.
     framework: ClassVar[str]
-    #: The distributions that it instruments, any one of them, in the form of ``requirements.txt``.
+    #: The distributions that it instruments, any one of them, in the form of ``requirements.txt``. If none of them is
+    #: installed, nothing is replaced. Empty for code that is no distribution.
     requires: ClassVar[tuple[str, ...]]
     hooks: ClassVar[Sequence[Hook]]
     #: Packages of it that are distributions of their own, by whose versions their hooks go.
@@ -88,8 +89,12 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         self._states = {hook.name: HookState.WAITING for hook in self.hooks}
         for module, ours in self.rows.items():
             register_post_import_hook(partial(self._read_by, instrumentation, ours), module)
-        for module in dict.fromkeys(hook.module for hook in self.hooks):
-            register_post_import_hook(partial(self._imported, instrumentation), module)
+        for module, after in dict.fromkeys((hook.module, hook.after) for hook in self.hooks):
+            imported = partial(self._imported, instrumentation)
+            if after:  # wrapt calls it after the whole of `after` was imported
+                register_post_import_hook(partial(self._wait_for, module, imported), after)
+            else:
+                register_post_import_hook(imported, module)
         for module, action in self.on_import.items():
             register_post_import_hook(partial(self._act, instrumentation, action), module)
 
@@ -107,9 +112,21 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         self._instrumentation = None
         self._states = {}
 
-    def _read_by(self, instrumentation: Instrumentation, ours: str, _: ModuleType) -> None:
-        with instrumentation.contained():
+    @staticmethod
+    def _wait_for(module: str, imported: Callable[[ModuleType], None], _: ModuleType) -> None:
+        register_post_import_hook(imported, module)
+
+    def _read_by(self, instrumentation: Instrumentation, ours: str, module: ModuleType) -> None:
+        if self._is_absent():
+            return
+        if not self._is_shadowed(module):
+            with instrumentation.contained():
+                importlib.import_module(ours)
+            return
+        try:
             importlib.import_module(ours)
+        except Exception as error:  # noqa: BLE001  # the program's own package, which has only its name in common
+            logger.debug("%s is not the module of %s: %s", module.__name__, self.framework, type(error).__name__)
 
     def _act(
         self,
@@ -117,25 +134,29 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         action: Callable[[ModuleType, Instrumentation], None],
         module: ModuleType,
     ) -> None:
-        if instrumentation.open:
+        if instrumentation.open and not self._is_absent():
             with instrumentation.contained():
                 action(module, instrumentation)
 
     def _imported(self, instrumentation: Instrumentation, module: ModuleType) -> None:
         """A module of the framework is here: wrap what is to be wrapped in it."""
-        if not instrumentation.open:
+        if not instrumentation.open or self._is_absent():  # a module of the program that has the framework's name
             return
-        with instrumentation.contained():
-            instrumentation.observed.expect()
         package = module.__name__.partition(".")[0]
         here = installed((package,) if package in self.apart else self.requires)
         version = here[1] if here is not None else None
+        shadowed = self._is_shadowed(module)
+        if not shadowed:
+            with instrumentation.contained():
+                instrumentation.observed.expect()
         for hook in self.hooks:
             if hook.module == module.__name__:
                 with instrumentation.contained():
-                    self._states[hook.name] = self._take(hook, module, instrumentation, version)
+                    self._states[hook.name] = self._take(hook, module, instrumentation, version, warns=not shadowed)
 
-    def _take(self, hook: Hook, module: ModuleType, instrumentation: Instrumentation, version: str | None) -> HookState:
+    def _take(
+        self, hook: Hook, module: ModuleType, instrumentation: Instrumentation, version: str | None, *, warns: bool
+    ) -> HookState:
         place, wrap = find(module, hook.target), hook.wrap
         if place is not None and isinstance(wrap, Following):
             wrap.tree(place[0], instrumentation)
@@ -146,7 +167,8 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
                 return HookState.TAKEN
         if not hook.expected(version):
             return HookState.NOT_EXPECTED
-        logger.warning(
+        logger.log(
+            logging.WARNING if warns else logging.DEBUG,
             "otel-assembly: %s %s has no %s, which was expected there; not seen because of that: %s. The rest "
             "is instrumented",
             self.framework,
@@ -155,6 +177,13 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
             hook.gives,
         )
         return HookState.MISSING
+
+    def _is_absent(self) -> bool:
+        return bool(self.requires) and installed(self.requires) is None
+
+    def _is_shadowed(self, module: ModuleType) -> bool:
+        here = installed(self.requires)
+        return here is not None and is_shadowed(here[0], module)
 
     def imported(self) -> bool:
         """Whether a module that a hook waits for has been imported in this process."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import subprocess
 import sys
 from typing import ClassVar
 
 import pytest
 
 from otel_assembly import DecisionReason, UnknownNameError, instrument, uninstrument
-from otel_assembly.instrumentation import FRAMEWORKS, AssemblyInstrumentor, Hook, HookState, instrumentor_of
+from otel_assembly.instrumentation import FRAMEWORKS, AssemblyInstrumentor, Hook, HookState, in_module, instrumentor_of
 
 SOURCE = """
 class Buffer:
@@ -177,6 +178,113 @@ def test_a_hook_that_a_release_renamed_is_one_warning_that_names_it_and_the_rest
     assert pretend.states["pretend_framework.trim"] is HookState.MISSING
     assert pretend.states["pretend_framework.Gone.reduce"] is HookState.NOT_EXPECTED
     assert [span.name for span in assembly_telemetry.spans].count("assemble_context") == 1
+
+
+@pytest.fixture
+def client_package(tmp_path, framework):
+    """A provider's client, which programs import with the framework or without it."""
+    (tmp_path / "pretend_client.py").write_text("def request():\n    return 'answer'\n", encoding="utf-8")
+    (tmp_path / "pretend_framework.py").write_text("import pretend_client\n" + SOURCE, encoding="utf-8")
+    yield functools.partial(importlib.import_module, "pretend_client")
+    sys.modules.pop("pretend_client", None)
+
+
+class ClientInstrumentor(AssemblyInstrumentor):
+    framework = "pretend_with_client"
+    requires = ("pydantic >= 2",)
+    rows: ClassVar[dict[str, str]] = {}
+    hooks: ClassVar[tuple[Hook, ...]] = tuple(
+        in_module("pretend_client", ("request", passed_on, "requests"), after="pretend_framework")
+    )
+
+
+@pytest.fixture
+def client_instrumentor():
+    instrumentor = ClientInstrumentor()
+    yield instrumentor
+    instrumentor.uninstrument()
+
+
+def test_a_hook_in_another_package_waits_for_the_framework(framework, client_package, client_instrumentor):
+    client_instrumentor.instrument()
+    client = client_package()
+    assert not hasattr(client.request, "__wrapped__")
+    framework()
+    assert hasattr(client.request, "__wrapped__")
+    client_instrumentor.uninstrument()
+    assert not hasattr(client.request, "__wrapped__")
+
+
+@pytest.mark.parametrize("first", ["client", "framework", "instrumentor"])
+def test_a_hook_in_another_package_takes_in_each_order_of_imports(
+    framework, client_package, client_instrumentor, first
+):
+    {"client": client_package, "framework": framework, "instrumentor": client_instrumentor.instrument}[first]()
+    framework()
+    client_instrumentor.instrument()
+    assert hasattr(client_package().request, "__wrapped__")
+    assert list(client_instrumentor.states.values()) == [HookState.TAKEN]
+
+
+def test_nothing_is_replaced_for_a_framework_that_is_not_installed(framework, pretend, monkeypatch, caplog):
+    monkeypatch.setattr(PretendInstrumentor, "requires", ("no-such-framework >= 2",))
+    monkeypatch.setattr(PretendInstrumentor, "rows", {"pretend_framework": "otel_assembly.no_such_module"})
+    pretend.instrument(skip_dep_check=True)  # as `opentelemetry-instrument` does
+    assert not hasattr(framework().trim, "__wrapped__")
+    assert not caplog.records
+
+
+def test_a_package_of_the_program_with_the_name_of_the_framework_is_no_warning(
+    framework, pretend, monkeypatch, caplog, tmp_path
+):
+    site = tmp_path / "site-packages"
+    (site / "pretend_distribution-2.0.dist-info").mkdir(parents=True)
+    (site / "pretend_distribution-2.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: pretend-distribution\nVersion: 2.0\n", encoding="utf-8"
+    )
+    (site / "pretend_framework.py").write_text(SOURCE, encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
+    monkeypatch.setattr(PretendInstrumentor, "requires", ("pretend-distribution >= 2",))
+    monkeypatch.setattr(PretendInstrumentor, "rows", {"pretend_framework": "otel_assembly.no_such_module"})
+    (tmp_path / "pretend_framework.py").write_text("agents = ['mine']\n", encoding="utf-8")
+    pretend.instrument()
+    assert framework().agents == ["mine"]
+    assert not caplog.records
+
+
+def test_hooks_in_packages_of_others_wait_for_the_framework():
+    for name in FRAMEWORKS:
+        instrumentor = instrumentor_of(name)
+        if instrumentor.version is None:
+            continue
+        own = {module.partition(".")[0] for module in (*instrumentor.rows, *instrumentor.on_import)}
+        own |= {"autogen_agentchat", "autogen_core"} if name == "autogen" else set(instrumentor.apart)
+        for hook in instrumentor.hooks:
+            assert hook.after or hook.module.partition(".")[0] in own, hook.name
+            assert not hook.after or hook.after.partition(".")[0] in own, hook.name
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "from openai.resources.responses import responses",
+        "from openai.resources.responses import responses; import agents",
+        "import agents",
+        "import pydantic_ai.models.openai",
+        "import haystack.components.generators.chat.openai",
+    ],
+)
+def test_the_responses_client_is_imported_without_a_warning(imports):
+    program = (
+        "import otel_assembly; otel_assembly.instrument()\n"
+        f"{imports}\nimport openai, sys\n"
+        "client = openai.AsyncOpenAI(api_key='none', base_url='http://127.0.0.1:9')\n"
+        "print(hasattr(type(client.responses).compact, '__wrapped__'), 'agents' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stderr == ""
+    hooked, imported = done.stdout.split()
+    assert hooked == imported == str("agents" in imports)
 
 
 def test_a_version_that_is_not_taken_on_is_left_alone_with_a_warning(framework, monkeypatch, pretend, caplog):

@@ -44,4 +44,5 @@ class OpenAIAgentsInstrumentor(AssemblyInstrumentor):
     ) + in_module(
         "openai.resources.responses.responses",
         ("AsyncResponses.compact", reducers.compaction_called, "what a provider is given to compact"),
+        after="agents",
     )
