@@ -11,7 +11,7 @@ from __future__ import annotations
 import atexit
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_assembly._internal.forks import in_child, new_lock
@@ -23,7 +23,7 @@ from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.instrumentation.splicing import alike, marks, same, same_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Self
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
@@ -44,6 +44,8 @@ class PreparedCall(ModelCall):
         step_at: The step of its run at which it was handed on.
         let_out: What its last reducer let out, which may be a part of its messages.
         taken: Whether a model is being called with it.
+        branches: The parallel branches that it is prepared in, as `Where` has them.
+        exactly: Whether its messages are known by the very objects alone.
     """
 
     def __init__(self, instrumentation: Instrumentation, asker: Asker = Asker()) -> None:  # noqa: B008  # a tuple
@@ -52,6 +54,13 @@ class PreparedCall(ModelCall):
         self.step_at: int | None = None
         self.let_out: Sequence[Any] = ()
         self.taken = False
+        self.branches: Mapping[object, object] = {}
+        self.exactly = False
+
+    @property
+    def is_made(self) -> bool:
+        """Whether a model was called with it, or is; or no model ever will be."""
+        return self.taken or self.ended
 
     def reduced(self, policy: str, before: Sequence[Any], after: Sequence[Any], **said: Any) -> bool:
         """As `ModelCall`."""
@@ -72,9 +81,19 @@ class PreparedCall(ModelCall):
         gone = [message for message in before if not marks([message]) & there]
         return [Verdict(gone, DecisionOutcome.DROPPED, DecisionReason.POLICY)] if gone else ()
 
-    def state_of(self, messages: Sequence[Any], *, exactly: bool) -> int | None:
-        """When last its messages were these, or the very objects."""
-        equal, states = same_objects if exactly else same, self.states
+    def state_of(self, messages: Sequence[Any], *, first: bool = False) -> int | None:
+        """Return the index in `states` at which its messages were last these.
+
+        Args:
+            messages: The messages.
+            first: Return the first index instead. A reducer that runs after the call was made belongs to another call:
+                steps that changed nothing are not repeated in that.
+        """
+        equal, states = same_objects if self.exactly else same, self.states
+        if first:
+            at = next((at for at, state in enumerate(states) if equal(state, messages)), None)
+            if at is not None:
+                return at
         if states[1:] and equal(self.let_out, messages):
             return len(states) - 1
         return next((at for at in range(len(states) - 1, -1, -1) if equal(states[at], messages)), None)
@@ -104,7 +123,7 @@ class PreparedCalls:
     def keep(self, call: PreparedCall, place: str) -> None:
         """A reducer works for this call in this place, whose it is from here on."""
         with self.lock:
-            call.place = place
+            call.place, call.exactly = place, self.exactly
             if call not in self._calls:
                 self._calls.append(call)
 
@@ -146,6 +165,9 @@ class PreparedCalls:
             yield call, True
         run: PreparedCalls | None = self
         while run is not None:
+            if run.exactly and run is not self:  # whatever was prepared outside of the run around all others
+                yield from ((call, True) for call in reversed([*run._calls]))  # noqa: SLF001  # of this class
+                return
             for call in reversed([*run._calls]):  # noqa: SLF001  # of this class
                 if call.step_at is not None and call.step_at < step:
                     yield call, run is self and call.step_at + 1 == step
@@ -195,6 +217,7 @@ class Place:
         asker: Who asks a model there, but for the name of the node; its conversation is None where it has no id.
         node: The node's name.
         openings: Conversations that have no id.
+        branches: The parallel branches that it is in, as `Where` has them.
         messages: What the framework holds there, where that is known.
         apart: Who asks a model there, where that is not the node, such as a middleware.
     """
@@ -206,6 +229,7 @@ class Place:
     asker: Asker
     node: str
     openings: Openings
+    branches: Mapping[object, object] = field(default_factory=dict)
     messages: Sequence[Any] = ()
     apart: str | None = None
 
@@ -240,6 +264,7 @@ class Place:
             call.came(self.messages)
             since = call.out
         call.run, call.asker = self.run, self.asked(call.messages or messages, node)
+        call.branches = self.branches
         self.calls.keep(call, self.key)
         return call, since
 
@@ -290,18 +315,32 @@ class Place:
         _end(self.calls.of(self.key))
 
     def _holding(self, messages: Sequence[Any], *, sent: bool) -> tuple[PreparedCall, int] | None:
-        """The call whose messages these are, and at which of its states; else the newest that has let out some of them.
+        """Return the call that these messages belong to, and the index of the state that it goes on from.
 
-        What is sent by somebody else than the place itself is made of nothing that is prepared there.
+        That is the newest call that had exactly these messages. Otherwise it is the call that let out some of them: one
+        that no model was called with yet, before one that was made; one whose messages are all there, before one of
+        which a part is; one with more messages there, before one with fewer; then the newest.
+
+        A reducer never goes on with a part of a call that was made: it works for the next call, whose own messages the
+        program or the framework holds by now. What is sent by somebody else than the place itself is made of nothing
+        that is prepared there.
         """
         nearest: tuple[PreparedCall, int] | None = None
+        best: tuple[bool, bool, int] | None = None
+        there = set(map(id, messages))
         for call, is_next in self.calls.open_to(self.key, self.step):
-            state = call.state_of(messages, exactly=self.calls.exactly)
+            if _in_other_branch(call.branches, self.branches):
+                continue
+            made = call.is_made
+            state = call.state_of(messages, first=made and not sent)
             if state is not None:
                 return call, state
-            may = is_next and call.let_out and not (sent and self.apart)
-            if may and nearest is None and self._takes(call, messages, sent=sent):
-                nearest = call, len(call.states) - 1
+            may = is_next and call.let_out and not (self.apart if sent else made)
+            if may and self._takes(call, messages, sent=sent):
+                shared = sum(id(message) in there for message in call.let_out)
+                rank = not made, shared == len(call.let_out), shared
+                if best is None or rank > best:
+                    nearest, best = (call, len(call.states) - 1), rank
         return nearest
 
     def _goes_on(
@@ -317,15 +356,22 @@ class Place:
                 return None
             call, state = held
             inside = since_ns is not None and call.done_ns >= since_ns
-            if call.ended or call.taken or (state < len(call.states) - 1 and not inside):
+            if call.is_made or (state < len(call.states) - 1 and not inside):
                 call = call.another(state)
             call.taken = sent
             return call, call.states[state]
 
     def _takes(self, call: PreparedCall, messages: Sequence[Any], *, sent: bool) -> bool:
-        """Whether these are made of what a call let out; a reducer that takes in what was dropped begins anew."""
+        """Whether these are made of what a call let out.
+
+        A reducer that takes in what was dropped works for another call. A model that is sent all that was dropped is
+        not sent what the reducers made.
+        """
         if sent:
-            return _share(call.let_out, messages, exactly=self.calls.exactly)
+            left = set(map(id, call.messages or ())).difference(map(id, call.let_out))
+            if left and left.issubset(map(id, messages)):
+                return False
+            return _share(call.let_out, messages, exactly=call.exactly)
         known, among = set(map(id, call.let_out)), set(map(id, messages))
         return among <= known or (known <= among and (among - known).isdisjoint(map(id, call.messages or ())))
 
@@ -338,12 +384,16 @@ class Where(NamedTuple):
         nodes: The names of the nodes around it, in nested runs, and its own: who asks a model there.
         step: The step of its run.
         conversation_id: The conversation's real id, if it has one.
+        branches: The parallel branches around it: which branch of what. What one branch prepares is no other branch's.
+        store: What tells where the conversation is kept from others in which there may be one of the same id.
     """
 
     key: str
     nodes: Sequence[str]
     step: int
     conversation_id: str | None
+    branches: Mapping[object, object] = {}  # never written to
+    store: str = ""
 
 
 class Places:
@@ -358,6 +408,7 @@ class Places:
     Attributes:
         run: The `PreparedRun` that goes on here.
         place: The place that was found, or made, for what runs here.
+        outside: The calls that are prepared outside of any run.
     """
 
     def __init__(
@@ -369,20 +420,21 @@ class Places:
         self._text = text
         self._where = where
         self._openings = Openings(role)
-        self._outside = PreparedOutside()
+        self.outside = PreparedOutside()
 
     def here(self, *handed: Any) -> Place:
         """The place of what runs here, or of what the framework hands this; the one that is bound where it is that."""
-        (key, nodes, step, conversation), run, known = self._where(*handed), self.run.get(), self.place.get()
-        run = None if run is None or run.ended else run
+        (key, nodes, step, conversation, branches, store), run = self._where(*handed), self.run.get()
+        run, known = None if run is None or run.ended else run, self.place.get()
         if known is not None and known.run is run and known.key == key:
-            return known
+            return known if known.branches == branches else replace(known, branches=branches)
         asker = Asker.of(conversation)
         if run is None:
-            return Place(self._outside, key, step, None, asker, "", self._openings)
+            return Place(self.outside, key, step, None, asker, "", self._openings, branches)
         *around, node = nodes
-        asker = asker._replace(name="/".join([f"{run.scope}\0", *around, ""]), agent_name=run.name)
-        return Place(run.calls, key, step, run, asker, node, self._openings)
+        name = run.name if run.is_named or not node else node
+        asker = asker._replace(name="/".join([f"{run.scope}{store}\0", *around, ""]), agent_name=name)
+        return Place(run.calls, key, step, run, asker, node, self._openings, branches)
 
     def prepared(
         self, instrumentation: Instrumentation, messages: Sequence[Any], since_ns: int, node: str | None = None
@@ -432,3 +484,8 @@ def _share(one: Sequence[Any], other: Sequence[Any], *, exactly: bool = False) -
     return any(map(known.__contains__, map(id, other))) or (
         not exactly and any(alike(one[-1], message) for message in other[-2:])
     )
+
+
+def _in_other_branch(one: Mapping[object, object], other: Mapping[object, object]) -> bool:
+    """Whether two places are in different branches of one thing that runs branches in parallel."""
+    return any(of in other and other[of] != branch for of, branch in one.items())

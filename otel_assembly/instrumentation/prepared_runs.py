@@ -26,7 +26,11 @@ class PreparedRun(LateRun):
         conversation_id: The conversation's real id, if it has one.
         scope: Tells apart conversations that have the same id; by default the name.
         step: The step of the run around this one in which this one runs.
+        is_named: Whether the agent has a name of its own; else its nodes that ask a model are named instead.
         model_node: The node that calls the model, of an agent: its span is opened with its first step.
+        at_once: Whether its span is opened with its first step, also without such a node.
+        is_batch: Whether it runs several inputs, each for itself.
+        begins_outside: Whether its calls may go on with what was prepared outside of any run, such as by the program.
 
     Attributes:
         calls: The calls of a model that are prepared in it.
@@ -41,13 +45,22 @@ class PreparedRun(LateRun):
         *,
         scope: str | None = None,
         step: int = 0,
+        is_named: bool = True,
         model_node: str | None = None,
+        at_once: bool = False,
+        is_batch: bool = False,
+        begins_outside: bool = False,
     ) -> None:
         outer = places.run.get()
-        super().__init__(instrumentation, name, conversation_id, parent=outer, at_once=model_node is not None)
+        super().__init__(
+            instrumentation, name, conversation_id, parent=outer, at_once=at_once or model_node is not None
+        )
+        self.is_batch = is_batch
+        self.is_named = is_named or model_node is not None
         self.scope = name if scope is None else scope
         self.model_node = model_node
-        self.calls = PreparedCalls(outer.calls if outer is not None else None, step)
+        outside = places.outside if begins_outside else None
+        self.calls = PreparedCalls(outer.calls if outer is not None else outside, step)
         self._places = places
 
     @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from otel_assembly.instrumentation.hooks import Hook, Wraps, in_class, in_module
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
@@ -10,11 +10,28 @@ from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from otel_assembly.instrumentation.langchain import middleware, model_calls, reducers, runs, trims
+    from otel_assembly.instrumentation.langchain import chains, lambdas, middleware, model_calls, reducers, runs, trims
 else:
-    middleware, model_calls, reducers, runs, trims = (
-        Wraps(f"{__package__}.{module}") for module in ("middleware", "model_calls", "reducers", "runs", "trims")
+    chains, lambdas, middleware, model_calls, reducers, runs, trims = (
+        Wraps(f"{__package__}.{module}")
+        for module in ("chains", "lambdas", "middleware", "model_calls", "reducers", "runs", "trims")
     )
+
+#: The methods by which a chain is called: with one input, step by step, with several inputs.
+_CALLED: Final = "invoke ainvoke"
+_STREAMED: Final = "stream astream"
+_PIPED: Final = "transform atransform"
+_BATCHED: Final = "batch abatch"
+#: LangChain's chains, by module and class, and which of these methods each defines.
+_CHAINS: Final = {
+    ("base", "RunnableSequence"): (_CALLED, _STREAMED, _PIPED, _BATCHED),
+    ("base", "RunnableParallel"): (_CALLED, _STREAMED, _PIPED),
+    ("base", "RunnableLambda"): (_CALLED, _STREAMED, _PIPED),
+    ("passthrough", "RunnableAssign"): (_CALLED, _STREAMED, _PIPED),
+    ("branch", "RunnableBranch"): (_CALLED, _STREAMED),
+    ("fallbacks", "RunnableWithFallbacks"): (_CALLED, _STREAMED, _BATCHED),
+    ("retry", "RunnableRetry"): (_CALLED, _BATCHED),
+}
 
 
 class LangChainInstrumentor(AssemblyInstrumentor):
@@ -22,7 +39,7 @@ class LangChainInstrumentor(AssemblyInstrumentor):
 
     framework = "langchain"
     requires = ("langchain-core >= 1.0, < 2",)
-    apart = frozenset({"langchain", "langgraph"})
+    apart = frozenset({"langchain", "langchain_classic", "langgraph"})
     rows: ClassVar[Mapping[str, str]] = {
         "langchain_core.messages.utils": "otel_assembly.instrumentation.langchain.messages"
     }
@@ -31,6 +48,7 @@ class LangChainInstrumentor(AssemblyInstrumentor):
             "langchain_core.messages.utils",
             ("_last_max_tokens", trims.last_max_tokens, "trim_messages with strategy 'last'"),
             ("_first_max_tokens", trims.first_max_tokens, "trim_messages with strategy 'first'"),
+            ("filter_messages merge_message_runs", lambdas.function, "these functions"),
         ),
         *in_class(
             "langgraph._internal._runnable",
@@ -61,5 +79,24 @@ class LangChainInstrumentor(AssemblyInstrumentor):
             ("_acreate_summary", reducers.create_summary, "the same, async", ">=1.1"),
             ("_trim_messages_for_summary", reducers.trim_for_summary, "what the summariser never saw"),
         ),
+        *(
+            hook
+            for (module, name), methods in _CHAINS.items()
+            for hook in in_class(
+                f"langchain_core.runnables.{module}",
+                name,
+                *(
+                    (names, chains.batch if names == _BATCHED else chains.run, "one run as one trace")
+                    for names in methods
+                ),
+            )
+        ),
+        *in_module(
+            "langchain_core.runnables.base",
+            ("call_func_with_variable_args", lambdas.called, "functions of a chain that reduce messages"),
+            ("acall_func_with_variable_args", lambdas.called, "the same, async"),
+        ),
+        *in_class("langchain_classic.chains.base", "Chain", (_CALLED, chains.run, "one run as one trace")),
+        *in_class("langchain_classic.agents.agent", "AgentExecutor", (_STREAMED, chains.run, "one run as one trace")),
         *in_module("langgraph.pregel.main", ("Pregel.stream Pregel.astream", runs.run, "one run as one trace")),
     )

@@ -16,9 +16,10 @@ from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.instrumentation.handing_on import GoingOn, going_on
 from otel_assembly.instrumentation.hooks import around, around_awaited
 from otel_assembly.instrumentation.instrumented import argument
-from otel_assembly.instrumentation.langchain.reducers import done_by, is_observed
+from otel_assembly.instrumentation.langchain.reducers import done_by, is_observed, is_summarizing_node
 from otel_assembly.instrumentation.langchain.runs import PLACES
 from otel_assembly.instrumentation.model_call import Sent
+from otel_assembly.instrumentation.summaries import summed_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,11 +79,13 @@ def _executed(attribute: str, _: Instrumentation, runnable: Any, /, *args: Any, 
     if function is None or run is None or place.run is None or machinery:
         return  # an ``ainvoke`` without an async function leads to ``invoke``, where it is seen
     state = argument(args, kwargs, 0, "input")
-    place = replace(place, messages=_messages(state), apart=None)
+    summarizes = owner is runnable and is_summarizing_node(runnable)
+    messages = _messages(state, runnable.input_messages_key if summarizes else "messages")
+    place = replace(place, messages=messages, apart=None)
     place.asked(place.messages)  # a middleware may show only copies of them to the reducers behind it
     name = getattr(function, "__name__", type(function).__name__)
     asker = run.model_node if observed or place.node == _PRE_MODEL_HOOK else None
-    reducer = done_by(run.instrumentation, owner if observed else name, place.messages, asker)
+    reducer = done_by(run.instrumentation, owner if observed or summarizes else name, place.messages, asker)
     before = not observed or any(getattr(owner, name, None) == function for name in _BEFORE)
     with PLACES.node(place, reducer):
         result = yield
@@ -93,8 +96,8 @@ def _executed(attribute: str, _: Instrumentation, runnable: Any, /, *args: Any, 
 invoke, ainvoke = around(partial(_executed, "func")), around_awaited(partial(_executed, "afunc"))
 
 
-def _messages(state: Any) -> Sequence[Any]:
-    messages = state.get("messages") if isinstance(state, Mapping) else getattr(state, "messages", None)
+def _messages(state: Any, key: str = "messages") -> Sequence[Any]:
+    messages = state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)
     return [*messages] if isinstance(messages, list) else ()  # LangChain 1.0 lets middleware change the very list
 
 
@@ -116,13 +119,34 @@ def _told(reducer: MiddlewareReduction, result: Any, *, before: bool, removing: 
     if reducer.before and not update.get("jump_to"):
         changes = _as_messages(update.get("messages") or [])
         state = merged(reducer.before, changes)
-        if update.get("llm_input_messages"):  # a `pre_model_hook` says so what is sent, and leaves the state alone
-            after = _as_messages(update["llm_input_messages"])
+        if (sent := _sent_instead(update, reducer.before)) is not None:
+            after = sent
         elif not removing or any(message.type == "remove" for message in changes):
             after = state
         lists += [state, after] if before else []
-    reducer.done(after)
+    if reducer.attempt is not None:
+        reducer.done(after, verdicts=summed_up(reducer, after))
+    else:
+        reducer.done(after)
     return lists
+
+
+def _sent_instead(update: Mapping[Any, Any], before: Sequence[Any]) -> Sequence[Any] | None:
+    """What a node wants sent to the model, while it leaves the messages of the state alone; None where it says nothing.
+
+    `create_react_agent` reads `llm_input_messages`. Other graphs have keys of their own, such as LangMem's
+    `summarized_messages`: a list is meant if it contains some of the messages, and not all.
+    """
+    if update.get("llm_input_messages"):
+        return _as_messages(update["llm_input_messages"])
+    known = set(map(id, before))
+    for key, messages in update.items():
+        if key == "messages" or not isinstance(messages, list):
+            continue
+        there = known.intersection(map(id, messages))
+        if there and there != known:
+            return messages
+    return None
 
 
 def _as_messages(update: Any) -> list[Any]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation import clients
 from otel_assembly.instrumentation.instrumented import argument
+from otel_assembly.instrumentation.langchain.chains import model_run
 from otel_assembly.instrumentation.langchain.runs import PLACES
 from otel_assembly.instrumentation.model_call import Sent
 from otel_assembly.instrumentation.offered_tools import ToolSchemas
@@ -77,6 +78,6 @@ def _text(answer: Any) -> str:
 
 
 #: Around the ways in which a chat model is called: prompts all at once, each of several, and step by step.
-generate = clients.client(_only, _text, told=PLACES.tell)
+generate = clients.client(_only, _text, told=PLACES.tell, prepared=model_run)
 each = clients.client(_read, _text, told=PLACES.tell)
 stream = clients.client(_streamed, told=PLACES.tell)

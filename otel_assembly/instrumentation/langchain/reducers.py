@@ -20,6 +20,10 @@ _NAMED: Final = {
     ("langchain.agents.middleware.summarization", "SummarizationMiddleware"): "summarization",
     ("langchain.agents.middleware.context_editing", "ContextEditingMiddleware"): "context_editing",
 }
+#: Numbers that LangGraph keeps of each node.
+_NODE_SETTINGS: Final = frozenset({"explode_args", "recurse", "trace", "func_accepts"})
+#: LangMem's node that summarizes, by module and class: its step has the name that the node was given.
+_SUMMARIZING_NODE: Final = ("langmem.short_term.summarization", "SummarizationNode")
 
 
 def done_by(
@@ -34,17 +38,22 @@ def done_by(
         asker: The node that asks the model that it works for, where that is not the one that runs here.
     """
     kind, run = type(owner), PLACES.run.get()
-    known = _NAMED.get((kind.__module__, kind.__qualname__))
+    known = owner.name if is_summarizing_node(owner) else _NAMED.get((kind.__module__, kind.__qualname__))
     return MiddlewareReduction(
         instrumentation,
         known or (owner if isinstance(owner, str) else kind.__name__),
         before,
-        summarises=any((one.__module__, one.__qualname__) in _NAMED for one in kind.__mro__),
+        summarises=any((one.__module__, one.__qualname__) in {*_NAMED, _SUMMARIZING_NODE} for one in kind.__mro__),
         kind="reduction" if known else None,
         config=_settings(owner) if known else {},
         finds=partial(PLACES.prepared, instrumentation, node=asker),
         agent_name=run.name if run is not None else None,
     )
+
+
+def is_summarizing_node(owner: Any) -> bool:
+    """Whether this is LangMem's node that summarizes, or derives from it."""
+    return any((base.__module__, base.__qualname__) == _SUMMARIZING_NODE for base in type(owner).__mro__)
 
 
 def is_observed(owner: Any) -> bool:
@@ -57,8 +66,9 @@ def is_observed(owner: Any) -> bool:
 def _settings(owner: Any) -> dict[str, Any]:
     """The settings of LangChain's own reducers, of which only numbers are told."""
     found: dict[str, Any] = {}
+    own = is_summarizing_node(owner)
     for one in (owner, *getattr(owner, "edits", ())[:1]):
-        found |= settings_of(one)
+        found |= settings_of(one, _NODE_SETTINGS if own else ())
     for name in ("keep", "trigger"):
         limits = getattr(owner, name, None)
         for limit in limits if isinstance(limits, list) else [limits]:

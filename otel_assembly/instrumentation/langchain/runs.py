@@ -8,6 +8,7 @@ the start. Any other graph gets one when a model is called in it, or something r
 from __future__ import annotations
 
 import sys
+from contextvars import ContextVar
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,8 +24,15 @@ if TYPE_CHECKING:
 
 #: The functions that call the model in the graphs of LangChain's factories.
 _MODEL_NODES: Final = frozenset({"create_agent.<locals>.model_node", "create_react_agent.<locals>.call_model"})
-#: Checkpointers whose threads are theirs alone: the same id in another one is another conversation.
-_IN_MEMORY: Final = frozenset({"InMemorySaver", "MemorySaver"})
+#: The name of a graph that was given none.
+_UNNAMED: Final = "LangGraph"
+#: Checkpointers and histories whose conversations are theirs alone: in another one, an id is another conversation's.
+IN_MEMORY: Final = frozenset({"InMemorySaver", "MemorySaver", "InMemoryChatMessageHistory", "ChatMessageHistory"})
+#: The configuration's keys that name a conversation, of LangGraph and of histories.
+_CONVERSATION_KEYS: Final = ("thread_id", "session_id", "conversation_id")
+
+#: The parallel branches around what runs here, as `Where` has them.
+BRANCHES: Final[ContextVar[Mapping[Any, Any]]] = ContextVar("otel_assembly_langchain_branches", default={})  # noqa: B039  # never written to
 
 
 def current_config() -> Any:
@@ -44,6 +52,19 @@ def thread_of(config: Any) -> str | None:
     return _setting(config, "thread_id")
 
 
+def conversation_of(config: Any) -> str | None:
+    """The conversation that a configuration names: the thread of a graph, or the session of a message history."""
+    if "message_history" not in ((config or {}).get("configurable") or {}):
+        return thread_of(config)
+    return next((value for key in _CONVERSATION_KEYS if (value := _setting(config, key)) is not None), None)
+
+
+def _store_of(config: Any) -> str:
+    """What tells a message history from others in which there may be a conversation of the same id."""
+    history = ((config or {}).get("configurable") or {}).get("message_history")
+    return f"/{id(history):x}" if type(history).__name__ in IN_MEMORY else ""
+
+
 def _step_of(config: Any) -> int:
     """The number of the step of its graph that a configuration was made for; 0 outside of any."""
     return int(((config or {}).get("metadata") or {}).get("langgraph_step") or 0)
@@ -53,7 +74,8 @@ def _where(config: Any = None) -> Where:
     """By a configuration; by default the one that is in force here."""
     config = config if _setting(config, "checkpoint_ns") else current_config()
     task = _setting(config, "checkpoint_ns") or ""
-    return Where(task, [part.split(":", 1)[0] for part in task.split("|")], _step_of(config), thread_of(config))
+    nodes = [part.split(":", 1)[0] for part in task.split("|")]
+    return Where(task, nodes, _step_of(config), conversation_of(config), BRANCHES.get(), _store_of(config))
 
 
 #: Who asks a model is a node, at its place in nested graphs.
@@ -70,13 +92,19 @@ def _model_node(graph: Any) -> str | None:
 
 def _run(instrumentation: Instrumentation, graph: Any, /, *args: Any, **kwargs: Any) -> PreparedRun:
     config, around = argument(args, kwargs, 1, "config"), current_config()
-    name, saver = graph.name or "LangGraph", getattr(graph, "checkpointer", None)
+    name, saver = graph.name or _UNNAMED, getattr(graph, "checkpointer", None)
+    is_named = name != _UNNAMED
+    if not is_named:  # a graph in a node of another one is known by that node
+        task = _setting(around, "checkpoint_ns") or ""
+        name = task.rpartition("|")[2].partition(":")[0] or name
+        is_named = name != _UNNAMED
     return PreparedRun(
         PLACES,
         instrumentation,
         name,
-        thread_of(config) or thread_of(graph.config) or thread_of(around),
-        scope=f"{name}/{id(saver):x}" if type(saver).__name__ in _IN_MEMORY else None,
+        conversation_of(config) or thread_of(graph.config) or conversation_of(around),
+        scope=f"{name}/{id(saver):x}" if type(saver).__name__ in IN_MEMORY else None,
+        is_named=is_named,
         step=_step_of(config) or _step_of(around),
         model_node=_model_node(graph),
     )
