@@ -417,6 +417,10 @@ class OpenRecording:
             if span is not None and span.is_recording() and is_model_call(span):
                 stamp.put_on(span)
                 return
-        processor = self._emitter.stamping() if caller.get_span_context().is_valid else None
-        if processor is not None:
+        processor = self._emitter.stamping()
+        if processor is None:
+            return
+        if caller.get_span_context().is_valid:
             processor.await_call(caller, opened, stamp)
+        elif stamp.span.is_valid:
+            processor.await_root_call(stamp)

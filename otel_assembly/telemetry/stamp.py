@@ -2,7 +2,8 @@
 
 The current span is stamped where it is the model call itself (AG2's telemetry opens it before the prompt is assembled);
 else the next model call with the same trace and parent is, once. A summariser's call inside an assembly has another
-parent, and so is never taken for it.
+parent, and so is never taken for it. An assembly without a parent is a trace of its own: the next model call without a
+parent that starts in the same context is its call, and gets the id and the link across traces.
 
 Many a span says only after its start that it is a model call, and a span that ends takes no attributes any more. So one
 that has not said what it is, and may be the call that an assembly waits for, is looked at until it has.
@@ -16,6 +17,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
 from otel_assembly._internal.forks import new_lock
 from otel_assembly.telemetry import conventions as names
@@ -36,24 +39,55 @@ _SETTERS: Final = ("set_attribute", "set_attributes")
 _WAITING: Final = 1_024
 
 
-#: The parent of the assembly that was last made here.
-_MADE: Final[ContextVar[tuple[int, int] | None]] = ContextVar("otel_assembly_made", default=None)
+@dataclass(slots=True, eq=False)
+class Stamp:
+    """What a model call is to know of its assembly.
+
+    Attributes:
+        assembly_id: The assembly's id.
+        span: Its span.
+        reduced: Whether anything was dropped or compacted.
+        key: Where its model call is waited for: its parent, or itself where it has none.
+        is_root: Whether it has no parent.
+        used: Whether its model call was found.
+    """
+
+    assembly_id: str
+    span: SpanContext
+    reduced: bool
+    key: tuple[int, int] = (0, 0)
+    is_root: bool = False
+    used: bool = False
+
+    def put_on(self, span: Span) -> None:
+        """Stamp a model call's span."""
+        span.set_attribute(names.ID, self.assembly_id)
+        if self.reduced:
+            span.set_attribute(names.GEN_AI_CONVERSATION_COMPACTED, True)
+        if self.span.is_valid and self.span.trace_flags.sampled:
+            span.add_link(self.span)
+
+
+#: The stamp of the assembly that was last made here.
+_MADE: Final[ContextVar[Stamp | None]] = ContextVar("otel_assembly_made", default=None)
 #: The same, of the assembly whose prompt a framework's model is called with here.
-_CALLED: Final[ContextVar[tuple[int, int] | None]] = ContextVar("otel_assembly_called", default=None)
+_CALLED: Final[ContextVar[Stamp | None]] = ContextVar("otel_assembly_called", default=None)
+#: Of a call whose prompt no assembly has made.
+_NO_ASSEMBLY: Final = Stamp("", INVALID_SPAN_CONTEXT, reduced=False, used=True)
 
 
 class CalledModel:
     """A framework's call of its model, where that is hooked: the prompt is the one that was last made here.
 
-    A model call's span that is opened in it is that assembly's, whatever its parent is in the same trace: OpenInference
-    gives LangChain's spans parents that are never current.
+    A model call's span that is opened in it is that assembly's, whatever its parent is, and in whichever trace:
+    OpenInference gives LangChain's spans parents that are never current.
 
     Args:
         prepared: False for a reducer's own call, whose prompt no assembly has made.
     """
 
     def __init__(self, *, prepared: bool = True) -> None:
-        self._made = _MADE.get() if prepared else None
+        self._made = _MADE.get() if prepared else _NO_ASSEMBLY
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -67,23 +101,6 @@ class CalledModel:
 
     def end(self, error: BaseException | None = None) -> None:
         """The model has answered."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """What a model call is to know of its assembly."""
-
-    assembly_id: str
-    span: SpanContext
-    reduced: bool
-
-    def put_on(self, span: Span) -> None:
-        """Stamp a model call's span."""
-        span.set_attribute(names.ID, self.assembly_id)
-        if self.reduced:
-            span.set_attribute(names.GEN_AI_CONVERSATION_COMPACTED, True)
-        if self.span.is_valid and self.span.trace_flags.sampled:
-            span.add_link(self.span)
 
 
 def _key(span: SpanContext) -> tuple[int, int]:
@@ -183,53 +200,79 @@ class StampingProcessor:
     def await_call(self, parent: Span, opened: Span | None, stamp: Stamp) -> None:
         """Stamp the next model call under this parent; or it, or what has opened since, if that says it is one."""
         key = _key(parent.get_span_context())
-        _MADE.set(key)
-        with self._lock:
-            earlier = self._waiting.get(key)
-            if earlier is not None and earlier.reduced and not stamp.reduced:
-                # Several assemblies made one prompt, as a framework's reducers and a plug-in of ours behind them: what
-                # one of them reduced stays reduced.
-                stamp = replace(stamp, reduced=True)
-            self._waiting[key] = stamp
-            self._waiting.move_to_end(key)
-            if len(self._waiting) > _WAITING:
-                self._waiting.popitem(last=False)
+        self._await(replace(stamp, key=key))
         self._watch(parent, key)
         if opened is not None:
             self._watch(opened, key)
+
+    def await_root_call(self, stamp: Stamp) -> None:
+        """Stamp the next model call that starts in this context and has no parent, as the assembly has none."""
+        self._await(replace(stamp, key=_key(stamp.span), is_root=True))
+
+    def _await(self, stamp: Stamp) -> None:
+        earlier = _MADE.get()
+        # Another provider's processor may look at the same spans: what waits there is its affair.
+        waits = earlier is not None and self._waits_for(earlier.key) is earlier
+        if earlier is not None and waits and (earlier.key == stamp.key or (earlier.is_root and stamp.is_root)):
+            # Several assemblies made one prompt, as a framework's reducers and a plug-in of ours behind them: what
+            # one of them reduced stays reduced.
+            stamp.reduced = stamp.reduced or earlier.reduced
+            earlier.used = True
+        _MADE.set(stamp)
+        with self._lock:
+            self._waiting[stamp.key] = stamp
+            self._waiting.move_to_end(stamp.key)
+            if len(self._waiting) > _WAITING:
+                self._waiting.popitem(last=False)
 
     def _watch(self, span: Any, key: tuple[int, int]) -> None:
         while hasattr(span, "__wrapped__"):  # by another instrumentation: what takes attributes is inside
             span = span.__wrapped__
         if span.is_recording() and _is_model_call(span) is None and _watch_of(span) is None:
-            _WatchedSpan(span, partial(self._identified, key))
+            _WatchedSpan(span, partial(self._identified, partial(self._waits_for, key)))
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
         """Stamp a model call that an assembly waits for."""
-        if not self._waiting or span.parent is None:
+        waits_for = self._assembly_of(span) if self._waiting or _CALLED.get() is not None else None
+        if waits_for is None:
             return
-        key, called = _key(span.parent), _CALLED.get()
-        if key not in self._waiting:
-            if called is None or called not in self._waiting or called[0] != key[0]:
-                return
-            key = called
         try:
             if _is_model_call(span) is not None:
-                self._identified(key, span)
+                self._identified(waits_for, span)
             elif span.instrumentation_scope.name != names.SCOPE:
-                _WatchedSpan(span, partial(self._identified, key))
+                _WatchedSpan(span, partial(self._identified, waits_for))
         except Exception as error:  # noqa: BLE001  # nothing of ours reaches the agent
             self._failed("stamp", error)
 
-    def _identified(self, key: tuple[int, int], span: Any) -> None:
+    def _assembly_of(self, span: Any) -> Callable[[], Stamp | None] | None:
+        """Return what finds the assembly that a span may be the call of; None if it is no assembly's."""
+        called, made = _CALLED.get(), _MADE.get()
+        if called is not None and not called.used:
+            return lambda: called
+        parent = None if span.parent is None else _key(span.parent)
+        if parent is not None:
+            return partial(self._waits_for, parent) if self._waits_for(parent) is not None else None
+        if called is None and made is not None and made.is_root and not made.used:
+            return lambda: made
+        return None
+
+    def _waits_for(self, key: tuple[int, int]) -> Stamp | None:
+        stamp = self._waiting.get(key)
+        return None if stamp is None or stamp.used else stamp
+
+    def _identified(self, waits_for: Callable[[], Stamp | None], span: Any) -> None:
         """A span has said what it is."""
         try:
             _leave(span)
             if is_model_call(span):
                 with self._lock:
-                    stamp = self._waiting.pop(key, None)
-                if stamp is not None:
-                    stamp.put_on(span)
+                    stamp = waits_for()
+                    if stamp is None or stamp.used:
+                        return
+                    stamp.used = True
+                    if self._waiting.get(stamp.key) is stamp:
+                        del self._waiting[stamp.key]
+                stamp.put_on(span)
         except Exception as error:  # noqa: BLE001
             self._failed("stamp", error)
 

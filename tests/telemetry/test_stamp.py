@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from otel_assembly import AlertPolicy, Assembler, Context, SlidingWindowPolicy
@@ -115,9 +117,32 @@ async def test_a_call_under_another_parent_or_in_another_trace_is_left_alone(rec
     with chat(tracer):
         pass
     await assemble()
-    with chat(tracer):
+    with tracer.start_as_current_span("request"), chat(tracer):
         pass
     assert stamps(recorder) == [None, None, None]
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_call_without_a_parent_is_linked_to_the_assembly_of_its_context(recorder, tracer, late):
+    """Nothing opens a span around a bare call: its assembly and its span are a trace each."""
+
+    async def turn():
+        await assemble()
+        for _ in range(2):
+            with chat(tracer, "embeddings"):
+                pass
+            with tracer.start_as_current_span("chat gpt-4o") if late else chat(tracer) as span:
+                name_late(span, NAMES["OpenLLMetry"])
+
+    await asyncio.gather(turn(), turn(), turn())
+    first, second = recorder.spans_named("chat gpt-4o")[::2], recorder.spans_named("chat gpt-4o")[1::2]
+    assemblies = {span.attributes["assembly.id"]: span.span_id for span in recorder.spans_named("assemble_context")}
+    stamped = [span for span in (*first, *second) if "assembly.id" in span.attributes]
+    assert sorted(span.attributes["assembly.id"] for span in stamped) == sorted(assemblies)
+    assert all(
+        [link.span_id for link in span.links] == [assemblies[span.attributes["assembly.id"]]] for span in stamped
+    )
+    assert not any("assembly.id" in span.attributes for span in recorder.spans_named("embeddings gpt-4o"))
 
 
 async def test_an_assembly_that_failed_stamps_nothing(recorder, tracer):
