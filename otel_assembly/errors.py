@@ -36,6 +36,7 @@
             ├── LogConflictError             somebody was first; nothing was written
             ├── LogUnsureError               the answer was lost; whether it was written is not known
             ├── LogUnavailableError          the place of the log does not answer
+            ├── TurnClaimLostError           another server has taken over the turn; nothing was written
             ├── LogRegressed                 the log is behind what was read of it before
             └── LogDamagedError              a row is missing, or is not what was written
 
@@ -430,6 +431,10 @@ class LogUnsureError(SessionLogError):
 
 class LogUnavailableError(SessionLogError):
     """The place where the log is kept does not answer, so that nothing was read or written."""
+
+
+class TurnClaimLostError(SessionLogError):
+    """Another server has taken over the turn of this claim, or the claim was ended; nothing was written."""
 
 
 class LogRegressed(SessionLogError):  # noqa: N818 - said as it is: the log went back

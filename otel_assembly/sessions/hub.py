@@ -46,13 +46,14 @@ from otel_assembly.sessions.metadata import SessionMetadata
 from otel_assembly.sessions.posting import HUB_ID, Posting, stamped
 from otel_assembly.sessions.recording import recorded_hydration, recorded_post, tell_waiting
 from otel_assembly.sessions.sweeping import tell_violations
+from otel_assembly.sessions.turn_lease import TurnLease
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from otel_assembly.sessions.adapter import SessionAdapter
-    from otel_assembly.sessions.log import SessionLog
+    from otel_assembly.sessions.log import SessionLog, TurnClaim
     from otel_assembly.sessions.recording import PostRecording
 
 _log: Final = logging.getLogger(__name__)
@@ -264,12 +265,20 @@ class Hub:
 
     # --- posting
 
-    async def post(self, envelope: Envelope, timeout: float = 0.0) -> Envelope:  # noqa: ASYNC109 - for room, not for an answer
+    async def post(
+        self,
+        envelope: Envelope,
+        timeout: float = 0.0,  # noqa: ASYNC109 - for room, not for an answer
+        *,
+        claim: TurnClaim | None = None,
+    ) -> Envelope:
         """Append an envelope to its session's log.
 
         Args:
             envelope: What is said; see `Envelope` for what is given and what is stamped.
             timeout: How many seconds it may wait for room in the inboxes it goes to.
+            claim: The claim on the turn that the envelope answers: it is accepted only while the claim holds, and ends
+                the turn.
 
         Returns:
             It, as it was accepted: with its place, id and time. The first acceptance, where the same was posted under
@@ -281,9 +290,10 @@ class Hub:
             ProtocolError: The protocol refuses it, or it is none that a log could hold.
             InboxFull: Somebody it is for has too much to read.
             AdapterError: The adapter raised.
+            TurnClaimLostError: The claim does not hold any more.
             SessionLogError: The log did not do what was asked.
         """
-        return await self._post(envelope, timeout)
+        return await self._post(envelope, timeout, claim=claim)
 
     async def join(self, session_id: str, participant_id: str) -> Envelope:
         """Accept an invitation; the session opens when the last one does. Joining twice is no error."""
@@ -355,7 +365,9 @@ class Hub:
         data = {"reason": reason} if reason else {}
         return await self._post(Envelope(session_id, who, event_type, data, idempotency_key=key), 0.0, step=True)
 
-    async def _post(self, envelope: Envelope, patience: float, *, step: bool = False) -> Envelope:
+    async def _post(
+        self, envelope: Envelope, patience: float, *, step: bool = False, claim: TurnClaim | None = None
+    ) -> Envelope:
         """Post for a participant, and note in the audit log what was refused; a step is the protocol's own."""
         with recorded_post(envelope) as recording, audited(envelope):
             check_envelope(envelope)
@@ -374,7 +386,7 @@ class Hub:
                 raise ProtocolError(f"session {envelope.session_id!r}: {named} of the audience take no part in it")
             if await self.expire(envelope.session_id):
                 raise ProtocolError(f"session {envelope.session_id!r} is expired; nothing more is posted to it")
-            accepted = await self._posted(session, folding, patience, recording)
+            accepted = await self._posted(session, folding, patience, recording, claim)
         # The caller's own data goes back to the caller: what was folded is nobody's to change.
         return replace(accepted, event_data=envelope.event_data)
 
@@ -395,10 +407,16 @@ class Hub:
             return await self._posted(session, envelope, 0.0, recording)
 
     async def _posted(
-        self, session: KnownSession, envelope: Envelope, patience: float, recording: PostRecording
+        self,
+        session: KnownSession,
+        envelope: Envelope,
+        patience: float,
+        recording: PostRecording,
+        claim: TurnClaim | None = None,
     ) -> Envelope:
         carried = recording.carried(envelope)
-        posting = Posting(session, carried, log=self._log, clock=self._clock, inbox_limit=self._inbox_limit)
+        limit = self._inbox_limit
+        posting = Posting(session, carried, log=self._log, clock=self._clock, inbox_limit=limit, claim=claim)
         recording.watch(posting)
         accepted = await posting.run(patience)
         recording.accepted(accepted)
@@ -492,6 +510,16 @@ class Hub:
     def _takes_part(self, session: KnownSession, participant_id: str) -> None:
         if participant_id not in session.metadata.participants:
             raise AccessDeniedError(f"session {session.metadata.session_id!r}: {participant_id!r} takes no part in it")
+
+    def turn_lease(self, session_id: str, participant_id: str, seconds: float) -> TurnLease:
+        """The lease by which one server of a participant keeps the other servers from working on its turns.
+
+        Args:
+            session_id: The session.
+            participant_id: The participant.
+            seconds: How long a turn stays claimed after its server died.
+        """
+        return TurnLease(self._log, session_id, participant_id, self._clock, seconds)
 
     def changes(self) -> AsyncGenerator[str | None, None]:
         """The ids of sessions as anybody appends to them; None, first of all and whenever some may have been missed."""

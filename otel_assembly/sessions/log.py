@@ -88,6 +88,67 @@ class Snapshot:
     state: str
 
 
+@dataclass(frozen=True, slots=True)
+class TurnClaim:
+    """A server's claim on a turn of a participant: while it holds, no other server stores work or an answer of it.
+
+    Attributes:
+        session_id: The session.
+        participant_id: The participant whose turn it is.
+        seq: The row of the session that the turn answers.
+        continues: True if the participant sent that row itself and continues after it.
+        token: Unique for each claim; empty if no server holds the turn.
+    """
+
+    session_id: str
+    participant_id: str
+    seq: int
+    continues: bool
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTurn:
+    """The newest turn of a participant, as a log stores it.
+
+    Attributes:
+        claim: The newest claim.
+        version: A number that grows with each change of the turn.
+        seconds: The length of the lease.
+        remaining: The seconds until the lease is over, by the log's clock; 0 or less if it is over.
+        entries: How many entries of work are stored that belong to turns that are not finished.
+        answered: The newest row of another sender whose turn is finished; 0 for none.
+        continued: The newest row of the participant itself after which it finished continuing; 0 for none.
+    """
+
+    claim: TurnClaim
+    version: int
+    seconds: float
+    remaining: float
+    entries: int
+    answered: int
+    continued: int
+
+    def is_finished(self, seq: int, *, continues: bool) -> bool:
+        """Return True if the turn that answers a row is finished, or a later one of its kind is."""
+        return seq <= (self.continued if continues else self.answered)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkEntry:
+    """One step of a turn that is not finished.
+
+    Attributes:
+        seq: The row that the turn answers.
+        number: Its place in the participant's work, from 1.
+        body: The step's event, as JSON.
+    """
+
+    seq: int
+    number: int
+    body: str
+
+
 @runtime_checkable
 class SessionLog(Protocol):
     """Where the logs of sessions are kept.
@@ -119,10 +180,13 @@ class SessionLog(Protocol):
         """All sessions, in the order of their creation."""
         ...
 
-    async def append(self, rows: Sequence[LogRow], on: LogPosition) -> None:
+    async def append(self, rows: Sequence[LogRow], on: LogPosition, claim: TurnClaim | None = None) -> None:
         """Write rows of one session on top of its row `on`, all or none.
 
+        With a claim, the rows are the answer of its turn: in the same commit the turn is finished, as by `end_turn`.
+
         Raises:
+            TurnClaimLostError: The claim does not hold any more; nothing was written.
             LogConflictError: `on` is not the newest row, or an id or a key stands in the log: somebody was first.
             LogUnsureError: Whether they were written is not known; `by_id` tells.
         """
@@ -154,6 +218,67 @@ class SessionLog(Protocol):
 
     async def save_snapshot(self, session_id: str, adapter: str, snapshot: Snapshot) -> None:
         """Keep a state; one that is older than what is kept changes nothing."""
+        ...
+
+    async def turn(self, session_id: str, participant_id: str, now: float) -> StoredTurn | None:
+        """The newest turn of a participant; None if it never had one.
+
+        Leases are judged by the log's clock: a server of a database has one for all its clients. A log without a clock
+        of its own goes by `now`.
+
+        Args:
+            session_id: The session.
+            participant_id: The participant.
+            now: The caller's time, in seconds since the epoch.
+        """
+        ...
+
+    async def claim_turn(self, claim: TurnClaim, seen: StoredTurn | None, now: float, seconds: float) -> bool:
+        """Claim a turn, if nothing has changed since `turn` returned `seen`; return True if the claim holds.
+
+        Whether the turn is free is the caller's decision. Of several callers that have seen the same, one succeeds.
+
+        Args:
+            claim: The claim, with a token that no other claim has.
+            seen: What `turn` returned.
+            now: As for `turn`.
+            seconds: The length of the lease.
+        """
+        ...
+
+    async def renew_turn(self, claim: TurnClaim, now: float, seconds: float) -> bool:
+        """Let the lease of a claim begin anew; return False if the claim does not hold any more."""
+        ...
+
+    async def end_turn(self, claim: TurnClaim, *, finished: bool) -> bool:
+        """Give a claim up; return False if it did not hold any more.
+
+        Args:
+            claim: The claim.
+            finished: True if the turn is over: its work is deleted, and it is never claimed again. False if another
+                server is to continue it.
+        """
+        ...
+
+    async def add_work(self, claim: TurnClaim, number: int, body: str) -> bool:
+        """Store a step of a turn; return False if the claim does not hold any more. Repeating a call changes nothing.
+
+        Args:
+            claim: The claim.
+            number: The step's place, the one behind the newest.
+            body: The step's event, as JSON.
+
+        Raises:
+            LogUnsureError: Whether it was stored is not known; the same call tells.
+        """
+        ...
+
+    async def work(self, session_id: str, participant_id: str) -> Sequence[WorkEntry]:
+        """The steps of a participant's turns that are not finished, in order.
+
+        Raises:
+            LogDamagedError: An entry is missing, or is not what was written.
+        """
         ...
 
     def changes(self) -> AsyncIterator[str | None]:

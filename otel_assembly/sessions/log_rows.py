@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.errors import LogConflictError, LogDamagedError, SessionLogError
-from otel_assembly.sessions.log import LogRow, Snapshot, checksum_of
+from otel_assembly.errors import LogConflictError, LogDamagedError, SessionLogError, TurnClaimLostError
+from otel_assembly.sessions.log import LogRow, Snapshot, StoredTurn, TurnClaim, WorkEntry, checksum_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
@@ -138,3 +138,35 @@ def taken(session_id: str, first_seq: int) -> LogConflictError:
 def there_already(session_id: str) -> LogConflictError:
     """What a creation raises where there is such a session."""
     return LogConflictError(f"there is a session {session_id!r} already")
+
+
+def claim_lost(claim: TurnClaim) -> TurnClaimLostError:
+    """The error of a write whose claim does not hold any more."""
+    return TurnClaimLostError(
+        f"session {claim.session_id!r}: the turn of {claim.participant_id!r} that answers row {claim.seq} was taken "
+        "over by another server, or has ended; nothing was written"
+    )
+
+
+def read_turn(session_id: str, participant_id: str, found: Sequence[Any]) -> StoredTurn:
+    """A turn, of the columns that `log_sql.TURN` selects."""
+    seq, continues, token, version, seconds, remaining, entries, answered, continued = found
+    claim = TurnClaim(session_id, participant_id, seq, bool(continues), token)
+    return StoredTurn(claim, version, seconds, remaining, entries, answered, continued)
+
+
+def read_work(session_id: str, participant_id: str, found: Iterable[Sequence[Any]]) -> list[WorkEntry]:
+    """Entries of work: number, row, body, checksum.
+
+    Raises:
+        LogDamagedError: One is missing, or is not what was written.
+    """
+    entries = []
+    for expected, (number, seq, body, checksum) in enumerate(found, 1):
+        if number != expected or not isinstance(body, str) or checksum_of(body) != checksum:
+            raise LogDamagedError(
+                f"session {session_id!r}: step {expected} of the turn of {participant_id!r} is missing or is not what "
+                "was written; restore the log"
+            )
+        entries.append(WorkEntry(seq, number, body))
+    return entries

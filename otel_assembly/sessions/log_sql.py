@@ -38,6 +38,32 @@ TABLES: Final = (
         PRIMARY KEY (session, adapter))""",
 )
 
+# Added after the first form of a file of SQLite, so that they are made where they are missing. Both stay small: one row
+# for each participant of a session, and the steps of the turn that it has not finished.
+TURN_TABLES: Final = (
+    """CREATE TABLE IF NOT EXISTS otel_assembly_session_turns (
+        session BIGINT NOT NULL,
+        participant_id TEXT NOT NULL,
+        seq BIGINT NOT NULL,
+        continues BIGINT NOT NULL,
+        token TEXT NOT NULL,
+        version BIGINT NOT NULL,
+        seconds DOUBLE PRECISION NOT NULL,
+        expires_at DOUBLE PRECISION NOT NULL,
+        entries BIGINT NOT NULL,
+        answered BIGINT NOT NULL,
+        continued BIGINT NOT NULL,
+        PRIMARY KEY (session, participant_id))""",
+    """CREATE TABLE IF NOT EXISTS otel_assembly_session_work (
+        session BIGINT NOT NULL,
+        participant_id TEXT NOT NULL,
+        number BIGINT NOT NULL,
+        seq BIGINT NOT NULL,
+        body TEXT NOT NULL,
+        checksum BIGINT NOT NULL,
+        PRIMARY KEY (session, participant_id, number))""",
+)
+
 _OF_SESSION: Final = "session = (SELECT number FROM otel_assembly_sessions WHERE id = ?)"
 _ROWS: Final = (
     "SELECT seq, envelope_id, sender_id, key, body, checksum"  # noqa: S608  # of constants
@@ -64,6 +90,43 @@ SAVE_SNAPSHOT: Final = """INSERT INTO otel_assembly_session_snapshots AS held (s
     ON CONFLICT (session, adapter)
     DO UPDATE SET seq = excluded.seq, state = excluded.state, checksum = excluded.checksum
     WHERE excluded.seq > held.seq"""
+
+# Turns. The arguments have names here, for some are used twice.
+#: The caller's clock; PostgreSQL has its own in this place.
+NOW: Final = "CAST(:now AS DOUBLE PRECISION)"
+_SECONDS: Final = "CAST(:seconds AS DOUBLE PRECISION)"
+_EXPIRY: Final = f"{NOW} + {_SECONDS}"
+_TURN_OF: Final = (
+    "session = (SELECT number FROM otel_assembly_sessions WHERE id = :id) AND participant_id = :participant"
+)
+_HELD: Final = f"{_TURN_OF} AND token = :token"
+TURN: Final = f"""SELECT seq, continues, token, version, seconds, expires_at - {NOW}, entries, answered, continued
+    FROM otel_assembly_session_turns WHERE {_TURN_OF}"""  # noqa: S608  # of constants
+FIRST_CLAIM: Final = f"""INSERT INTO otel_assembly_session_turns
+    (session, participant_id, seq, continues, token, version, seconds, expires_at, entries, answered, continued)
+    SELECT number, CAST(:participant AS TEXT), CAST(:seq AS BIGINT), CAST(:continues AS BIGINT), CAST(:token AS TEXT),
+        1, {_SECONDS}, {_EXPIRY}, 0, 0, 0 FROM otel_assembly_sessions WHERE id = :id
+    ON CONFLICT (session, participant_id) DO NOTHING RETURNING 1"""  # noqa: S608
+CLAIM: Final = f"""UPDATE otel_assembly_session_turns SET seq = CAST(:seq AS BIGINT), token = CAST(:token AS TEXT),
+    continues = CAST(:continues AS BIGINT), version = version + 1, seconds = {_SECONDS}, expires_at = {_EXPIRY}
+    WHERE {_TURN_OF} AND version = :version RETURNING 1"""  # noqa: S608
+RENEW: Final = f"""UPDATE otel_assembly_session_turns SET version = version + 1, expires_at = {_EXPIRY}
+    WHERE {_HELD} RETURNING 1"""  # noqa: S608
+RELEASE: Final = f"""UPDATE otel_assembly_session_turns SET version = version + 1, token = '', expires_at = 0
+    WHERE {_HELD} RETURNING 1"""  # noqa: S608
+#: What ends a turn for good; the statements that finish one add where it stands.
+FINISHED: Final = """UPDATE otel_assembly_session_turns AS turn SET version = version + 1, token = '', expires_at = 0,
+    entries = 0, answered = CASE WHEN continues = 0 THEN turn.seq ELSE answered END,
+    continued = CASE WHEN continues = 0 THEN continued ELSE turn.seq END"""
+FINISH: Final = f"{FINISHED} WHERE {_HELD} RETURNING session"
+DELETE_WORK: Final = f"DELETE FROM otel_assembly_session_work WHERE {_TURN_OF}"  # noqa: S608
+COUNT_WORK: Final = f"""UPDATE otel_assembly_session_turns SET version = version + 1, entries = entries + 1
+    WHERE {_HELD} AND entries = CAST(:number AS BIGINT) - 1 RETURNING session, seq"""  # noqa: S608
+ADD_WORK: Final = """INSERT INTO otel_assembly_session_work (session, participant_id, number, seq, body, checksum)
+    SELECT session, CAST(:participant AS TEXT), CAST(:number AS BIGINT), seq, CAST(:body AS TEXT),
+        CAST(:checksum AS BIGINT) FROM """
+WORK: Final = f"""SELECT number, seq, body, checksum FROM otel_assembly_session_work
+    WHERE {_TURN_OF} ORDER BY number"""  # noqa: S608
 
 # What reads a whole log: a page at a time, by numbers, so that no statement runs for long beside those who write.
 PAGE_OF_SESSIONS: Final = (

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.errors import LogUnavailableError
+from otel_assembly.sessions.log import StoredTurn, WorkEntry
 from otel_assembly.sessions.log_rows import (
     Press,
     check_appended,
     check_first,
+    claim_lost,
     held_press,
     holding,
     not_on_top,
@@ -24,7 +26,7 @@ from otel_assembly.sessions.log_rows import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
-    from otel_assembly.sessions.log import Cursor, LogPosition, LogRow, Snapshot
+    from otel_assembly.sessions.log import Cursor, LogPosition, LogRow, Snapshot, TurnClaim
 
 
 @dataclass
@@ -35,6 +37,9 @@ class _Session:
     by_key: dict[tuple[str, str], LogRow] = field(default_factory=dict)
     cursors: dict[str, Cursor] = field(default_factory=dict)
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
+    #: The newest turn of each participant, and when its lease is over.
+    turns: dict[str, tuple[StoredTurn, float]] = field(default_factory=dict)
+    work: dict[str, list[WorkEntry]] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def add(self, row: LogRow) -> None:
@@ -75,7 +80,7 @@ class MemorySessionLog:
         self._check_open()
         return list(self._sessions)
 
-    async def append(self, rows: Sequence[LogRow], on: LogPosition) -> None:
+    async def append(self, rows: Sequence[LogRow], on: LogPosition, claim: TurnClaim | None = None) -> None:
         """See `SessionLog.append`."""
         check_appended(rows, on)
         session_id = rows[0].session_id
@@ -93,6 +98,8 @@ class MemorySessionLog:
                 raise taken(session_id, rows[0].seq)
             if session.by_key.keys() & set(keys):
                 raise taken(session_id, rows[0].seq)
+            if claim is not None and not self._end(session, claim, finished=True):
+                raise claim_lost(claim)
             for row in rows:
                 session.add(row)
         self._tell(session_id)
@@ -143,6 +150,69 @@ class MemorySessionLog:
             before = session.snapshots.get(adapter)
             if before is None or snapshot.seq > before.seq:
                 session.snapshots[adapter] = snapshot
+
+    async def turn(self, session_id: str, participant_id: str, now: float) -> StoredTurn | None:
+        """See `SessionLog.turn`."""
+        session = self._session(session_id)
+        found = session.turns.get(participant_id) if session is not None else None
+        return replace(found[0], remaining=found[1] - now) if found is not None else None
+
+    async def claim_turn(self, claim: TurnClaim, seen: StoredTurn | None, now: float, seconds: float) -> bool:
+        """See `SessionLog.claim_turn`."""
+        session = self._session(claim.session_id)
+        if session is None:
+            return False
+        found = session.turns.get(claim.participant_id)
+        if (found[0].version if found is not None else None) != (seen.version if seen is not None else None):
+            return False
+        before = found[0] if found is not None else StoredTurn(claim, 0, seconds, seconds, 0, 0, 0)
+        turn = replace(before, claim=claim, version=before.version + 1, seconds=seconds)
+        session.turns[claim.participant_id] = turn, now + seconds
+        return True
+
+    async def renew_turn(self, claim: TurnClaim, now: float, seconds: float) -> bool:
+        """See `SessionLog.renew_turn`."""
+        session = self._session(claim.session_id)
+        turn = _held(session, claim)
+        if session is None or turn is None:
+            return False
+        session.turns[claim.participant_id] = replace(turn, version=turn.version + 1), now + seconds
+        return True
+
+    async def end_turn(self, claim: TurnClaim, *, finished: bool) -> bool:
+        """See `SessionLog.end_turn`."""
+        session = self._session(claim.session_id)
+        return session is not None and self._end(session, claim, finished=finished)
+
+    def _end(self, session: _Session, claim: TurnClaim, *, finished: bool) -> bool:
+        turn = _held(session, claim)
+        if turn is None:
+            return False
+        turn = replace(turn, claim=replace(turn.claim, token=""), version=turn.version + 1)
+        if finished:
+            answered = turn.answered if claim.continues else claim.seq
+            continued = claim.seq if claim.continues else turn.continued
+            turn = replace(turn, entries=0, answered=answered, continued=continued)
+            session.work.pop(claim.participant_id, None)
+        session.turns[claim.participant_id] = turn, 0.0
+        return True
+
+    async def add_work(self, claim: TurnClaim, number: int, body: str) -> bool:
+        """See `SessionLog.add_work`."""
+        session = self._session(claim.session_id)
+        turn = _held(session, claim)
+        if session is None or turn is None:
+            return False
+        if number == turn.entries + 1:
+            turn = replace(turn, entries=number, version=turn.version + 1)
+            session.turns[claim.participant_id] = turn, session.turns[claim.participant_id][1]
+            session.work.setdefault(claim.participant_id, []).append(WorkEntry(claim.seq, number, body))
+        return number <= turn.entries
+
+    async def work(self, session_id: str, participant_id: str) -> Sequence[WorkEntry]:
+        """See `SessionLog.work`."""
+        session = self._session(session_id)
+        return list(session.work.get(participant_id, ())) if session is not None else []
 
     async def changes(self) -> AsyncGenerator[str | None]:
         """See `SessionLog.changes`."""
@@ -197,6 +267,12 @@ class _Listener:
     def __init__(self) -> None:
         self.changed: dict[str, None] = {}
         self.told = asyncio.Event()
+
+
+def _held(session: _Session | None, claim: TurnClaim) -> StoredTurn | None:
+    """The turn of a claim that holds."""
+    found = session.turns.get(claim.participant_id) if session is not None else None
+    return found[0] if found is not None and found[0].claim.token == claim.token else None
 
 
 def _columns(row: LogRow) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from otel_assembly._internal.forks import in_child
 from otel_assembly.errors import ConfigurationError, LogUnavailableError
-from otel_assembly.sessions.log_sql import TABLES
+from otel_assembly.sessions.log_sql import TABLES, TURN_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,7 +32,7 @@ _SETTINGS: Final = """SELECT current_setting('fsync'), current_setting('synchron
     current_setting('server_encoding'),
     set_config('default_transaction_isolation', 'read committed', false),
     set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false)"""
-_TABLES_ARE_THERE: Final = "SELECT to_regclass('otel_assembly_session_snapshots') IS NOT NULL"
+_TABLES_ARE_THERE: Final = "SELECT to_regclass('otel_assembly_session_work') IS NOT NULL"
 
 #: Connections of the process that forked this one; nothing is done with them.
 _of_parents: list[object] = []
@@ -188,7 +188,7 @@ class Connections:
             cursor = await connection.execute(_TABLES_ARE_THERE)
             if await cursor.fetchone() == (True,):
                 return
-            for table in TABLES:
+            for table in (*TABLES, *TURN_TABLES):
                 statement: Any = table.format(number="BIGINT GENERATED ALWAYS AS IDENTITY")
                 await connection.execute(statement)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
@@ -21,6 +22,7 @@ from otel_assembly.sessions.log_rows import (
     Press,
     check_appended,
     check_first,
+    claim_lost,
     held_press,
     holding,
     not_on_top,
@@ -28,20 +30,33 @@ from otel_assembly.sessions.log_rows import (
     read_row,
     read_rows,
     read_snapshot,
+    read_turn,
+    read_work,
     taken,
     there_already,
 )
 from otel_assembly.sessions.log_sql import (
+    ADD_WORK,
     BY_ID,
     BY_KEY,
+    CLAIM,
+    COUNT_WORK,
     CURSORS,
+    FINISH,
+    FINISHED,
+    FIRST_CLAIM,
     METADATA,
     MOVE_CURSOR,
+    NOW,
+    RELEASE,
+    RENEW,
     SAVE_SNAPSHOT,
     SESSION_IDS,
     SNAPSHOT,
     TAIL,
+    TURN,
     WITHOUT_LIMIT,
+    WORK,
 )
 from otel_assembly.sessions.postgres_connections import LOCKS, Connections, psycopg, statement_seconds
 
@@ -50,24 +65,43 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from otel_assembly.sessions.log import LogPosition, LogRow, Snapshot
+    from otel_assembly.sessions.log import LogPosition, LogRow, Snapshot, StoredTurn, TurnClaim, WorkEntry
     from otel_assembly.sessions.postgres_connections import Connection
 
 #: What is listened to; a notice carries a session's id and nothing else.
 _CHANNEL: Final = "otel_assembly_sessions"
 
-# One statement and so one commit: the rows, and the notice that they are there, which is neither lost nor sent for
-# nothing. Its lock is shared by all who append, and taken before any key: the other order deadlocks with `press`.
-_APPEND: Final = f"""WITH queue AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared({LOCKS}, hashtext(%(id)s))),
+
+def _append_statement(ended: str = "", of_ended: str = "") -> str:
+    """The statement that appends rows; `ended` is a table expression that has a row if the append may be done.
+
+    One statement and so one commit: the rows, and the notice that they are there, which is neither lost nor sent for
+    nothing. Its lock is shared by all who append, and taken before any key: the other order deadlocks with `press`.
+    """
+    return f"""WITH queue AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared({LOCKS}, hashtext(%(id)s))),
     base AS (SELECT held.session FROM otel_assembly_session_rows AS held
         JOIN otel_assembly_sessions AS sessions ON sessions.number = held.session
-        WHERE sessions.id = %(id)s AND held.seq = %(on_seq)s AND held.envelope_id = %(on_id)s),
+        WHERE sessions.id = %(id)s AND held.seq = %(on_seq)s AND held.envelope_id = %(on_id)s),{ended}
     added AS (INSERT INTO otel_assembly_session_rows
         (session, seq, envelope_id, sender_id, key, body, checksum)
-        SELECT base.session, row.* FROM queue, base, unnest(%(seqs)s::bigint[], %(ids)s::text[], %(senders)s::text[],
-            %(keys)s::text[], %(bodies)s::text[], %(checksums)s::bigint[]) AS row
+        SELECT base.session, row.* FROM queue, base,{of_ended} unnest(%(seqs)s::bigint[], %(ids)s::text[],
+            %(senders)s::text[], %(keys)s::text[], %(bodies)s::text[], %(checksums)s::bigint[]) AS row
         RETURNING seq)
     SELECT pg_notify('{_CHANNEL}', %(id)s) FROM added LIMIT 1"""  # noqa: S608  # of constants
+
+
+_CLEARED: Final = """cleared AS (DELETE FROM otel_assembly_session_work AS work USING ended
+        WHERE work.session = ended.session AND work.participant_id = %(participant)s)"""
+_APPEND: Final = _append_statement()
+# An answer finishes its turn in the same commit. Whoever takes the turn over at the same time changes the same row, so
+# that one of the two waits, and finds that it was second.
+_APPEND_ANSWER: Final = _append_statement(
+    f"""
+    ended AS ({FINISHED} FROM queue, base WHERE turn.session = base.session
+        AND turn.participant_id = %(participant)s AND turn.token = %(token)s RETURNING turn.session),
+    {_CLEARED},""",
+    " ended,",
+)
 _CREATE: Final = f"""WITH made AS (INSERT INTO otel_assembly_sessions (id, metadata, checksum)
         VALUES (%(id)s, %(metadata)s, %(metadata_checksum)s) RETURNING number),
     added AS (INSERT INTO otel_assembly_session_rows
@@ -76,6 +110,23 @@ _CREATE: Final = f"""WITH made AS (INSERT INTO otel_assembly_sessions (id, metad
             %(keys)s::text[], %(bodies)s::text[], %(checksums)s::bigint[]) AS row
         RETURNING seq)
     SELECT pg_notify('{_CHANNEL}', %(id)s) FROM added LIMIT 1"""  # noqa: S608
+
+
+def _for_postgres(statement: str) -> str:
+    """A statement of `log_sql` with named arguments, as psycopg takes it, which judges time by the server's clock."""
+    return re.sub(
+        r"(?<!:):([a-z]+)", r"%(\1)s", statement.replace(NOW, "CAST(extract(epoch FROM clock_timestamp()) AS FLOAT8)")
+    )
+
+
+_TURN: Final = _for_postgres(TURN)
+_FIRST_CLAIM: Final = _for_postgres(FIRST_CLAIM)
+_CLAIM: Final = _for_postgres(CLAIM)
+_RENEW: Final = _for_postgres(RENEW)
+_RELEASE: Final = _for_postgres(RELEASE)
+_FINISH: Final = f"WITH ended AS ({_for_postgres(FINISH)}), {_CLEARED} SELECT 1 FROM ended"  # noqa: S608
+_ADD_WORK: Final = f"WITH counted AS ({_for_postgres(COUNT_WORK)}) {_for_postgres(ADD_WORK)} counted RETURNING 1"
+_WORK: Final = _for_postgres(WORK)
 _PRESS: Final = f"SELECT pg_advisory_lock({LOCKS}, hashtext(%s))"
 _LET_GO: Final = f"SELECT pg_advisory_unlock({LOCKS}, hashtext(%s))"
 
@@ -83,7 +134,7 @@ _LET_GO: Final = f"SELECT pg_advisory_unlock({LOCKS}, hashtext(%s))"
 class PostgresSessionLog:
     """A `SessionLog` in PostgreSQL 13 or later, for any number of hubs on any number of machines; extra ``postgres``.
 
-    Its four tables, ``otel_assembly_session…``, are made at the first use where they are missing, in the first schema
+    Its six tables, ``otel_assembly_session…``, are made at the first use where they are missing, in the first schema
     of the search path. A pooler in front of the server has to pool sessions: `changes` listens, and `press` locks.
 
     *Accepted* means that the commit was synced to the primary's disk: it outlives a kill of the server, its kernel and
@@ -147,16 +198,22 @@ class PostgresSessionLog:
         """See `SessionLog.session_ids`."""
         return [session_id for (session_id,) in await self._ask("the list of sessions", SESSION_IDS)]
 
-    async def append(self, rows: Sequence[LogRow], on: LogPosition) -> None:
+    async def append(self, rows: Sequence[LogRow], on: LogPosition, claim: TurnClaim | None = None) -> None:
         """See `SessionLog.append`."""
         check_appended(rows, on)
         session_id, seq = rows[0].session_id, rows[0].seq
-        arguments = {"on_seq": on.seq, "on_id": on.envelope_id}
+        arguments = _arguments(rows) | {"on_seq": on.seq, "on_id": on.envelope_id}
+        statement = _APPEND
+        if claim is not None:
+            statement = _APPEND_ANSWER
+            arguments |= {"participant": claim.participant_id, "token": claim.token}
         try:
-            written = await self._write(f"session {session_id!r}: row {seq}", _APPEND, _arguments(rows) | arguments)
+            written = await self._write(f"session {session_id!r}: row {seq}", statement, arguments)
         except LogConflictError:
             raise taken(session_id, seq) from None
         if not written:
+            if claim is not None and not await self._holds(claim):
+                raise claim_lost(claim)
             raise not_on_top(session_id, on)
 
     async def tail(self, session_id: str, first_seq: int, limit: int | None = None) -> Sequence[LogRow]:
@@ -194,6 +251,46 @@ class PostgresSessionLog:
         """See `SessionLog.save_snapshot`."""
         arguments = (adapter, snapshot.seq, snapshot.state, checksum_of(snapshot.state), session_id)
         await self._ask(f"session {session_id!r}: a snapshot", SAVE_SNAPSHOT, *arguments)
+
+    async def turn(self, session_id: str, participant_id: str, now: float) -> StoredTurn | None:
+        """See `SessionLog.turn`; time is PostgreSQL's own."""
+        arguments = {"id": session_id, "participant": participant_id}
+        found = await self._ask_named(f"session {session_id!r}: a turn", _TURN, arguments)
+        return read_turn(session_id, participant_id, found[0]) if found else None
+
+    async def _holds(self, claim: TurnClaim) -> bool:
+        turn = await self.turn(claim.session_id, claim.participant_id, 0.0)
+        return turn is not None and turn.claim.token == claim.token
+
+    async def claim_turn(self, claim: TurnClaim, seen: StoredTurn | None, now: float, seconds: float) -> bool:
+        """See `SessionLog.claim_turn`; time is PostgreSQL's own."""
+        arguments = _claim_arguments(claim) | {"seconds": seconds, "version": seen.version if seen is not None else 0}
+        statement = _FIRST_CLAIM if seen is None else _CLAIM
+        # Run anew after a lost answer, it may find its own claim.
+        return bool(await self._ask_named(_what(claim), statement, arguments)) or await self._holds(claim)
+
+    async def renew_turn(self, claim: TurnClaim, now: float, seconds: float) -> bool:
+        """See `SessionLog.renew_turn`; time is PostgreSQL's own."""
+        return bool(await self._ask_named(_what(claim), _RENEW, _claim_arguments(claim) | {"seconds": seconds}))
+
+    async def end_turn(self, claim: TurnClaim, *, finished: bool) -> bool:
+        """See `SessionLog.end_turn`."""
+        return bool(await self._ask_named(_what(claim), _FINISH if finished else _RELEASE, _claim_arguments(claim)))
+
+    async def add_work(self, claim: TurnClaim, number: int, body: str) -> bool:
+        """See `SessionLog.add_work`."""
+        arguments = _claim_arguments(claim) | {"number": number, "body": body, "checksum": checksum_of(body)}
+        what = f"session {claim.session_id!r}: step {number} of a turn"
+        if await self._write(what, _ADD_WORK, arguments):
+            return True
+        turn = await self.turn(claim.session_id, claim.participant_id, 0.0)
+        return turn is not None and turn.claim.token == claim.token and turn.entries >= number
+
+    async def work(self, session_id: str, participant_id: str) -> Sequence[WorkEntry]:
+        """See `SessionLog.work`."""
+        arguments = {"id": session_id, "participant": participant_id}
+        found = await self._ask_named(f"session {session_id!r}: the steps of a turn", _WORK, arguments)
+        return read_work(session_id, participant_id, found)
 
     async def changes(self) -> AsyncGenerator[str | None]:
         """See `SessionLog.changes`; None again after every connection that was lost, when it listens anew."""
@@ -251,13 +348,16 @@ class PostgresSessionLog:
             return await self._execute(connection, what, statement, arguments)
 
     async def _ask(self, what: str, statement: str, *arguments: Any) -> list[Any]:
+        return await self._ask_named(what, statement.replace("?", "%s"), arguments)
+
+    async def _ask_named(self, what: str, statement: str, arguments: Any) -> list[Any]:
         """Run a statement that may be run twice; anew where its connection was lost."""
         try:
             async with asyncio.timeout(statement_seconds(self._patience)):
                 while True:
                     try:
                         async with self._connection() as connection:
-                            return await self._execute(connection, what, statement.replace("?", "%s"), arguments)
+                            return await self._execute(connection, what, statement, arguments)
                     except LogUnsureError:
                         await asyncio.sleep(0.02)
         except TimeoutError:
@@ -308,6 +408,20 @@ class PostgresSessionLog:
         if connection.closed or error.diag.severity_nonlocalized in ("FATAL", "PANIC"):
             return LogUnsureError(f"{what}: the connection was lost: {error}")
         return LogUnavailableError(f"{what}: PostgreSQL refused it: {error}")
+
+
+def _what(claim: TurnClaim) -> str:
+    return f"session {claim.session_id!r}: a turn"
+
+
+def _claim_arguments(claim: TurnClaim) -> dict[str, Any]:
+    return {
+        "id": claim.session_id,
+        "participant": claim.participant_id,
+        "seq": claim.seq,
+        "continues": int(claim.continues),
+        "token": claim.token,
+    }
 
 
 def _arguments(rows: Sequence[LogRow]) -> dict[str, Any]:

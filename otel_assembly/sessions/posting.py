@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.sessions.folded import FoldedSession
     from otel_assembly.sessions.known import KnownSession
-    from otel_assembly.sessions.log import SessionLog
+    from otel_assembly.sessions.log import SessionLog, TurnClaim
 
 _T = TypeVar("_T")
 
@@ -95,11 +95,13 @@ class Posting:
         log: SessionLog,
         clock: Callable[[], float],
         inbox_limit: int | None,
+        claim: TurnClaim | None = None,
     ) -> None:
         self._session = session
         self._envelope = envelope
         self._log = log
         self._clock = clock
+        self._claim = claim
         self._inbox_limit = inbox_limit if envelope.event_type not in SYSTEM_TYPES else None
         #: Ids under which it was written without an answer.
         self._unsure: list[str] = []
@@ -161,7 +163,11 @@ class Posting:
                     return first
             batch, folded = self._decide()
             try:
-                await self._log.append([LogRow.of(one) for one in batch], session.position)
+                rows = [LogRow.of(one) for one in batch]
+                if self._claim is None:
+                    await self._log.append(rows, session.position)
+                else:
+                    await self._log.append(rows, session.position, self._claim)
             except LogUnsureError:
                 self._unsure.append(batch[0].envelope_id)
                 raise

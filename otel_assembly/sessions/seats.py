@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from otel_assembly.assembler import Assembler
 from otel_assembly.context import Context
 from otel_assembly.errors import ConfigurationError, HaltedError, SessionError
-from otel_assembly.events import ModelResponse
+from otel_assembly.events import ModelResponse, ToolCallEvent, ToolErrorEvent, ToolResultEvent
 from otel_assembly.runtime.agent import Agent
+from otel_assembly.runtime.session import OUTCOME_UNKNOWN, UnfinishedCalls, not_run
 from otel_assembly.runtime.stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from otel_assembly.runtime.session import Journal
     from otel_assembly.sessions.participant_view import ParticipantView
 
 
@@ -47,6 +49,18 @@ class Seat(Protocol):
         """Answer what is asked, for the first time or once more; what was asked stands in the history only once."""
         ...
 
+    def restore(self, events: Sequence[Any], asked: Sequence[Any] | None = None) -> Sequence[ToolCallEvent]:
+        """Take over the steps of a turn that another server began.
+
+        Args:
+            events: The steps: responses that call tools, and results.
+            asked: What the turn asks, which `ask` is given then; None if the turn was superseded by a later one.
+
+        Returns:
+            The calls whose outcome is unknown, and which do not run again.
+        """
+        ...
+
     async def aclose(self) -> None:
         """Nothing more is asked."""
         ...
@@ -58,10 +72,12 @@ class AgentSeat:
     Args:
         agent: The agent.
         view: What the participant has read; nothing yet.
+        journal: Where the steps of a turn are stored, so that another server can continue it.
     """
 
-    def __init__(self, agent: Agent, view: ParticipantView) -> None:
+    def __init__(self, agent: Agent, view: ParticipantView, journal: Journal) -> None:
         self._agent = agent.open_session(view.session.session_id, reductions=view.policies)
+        self._agent.session.journal = journal
         view.history = self._agent.session.history
         self.view = view
         #: Where the round began that is going on, and what was asked in it.
@@ -80,7 +96,11 @@ class AgentSeat:
         if not known:
             self._round = (len(session.history), asked)
         start = self._round[0] if self._round is not None else 0
-        reply = await self._agent.ask(None if known else list(asked))
+        unfinished = _unanswered(session.history.events[start:]) if known else []
+        if unfinished:
+            reply = await self._agent.ask(UnfinishedCalls(tuple(unfinished)))
+        else:
+            reply = await self._agent.ask(None if known else list(asked))
         if session.halt is not None:
             raise HaltedError(session.halt.reason, session.halt.source)
         events = session.history.events[start:]
@@ -91,6 +111,19 @@ class AgentSeat:
         if answer is None or answer.tool_calls:
             raise NoAnswerError(reply.content)
         return Round(reply, events, answer.id)
+
+    def restore(self, events: Sequence[Any], asked: Sequence[Any] | None = None) -> Sequence[ToolCallEvent]:
+        """See `Seat.restore`."""
+        history, tools = self._agent.session.history, self._agent.tools
+        unfinished = [call for call in _unanswered(events) if not call.awaiting_approval]
+        if asked is None:
+            history.extend(events)
+            history.extend([not_run(call, OUTCOME_UNKNOWN) for call in _unanswered(events)])
+            return unfinished
+        self._round = (len(history), asked)
+        history.extend(asked)
+        history.extend(events)
+        return [call for call in unfinished if call.name not in tools or not tools[call.name].idempotent]
 
     async def aclose(self) -> None:
         """Close the agent's conversation: its aggregates run a last time."""
@@ -142,18 +175,35 @@ class CallableSeat:
             history.append(stored)
         return Round(reply, tuple(getattr(reply, "events", ())), stored.id if stored.content else None)
 
+    def restore(self, events: Sequence[Any], asked: Sequence[Any] | None = None) -> Sequence[ToolCallEvent]:
+        """A callable has no steps that we know of: it is asked anew."""
+        return ()
+
     async def aclose(self) -> None:
         """A callable holds nothing."""
 
 
-def seat_of(agent: Agent | Callable[[Sequence[Any]], Any], view: ParticipantView) -> Seat:
+def _unanswered(events: Sequence[Any]) -> list[ToolCallEvent]:
+    """The calls among events that have no result, in order; ids may repeat from one response to the next."""
+    calls: list[ToolCallEvent] = []
+    for event in events:
+        if isinstance(event, ModelResponse):
+            calls.extend(event.tool_calls)
+        elif isinstance(event, ToolResultEvent | ToolErrorEvent):
+            answered = next((call for call in calls if call.id == event.parent_id), None)
+            if answered is not None:
+                calls.remove(answered)
+    return calls
+
+
+def seat_of(agent: Agent | Callable[[Sequence[Any]], Any], view: ParticipantView, journal: Journal) -> Seat:
     """The seat of an agent, or of a callable.
 
     Raises:
         ConfigurationError: It is neither.
     """
     if isinstance(agent, Agent):
-        return AgentSeat(agent, view)
+        return AgentSeat(agent, view, journal)
     if not callable(agent):
         raise ConfigurationError(f"a {type(agent).__name__} cannot be served; give an Agent, or a callable of events")
     return CallableSeat(agent, view)

@@ -20,7 +20,9 @@ from otel_assembly.errors import (
     NetworkError,
     NotFoundError,
     ProtocolError,
+    TurnClaimLostError,
 )
+from otel_assembly.events import event_from_json
 from otel_assembly.runtime.agent import Agent
 from otel_assembly.sessions.envelope import EV_SESSION_INVITE
 from otel_assembly.sessions.folded import FoldedSession, expected_turn
@@ -28,11 +30,13 @@ from otel_assembly.sessions.metadata import SessionState
 from otel_assembly.sessions.participant_view import ParticipantView
 from otel_assembly.sessions.recording import apart, caused, recorded_turn
 from otel_assembly.sessions.seats import NoAnswerError, seat_of
+from otel_assembly.sessions.turn_lease import TurnState
 from otel_assembly.sessions.views import default_name_resolver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
+    from otel_assembly.events import ToolCallEvent
     from otel_assembly.sessions.adapter import SessionAdapter
     from otel_assembly.sessions.delivery import Delivery
     from otel_assembly.sessions.envelope import Envelope
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from otel_assembly.sessions.metadata import SessionMetadata
     from otel_assembly.sessions.recording import TurnRecording
     from otel_assembly.sessions.seats import Round, Seat
+    from otel_assembly.sessions.turn_lease import TurnLease
     from otel_assembly.sessions.views import ViewPolicy
 
 _log: Final = logging.getLogger(__name__)
@@ -61,12 +66,21 @@ async def serve(
     attempts: int = 5,
     pause: float = 0.5,
     sweep_seconds: float = 10.0,
+    lease_seconds: float = 10.0,
 ) -> None:
     """Have an agent answer for a participant, in the sessions that it is invited to, until this is cancelled.
 
     It joins, and answers each envelope that is its turn's input with one round: the view is brought up to date, the
-    agent is asked, and what it says is posted under the envelope's id. So two that serve one participant, or one that
-    was killed in between, never say it twice. What is not answered is confirmed and is in the view of the next round.
+    agent is asked, and what it says is posted under the envelope's id. What is not answered is confirmed and is in the
+    view of the next round.
+
+    Any number of servers may serve one participant. A server claims a turn in the log before it asks the agent, and
+    renews the claim while it works; the others wait. Results of an `Agent`'s tools are stored in the log as they come.
+    If the server dies, another one takes over once the claim is `lease_seconds` old, and continues from the stored
+    results: a tool that completed does not run again. A call that was running runs again only if its tool is
+    `Tool.idempotent`; otherwise the model reads the error ``outcome unknown``, and the log
+    ``otel_assembly.sessions.audit`` has a line. A callable is asked anew, because its own tools are unknown here.
+    An agent that blocks the event loop for longer than a lease loses its turn, and its answer is refused.
 
     Where the agent raises, it is asked again after a pause, twice as long each time; after `attempts` tries the
     envelope is confirmed unanswered, with a line in the log ``otel_assembly.sessions.audit``. A conversation that is
@@ -84,6 +98,8 @@ async def serve(
         attempts: How often an agent that raises is asked, at least 1.
         pause: The seconds before it is asked for the second time.
         sweep_seconds: How often, in seconds, an idle session is looked at for expectations that were not met.
+        lease_seconds: How many seconds a turn stays claimed after its server died; the server renews its claim three
+            times in that time. PostgreSQL judges it by its own clock, the other logs by the hub's.
 
     Raises:
         ConfigurationError: A setting cannot work, or that is no agent.
@@ -92,13 +108,17 @@ async def serve(
         HaltedError: With a `session_id`, the conversation was halted.
     """
     whole_number("attempts", attempts)
-    if not pause >= 0 or not sweep_seconds > 0:
-        raise ConfigurationError(f"pause is {pause!r}, sweep_seconds {sweep_seconds!r}; give 0 or more, and above 0")
+    if not pause >= 0 or not sweep_seconds > 0 or not lease_seconds > 0:
+        raise ConfigurationError(
+            f"pause is {pause!r}, sweep_seconds {sweep_seconds!r}, lease_seconds {lease_seconds!r}; give 0 or more, "
+            "above 0, and above 0"
+        )
     if not isinstance(agent, Agent) and not callable(agent):
         raise ConfigurationError(f"a {type(agent).__name__} cannot be served; give an Agent, or a callable of events")
 
     def served(name: str) -> _Served:
-        return _Served(hub, agent, name, participant_id, view, name_for, attempts, pause, sweep_seconds)
+        lease = hub.turn_lease(name, participant_id, lease_seconds)
+        return _Served(hub, agent, name, participant_id, view, name_for, attempts, pause, sweep_seconds, lease)
 
     if session_id is not None:
         await _following(hub, session_id, served(session_id))
@@ -183,34 +203,47 @@ class _Served:
     attempts: int
     pause: float
     sweep_seconds: float
+    lease: TurnLease
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     _seat: Seat | None = None
     #: The newest envelope of the participant's own that it was asked to go on after.
     _went_on_after: str | None = None
     _turn: TurnRecording | None = None
+    #: True if another server holds the participant's turn.
+    _busy: bool = False
+    #: The rows whose turns took their steps in this seat.
+    _in_seat: set[int] = field(default_factory=set)
 
     async def run(self) -> None:
         """Answer until the session is over and everything is confirmed."""
         tries = 0
+        clock = asyncio.get_running_loop().time
+        next_sweep = clock() + self.sweep_seconds
         try:
             while True:
                 self.changed.clear()
+                self._busy = False
                 try:
                     await self._deal_with_all()
                     folded = await self.hub.folded(self.session_id)
                     if folded.over and not await self._inbox():
                         return
                     tries = 0
-                    if await self._go_on(folded):
+                    if not self._busy and await self._go_on(folded):
                         # An agent and a log that never wait would keep the event loop to themselves.
                         await asyncio.sleep(0)
                         continue
                     try:
                         # Not wait_for: before Python 3.12 it loses a cancellation that comes with the change.
-                        async with asyncio.timeout(self.sweep_seconds):
+                        until_sweep = max(next_sweep - clock(), 0)
+                        wait = min(until_sweep, self.lease.retry_seconds) if self._busy else until_sweep
+                        async with asyncio.timeout(wait):
                             await self.changed.wait()
                     except TimeoutError:
+                        if clock() < next_sweep:
+                            continue  # another server's claim may be over
                         await self.hub.sweep(self.session_id)
+                    next_sweep = clock() + self.sweep_seconds
                 except (LogUnavailableError, LogUnsureError) as error:
                     # What was said and not posted is not known to the others: it is said anew, from what the log has.
                     await self._leave_seat()
@@ -230,8 +263,8 @@ class _Served:
                 if envelope.event_type == EV_SESSION_INVITE:
                     with caused(envelope):
                         await self._join()
-                elif not delivery.expired:
-                    await self._answer(envelope)
+                elif not delivery.expired and not await self._answer(envelope):
+                    return
                 await self.hub.confirm(delivery)
 
     async def _join(self) -> None:
@@ -240,23 +273,88 @@ class _Served:
         except ProtocolError as error:
             _log.info("%r does not join: %s", self.participant_id, error)
 
-    async def _answer(self, envelope: Envelope) -> None:
-        """Answer an envelope if it is this participant's to answer, and nobody has answered it for it."""
+    async def _answer(self, envelope: Envelope) -> bool:
+        """Answer an envelope if it is this participant's turn and no other server has answered it.
+
+        Returns:
+            False if another server holds the participant's turn, so that the envelope is not to be confirmed.
+        """
         hub, name = self.hub, self.session_id
         session, adapter = await hub.metadata(name), await hub.adapter(name)
         asked = _asked(session, adapter, envelope)
         if not asked or await hub.posted_under(name, self.participant_id, envelope.envelope_id):
-            return
+            return True
         folded = await hub.folded(name)
         if folded.state is not SessionState.ACTIVE or not await self._is_own_turn(folded, session, adapter, envelope):
-            return
-        with recorded_turn(session, self.participant_id, envelope) as self._turn:
-            seat = await self._take_seat()
-            await seat.view.read(envelope.seq)
-            events = seat.view.begin_round(envelope, asked)
-            answered = await self._asked_until_answered(seat, events, envelope)
-            if answered is not None:
-                await self._say(seat, answered, envelope)
+            return True
+        if not await self._acquired(envelope, continues=False):
+            return not self._busy
+
+        async def work() -> None:
+            with recorded_turn(session, self.participant_id, envelope) as self._turn:
+                seat = await self._take_seat()
+                await self._restore_earlier(seat, envelope)
+                await seat.view.read(envelope.seq)
+                await self._round(seat, seat.view.begin_round(envelope, asked), envelope)
+
+        return await self._while_held(work())
+
+    async def _acquired(self, envelope: Envelope, *, continues: bool) -> bool:
+        """Return True if this server holds the turn now; `_busy` says whether another one does."""
+        state = await self.lease.acquire(envelope.seq, continues=continues)
+        self._busy = state is TurnState.BUSY
+        return state is TurnState.HELD
+
+    async def _while_held(self, work: Coroutine[None, None, None]) -> bool:
+        """Do the work of a turn that this server holds; return False if another server took the turn over."""
+        try:
+            await self.lease.while_held(work)
+            if (claim := self.lease.claim) is not None:
+                # A participant that stays silent after its own envelope is asked again by a server that starts later.
+                await self.lease.end(finished=not claim.continues)
+            if claim is None or not claim.continues:
+                self._in_seat.clear()  # the log has no steps any more
+        except TurnClaimLostError as error:
+            _log.warning("%s; what this server did on it is left out", error)
+            self._busy = True
+            await self._leave_seat()
+            return False
+        finally:
+            await self.lease.end(finished=False)
+        return True
+
+    async def _restore_earlier(self, seat: Seat, envelope: Envelope) -> None:
+        """Take over the steps of turns that no server finished, and that an envelope superseded."""
+        for seq in dict.fromkeys(entry.seq for entry in self.lease.work):
+            if seq != envelope.seq and seq not in self._in_seat:
+                await seat.view.read(seq + 1)
+                self._audit_unknown(seq, seat.restore(self._stored(seq)))
+                self._in_seat.add(seq)
+
+    def _stored(self, seq: int) -> list[Any]:
+        """The steps that the log has of the turn that answers a row."""
+        return [event_from_json(entry.body) for entry in self.lease.work if entry.seq == seq]
+
+    def _audit_unknown(self, seq: int, calls: Sequence[ToolCallEvent]) -> None:
+        for call in calls:
+            _audit.error(
+                "outcome unknown: session=%r participant=%r row=%d tool=%r call=%r",
+                self.session_id,
+                self.participant_id,
+                seq,
+                call.name,
+                call.id,
+            )
+
+    async def _round(self, seat: Seat, asked: Sequence[Any], envelope: Envelope) -> None:
+        """Ask the agent, or continue what another server has asked it, and post its answer."""
+        if stored := self._stored(envelope.seq):
+            _log.info("session %r: %r continues row %d", self.session_id, self.participant_id, envelope.seq)
+            self._audit_unknown(envelope.seq, seat.restore(stored, asked))
+        self._in_seat.add(envelope.seq)
+        answered = await self._asked_until_answered(seat, asked, envelope)
+        if answered is not None:
+            await self._say(seat, answered, envelope)
 
     async def _go_on(self, folded: FoldedSession) -> bool:
         """Take the turn that stays with this participant, once for each envelope of its own; whether it was taken."""
@@ -271,12 +369,18 @@ class _Served:
         envelope = await hub.envelope(name, last)
         if envelope is None:
             return False
-        with recorded_turn(session, self.participant_id, envelope) as self._turn:
-            seat = await self._take_seat()
-            await seat.view.read(envelope.seq + 1)
-            answered = await self._asked_until_answered(seat, seat.view.go_on(), envelope)
-            if answered is not None:
-                await self._say(seat, answered, envelope)
+        if await self._acquired(envelope, continues=True):
+
+            async def work() -> None:
+                with recorded_turn(session, self.participant_id, envelope) as self._turn:
+                    seat = await self._take_seat()
+                    await self._restore_earlier(seat, envelope)
+                    await seat.view.read(envelope.seq + 1)
+                    await self._round(seat, seat.view.go_on(), envelope)
+
+            await self._while_held(work())
+        if self._busy:
+            return False
         self._went_on_after = last
         return True
 
@@ -301,7 +405,7 @@ class _Served:
         for attempt in range(1, self.attempts + 1):
             try:
                 return await seat.ask(events)
-            except HaltedError:
+            except (HaltedError, TurnClaimLostError):
                 raise
             except NoAnswerError as error:
                 self._give_up(envelope, error)
@@ -342,7 +446,7 @@ class _Served:
         said = replace(said, causation_id=envelope.envelope_id, idempotency_key=envelope.envelope_id)
         for attempt in range(1, self.attempts + 1):
             try:
-                accepted = await hub.post(said, timeout=self._pause_after(attempt))
+                accepted = await hub.post(said, timeout=self._pause_after(attempt), claim=self.lease.claim)
             except InboxFull as error:
                 if attempt == self.attempts:
                     self._give_up(envelope, error)
@@ -354,6 +458,7 @@ class _Served:
                 await self._leave_seat()
                 return
             else:
+                self.lease.answered()
                 seat.view.end_round(answered.event_id, accepted)
                 return
 
@@ -380,12 +485,13 @@ class _Served:
             view = await ParticipantView.open(
                 self.hub, self.session_id, self.participant_id, view=self.view, name_for=self.name_for
             )
-            self._seat = seat_of(self.agent, view)
+            self._seat = seat_of(self.agent, view, self.lease)
         return self._seat
 
     async def _leave_seat(self) -> None:
         """Let go of what was read: the next round begins from the log."""
         seat, self._seat = self._seat, None
+        self._in_seat.clear()
         if seat is not None:
             try:
                 await seat.aclose()

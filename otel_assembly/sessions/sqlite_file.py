@@ -11,15 +11,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.forks import in_child
 from otel_assembly.errors import ConfigurationError, LogDamagedError, LogUnavailableError, LogUnsureError
-from otel_assembly.sessions.log_rows import not_on_top, taken, there_already
-from otel_assembly.sessions.log_sql import TABLES
+from otel_assembly.sessions.log_rows import claim_lost, not_on_top, taken, there_already
+from otel_assembly.sessions.log_sql import (
+    ADD_WORK,
+    COUNT_WORK,
+    DELETE_WORK,
+    FINISH,
+    RELEASE,
+    TABLES,
+    TURN,
+    TURN_TABLES,
+)
 from otel_assembly.sessions.sqlite_newest import forget_newest, missing_newest, note_newest, noted_newest
 from otel_assembly.sessions.sqlite_wal import look_at_wal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from otel_assembly.sessions.log import LogPosition, LogRow
+    from otel_assembly.sessions.log import LogPosition, LogRow, TurnClaim
 
 logger = logging.getLogger("otel_assembly")
 
@@ -30,6 +39,8 @@ STANDS_ON: Final = """SELECT session FROM otel_assembly_session_rows
     WHERE session = (SELECT number FROM otel_assembly_sessions WHERE id = ?) AND seq = ? AND envelope_id = ?"""
 _ADD_SESSION: Final = "INSERT INTO otel_assembly_sessions (id, metadata, checksum) VALUES (?, ?, ?) RETURNING number"
 _ADD_ROW: Final = "INSERT INTO otel_assembly_session_rows VALUES (?, ?, ?, ?, ?, ?, ?)"
+
+_HAS_TURNS: Final = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'otel_assembly_session_work'"
 
 #: Connections that are open in the process that forked this one; nothing is done with them.
 _of_parents: list[sqlite3.Connection] = []
@@ -106,8 +117,8 @@ class SqliteFile:
                 raise there_already(session_id) from None
         self._note(first)
 
-    def append(self, rows: Sequence[LogRow], on: LogPosition) -> None:
-        """Write rows on top of one, which has to be the newest; in turn."""
+    def append(self, rows: Sequence[LogRow], on: LogPosition, claim: TurnClaim | None) -> None:
+        """Write rows on top of one, which has to be the newest, and finish the turn of a claim; in turn."""
         session_id, seq = rows[0].session_id, rows[0].seq
         with self.telling(f"session {session_id!r}: row {seq}", writing=True), self._transaction() as db:
             found = db.execute(STANDS_ON, (session_id, on.seq, on.envelope_id)).fetchone()
@@ -117,16 +128,39 @@ class SqliteFile:
                 db.executemany(_ADD_ROW, [_columns(found[0], row) for row in rows])
             except sqlite3.IntegrityError:
                 raise taken(session_id, seq) from None
+            if claim is not None and not _end(db, claim_arguments(claim), finished=True):
+                raise claim_lost(claim)
         self._note(rows[-1])
+
+    def end_turn(self, claim: TurnClaim, finished: bool) -> bool:
+        """Give a claim up, or finish its turn; in turn."""
+        with self.telling(f"session {claim.session_id!r}: a turn"), self._transaction() as db:
+            return _end(db, claim_arguments(claim), finished=finished)
+
+    def add_work(self, claim: TurnClaim, number: int, body: str, checksum: int) -> bool:
+        """Store a step of a turn, unless it is stored; in turn."""
+        arguments = claim_arguments(claim) | {"number": number, "body": body, "checksum": checksum, "now": 0.0}
+        what = f"session {claim.session_id!r}: step {number} of a turn"
+        with self.telling(what, writing=True), self._transaction() as db:
+            counted = db.execute(COUNT_WORK, arguments).fetchall()
+            if counted:
+                ((session, seq),) = counted
+                db.execute(
+                    f"{ADD_WORK}(SELECT :session AS session, :row AS seq)",
+                    {**arguments, "session": session, "row": seq},
+                )
+                return True
+            found = db.execute(TURN, arguments).fetchone()
+            return found is not None and found[2] == claim.token and found[6] >= number
 
     def _note(self, newest: LogRow) -> None:
         if self._queue is not None:
             note_newest(self._queue, newest)
 
-    def write(self, what: str, statement: str, arguments: Sequence[Any]) -> None:
-        """Run one statement that writes, and that may be run twice; in turn."""
+    def write(self, what: str, statement: str, arguments: Sequence[Any] | Mapping[str, Any]) -> list[Any]:
+        """Run one statement that writes, and that may be run twice, and return its rows; in turn."""
         with self.telling(what), self._transaction() as db:
-            db.execute(statement, arguments)
+            return db.execute(statement, arguments).fetchall()
 
     def close(self) -> None:
         """Close all connections, and leave the queue; in turn."""
@@ -198,7 +232,7 @@ class SqliteFile:
             ((version,),) = db.execute("PRAGMA user_version").fetchall()
             if version == 0:
                 db.execute("BEGIN IMMEDIATE")
-                for table in TABLES:
+                for table in (*TABLES, *TURN_TABLES):
                     db.execute(table.format(number="INTEGER"))
                 db.execute(f"PRAGMA user_version = {FILE_VERSION}")
                 db.execute("COMMIT")
@@ -206,6 +240,11 @@ class SqliteFile:
                 raise LogUnavailableError(
                     f"{self.path} has form {version}, of another release; this one reads {FILE_VERSION}"
                 )
+            if db.execute(_HAS_TURNS).fetchone() is None:
+                db.execute("BEGIN IMMEDIATE")
+                for table in TURN_TABLES:
+                    db.execute(table)
+                db.execute("COMMIT")
             self._check_newest(db)
         except BaseException:
             db.close()
@@ -276,6 +315,25 @@ def check_whole(path: str) -> None:
         )
     if state.torn:
         logger.warning("%s ends in what was not written whole, and so not accepted; it is left out", wal)
+
+
+def claim_arguments(claim: TurnClaim) -> dict[str, Any]:
+    """The arguments of a statement on a turn."""
+    return {
+        "id": claim.session_id,
+        "participant": claim.participant_id,
+        "seq": claim.seq,
+        "continues": int(claim.continues),
+        "token": claim.token,
+    }
+
+
+def _end(db: sqlite3.Connection, arguments: Mapping[str, Any], *, finished: bool) -> bool:
+    """Give a claim up; return False if it does not hold."""
+    ended = db.execute(FINISH if finished else RELEASE, arguments).fetchall()
+    if ended and finished:
+        db.execute(DELETE_WORK, arguments)
+    return bool(ended)
 
 
 def _columns(number: int, row: LogRow) -> tuple[Any, ...]:

@@ -22,21 +22,28 @@ from otel_assembly.sessions.log_rows import (
     read_row,
     read_rows,
     read_snapshot,
+    read_turn,
+    read_work,
 )
 from otel_assembly.sessions.log_sql import (
     BY_ID,
     BY_KEY,
+    CLAIM,
     CURSORS,
+    FIRST_CLAIM,
     METADATA,
     MOVE_CURSOR,
+    RENEW,
     SAVE_SNAPSHOT,
     SESSION_IDS,
     SNAPSHOT,
     TAIL,
+    TURN,
     WITHOUT_LIMIT,
+    WORK,
 )
 from otel_assembly.sessions.own_thread import OwnThread
-from otel_assembly.sessions.sqlite_file import SqliteFile
+from otel_assembly.sessions.sqlite_file import SqliteFile, claim_arguments
 
 if TYPE_CHECKING:
     import sqlite3
@@ -44,7 +51,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from otel_assembly.sessions.log import LogPosition, LogRow, Snapshot
+    from otel_assembly.sessions.log import LogPosition, LogRow, Snapshot, StoredTurn, TurnClaim, WorkEntry
 
 T = TypeVar("T")
 
@@ -122,10 +129,10 @@ class SqliteSessionLog:
         """See `SessionLog.session_ids`."""
         return [session_id for (session_id,) in await self._rows("the list of sessions", SESSION_IDS)]
 
-    async def append(self, rows: Sequence[LogRow], on: LogPosition) -> None:
+    async def append(self, rows: Sequence[LogRow], on: LogPosition, claim: TurnClaim | None = None) -> None:
         """See `SessionLog.append`."""
         check_appended(rows, on)
-        await self._write(partial(self._file.append, rows, on))
+        await self._write(partial(self._file.append, rows, on, claim))
 
     async def tail(self, session_id: str, first_seq: int, limit: int | None = None) -> Sequence[LogRow]:
         """See `SessionLog.tail`."""
@@ -175,6 +182,39 @@ class SqliteSessionLog:
         arguments = (adapter, snapshot.seq, snapshot.state, checksum_of(snapshot.state), session_id)
         await self._write(partial(self._file.write, f"session {session_id!r}: a snapshot", SAVE_SNAPSHOT, arguments))
 
+    async def turn(self, session_id: str, participant_id: str, now: float) -> StoredTurn | None:
+        """See `SessionLog.turn`."""
+        arguments = {"id": session_id, "participant": participant_id, "now": now}
+        found = await self._rows(f"session {session_id!r}: a turn", TURN, arguments)
+        return read_turn(session_id, participant_id, found[0]) if found else None
+
+    async def claim_turn(self, claim: TurnClaim, seen: StoredTurn | None, now: float, seconds: float) -> bool:
+        """See `SessionLog.claim_turn`."""
+        arguments = claim_arguments(claim) | {"now": now, "seconds": seconds, "version": seen.version if seen else 0}
+        return await self._changed(claim, FIRST_CLAIM if seen is None else CLAIM, arguments)
+
+    async def renew_turn(self, claim: TurnClaim, now: float, seconds: float) -> bool:
+        """See `SessionLog.renew_turn`."""
+        return await self._changed(claim, RENEW, claim_arguments(claim) | {"now": now, "seconds": seconds})
+
+    async def _changed(self, claim: TurnClaim, statement: str, arguments: dict[str, Any]) -> bool:
+        what = f"session {claim.session_id!r}: a turn"
+        return bool(await self._write(partial(self._file.write, what, statement, arguments)))
+
+    async def end_turn(self, claim: TurnClaim, *, finished: bool) -> bool:
+        """See `SessionLog.end_turn`."""
+        return await self._write(partial(self._file.end_turn, claim, finished))
+
+    async def add_work(self, claim: TurnClaim, number: int, body: str) -> bool:
+        """See `SessionLog.add_work`."""
+        return await self._write(partial(self._file.add_work, claim, number, body, checksum_of(body)))
+
+    async def work(self, session_id: str, participant_id: str) -> Sequence[WorkEntry]:
+        """See `SessionLog.work`."""
+        arguments = {"id": session_id, "participant": participant_id}
+        found = await self._rows(f"session {session_id!r}: the steps of a turn", WORK, arguments)
+        return read_work(session_id, participant_id, found)
+
     async def changes(self) -> AsyncGenerator[str | None]:
         """See `SessionLog.changes`."""
         follower = await self._read(lambda: _Follower(self._file.reader()))
@@ -223,9 +263,9 @@ class SqliteSessionLog:
             await self._in_thread(self._file.open)
             self._opened = True
 
-    async def _write(self, do: Callable[[], None]) -> None:
+    async def _write(self, do: Callable[[], T]) -> T:
         await self._open()
-        await self._in_thread(do)
+        return await self._in_thread(do)
 
     async def _in_thread(self, do: Callable[[], T]) -> T:
         try:
@@ -240,10 +280,12 @@ class SqliteSessionLog:
         except LogUnsureError as late:
             raise LogUnavailableError(str(late)) from None
 
-    async def _rows(self, what: str, statement: str, *arguments: str) -> list[Any]:
+    async def _rows(self, what: str, statement: str, *arguments: str | Mapping[str, Any]) -> list[Any]:
+        named = arguments[0] if arguments and not isinstance(arguments[0], str) else arguments
+
         def read() -> list[Any]:
             with self._file.telling(what):
-                return self._connection().execute(statement, arguments).fetchall()
+                return self._connection().execute(statement, named).fetchall()
 
         return await self._read(read)
 
