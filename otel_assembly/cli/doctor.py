@@ -20,7 +20,7 @@ from otel_assembly.cli.export import (
     reachable,
 )
 from otel_assembly.cli.findings import Finding
-from otel_assembly.cli.frameworks import frameworks
+from otel_assembly.cli.frameworks import frameworks, uncaptured
 from otel_assembly.cli.probes import SERVICE
 from otel_assembly.cli.stack_probe import StackProbe
 from otel_assembly.cli.terminal import safe_text
@@ -58,9 +58,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "doctor",
         help="what is installed, which hooks take on it, what counts tokens, and whether the endpoint answers",
         description="Look at versions, at the frameworks that are installed and which of our hooks take on them (they "
-        "are imported for it), at tokenizers, the exporter's endpoint and content capture. With --jaeger, --prometheus "
-        "or --alertmanager, also at a running stack: a probe goes to the exporter's endpoint, and is looked for where "
-        "it should come out. Exit status 1 where something does not work.",
+        "are imported for it), at what else is installed that calls models and is not captured, at tokenizers, the "
+        "exporter's endpoint and content capture. With --jaeger, --prometheus or --alertmanager, also at a running "
+        "stack: a probe goes to the exporter's endpoint, and is looked for where it should come out. Exit status 1 "
+        "where something does not work.",
         epilog=f"The probes are of the service {SERVICE}, and no assembly: no panel and no rule counts them.",
     )
     parser.add_argument("--model", metavar="NAME", help="say which tokenizer answers for this model")
@@ -97,6 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     sections: list[tuple[str, Iterable[Finding]]] = [
         ("Versions", _versions()),
         ("Frameworks", frameworks()),
+        ("Not captured", uncaptured()),
         ("Tokenizers", _tokenizers(arguments.model)),
         ("Export", _export()),
         ("Content", _content()),

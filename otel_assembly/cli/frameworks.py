@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_assembly.cli.findings import Finding
 from otel_assembly.instrumentation import FRAMEWORKS, OTEL_PYTHON_DISABLED_INSTRUMENTATIONS, HookState, instrumentor_of
+from otel_assembly.instrumentation.uncaptured import UNCAPTURED_CLIENTS, UNCAPTURED_FRAMEWORKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,6 +38,18 @@ def frameworks() -> Iterator[Finding]:
             yield Finding("note", f"{framework} {version}", f"disabled by {OTEL_PYTHON_DISABLED_INSTRUMENTATIONS}")
         else:
             yield from _hooks(framework, version, instrumentor)
+
+
+def uncaptured() -> Iterator[Finding]:
+    """A finding for each framework and each provider's client that is installed and whose calls are not captured."""
+    none_found = True
+    for row in (*UNCAPTURED_FRAMEWORKS, *UNCAPTURED_CLIENTS):
+        version = row.version
+        if version is not None:
+            none_found = False
+            yield Finding("note", f"{row.distribution} {version}", row.what)
+    if none_found:
+        yield Finding("ok", "other frameworks and clients", "none of those that are known is installed")
 
 
 def _hooks(framework: str, version: str, instrumentor: AssemblyInstrumentor) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from otel_assembly.errors import UnknownNameError
 
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
+    from otel_assembly.instrumentation.uncaptured import Watchers
 
 logger = logging.getLogger("otel_assembly")
 
@@ -81,6 +82,13 @@ def instrumentor_of(framework: str) -> AssemblyInstrumentor:
     return made
 
 
+def _watch() -> Watchers:
+    """What watches for model calls that nothing captures."""
+    from otel_assembly.instrumentation.uncaptured import WATCH  # as the instrumentors, once it is used
+
+    return WATCH
+
+
 def instrument(*frameworks: str, **providers: Any) -> tuple[str, ...]:
     """Instrument these frameworks, or all that are installed; none of them is imported for it.
 
@@ -100,6 +108,8 @@ def instrument(*frameworks: str, **providers: Any) -> tuple[str, ...]:
     """
     disabled = {name.strip() for name in os.environ.get(OTEL_PYTHON_DISABLED_INSTRUMENTATIONS, "").split(",")}
     done = []
+    if not frameworks and "*" not in disabled:  # also if no framework is installed: then it is all the more useful
+        _watch().begin(instrument)
     for framework in frameworks or FRAMEWORKS:
         chosen = instrumentor_of(framework)
         if "*" in disabled or f"otel_assembly_{framework}" in disabled:
@@ -121,6 +131,8 @@ def uninstrument(*frameworks: str) -> None:
     Raises:
         UnknownNameError: There is no instrumentation of that name.
     """
+    if not frameworks:
+        _watch().end(instrument)
     for framework in frameworks or FRAMEWORKS:
         chosen = instrumentor_of(framework)
         if chosen.is_instrumented_by_opentelemetry:

@@ -21,6 +21,7 @@ from wrapt import register_post_import_hook
 from otel_assembly._internal.faces import Later
 from otel_assembly.instrumentation.hooks import Following, HookState, find, installed, is_shadowed
 from otel_assembly.instrumentation.instrumented import Instrumentation
+from otel_assembly.instrumentation.uncaptured import WATCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -82,6 +83,7 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         }
         recorder = telemetry.OpenTelemetryRecorder(**providers) if providers else None
         instrumentation = self._instrumentation = Instrumentation(self.framework, recorder)
+        WATCH.begin(self, own_provider=bool(providers))
         if self.version is not None and (conflict := self._check_dependency_conflicts()):
             # The loader of `opentelemetry-instrument` asks the distribution, which is ours, and not the instrumentor.
             logger.warning("otel-assembly: %s is not instrumented: %s", self.framework, conflict)
@@ -99,6 +101,7 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
             register_post_import_hook(partial(self._act, instrumentation, action), module)
 
     def _uninstrument(self, **kwargs: Any) -> None:
+        WATCH.end(self)
         instrumentation = self._instrumentation
         if instrumentation is not None:
             for end in instrumentation.ends:

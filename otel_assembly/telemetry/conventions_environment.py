@@ -47,6 +47,13 @@ SPAN_FILE: Final = EnvironmentVariable(
     "Where `OTEL_TRACES_EXPORTER=otel_assembly_file` writes: OTLP JSON lines, which `otel-assembly explain`,"
     " `otel-assembly view` and the Collector read.",
 )
+UNCAPTURED_HINT: Final = EnvironmentVariable(
+    "OTEL_ASSEMBLY_UNCAPTURED_HINT",
+    ("true", "false"),
+    "true",
+    "Whether an instrumented process that calls a model through a provider's client, and records no assembly, logs one"
+    " line about it at its end.",
+)
 SDK_METRICS: Final = EnvironmentVariable(
     "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED",
     ("true", "false"),
@@ -61,6 +68,7 @@ ENVIRONMENT: Final = (
     CAPTURE_ALERT_MESSAGE,
     CAPTURE_MESSAGE_CONTENT,
     SPAN_FILE,
+    UNCAPTURED_HINT,
     EnvironmentVariable(
         "OTEL_SDK_DISABLED",
         ("true", "false"),

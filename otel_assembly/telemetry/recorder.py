@@ -13,6 +13,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
+from otel_assembly._internal.activity import ACTIVITY
 from otel_assembly.recorder import Whose, default_recorder
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_metrics as catalogue
@@ -52,6 +53,7 @@ class OpenTelemetryRecorder(AssemblyRecorder):
         """The allocator begins, outside of any chain."""
         with self.emitter.contained("begin"):
             if self._records():
+                ACTIVITY.has_assembly = True
                 return OpenAllocation(self.emitter)
         return None
 

@@ -14,6 +14,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
+from otel_assembly._internal.activity import ACTIVITY
 from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly.context import Context
 from otel_assembly.decision import DecisionOutcome, OverflowCause
@@ -95,6 +96,7 @@ class AssemblyRecorder:
                 and is_instrumentation_enabled()
                 and (emitter.ready or emitter.prepare())
             ):
+                ACTIVITY.has_assembly = True
                 # The default recorder may be another one when a halt comes later.
                 own = None if vars(DEFAULT).get("recorder") is self else emitter
                 return OpenRecording(emitter, own, name, model, context, started_ns)

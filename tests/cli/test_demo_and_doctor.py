@@ -146,6 +146,20 @@ def test_doctor_lists_the_frameworks_and_the_hooks_that_take_on_them(otel_assemb
     assert "not captured" in ran.out
 
 
+def test_doctor_lists_what_is_installed_and_not_captured(quick_doctor, tmp_path, monkeypatch):
+    for name, version in {"crewai": "1.0", "ag2": "0.11.1"}.items():
+        (tmp_path / f"{name}-{version}.dist-info").mkdir()
+        (tmp_path / f"{name}-{version}.dist-info" / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8"
+        )
+    monkeypatch.syspath_prepend(tmp_path)
+    ran = quick_doctor()
+    listed = ran.out.partition("\nNot captured\n")[2].partition("\n\n")[0]
+    assert re.search(r"• crewai 1\.0 +its agents are not captured", listed)
+    assert re.search(r"ag2 0\.11\.1 +classic agents \(ConversableAgent, initiate_chat, GroupChat\)", listed)
+    assert re.search(r"openai \S+ +calls that a program makes with it directly are not captured", listed)
+
+
 def test_doctor_says_which_frameworks_are_disabled(quick_doctor):
     ran = quick_doctor()
     assert ran.status == 0

@@ -1,0 +1,187 @@
+"""The log line at the end of a process that calls models and records no assembly, with the providers' own clients."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+HINT = "recorded no assembly"
+NOWHERE = "http://127.0.0.1:9"
+
+PRELUDE = f"""
+import asyncio, contextlib, os
+import otel_assembly
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+trace.set_tracer_provider(TracerProvider())
+otel_assembly.instrument()
+quietly = contextlib.suppress(Exception)
+messages = [{{"role": "user", "content": "Good morning"}}]
+
+def openai_client(kind="OpenAI"):
+    import openai
+    return getattr(openai, kind)(base_url="{NOWHERE}/v1", api_key="none", max_retries=0)
+
+def chat(client):
+    with quietly:
+        return client.chat.completions.create(model="gpt-4o", messages=messages)
+
+async def achat(client, **settings):
+    with quietly:
+        return await client.chat.completions.create(model="gpt-4o", messages=messages, **settings)
+"""
+
+
+def stderr_of(program, **environment):
+    """What a process with this program writes to its standard error."""
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+        env={**os.environ, **environment},
+    )
+    return done.stderr
+
+
+CALLS = {
+    "openai": "chat(openai_client())",
+    "openai async streamed": "asyncio.run(achat(openai_client('AsyncOpenAI'), stream=True))",
+    "openai responses": "with quietly: openai_client().responses.create(model='gpt-4o', input='Good morning')",
+    "anthropic": f"""
+import anthropic
+with quietly:
+    anthropic.Anthropic(base_url="{NOWHERE}", api_key="none", max_retries=0).messages.create(
+        model="claude-sonnet-4-5", max_tokens=9, messages=messages)
+""",
+    "google-genai": f"""
+from google import genai
+client = genai.Client(api_key="none", http_options={{"base_url": "{NOWHERE}"}})
+with quietly:
+    client.models.generate_content(model="gemini-2.5-flash", contents="Good morning")
+""",
+    "google-genai async streamed": f"""
+from google import genai
+client = genai.Client(api_key="none", http_options={{"base_url": "{NOWHERE}"}})
+async def main():
+    with quietly:
+        async for _ in await client.aio.models.generate_content_stream(model="gemini-2.5-flash", contents="Hi"):
+            pass
+asyncio.run(main())
+""",
+    "bedrock-runtime": f"""
+import botocore.session
+from botocore.config import Config
+client = botocore.session.get_session().create_client(
+    "bedrock-runtime", endpoint_url="{NOWHERE}", region_name="eu-west-1", aws_access_key_id="none",
+    aws_secret_access_key="none", config=Config(retries={{"max_attempts": 0}}))
+with quietly:
+    client.converse(modelId="anthropic.claude", messages=[{{"role": "user", "content": [{{"text": "Good morning"}}]}}])
+""",
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_process_that_calls_a_client_and_records_nothing_logs_one_line(call):
+    written = stderr_of(CALLS[call] + "\n" + CALLS[call])
+    assert written.count(HINT) == 1
+    assert f"({call.split()[0]})" in written
+    assert "OTEL_ASSEMBLY_UNCAPTURED_HINT=false" in written
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param("openai_client()", id="no call"),
+        pytest.param(
+            "with quietly: openai_client().embeddings.create(model='text-embedding-3-small', input='Hi')",
+            id="embeddings",
+        ),
+        pytest.param("with quietly: openai_client().models.list()", id="models"),
+        pytest.param("chat(openai_client())\notel_assembly.uninstrument()", id="uninstrumented"),
+        pytest.param(
+            """
+chat(openai_client())
+from otel_assembly import Assembler, Context
+asyncio.run(Assembler([]).assemble([], messages, Context()))
+""",
+            id="an assembly later",
+        ),
+        pytest.param(
+            f"""
+import asyncio
+from pydantic_ai import Agent
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+with quietly:
+    Agent(OpenAIChatModel("gpt-4o", provider=OpenAIProvider(base_url="{NOWHERE}/v1", api_key="none"))).run_sync("Hi")
+""",
+            id="a framework that is captured",
+        ),
+    ],
+)
+def test_no_line_without_an_uncaptured_call(program):
+    assert HINT not in stderr_of(program)
+
+
+def test_no_line_if_a_variable_turns_it_off():
+    assert HINT not in stderr_of(CALLS["openai"], OTEL_ASSEMBLY_UNCAPTURED_HINT="false")
+
+
+def test_no_line_if_no_provider_is_configured():
+    assert HINT not in stderr_of(
+        "import opentelemetry.trace as api\n"
+        "api._TRACER_PROVIDER = None\n" + CALLS["openai"]  # as if nobody had called `set_tracer_provider`
+    )
+
+
+def test_instrumenting_twice_logs_one_line_and_uninstrumenting_restores_the_client():
+    written = stderr_of(
+        """
+import openai._base_client as base
+otel_assembly.uninstrument()
+before = vars(base.SyncAPIClient)["request"], vars(base.AsyncAPIClient)["request"]
+for _ in range(2):
+    otel_assembly.instrument()
+assert vars(base.SyncAPIClient)["request"] is not before[0]
+otel_assembly.uninstrument()
+assert (vars(base.SyncAPIClient)["request"], vars(base.AsyncAPIClient)["request"]) == before
+otel_assembly.instrument()
+chat(openai_client())
+"""
+    )
+    assert written.count(HINT) == 1
+
+
+FORKS = """
+import multiprocessing, sys
+client = openai_client()
+chat(client)
+{before}
+child = multiprocessing.get_context("fork").Process(target={target})
+child.start(); child.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.parametrize(
+    ("target", "lines"), [pytest.param("chat, args=(client,)", 2, id="calls"), pytest.param("print", 1, id="idle")]
+)
+def test_a_forked_child_reports_its_own_calls(target, lines):
+    assert stderr_of(FORKS.format(before="", target=target)).count(HINT) == lines
+
+
+def test_a_framework_in_use_that_is_not_captured_is_named(tmp_path):
+    """A distribution of CrewAI's name, whose agents call OpenAI's client."""
+    (tmp_path / "crewai-1.0.dist-info").mkdir()
+    (tmp_path / "crewai-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: crewai\nVersion: 1.0\n", encoding="utf-8"
+    )
+    (tmp_path / "crewai.py").write_text("", encoding="utf-8")
+    written = stderr_of(f"import sys\nsys.path.append({str(tmp_path)!r})\nimport crewai\n" + CALLS["openai"])
+    assert "crewai" in written
+    assert "its agents are not captured" in written
