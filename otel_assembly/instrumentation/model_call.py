@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from otel_assembly.instrumentation.conversation import Asker
 from otel_assembly.instrumentation.instrumented import bound, ending
 from otel_assembly.instrumentation.reducers import FRAMEWORK
-from otel_assembly.instrumentation.splicing import found, same, spliced, widened
+from otel_assembly.instrumentation.rendered import find_rendering
+from otel_assembly.instrumentation.splicing import found, same, same_objects, spliced, widened
 from otel_assembly.instrumentation.waiting import WAITING, ToldStep, said_of
 from otel_assembly.observe.conversations import contained
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from otel_assembly.decision import Verdict
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.late_runs import LateRun
+    from otel_assembly.instrumentation.rendered import Rendering
     from otel_assembly.instrumentation.waiting import Waiting
     from otel_assembly.observe.assembly import ObservedAssembly, ObservedStep
 
@@ -249,6 +251,7 @@ class ModelCall:
         prompts: Sequence[str] | None = None,
         policy: str = FRAMEWORK,
         kind: str | None = None,
+        verdicts: Sequence[Verdict] = (),
     ) -> None:
         """These are sent, or reduced, next: report what changed since the last step let something out.
 
@@ -257,6 +260,7 @@ class ModelCall:
             prompts: The system prompts, where they are known.
             policy: What has changed them, where that is known.
             kind: ``reduction`` or ``injection``, likewise.
+            verdicts: Why messages left, where that is known.
         """
         self._sees(messages)
         if not self._whole and not same(self.out, messages):
@@ -267,7 +271,7 @@ class ModelCall:
         if changed or not same(self.out, messages):
             step = self._step(policy, kind)
             if step is not None:
-                verdicts = self.why(self.out, messages)
+                verdicts = verdicts or self.why(self.out, messages)
                 said = {"verdicts": verdicts} if verdicts else {}
                 self._tell(ToldStep(policy, kind, {}, step, list(messages), prompts if changed else None, said))
 
@@ -324,8 +328,20 @@ class ModelCall:
         if assembly is None:
             return
         with contained(assembly.fail):
-            self.arrives(given.messages, prompts=given.prompts)
+            rendering = self._rendering(given)
+            if rendering is None:
+                self.arrives(given.messages, prompts=given.prompts)
+            else:
+                if not self._whole:  # the program's next message came in with those that were rendered
+                    self._widen([*self.out, *rendering.beside])
+                self.arrives(rendering.messages, prompts=rendering.prompts, verdicts=rendering.verdicts)
         self._end(called=True)
+
+    def _rendering(self, given: Sent) -> Rendering | None:
+        """Whether messages of the call were rendered into the text of a prompt that is sent."""
+        if not self.out or self.unknown or same_objects(self.out, given.messages):
+            return None
+        return find_rendering(self.out, given.messages, given.prompts or (), self._prompts_out or ())
 
     @property
     def ended(self) -> bool:

@@ -20,6 +20,7 @@ from otel_assembly.instrumentation.conversation import Asker, Openings
 from otel_assembly.instrumentation.instrumented import bound
 from otel_assembly.instrumentation.model_call import ModelCall
 from otel_assembly.instrumentation.prompts import in_front
+from otel_assembly.instrumentation.rendered import is_rendered
 from otel_assembly.instrumentation.splicing import alike, marks, same, same_objects
 
 if TYPE_CHECKING:
@@ -371,7 +372,9 @@ class Place:
             left = set(map(id, call.messages or ())).difference(map(id, call.let_out))
             if left and left.issubset(map(id, messages)):
                 return False
-            return _share(call.let_out, messages, exactly=call.exactly)
+            if _share(call.let_out, messages, exactly=call.exactly):
+                return True
+            return not call.is_made and is_rendered(call.let_out, messages)
         known, among = set(map(id, call.let_out)), set(map(id, messages))
         return among <= known or (known <= among and (among - known).isdisjoint(map(id, call.messages or ())))
 

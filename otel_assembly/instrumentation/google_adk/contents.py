@@ -10,7 +10,7 @@ from otel_assembly.instrumentation.bound_runs import BoundRun
 from otel_assembly.instrumentation.conversation import Asker
 from otel_assembly.instrumentation.hooks import around
 from otel_assembly.instrumentation.model_call import CALL, ModelCall
-from otel_assembly.instrumentation.reducers import left_for, settings_of
+from otel_assembly.instrumentation.reducers import FRAMEWORK, left_for, settings_of
 from otel_assembly.instrumentation.reductions import Reducer, Reduction, reducer
 from otel_assembly.instrumentation.runs import within
 from otel_assembly.instrumentation.splicing import same_objects
@@ -56,7 +56,7 @@ class AgentCall(ModelCall):
         if not same_objects(self.out, contents):
             kept = {id(self.retold.get(id(one), (one, one))[1]) for one in contents}
             _reduces(self, [one for one in self.out if id(one) in kept], policy="visible_events")
-            self.arrives(contents, **({"policy": "other_agents"} if self.retold else {}))
+            self.arrives(contents, policy="other_agents" if self.retold else FRAMEWORK)
         return contents
 
     def compaction(self) -> Reduction:

@@ -13,7 +13,7 @@ from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
 from autogen_core import CancellationToken, Image
 from autogen_core.memory import ListMemory, MemoryContent, MemoryQueryResult, UpdateContextResult
 from autogen_core.model_context import BufferedChatCompletionContext, HeadAndTailChatCompletionContext
-from autogen_core.models import SystemMessage
+from autogen_core.models import ModelFamily, SystemMessage
 from autogen_talk import asks_for, model, said
 from PIL import Image as Picture
 
@@ -243,6 +243,30 @@ async def test_a_selector_chooses_by_its_own_context(told):
     steps = told.spans_named("apply_policy buffered")
     assert [step.parent.attributes["gen_ai.agent.name"] for step in steps] == ["SelectorGroupChatManager"] * 3
     assert [sorted(step.dropped_reasons) for step in steps] == [[], ["0"], ["0", "1"]]
+
+
+@pytest.mark.parametrize("family", [ModelFamily.GPT_4O, ModelFamily.UNKNOWN])
+async def test_a_selectors_prompt_stands_for_the_conversation_that_is_rendered_into_it(told, family):
+    """For one family the prompt is a system message, for others a user's."""
+    selector = model("ann", "bob", "ann")
+    selector._model_info = {**selector.model_info, "family": family}
+    team = SelectorGroupChat(
+        [agent("ann", *["Draft one.", "Draft two."]), agent("bob", "A criticism.")],
+        selector,
+        termination_condition=MaxMessageTermination(4),
+        allow_repeated_speaker=True,
+    )
+    await team.run(task="Write a poem.")
+    selections = [
+        span
+        for span in told.spans_named("assemble_context")
+        if span.attributes["gen_ai.agent.name"] == "SelectorGroupChatManager"
+    ]
+    assert [span.attributes["assembly.dropped.count"] for span in selections] == [0, 0, 0]
+    assert [span.attributes["assembly.compacted.count"] for span in selections] == [1, 2, 3]
+    assert [span.attributes["assembly.events.out"] for span in selections] == [1, 1, 1]
+    sources = [source for span in selections for source in span.attributes["assembly.arrived.sources"] if source]
+    assert sources == ["0", "0-1", "0-2"]
 
 
 async def test_other_agents_of_autogen(told):

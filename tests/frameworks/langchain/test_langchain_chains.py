@@ -8,7 +8,14 @@ from operator import itemgetter
 import pytest
 from langchain_agents import chat, scripted
 from langchain_core.chat_history import InMemoryChatMessageHistory
-from langchain_core.messages import AIMessage, HumanMessage, filter_messages, merge_message_runs, trim_messages
+from langchain_core.messages import (
+    AIMessage,
+    HumanMessage,
+    filter_messages,
+    get_buffer_string,
+    merge_message_runs,
+    trim_messages,
+)
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
 from langchain_core.runnables.history import RunnableWithMessageHistory
@@ -233,6 +240,18 @@ async def test_what_is_trimmed_before_a_chain_is_a_step_of_the_call_that_the_cha
         chain.invoke({"history": newest(4).invoke(turns(4)), "input": "now"})
         await chain.ainvoke({"history": trim_messages(turns(4), max_tokens=4, token_counter=len), "input": "now"})
     assert told(telemetry) == [(9, 5, 0, [("trim_messages", 9, 5)])] * 4
+
+
+@pytest.mark.parametrize("place", ["system", "human"])
+async def test_a_history_that_is_rendered_into_a_prompt_is_compacted_into_it(telemetry, place):
+    prompt = ChatPromptTemplate.from_messages([(place, "So far:\n{history}"), ("human", "{input}")])
+    trimmed = itemgetter("history") | newest(3) | RunnableLambda(get_buffer_string)
+    (RunnablePassthrough.assign(history=trimmed) | prompt | model()).invoke(asks(4))
+    span, step = telemetry.span(ASSEMBLY), telemetry.span("apply_policy framework")
+    assert (span.attributes["assembly.events.in"], span.attributes["assembly.events.out"]) == (9, 2)
+    assert span.attributes["assembly.dropped.count"] == 5  # by the trim
+    assert step.compacted == ["5", "6", "7"]
+    assert "5-7" in span.attributes["assembly.arrived.sources"]
 
 
 async def test_a_program_may_filter_and_merge_by_itself(telemetry):
