@@ -38,6 +38,9 @@ def allocate(
     highest priority to the lowest. A block that does not fit whole is cut its own way (`Cut`), and compacted before it
     is dropped; with no room left, no compactor is called. The order of the input changes nothing.
 
+    Blocks of turns (priorities 8 and 9) are one conversation: once a turn is dropped, no older turn stays, and newer
+    turns may take the floor of older ones.
+
     Args:
         blocks: The blocks, each with a name of its own.
         window: The model's window, in tokens.

@@ -53,6 +53,7 @@ class Cut(StrEnum):
     WHOLE = "whole"
 
 
+_TURNS: Final = frozenset({EventKind.RECENT, EventKind.OLDER})
 _CUTS: Final = {
     EventKind.EVIDENCE: Cut.TAIL,
     EventKind.MEMORY: Cut.SCORE,
@@ -149,6 +150,8 @@ class Block:
     plain: bool = field(init=False, repr=False, compare=False)
     #: Whether some of its items are events, each with a message of its own.
     eventful: bool = field(init=False, repr=False, compare=False)
+    #: Whether it holds turns of the conversation: none of them stays if a newer one is dropped, also of another block.
+    holds_turns: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         name: Any = self.name
@@ -171,6 +174,7 @@ class Block:
             raise self._wrong("what it restates must be a text", type(self.restated).__name__)
         derive = object.__setattr__
         derive(self, "kind", KINDS[self.priority - 1])
+        derive(self, "holds_turns", self.kind in _TURNS)
         derive(self, "cut", self._cut())
         derive(self, "stable", self.priority <= _STABLE_PRIORITIES if self.stable is None else bool(self.stable))
         rank = _UNRANKED if self.rank is None else min(self.rank, _UNRANKED)

@@ -202,6 +202,11 @@ class _Rule:
             raise self._overflow(fixed)
         floors = sharing.reserve(self._floors())
         used = fixed
+        # Floors that blocks of turns may take from the blocks of older turns behind them.
+        of_older_turns = sum(
+            max(0, floor) for block, floor in zip(self._blocks, floors, strict=True) if block.holds_turns
+        )
+        has_dropped_turns = False
         decided: list[tuple[ReadBlock, int, BlockOutcome | None]] = []
         for read, cost, floor in zip(self._read, costs, floors, strict=True):
             block = read.block
@@ -214,7 +219,13 @@ class _Rule:
             holds = block.name in pinned
             own = pinned[block.name] if holds else 0
             room = sharing.room(floor) + own
-            if floor < 0:
+            if block.holds_turns:
+                of_older_turns -= max(0, floor)
+                room += of_older_turns
+            if has_dropped_turns and block.holds_turns:
+                block_outcome = self._pinned_alone(read, DecisionReason.OVER_BUDGET) if holds else _OVER_BUDGET
+                block_outcome = self._with_excluded(block, block_outcome)
+            elif floor < 0:
                 block_outcome = self._pinned_alone(read, DecisionReason.BELOW_FLOOR) if holds else _BELOW_FLOOR
                 block_outcome = self._with_excluded(block, block_outcome)
             elif cost <= room:
@@ -230,6 +241,8 @@ class _Rule:
                 except TokenizerError as error:
                     raise _named(block, error) from error
                 used += block_outcome.rendered.tokens - own
+            if block.holds_turns and not has_dropped_turns:
+                has_dropped_turns = self._drops_turns(read, block_outcome)
             decided.append((read, room, block_outcome))
         return Allocation(
             decided,
@@ -258,6 +271,16 @@ class _Rule:
         for block, cost in zip(self._blocks, self._costs, strict=True):
             floor = min(block.min_tokens, cost) if block.cuttable and block.min_tokens else 0
             yield max(0, floor - self._pinned[block.name]) if floor and block.name in self._pinned else floor
+
+    def _drops_turns(self, read: ReadBlock, outcome: BlockOutcome | None) -> bool:
+        """Return whether a block of turns lost one for lack of room, so that no older turn may stay.
+
+        A turn that is compacted, or that no prompt may contain (an orphan), leaves no hole.
+        """
+        if outcome is None or (outcome.made is not None and not outcome.kept and not outcome.item_outcomes):
+            return False  # kept whole, or compacted whole
+        stays = {*outcome.kept, *(at for at, (what, *_) in outcome.item_outcomes.items() if what is not _DROPPED)}
+        return len(stays.union(self._out(read.block))) < len(read.items)
 
     def _kept(self, read: ReadBlock) -> BlockOutcome:
         """A block that is kept whole but for the items that are out from the start."""

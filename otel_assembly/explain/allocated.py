@@ -103,8 +103,15 @@ class AllocatorRun:
 
     def _most_room(self, ran: BlocksRun, place: int, trouble: int, more: int) -> int:
         """The room that a block would have if those from the first doubtful one took nothing."""
-        floors, _ = self.blocks.floors(more)
-        return ran.rooms[trouble] + sum(max(0, floor) for floor in floors[trouble + 1 : place + 1])
+        blocks = self.blocks
+        floors, _ = blocks.floors(more)
+        # The room of a block of turns includes the floors of the blocks of older turns.
+        more_rooms = [
+            max(0, floors[at])
+            for at in range(trouble + 1, place + 1)
+            if not (blocks.holds_turns(trouble) and blocks.holds_turns(at))
+        ]
+        return ran.rooms[trouble] + sum(more_rooms)
 
     def _step(self, place: int, more: int) -> int:
         """How many tokens more have to be there, at least, for anything to change as far as this block."""

@@ -299,6 +299,10 @@ class BlocksOfTurn:
             restated=f"{extra}" if extra > 0 else "",
         )
 
+    def holds_turns(self, place: int) -> bool:
+        """Return whether a block holds turns and may be cut."""
+        return self.numbers[place].cuttable and self._blocks[place].holds_turns
+
     def place_of(self, item: str) -> int | None:
         """The block whose item it is, if it is one that may be kept."""
         return next((place for place, one in enumerate(self.numbers) if item in one.order), None)
@@ -333,9 +337,14 @@ class BlocksOfTurn:
         return self._run(self._blocks, self._window + more, self._reserve, self._priming, answer)
 
     def keeps_with_its_floor_alone(self, item: str, answer: Answer) -> bool:
-        """Whether an item is kept also where its block has nothing but what is reserved for it."""
+        """Return whether an item is kept also if its block has nothing but its floor.
+
+        The floor of a block of older turns is not sure: a block of newer turns may take it.
+        """
         place = self.place_of(item)
         if place is None or not self.numbers[place].floor:
+            return False
+        if self.holds_turns(place) and any(map(self.holds_turns, range(place))):
             return False
         ran = self._run([self._blocks[place]], self.numbers[place].floor, 0, 0, answer)
         return item in ran.kept[0]

@@ -178,6 +178,7 @@ def holds(blocks, budget, counted_by, compact):
     floors_are_honoured(allocation)
     no_pair_is_parted(allocation)
     survivors_are_the_best(allocation)
+    no_older_turn_stays_without_a_newer_one(allocation)
 
 
 def nothing_is_lost(blocks, allocation):
@@ -245,6 +246,18 @@ def survivors_are_the_best(allocation):
             kept = [rank for (outcome, _), found in ranks.items() for rank in found if outcome == "kept"]
             cut = [rank for (_, reason), found in ranks.items() for rank in found if reason == "low_rank"]
             assert not kept or not cut or max(kept) <= min(cut)
+
+
+def no_older_turn_stays_without_a_newer_one(allocation):
+    """Once a turn is dropped for lack of room, nothing of a block of older turns stays but what may not be dropped."""
+    dropped = False
+    for decision in allocation.decisions:
+        if not decision.block.cuttable or decision.block.priority < 8:
+            continue
+        if dropped:
+            assert {item.reason.value for item in decision.items if item.outcome != "dropped"} <= {"pending_tool_call"}
+        limits = {"over_budget", "below_floor", "low_rank"}
+        dropped |= any(item.outcome == "dropped" and item.reason.value in limits for item in decision.items)
 
 
 @QUICK
