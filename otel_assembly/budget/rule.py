@@ -7,8 +7,8 @@ not, atoms are kept in the order in which they survive, up to the first that doe
 is kept where something that is ranked better is not.
 
 Turns of one conversation may be in several blocks (``recent``, ``older``). They are one sequence: once a turn is
-dropped for lack of room, every older turn is dropped, in its own block and in the blocks behind it, and a block of newer
-turns may take the floors of the blocks of older turns. Otherwise a small older turn would stay in front of a gap.
+dropped for lack of room, every older turn is dropped, in its own block and in the blocks behind it, and a block of
+newer turns may take the floors of the blocks of older turns. Otherwise a small older turn would stay before a gap.
 
 Blocks are decided with all their items in hand (`budget.plan`), and their atoms are asked one by one. Of a chain's
 events, the sums of all atoms are known (`policies.budget_plan`), and the last that survives is found by bisection, so

@@ -53,17 +53,17 @@ def parts(events, apart):
     return {**found, "summaries": summaries, "older": set(places) - taken - summaries}
 
 
-def blocks_of(events, prompts, drops, apart):
-    """Those parts as blocks, and the positions of each block's items."""
+def blocks_of(events, prompts, drops, apart, newest=8):
+    """Those parts as blocks, and the positions of each block's items; `newest` is the priority of the newest atom."""
     echoes = pair(events).echoes
     found = {name: sorted(places) for name, places in parts(events, apart).items() if places}
     settings_of = {
         "leading": {"priority": 1, "cuttable": False},
         "request": {"priority": 3, "cuttable": False},
         "pending": {"priority": 4, "cuttable": False},
-        "newest": {"priority": 8, "rank": 1, "cuttable": drops, "cut": Cut.WHOLE},
+        "newest": {"priority": newest, "rank": 1 if newest == 8 else 3, "cuttable": drops, "cut": Cut.WHOLE},
         "summaries": {"priority": 8, "rank": 2, "cuttable": True, "cut": Cut.OLDEST},
-        "older": {"priority": 9, "cuttable": True, "cut": Cut.OLDEST},
+        "older": {"priority": 9, "rank": 1, "cuttable": True, "cut": Cut.OLDEST},
     }
     blocks = [Block(f"prompt {at}", 1, prompt, cuttable=False) for at, prompt in enumerate(prompts)]
     for name, places in found.items():
@@ -72,17 +72,20 @@ def blocks_of(events, prompts, drops, apart):
     return blocks, found
 
 
-def kept_by_allocate(events, prompts, budget, reserve, drops, apart):
+def kept_by_allocate(events, prompts, budget, reserve, drops, apart, newest=8):
     """The positions that the allocator keeps; where the budget cannot hold, the error."""
-    blocks, places = blocks_of(events, prompts, drops, apart)
+    blocks, places = blocks_of(events, prompts, drops, apart, newest)
     try:
         allocation = allocate(blocks, budget + reserve, reserve)
     except ContextOverflowError as overflow:
         return overflow
     kept = {places[one.block][one.index] for one in allocation.items if one.outcome == "kept" and one.block in places}
+    if drops and newest == 8 and not kept.issuperset(places.get("newest", ())):
+        # Blocks drop no newer turn before an older one. A chain that may leave its newest atom out does so by setting.
+        return kept_by_allocate(events, prompts, budget, reserve, drops, apart, newest=9)
     lacking = set(places.get("summaries", ())) - kept
     # A summary that does not fit is a turn among others: nothing older than it is kept in its place.
-    return kept_by_allocate(events, prompts, budget, reserve, drops, apart - lacking) if lacking else kept
+    return kept_by_allocate(events, prompts, budget, reserve, drops, apart - lacking, newest) if lacking else kept
 
 
 async def kept_by_policy(policy, events, prompts):
