@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, PrivateAttr
@@ -22,18 +24,32 @@ if TYPE_CHECKING:
     from otel_assembly.policies.base import AssemblyPolicy
 
 
+_logger = logging.getLogger("otel_assembly")
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 class AssemblyHistoryReducer(ChatHistoryReducer, Plugin[PluginConversation]):
     """A history that our policies reduce wherever Semantic Kernel reduces one: what they drop is gone from it.
 
     It does so when ``reduce()`` is called, by a program or by `ChatHistoryAgentThread.reduce`, and, with `auto_reduce`,
-    in ``add_message_async``. What is added in between, such as the results of tools in an agent's run, is sent as it
-    is, with the agent's instructions and tools, which it does not know: `AssemblyChatCompletion` bounds each request.
+    whenever a message is added. A `ChatHistoryAgentThread` adds messages without awaiting anything: policies that wait
+    for something, such as a store or a summarizer, cannot run then, so call ``await thread.reduce()`` after each turn
+    if you use them. What is added in an agent's run, such as the results of tools, is sent as it is, with the agent's
+    instructions and tools, which it does not know: `AssemblyChatCompletion` bounds each request.
 
     Args:
         policies: The chain, or an `Assembler`.
         messages: What was said so far.
         system_message: A system prompt in front of it.
-        auto_reduce: Whether ``add_message_async`` reduces.
+        auto_reduce: Whether it is reduced when a message is added, by ``add_message_async``, or by ``add_message``
+            while an event loop is running.
         name: The assembler's name in telemetry.
         model: The model whose tokenizer counts.
         dependencies: What policies ask for by type: a mapping, or a function of this history that returns one.
@@ -51,6 +67,8 @@ class AssemblyHistoryReducer(ChatHistoryReducer, Plugin[PluginConversation]):
     _variables: Any = PrivateAttr()
     _conversations: Any = PrivateAttr()
     _own: Any = PrivateAttr()
+    #: Whether a policy had to wait when a message was added.
+    _waits: bool = PrivateAttr(default=False)
 
     def __init__(
         self,
@@ -75,6 +93,41 @@ class AssemblyHistoryReducer(ChatHistoryReducer, Plugin[PluginConversation]):
         """The context of its conversation, through which alerts can be sent."""
         own: PluginConversation = self._own
         return own.context
+
+    def add_message(
+        self,
+        message: ChatMessageContent | dict[str, Any],
+        encoding: str | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
+        """Add a message, and reduce the history if `auto_reduce` is set.
+
+        Args:
+            message: The message, or what one is made of.
+            encoding: As for `ChatHistory.add_message`.
+            metadata: Likewise.
+
+        Raises:
+            HaltedError: The conversation was halted.
+            ContextOverflowError: What may not be dropped does not fit a policy's budget.
+            PolicyFailedError: A policy raised.
+        """
+        super().add_message(message, encoding, metadata)
+        if self.auto_reduce and not self._waits and _in_event_loop():
+            self._reduce_without_waiting()
+
+    def _reduce_without_waiting(self) -> None:
+        work = self.reduce()
+        try:
+            work.send(None)
+        except StopIteration:
+            return
+        work.close()
+        self._waits = True
+        _logger.warning(
+            "otel-assembly: a policy of AssemblyHistoryReducer has to wait, and add_message() cannot: the history is "
+            "not reduced when messages are added to it. Call `await thread.reduce()` after each turn"
+        )
 
     async def reduce(self) -> Self | None:
         """Leave out what the policies leave out; None where that is nothing.

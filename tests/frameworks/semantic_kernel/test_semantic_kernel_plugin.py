@@ -434,6 +434,48 @@ async def test_it_reduces_as_it_grows():
     assert {tuple(received.prompts) for received in stage.received} == {("You note.",)}
 
 
+async def test_a_thread_that_has_it_reduces_as_messages_are_added(assembly_telemetry):
+    """As the guide has it: a thread adds messages without awaiting anything."""
+    stage = Stage()
+    bob = agent(ScriptedService(stage, *(f"Noted {turn}: {words(8)}" for turn in range(9))), plugins=[])
+    history = AssemblyHistoryReducer(budget(150), auto_reduce=True, system_message="You note.", name="history")
+    held = ChatHistoryAgentThread(chat_history=history)
+    for turn in range(9):
+        await bob.get_response(f"note {turn}: {words(8)}", thread=held)
+    assert [str(message)[:6] for message in history.messages[-2:]] == ["note 8", "Noted "]
+    assert len(history.messages) < 12
+    assert max(len(received.said) for received in stage.received) < 12
+    assembled = [
+        span
+        for span in assembly_telemetry.spans_named("assemble_context")
+        if span.attributes.get("assembly.name") == "history"
+    ]
+    assert max(span.attributes["assembly.tokens.out"] for span in assembled) <= 100
+
+
+async def test_a_policy_that_waits_leaves_the_history_to_the_program(caplog):
+    class Waits:
+        name = "waits"
+
+        async def apply(self, prompts, events, context):
+            await asyncio.sleep(0)
+            return prompts, events[-1:]
+
+    history = AssemblyHistoryReducer([Waits()], auto_reduce=True)
+    held = ChatHistoryAgentThread(chat_history=history)
+    for turn in range(3):
+        await held.on_new_message(f"note {turn}")
+    assert len(history.messages) == 3
+    assert len([one for one in caplog.records if "await thread.reduce()" in one.message]) == 1
+    await held.reduce()
+    assert [str(message) for message in history.messages] == ["note 2"]
+
+
+def test_outside_of_an_event_loop_messages_are_only_added():
+    history = AssemblyHistoryReducer(budget(150), auto_reduce=True)
+    assert len(talk(history, 12).messages) == 24
+
+
 async def test_in_an_instrumented_program_it_is_told_once(told):
     stage = Stage()
     history = AssemblyHistoryReducer(budget(150), name="history")
