@@ -245,7 +245,9 @@ class Assembler:
             turn=ledger.turn(),
             ledger=ledger,
             ledger_input=ledger_input,
-            context=asked.for_assembly(meter, recording.watch if recording is not None else None, ledger_input.view),
+            context=asked.for_assembly(
+                meter, recording.watch if recording is not None else None, ledger_input.view, model
+            ),
             meter=meter,
             prompts_in=given,
             window=self.model_window,

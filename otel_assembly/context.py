@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from otel_assembly._internal.arguments import instance, objects, share
 from otel_assembly.conversation import RUNNING, Conversation, HaltGuard, Running, Whose, conversation_of_id
+from otel_assembly.messages.provider_rules import NO_RULES, rules_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.attempt import Watch
     from otel_assembly.events import HaltEvent
     from otel_assembly.history.view import View
+    from otel_assembly.messages.provider_rules import ProviderRules
     from otel_assembly.tokens import TokenMeter
 
 
@@ -50,6 +52,9 @@ class Context:
         stream: Where `send` puts events; without one, only a halt has an effect.
         budget_ratio: The share of their budgets that policies hold, above 0 and at most 1: after a provider has found
             a prompt too long that was within them, one more assembly with less.
+        provider: The provider that will be called, such as ``anthropic``, ``aws.bedrock`` or ``gcp.gemini`` (the names
+            of ``gen_ai.provider.name``): reducers obey its rules, such as which role comes first. If None, the form of
+            the messages states it, else the model's name.
 
     Raises:
         ConfigurationError: `budget_ratio` is no such share, or a class stands where an instance is meant.
@@ -67,8 +72,10 @@ class Context:
         variables: Mapping[str, Any] | None = None,
         stream: EventSink | None = None,
         budget_ratio: float = 1.0,
+        provider: str | None = None,
     ) -> None:
         self.conversation_id = conversation_id
+        self.provider = provider
         self.agent_name = agent_name
         self.model = model
         self.framework = framework
@@ -88,6 +95,7 @@ class Context:
         self._emitted: list[HaltEvent] = []
         self._watch: Callable[[str], Watch] | None = None
         self._began: int | None = None
+        self._rules: ProviderRules | None = None
         #: What came in to the assembly that this context is for; None outside of one.
         self.input: View | None = None
         self._present()
@@ -128,6 +136,19 @@ class Context:
 
             self._meter = TokenMeter(counter_for(self.model))
         return self._meter
+
+    def provider_rules(self, form: str = "") -> ProviderRules:
+        """Return the rules of the provider that will be called.
+
+        Args:
+            form: The provider whose message form the events have (`EventFacts.provider`). Within an assembly, that of
+                its input is taken instead.
+        """
+        if self._rules is not None:
+            return self._rules
+        if not (self.provider or form or self.model):
+            return NO_RULES
+        return rules_for(self.provider, form, self.model)
 
     def held(self, budget: int) -> int:
         """What is held of a budget of so many tokens in this assembly: its `budget_ratio`, rounded down, at least 1."""
@@ -207,9 +228,22 @@ class Context:
             pass
 
     def for_assembly(
-        self, meter: TokenMeter, watch: Callable[[str], Watch] | None = None, given: View | None = None
+        self,
+        meter: TokenMeter,
+        watch: Callable[[str], Watch] | None = None,
+        given: View | None = None,
+        model: str | None = None,
+        rules: ProviderRules | None = None,
     ) -> Self:
-        """This context as one assembly sees it: shared with its conversation, with callbacks and counts of its own."""
+        """Return this context as one assembly sees it, with callbacks and counts of its own.
+
+        Args:
+            meter: Counts tokens.
+            watch: Stands around attempts to compact.
+            given: The assembly's input.
+            model: The model that will be called, if the assembler names one.
+            rules: The provider's rules, if they are known from elsewhere.
+        """
         conversation = self.conversation
         self._present()
         own = object.__new__(type(self))
@@ -220,6 +254,10 @@ class Context:
         own._watch = watch
         own._began = conversation.deliveries.now
         own.input = given
+        own.model = model if model is not None else self.model
+        own._rules = rules
+        if rules is None and given is not None:
+            own._rules = own.provider_rules(given.history.provider)
         return own
 
     def done(self, *, succeeded: bool) -> None:

@@ -13,8 +13,9 @@ from otel_assembly.explain.skeleton import PromptsOfTurn, SkeletonMeter, Unknown
 from otel_assembly.explain.summarised import summarised
 from otel_assembly.history.history import History
 from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.provider_rules import ProviderRules
 from otel_assembly.policies import POLICIES, BudgetPolicy, DecidingPolicy, HeadAndTailPolicy
-from otel_assembly.policies.base import INJECTION, PolicyLimit, parameters_of
+from otel_assembly.policies.base import INJECTION, USER_FIRST, PolicyLimit, parameters_of
 from otel_assembly.telemetry import conventions as names
 
 if TYPE_CHECKING:
@@ -184,7 +185,6 @@ class ChainRun:
         names_at = {step.index: step.policy for step in self._turn.steps}
         prompts: list[str] = self._prompts.given_by({"caller"})
         runs: list[StepRun] = []
-        context = Context().for_assembly(self._meter)
         for step in self._turn.steps:
             if upto is not None and step.index > upto:
                 break
@@ -195,7 +195,7 @@ class ChainRun:
                 runs.append(StepRun(_items(view)))
                 continue
             try:
-                outcome = finished(policy.decide(prompts, view, context))
+                outcome = finished(policy.decide(prompts, view, context_of(step, self._meter)))
             except ContextOverflowError:
                 raise UnknownError(f"{step.policy}, run again, finds that its budget cannot hold") from None
             except UnknownError:
@@ -295,6 +295,12 @@ def settings_of(step: ReportedStep) -> dict[str, Any]:
     except (ValueError, TypeError, RecursionError):
         return {}
     return {name: value for name, value in read.items() if value is not None}
+
+
+def context_of(step: ReportedStep, meter: SkeletonMeter) -> Context:
+    """Return the context in which a policy is run again: its provider has the rules that the span states."""
+    rules = ProviderRules(is_user_first=settings_of(step).get(USER_FIRST) is True)
+    return Context().for_assembly(meter, rules=rules)
 
 
 def _count(items: Sequence[str], noun: str) -> str:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.forks import worked_out_once
 from otel_assembly.chain.config import policy_of
-from otel_assembly.context import Context
 from otel_assembly.decision import OverflowCause
 from otel_assembly.errors import ConfigurationError, ContextOverflowError
-from otel_assembly.explain.chain import KnownPolicies, finished, settings_of
+from otel_assembly.explain.chain import KnownPolicies, context_of, finished, settings_of
 from otel_assembly.explain.explanation import Part, Raise, Unsent
 from otel_assembly.explain.skeleton import PromptsOfTurn, SkeletonMeter, UnknownError, note_tokens, stand_ins
 from otel_assembly.history.history import History
@@ -234,11 +233,12 @@ class UnsentTurn:
             raise UnknownError(f"{step.policy} cannot be run again on the tokens of the ledger")
         return made
 
-    def _decided(self, policy: DecidingPolicy, events: Sequence[Any], prompts: int) -> Any:
+    def _decided(self, step: ReportedStep, policy: DecidingPolicy, events: Sequence[Any], prompts: int) -> Any:
         rows = PromptsOfTurn([("caller", "prompt 0", prompts)])
         meter = SkeletonMeter(self.turn, rows, note_tokens(self.ledger))
         try:
-            return finished(policy.decide(["prompt 0"], as_view(History(events).view()), Context().for_assembly(meter)))
+            context = context_of(step, meter)
+            return finished(policy.decide(["prompt 0"], as_view(History(events).view()), context))
         except (ContextOverflowError, UnknownError):
             raise
         except Exception as error:  # it may be anybody's, and is shown events without a word in them
@@ -254,7 +254,7 @@ class UnsentTurn:
 
     def _overflow(self, step: ReportedStep, more: int, events: Sequence[Any]) -> ContextOverflowError | None:
         try:
-            self._decided(self._policy(step, more), events, self._around(events))
+            self._decided(step, self._policy(step, more), events, self._around(events))
         except ContextOverflowError as error:
             return error
         return None
@@ -262,7 +262,7 @@ class UnsentTurn:
     def _run(self, step: ReportedStep, more: int, **changes: Any) -> Any:
         """What the policy decides with a larger limit; None where it still cannot hold it."""
         try:
-            return self._decided(self._policy(step, more, **changes), self._input, self._around(self._input))
+            return self._decided(step, self._policy(step, more, **changes), self._input, self._around(self._input))
         except ContextOverflowError:
             return None
 
@@ -281,7 +281,7 @@ class UnsentTurn:
             if step.attributes.get(names.POLICY_KIND) == INJECTION:
                 return (f"what {step.policy}, which comes after it, would have put in",)
             try:
-                events = self._decided(self._policy(step, 0), list(events), around).events
+                events = self._decided(step, self._policy(step, 0), list(events), around).events
             except (ContextOverflowError, UnknownError):
                 return (f"whether {step.policy}, which comes after it, would have let a prompt pass",)
         return ()

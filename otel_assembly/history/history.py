@@ -71,6 +71,8 @@ class History(Sequence[Any]):
         #: The first event with a part of a type that nobody knows: its type, and that of the part.
         self.unknown: tuple[type, str] | None = None
         self.conversation = Conversation()
+        #: The provider whose message form the conversation has, as its first event with such a form states it.
+        self.provider = ""
         #: What assemblers keep of this conversation, by whoever keeps it; it goes with the history.
         self.kept_for: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self.lock = new_lock(self, History._read_again)
@@ -156,6 +158,7 @@ class History(Sequence[Any]):
                 del self.fresh_facts[next(iter(self.fresh_facts))]
             if facts.unknown and self.unknown is None:
                 self.unknown = type(event), facts.unknown[0]
+            self.provider = self.provider or facts.provider
             if facts.billed_tokens:
                 self.billed = (position, facts.billed_tokens)
             if self._leads:

@@ -21,6 +21,7 @@ from otel_assembly.conversation import is_alert
 from otel_assembly.errors import ConfigurationError, HaltedError
 from otel_assembly.history import History
 from otel_assembly.instrumentation.instrumented import bound
+from otel_assembly.messages.provider_rules import provider_of_client
 from otel_assembly.policies import AlertPolicy
 from otel_assembly.runtime import Stream, attach
 from otel_assembly.runtime.observers import checked_observers
@@ -213,7 +214,7 @@ class PluginConversation:
 
     @asynccontextmanager
     async def turn(
-        self, agent_name: str | None, model: str | None, tools: Iterable[Mapping[str, Any]]
+        self, agent_name: str | None, model: str | None, tools: Iterable[Mapping[str, Any]], client: object = None
     ) -> AsyncGenerator[None, None]:
         """One turn: the context says who asks, and no other turn of this conversation begins in this event loop.
 
@@ -223,20 +224,23 @@ class PluginConversation:
             agent_name: Who asks.
             model: Its model's name.
             tools: The schemas of the tools that it offers.
+            client: What calls the model, whose class states the provider if the program has not.
         """
         turns, loop = _TURNS.get(), asyncio.get_running_loop()
         if self._in_turn is None or self._in_turn[0] is not loop:
             self._in_turn = loop, asyncio.Lock()
         async with nullcontext() if self in turns else self._in_turn[1]:
             context = self.context
-            around = context.agent_name, context.model, context.tools
+            around = context.agent_name, context.model, context.tools, context.provider
             context.agent_name, context.model, context.tools = agent_name, model, tuple(tools)
+            context.provider = context.provider or provider_of_client(client)
             try:
                 with bound(_TURNS, (*turns, self)):
                     yield
             finally:
+                context.provider = around[-1]
                 if self in turns:
-                    context.agent_name, context.model, context.tools = around
+                    context.agent_name, context.model, context.tools = around[:-1]
 
     async def assemble(
         self,

@@ -91,7 +91,7 @@ def _read(draft: Draft, message: Mapping[str, Any], kind: EventKind) -> EventFac
         kind = EventKind.TOOL_RESULT
     elif kind is EventKind.TOOL_RESULT:
         draft.closes += answers(message)
-    return draft.facts(kind, message, speaker(message))
+    return draft.facts(kind, message, speaker(message), provider=draft.provider)
 
 
 class ChatSummary(dict[str, Any]):

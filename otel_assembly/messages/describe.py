@@ -98,6 +98,8 @@ class EventFacts(NamedTuple):
         framed: Whether it is a message of its own; False for a text that is part of one, whose marks are counted there.
         unknown: Types that its row does not know, of its parts or its own: each is counted by its JSON, and an
             `Assembler` or a `History` that is strict refuses it.
+        provider: The provider whose message form it has, if no other provider has that form; a value of
+            `messages.provider_rules.Provider`.
     """
 
     kind: EventKind | KindName
@@ -116,6 +118,7 @@ class EventFacts(NamedTuple):
     framed: bool = True
     id_given: bool = True
     unknown: Sequence[str] = ()
+    provider: str = ""
 
     @property
     def texts(self) -> tuple[str, ...]:

@@ -45,9 +45,22 @@ class Draft:
         unknown: Types that nobody knows.
         results: How many parts are results of tools.
         said: Whether anything but results of tools is said.
+        provider: The provider whose form the parts have, if no other provider has that form.
     """
 
-    __slots__ = ("_leads", "awaiting", "calls", "closes", "media", "opens", "results", "said", "texts", "unknown")
+    __slots__ = (
+        "_leads",
+        "awaiting",
+        "calls",
+        "closes",
+        "media",
+        "opens",
+        "provider",
+        "results",
+        "said",
+        "texts",
+        "unknown",
+    )
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -59,6 +72,7 @@ class Draft:
         self.unknown: list[str] = []
         self.results = 0
         self.said = False
+        self.provider = ""
         #: Whether the first of the texts is one that was said, and not the name of a tool.
         self._leads = False
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.errors import DescribeError
 from otel_assembly.messages.describe import spelled
 from otel_assembly.messages.keyed_parts import BEDROCK
+from otel_assembly.messages.provider_rules import Provider
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +50,13 @@ _MEDIA: Final = (
 HOSTED: Final = ("web_search_call", "file_search_call", "code_interpreter_call", "mcp_call")
 #: What says how a part is to be handled, and is no part of the prompt.
 _MARKS: Final = frozenset({"cache_control", "citations", "signature", "type", "id", "tool_use_id", "status", "caller"})
+#: Parts and marks that only Anthropic's messages have.
+_ANTHROPIC_PARTS: Final = frozenset(
+    {"document", "mcp_tool_use", "redacted_thinking", "server_tool_use", "thinking", "tool_result", "tool_use"}
+)
+_ANTHROPIC_MARKS: Final = frozenset({"cache_control", "citations"})
+#: How many keys the text part of any provider has.
+_OF_ANY_TEXT: Final = 2
 _ENCRYPTED: Final = frozenset({"encrypted_content", "encrypted_stdout", "encrypted_index"})
 
 
@@ -88,8 +96,12 @@ def read_parts(draft: Draft, parts: Sequence[Any], untyped: Mapping[str, Any] = 
             _read_untyped(draft, part, untyped)
         elif kind == "text" and isinstance(text := part.get("text"), str):
             draft.text(text)  # by far the most parts
+            if len(part) > _OF_ANY_TEXT and not _ANTHROPIC_MARKS.isdisjoint(part):
+                draft.provider = Provider.ANTHROPIC
         elif (row := PARTS.get(kind)) is not None:
             row(draft, part)
+            if kind in _ANTHROPIC_PARTS:
+                draft.provider = Provider.ANTHROPIC
         else:
             draft.other(kind, part)
 
@@ -100,6 +112,7 @@ def _read_untyped(draft: Draft, part: dict[str, Any], untyped: Mapping[str, Any]
         row = untyped.get(key)
         if row is not None:
             row(draft, value, read_content)
+            draft.provider = Provider.BEDROCK if untyped is BEDROCK else Provider.GEMINI
             return
     first: Any = next(iter(told), None)
     if isinstance(told.get("refusal"), str):

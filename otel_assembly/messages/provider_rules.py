@@ -5,7 +5,8 @@ provider reads its row, and contains no such fact of its own.
 
 The provider of a prompt is found by, in this order:
 
-1. ``Context(provider=...)``, which a program or a framework's plug-in sets (`provider_named`);
+1. ``Context(provider=...)``, which a program sets, or a framework's plug-in that knows its client (`provider_named`,
+   `provider_of_client`);
 2. the form of the messages, if only one provider has that form (`EventFacts.provider`);
 3. the name of the model (`provider_of_model`).
 
@@ -161,3 +162,46 @@ def call_id(given: str, provider: Provider, used: Container[str] = ()) -> str:
         made = base[: longest - len(suffix)] + suffix if rules.longest_call_id else base + suffix
         again += 1
     return made
+
+
+@lru_cache(maxsize=256)
+def rules_for(provider: str | None, form: str, model: str | None) -> ProviderRules:
+    """Return the rules of the provider that is found by a name, by the form of the messages, or by the model's name.
+
+    Args:
+        provider: The provider's name, if it is known; an unknown one has no rules.
+        form: The provider whose form the messages have, or an empty string.
+        model: The model's name.
+    """
+    found = provider_named(provider) if provider else provider_named(form) or provider_of_model(model)
+    return NO_RULES if found is None else RULES[found]
+
+
+#: What the module or the class of a provider's client is named, in its own package and in frameworks.
+_CLIENTS: Final = (
+    (re.compile("bedrock"), Provider.BEDROCK),
+    (re.compile("anthropic|claude"), Provider.ANTHROPIC),
+    (re.compile(r"gemini|genai|google_ai|vertex_?ai|models\.google\b"), Provider.GEMINI),
+)
+
+
+def provider_of_client(client: object) -> Provider | None:
+    """Return the provider that a client, or a framework's model, is of, by the names of its class and module.
+
+    Args:
+        client: An object such as an `anthropic.AsyncAnthropic` or a LangChain ``ChatBedrockConverse``.
+
+    Returns:
+        None if the names state none, as those of clients of OpenAI's form do.
+    """
+    return _provider_of_class(type(client))  # type: ignore[arg-type]  # a class can be hashed
+
+
+@lru_cache(maxsize=256)
+def _provider_of_class(kind: type) -> Provider | None:
+    for base in kind.__mro__:
+        name = f"{base.__module__}.{base.__qualname__}".lower()
+        found = next((provider for pattern, provider in _CLIENTS if pattern.search(name)), None)
+        if found is not None:
+            return found
+    return None

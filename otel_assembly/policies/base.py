@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import Parameter, isfunction, signature
+from itertools import islice
 from types import NoneType
 from typing import (
     TYPE_CHECKING,
@@ -24,7 +26,16 @@ from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Ver
 from otel_assembly.history.broken_pairs import unpaired
 from otel_assembly.history.edited import EventList
 from otel_assembly.history.history import History, ListHistory
-from otel_assembly.history.tool_pairs import ANSWERS, ASKS, ECHO, PAIRED, RESPONSE, broken_atoms, may_have_lost_some
+from otel_assembly.history.tool_pairs import (
+    ANSWERS,
+    ASKS,
+    ECHO,
+    ORPHAN,
+    PAIRED,
+    RESPONSE,
+    broken_atoms,
+    may_have_lost_some,
+)
 from otel_assembly.history.view import Run, View, complement, runs_of, to_runs
 from otel_assembly.messages.describe import EventKind
 
@@ -35,6 +46,8 @@ if TYPE_CHECKING:
 
 INJECTION: Final = "injection"
 REDUCTION: Final = "reduction"
+#: The setting, on a reducer's span, which says that the prompt had to start with a user's request.
+USER_FIRST: Final = "user_first"
 #: The types of what a configuration file can say.
 SAYABLE: Final = (str, int, float, bool, NoneType)
 
@@ -131,7 +144,14 @@ class DecidingPolicy:
 
     def config_in(self, context: Context) -> Mapping[str, int | float | bool | str | None]:
         """The settings that it goes by in an assembly, for its span: a budget of which a share is held says that."""
-        return self.config
+        return self.with_rules(self.config, context)
+
+    def with_rules(
+        self, config: Mapping[str, int | float | bool | str | None], context: Context
+    ) -> Mapping[str, int | float | bool | str | None]:
+        """Return settings with the provider's rules that the policy obeys: ``user_first`` if it has that rule."""
+        obeys = self.kind == REDUCTION and context.provider_rules().is_user_first
+        return {**config, USER_FIRST: True} if obeys else config
 
     @property
     def only_in_code(self) -> str:
@@ -301,7 +321,82 @@ def newest_request(view: View) -> list[int]:
     return [position for position in history.pairing.members(history.atom(request)) if view.holds(position)]
 
 
+def is_user_first(view: View, context: Context) -> bool:
+    """Return whether the provider refuses a prompt that does not start with a user's request."""
+    return context.provider_rules(view.history.provider).is_user_first
+
+
+def opening_request(view: View, held: Iterable[int]) -> list[int]:
+    """Return the request that has to be kept because what is held wherever the cut is starts with none.
+
+    A call that awaits an approval can be older than the newest request. The request in front of the call then is fixed
+    too, else the prompt would start with the call.
+
+    Args:
+        view: The events.
+        held: Positions of the events that every cut keeps.
+    """
+    history, first = view.history, min(held, default=-1)
+    if first < 0 or _opens(view, first):
+        return []
+    requests = history.requests.held
+    for index in range(bisect_left(requests, first) - 1, -1, -1):
+        if view.holds(requests[index]) and _opens(view, requests[index]):
+            return [requests[index]]
+    return []
+
+
+def start_with_user(kept: View, verdicts: list[Verdict]) -> tuple[View, list[Verdict]]:
+    """Drop what is kept in front of the first user's request or summary; the one rule for all reducers.
+
+    Leading system messages stay, and so do events that are not sent, calls that await an approval, and the newest
+    request with what it answers. If there is no request or summary at all, nothing is dropped: an empty prompt would be
+    refused too, and some clients add a user's message themselves.
+
+    Args:
+        kept: What a policy keeps.
+        verdicts: What it says of the rest.
+
+    Returns:
+        What is kept, and the verdicts with those on what was dropped.
+    """
+    history, lost = kept.history, set[int]()
+    for position in islice(kept.positions(), leading(kept), None):
+        if _opens(kept, position):
+            break
+        if history.kind(position) not in _NEUTRAL:
+            lost.add(position)
+    else:
+        return kept, verdicts
+    if not lost:
+        return kept, verdicts
+    response = newest_response(kept)
+    held = {*history.pairing.pending_calls(response), *newest_request(kept), *newest_atom(kept, response)}
+    for atom in {history.atom(position) for position in lost}:
+        members = [position for position in history.pairing.members(atom) if kept.holds(position)]
+        if not held.isdisjoint(members):
+            lost.difference_update(members)
+        else:
+            lost.update(members)
+    if not lost:
+        return kept, verdicts
+    dropped = Verdict(kept.pick_positions(lost), DecisionOutcome.DROPPED, DecisionReason.BEFORE_USER_MESSAGE)
+    out = to_runs(sorted(map(kept.index_of, lost)))
+    return kept.pick(complement(len(kept), out)).mended(), [*verdicts, dropped]
+
+
+def _opens(view: View, position: int) -> bool:
+    """Whether a prompt may start with an event: one of the user's that answers no tool, or a summary."""
+    history = view.history
+    kind = history.kind(position)
+    if kind is EventKind.REQUEST:
+        return not history.flags(position) & (ANSWERS | ORPHAN)
+    return kind is EventKind.SUMMARY
+
+
 _NON_CONVERSATION: Final = frozenset({EventKind.ALERT, EventKind.OTHER})
+#: What does not count as the first message: it is not sent, or it is sent as part of the system prompt.
+_NEUTRAL: Final = _NON_CONVERSATION | {EventKind.SYSTEM}
 
 
 def orphan_verdicts(view: View, lost: Iterable[int]) -> list[Verdict]:

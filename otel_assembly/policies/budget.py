@@ -118,7 +118,8 @@ class BudgetPolicy(DecidingPolicy):
     def config_in(self, context: Context) -> Mapping[str, int | float | bool | str | None]:
         """The settings, with a reserve that leaves of the window what is held in this assembly."""
         held_back = self.max_tokens - context.held(self.max_tokens)
-        return {**self.config, "output_reserve": self.output_reserve + held_back} if held_back else self.config
+        config = {**self.config, "output_reserve": self.output_reserve + held_back} if held_back else self.config
+        return self.with_rules(config, context)
 
     @classmethod
     def settings_to_rerun(cls, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -201,7 +202,7 @@ class BudgetPolicy(DecidingPolicy):
         return await cache.summarise(gone, self.summary_tokens, room, self._compactors, context)
 
     def _beside_summary(self, plan: BudgetPlan, view: View) -> tuple[View, list[Verdict]]:
-        return plan.selected(plan.cut(self.step_tokens, self.reserved(plan, view)))
+        return plan.selected(plan.cut(self.step_tokens, self.reserved(plan, view)), summarized=True)
 
     def _warn_of_no_room(self, plan: BudgetPlan, room: int) -> None:
         """Log once that events are dropped without the summary that `compact` asks for."""

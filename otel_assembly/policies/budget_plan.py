@@ -15,7 +15,16 @@ from otel_assembly.errors import ContextOverflowError
 from otel_assembly.history.tool_pairs import PAIRED
 from otel_assembly.history.view import View
 from otel_assembly.messages.describe import EventKind, describe
-from otel_assembly.policies.base import keep_from, leading, newest_atom, newest_request, newest_response
+from otel_assembly.policies.base import (
+    is_user_first,
+    keep_from,
+    leading,
+    newest_atom,
+    newest_request,
+    newest_response,
+    opening_request,
+    start_with_user,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,7 +61,8 @@ class BudgetPlan:
     Attributes:
         leading: How many events lead the view that are prompts.
         newest_response: The position of the newest response; −1 where there is none.
-        newest_request: The positions of the newest user request.
+        newest_request: The positions of the newest user request; and of the one that the prompt has to start with, if
+            a call that no cut drops is older than the newest.
         pending: The positions of the calls that await an approval.
         newest: The positions of the newest atom, newest first, as far as they are not fixed.
         newest_tokens: What those take.
@@ -70,6 +80,7 @@ class BudgetPlan:
         "_request_tokens",
         "_table",
         "_tools",
+        "_user_first",
         "_view",
         "fixed",
         "leading",
@@ -123,6 +134,20 @@ class BudgetPlan:
         self.newest_tokens = sum(map(self.tokens, self.newest))
         self.left_out: set[int] = set()
         self.summaries: list[int] = []
+        self._user_first = is_user_first(view, context)
+        if self._user_first:
+            self._place_opening()
+
+    def _place_opening(self) -> None:
+        """Fix the request in front of a call that no cut drops, if there is room for it."""
+        opening = opening_request(self._view, (*self.pinned, *self.newest))
+        tokens = sum(map(self.tokens, opening))
+        if opening and tokens + self.newest_tokens <= self.sharing.free:
+            self.newest_request = [*opening, *self.newest_request]
+            self.pinned.update(opening)
+            self._request_tokens += tokens
+            self.fixed += tokens
+            self.sharing = Sharing(self._budget - self.fixed)
 
     @property
     def costs(self) -> dict[str, int]:
@@ -303,9 +328,14 @@ class BudgetPlan:
                 return index
         return len(view)
 
-    def selected(self, cut: int) -> tuple[View, list[Verdict]]:
-        """What stays when everything older than an index goes but what is held, and why the rest goes."""
-        return keep_from(
+    def selected(self, cut: int, *, summarized: bool = False) -> tuple[View, list[Verdict]]:
+        """Return what stays if everything older than an index is dropped but what is held, and why the rest is not.
+
+        Args:
+            cut: The index.
+            summarized: Whether a summary, which is a user's message, stands in front of what stays.
+        """
+        kept, verdicts = keep_from(
             self._view,
             cut,
             DecisionReason.OVER_BUDGET,
@@ -315,6 +345,7 @@ class BudgetPlan:
             pending=self.pending,
             left_out=self.left_out,
         )
+        return start_with_user(kept, verdicts) if self._user_first and not summarized else (kept, verdicts)
 
     def gone(self, verdicts: Sequence[Verdict]) -> View | None:
         """Of what is over the budget, what a summary can stand for: all but a newest atom that was left out."""

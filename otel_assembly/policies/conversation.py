@@ -8,7 +8,7 @@ from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Ver
 from otel_assembly.history.history import CONVERSATION_KINDS
 from otel_assembly.history.view import View, to_runs
 from otel_assembly.messages.describe import EventKind
-from otel_assembly.policies.base import DecidingPolicy, as_view, keep
+from otel_assembly.policies.base import DecidingPolicy, as_view, is_user_first, keep, start_with_user
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,21 +43,24 @@ class ConversationPolicy(DecidingPolicy):
         history = view.history
         classes = history.by_class(view.end) if view.whole else None
         if classes is not None:
-            return self._of_all(prompts, view, classes)
-        runs = to_runs(
-            index for index, position in enumerate(view.positions()) if history.kind(position) in CONVERSATION_KINDS
-        )
-        kept, verdicts = keep(view, runs, DecisionReason.NOT_CONVERSATION)
+            kept, verdicts = self._of_all(view, classes)
+        else:
+            runs = to_runs(
+                index for index, position in enumerate(view.positions()) if history.kind(position) in CONVERSATION_KINDS
+            )
+            kept, verdicts = keep(view, runs, DecisionReason.NOT_CONVERSATION)
+        if is_user_first(view, context):
+            kept, verdicts = start_with_user(kept, verdicts)
         return Outcome(prompts, kept, verdicts)
 
-    def _of_all(self, prompts: Sequence[str], view: View, classes: Sequence[View]) -> Outcome:
+    def _of_all(self, view: View, classes: Sequence[View]) -> tuple[View, list[Verdict]]:
         """The history keeps these classes apart as events arrive, so that a turn touches none of them again."""
         kept = classes[0]
         if len(kept) == len(view):
-            return Outcome(prompts, view)
+            return view, []
         verdicts = [
             Verdict(left, DecisionOutcome.DROPPED, reason)
             for left, reason in zip(classes[1:], _REASONS, strict=True)
             if left
         ]
-        return Outcome(prompts, kept, verdicts)
+        return kept, verdicts

@@ -10,7 +10,16 @@ from otel_assembly.errors import ConfigurationError
 from otel_assembly.history.edited import Edited
 from otel_assembly.history.tool_pairs import broken_atoms
 from otel_assembly.history.view import complement, runs_of
-from otel_assembly.policies.base import DecidingPolicy, PolicyLimit, as_view, at_least, leading, orphan_verdicts
+from otel_assembly.policies.base import (
+    DecidingPolicy,
+    PolicyLimit,
+    as_view,
+    at_least,
+    is_user_first,
+    leading,
+    orphan_verdicts,
+    start_with_user,
+)
 from otel_assembly.policies.window import keep_newest
 
 if TYPE_CHECKING:
@@ -63,10 +72,12 @@ class HeadAndTailPolicy(DecidingPolicy):
         """Return both ends."""
         view = as_view(events)
         first = min(len(view), leading(view) + self.head)
-        kept, verdicts, over = keep_newest(view, first, self.tail)
+        user_first = is_user_first(view, context)
+        kept, verdicts, over = keep_newest(view, first, self.tail, user_first=user_first)
         if lost := _halves(view, kept):
             verdicts += orphan_verdicts(kept, lost)
             kept = kept.pick(complement(len(kept), [(at, at + 1) for at in sorted(map(kept.index_of, lost))])).mended()
+            kept, verdicts = start_with_user(kept, verdicts) if user_first else (kept, verdicts)
         overflow = over and Overflow(self.head + over.budget, self.head + over.needed, over.cause, over.unit)
         in_full = len(kept) == len(view) or len(view) <= first + self.tail
         if self.transparent and not in_full:
@@ -75,7 +86,7 @@ class HeadAndTailPolicy(DecidingPolicy):
         if self._note is None or in_full:
             return outcome
         places = map(view.index_of, kept.positions())
-        gap = next((index for index, place in enumerate(places) if index != place), len(kept))
+        gap = next((index for index, place in enumerate(places) if place >= first), len(kept))
         return with_event(outcome, kept, gap, self._note(len(view) - len(kept)))
 
 

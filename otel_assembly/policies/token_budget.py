@@ -62,7 +62,8 @@ class TokenBudgetPolicy(DecidingPolicy):
     def config_in(self, context: Context) -> Mapping[str, int | float | bool | str | None]:
         """The settings, with the limit that is held in this assembly."""
         held = context.held(self.max_tokens)
-        return {**self.config, "max_tokens": held} if held != self.max_tokens else self.config
+        config = {**self.config, "max_tokens": held} if held != self.max_tokens else self.config
+        return self.with_rules(config, context)
 
     @classmethod
     def settings_to_rerun(cls, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:

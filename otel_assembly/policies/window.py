@@ -11,12 +11,15 @@ from otel_assembly.policies.base import (
     PolicyLimit,
     as_view,
     at_least,
+    is_user_first,
     keep,
     keep_from,
     leading,
     newest_atom,
     newest_request,
     newest_response,
+    opening_request,
+    start_with_user,
 )
 
 if TYPE_CHECKING:
@@ -27,7 +30,9 @@ if TYPE_CHECKING:
     from otel_assembly.history.view import View
 
 
-def keep_newest(view: View, first: int, most: int, stride: int = 1) -> tuple[View, list[Verdict], Overflow | None]:
+def keep_newest(
+    view: View, first: int, most: int, stride: int = 1, *, user_first: bool = False
+) -> tuple[View, list[Verdict], Overflow | None]:
     """Keep a view's first events and the newest of the rest, with what no limit by count may take.
 
     Args:
@@ -35,17 +40,22 @@ def keep_newest(view: View, first: int, most: int, stride: int = 1) -> tuple[Vie
         first: How many of them stay in front.
         most: How many of the rest stay.
         stride: The cut moves in jumps of so many events.
+        user_first: Whether what is kept has to start with a user's request.
 
     Returns:
         What is kept, verdicts on the rest, and, where what had to stay is more than `most`, by how much.
     """
     total = len(view)
     if total - first <= most:
-        return *keep(view, [(0, total)], DecisionReason.OUTSIDE_WINDOW), None
+        kept, verdicts = keep(view, [(0, total)], DecisionReason.OUTSIDE_WINDOW)
+        return *(start_with_user(kept, verdicts) if user_first else (kept, verdicts)), None
     history, response = view.history, newest_response(view)
     request = newest_request(view)
     awaiting = [position for position in history.pairing.pending_calls(response) if view.holds(position)]
     held = {*request, *awaiting, *newest_atom(view, response)}
+    if user_first and (opening := opening_request(view, held)):
+        request = [*opening, *request]
+        held.update(opening)
     cut = _cut(total, first, most, stride, set(map(view.index_of, held)))
     kept, verdicts = keep_from(
         view,
@@ -57,6 +67,10 @@ def keep_newest(view: View, first: int, most: int, stride: int = 1) -> tuple[Vie
         pending=awaiting,
     )
     count = len(kept) - first
+    if user_first:
+        whole = len(kept)
+        kept, verdicts = start_with_user(kept, verdicts)
+        count -= whole - len(kept)
     return kept, verdicts, Overflow(most, count, OverflowCause.NEWEST_ATOM, "items") if count > most else None
 
 
@@ -109,7 +123,8 @@ class SlidingWindowPolicy(DecidingPolicy):
         """Return the window."""
         view = as_view(events)
         first = leading(view)
-        kept, verdicts, overflow = keep_newest(view, first, self.max_events, self.stride)
+        user_first = is_user_first(view, context)
+        kept, verdicts, overflow = keep_newest(view, first, self.max_events, self.stride, user_first=user_first)
         if self.transparent and len(kept) < len(view) > first + self.max_events:
             prompts = [*prompts, f"[{self.name}] Showing last {len(kept)} of {len(view)} events."]
         return Outcome(prompts, kept, verdicts, overflow=overflow)

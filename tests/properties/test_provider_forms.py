@@ -139,6 +139,16 @@ async def reads_as_meant(talk):
     assert assembly.totals.tokens_out == prompt_tokens([], meant)
 
 
+def describe_provider(messages):
+    """The provider that refuses what does not start with a user's request, as the messages' form states it."""
+    return next(filter(None, (describe(message).provider for message in messages)), "")
+
+
+def opens(one):
+    """Whether a prompt may start with a message."""
+    return one.kind == "request" and not one.closes
+
+
 async def stays_whole(talk, policy):
     messages, meant = talk
     try:
@@ -150,6 +160,8 @@ async def stays_whole(talk, policy):
         return
     kept = [meant[place] for place in positions_of(messages, assembly.events)]
     assert_sendable(meant, kept)
+    if describe_provider(messages) and any(map(opens, kept)):
+        assert opens(kept[0])
     assert assembly.totals.tokens_out == prompt_tokens([], kept)
     request = newest_request(meant)
     if request is not None and request not in pair(meant).unsendable(len(meant)):

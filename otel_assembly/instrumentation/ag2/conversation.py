@@ -157,10 +157,14 @@ def asker_of(context: Any, stage: str = "") -> Asker:
 
 def model_of(context: Any) -> str | None:
     """The model that will be called, if its configuration says so."""
-    config = context.dependencies.get("__ag2_model_config__") or getattr(agent_of(context), "config", None)
     with suppress(NotImplementedError):  # by AG2's own test model, where it was given no name
-        return model_in(config)
+        return model_in(config_of(context))
     return None
+
+
+def config_of(context: Any) -> Any:
+    """Return the configuration of the model that will be called, or None if there is none."""
+    return context.dependencies.get("__ag2_model_config__") or getattr(agent_of(context), "config", None)
 
 
 def function_of(schema: Any) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from otel_assembly.events import HaltEvent
 from otel_assembly.instrumentation.ag2.conversation import (
     agent_of,
     asker_of,
+    config_of,
     function_of,
     model_of,
     turn_of,
@@ -103,7 +104,7 @@ class AssembledPolicy(Plugin[PluginConversation]):
         conversation = self._of(context.stream)
         agent_name = self._agent_name or asker_of(context).agent_name
         tools = self._tools if self._tools is not None else await _tools(context)
-        async with conversation.turn(agent_name, model_of(context), tools):
+        async with conversation.turn(agent_name, model_of(context), tools, config_of(context)):
             return await self._assembled(conversation, prompts, events, context)
 
     async def _assembled(

@@ -91,7 +91,8 @@ class AssemblyMiddleware(Plugin[PluginConversation], ChatMiddleware):
         conversation, options, asker = self._of(context), context.options or {}, RUNS.asker
         agent_name = self._agent_name or (asker.agent_name if asker is not None else None)
         given, prompts = list(context.messages), prompts_of(options)
-        async with conversation.turn(agent_name, model_in(options, context.client), schemas_of(options.get("tools"))):
+        client, tools = context.client, schemas_of(options.get("tools"))
+        async with conversation.turn(agent_name, model_in(options, client), tools, client):
             await conversation.show(given)
             assembly = await conversation.assemble(context, prompts, given)
         context.messages = _messages(assembly)

@@ -150,7 +150,8 @@ class _Conversation(PluginConversation):
         if events and agent.state.summary and is_summary(given[len(leading)], agent.state.summary):
             events[0] = _as_summary(events[0])
         prompts = [text for message in leading if (text := message.get_text_content())]
-        async with self.turn(agent.name, call["current_model"].model, call.get("tools") or ()):
+        model = call["current_model"]
+        async with self.turn(agent.name, model.model, call.get("tools") or (), model):
             assembly = await self.assemble(agent, prompts, events)
         sent = [*_system(leading, prompts, assembly), *_messages_of(e for e in assembly.events if isinstance(e, Part))]
         asked = CALL.get()

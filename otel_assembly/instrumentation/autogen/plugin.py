@@ -22,6 +22,7 @@ from otel_assembly.errors import ConfigurationError
 from otel_assembly.instrumentation.autogen import messages as _rows  # noqa: F401  # the engine reads by them
 from otel_assembly.instrumentation.autogen.conversation import model_of, schemas_of
 from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation
+from otel_assembly.messages.provider_rules import provider_of_client
 from otel_assembly.model_context.memory import asked_by_memory
 
 if TYPE_CHECKING:
@@ -140,17 +141,19 @@ class AssembledChatCompletionContext(
         if asked_by_memory(self):
             return await self._for_memory()
         context, prompts = self._talk.context, self._prompts
+        provider = context.provider
         agents = _prepared_by_agent(self)
         if agents is not None:
             prompts = [message.content for message in agents["system_messages"]]
             context.agent_name = self._agent_name or agents.get("agent_name")
             context.model = model_of(agents["model_client"])
+            context.provider = provider or provider_of_client(agents["model_client"])
             offered = [tool for bench in agents.get("workbench", ()) for tool in await bench.list_tools()]
             context.tools = schemas_of((*offered, *agents.get("handoff_tools", ())))
         try:
             assembly = await self._talk.assemble(self, prompts, self._held())
         finally:
-            context.tools, context.agent_name = self._tools, self._agent_name
+            context.tools, context.agent_name, context.provider = self._tools, self._agent_name, provider
         given = Counter(prompts)
         given.subtract(assembly.prompts)
         added = [prompt for prompt in assembly.prompts if _taken(given, prompt)]

@@ -89,7 +89,10 @@ class AssemblyPlugin(Plugin["_Conversation"], BasePlugin):
         conversation, sent = self._of(callback_context.session), given(llm_request)
         prompts = sent.prompts or ()
         try:
-            async with conversation.turn(callback_context.agent_name, llm_request.model, schemas_of(llm_request)):
+            name, tools = callback_context.agent_name, schemas_of(llm_request)
+            agent = callback_context._invocation_context.agent  # noqa: SLF001  # nothing else gives it
+            model = getattr(agent, "canonical_model", None)
+            async with conversation.turn(name, llm_request.model, tools, model):
                 await conversation.read(callback_context.session.events)
                 assembly = await conversation.assemble(callback_context, prompts, sent.messages)
         except Exception as error:  # noqa: BLE001  # it goes through to whoever runs the agent

@@ -40,6 +40,17 @@ def model_of(model: Any, settings: Mapping[str, Any] | None = None) -> str | Non
     return None
 
 
+def chat_model_in(model: Any) -> Any:
+    """Return the chat model in a runnable around one; see `model_of`."""
+    for _ in range(_AROUND):
+        held = getattr(model, "__dict__", {})
+        inner = held.get("bound", held.get("runnable"))
+        if inner is None:
+            break
+        model = inner
+    return model
+
+
 def _schema(tool: Any) -> Mapping[str, Any]:
     from langchain_core.utils.function_calling import convert_to_openai_tool  # who has tools has imported it
 

@@ -15,7 +15,7 @@ import otel_assembly.instrumentation.langchain.messages  # noqa: F401  # how the
 from otel_assembly.errors import HaltedError
 from otel_assembly.instrumentation.instrumented import bound
 from otel_assembly.instrumentation.langchain.knowledge import BLOCKING, GraphKnowledgeStore
-from otel_assembly.instrumentation.langchain.model_calls import model_of, schemas_of
+from otel_assembly.instrumentation.langchain.model_calls import chat_model_in, model_of, schemas_of
 from otel_assembly.instrumentation.langchain.runs import PLACES, current_config, thread_of
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation, finished
 from otel_assembly.knowledge import KnowledgeStore
@@ -131,7 +131,8 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
         prompts = [str(prompt)] if prompt else []
         dependencies, variables = _runtime_of(request)
         try:
-            async with conversation.turn(_agent_name(), model_of(request.model), schemas_of(request.tools)):
+            model, tools = request.model, schemas_of(request.tools)
+            async with conversation.turn(_agent_name(), model_of(model), tools, chat_model_in(model)):
                 # Not the request's: middleware in front may have made other messages of them, which seem new.
                 await conversation.show(_messages(request.state) or request.messages)
                 assembly = await conversation.assemble(

@@ -123,7 +123,8 @@ class AssemblyCapability(Plugin[PluginConversation], AbstractCapability[Any]):
         system, held = behind_prompts(messages)
         prompts = [*system, *instructions_of(messages, parameters, model)]
         dependencies = {} if ctx.deps is None else {type(ctx.deps): ctx.deps}
-        async with conversation.turn(getattr(ctx.agent, "name", None), model.model_name, schemas_of(parameters, model)):
+        name, tools = getattr(ctx.agent, "name", None), schemas_of(parameters, model)
+        async with conversation.turn(name, model.model_name, tools, model):
             await conversation.show(ctx.messages)
             assembly = await conversation.assemble(ctx, prompts, held, dependencies=dependencies)
         events = [event for event in assembly.events if isinstance(event, ModelRequest | ModelResponse)]

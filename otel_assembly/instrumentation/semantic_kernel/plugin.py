@@ -248,7 +248,7 @@ class _Conversation:
     ) -> Assembly:
         """What an agent's model is sent of a history."""
         member = self.member(agent)
-        async with member.turn(agent or None, model_of(service, settings), schemas_of(settings)):
+        async with member.turn(agent or None, model_of(service, settings), schemas_of(settings), service.inner):
             return await member.assemble(history, prompts, held)
 
     async def show(self, agent: str, messages: Sequence[Any]) -> None:

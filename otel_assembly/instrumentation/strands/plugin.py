@@ -20,7 +20,6 @@ from otel_assembly.instrumentation.reductions import plugged_in
 from otel_assembly.instrumentation.splicing import alike
 from otel_assembly.instrumentation.strands.calls import asker_of, model_of
 from otel_assembly.instrumentation.strands.messages import as_sent, prompts_of, schemas_of
-from otel_assembly.messages import ChatSummary
 
 try:
     from strands.middleware import InvokeModelStage
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from otel_assembly.assembler import Assembler
-    from otel_assembly.assembly import Assembly
     from otel_assembly.context import Context
     from otel_assembly.instrumentation.plugin import Given
     from otel_assembly.policies.base import AssemblyPolicy
@@ -49,8 +47,8 @@ class AssemblyConversationManager(Plugin[PluginConversation], ConversationManage
 
     It is given to an agent, ``Agent(conversation_manager=AssemblyConversationManager(policies))``, and is the last of
     its middleware: what a policy drops is out of this call, and still among the agent's messages, and in its
-    session. One object may serve any number of agents. What policies add to the prompts, and summaries, are added to
-    the system prompt. What is left begins with a user's message, and roles alternate, as Bedrock demands.
+    session. One object may serve any number of agents. What policies add to the prompts is added to the
+    system prompt; a summary is a user's message. Neighboring messages of one role are joined, as Bedrock requires.
 
     A FATAL alert, of an observer, or sent with ``context_of(agent).send(…)``, halts the conversation: no model and no
     tool is called any more, and the run raises `HaltedError`. `ContextOverflowError` of a budget that cannot hold goes
@@ -140,7 +138,7 @@ class AssemblyConversationManager(Plugin[PluginConversation], ConversationManage
             await conversation.show(held)
             with nullcontext() if call is None else plugged_in(call.instrumentation, call):
                 assembly = await conversation.assemble(context, prompts, held)
-        messages, made = _sent(assembly)
+        messages, made = _messages(assembly.events), list(assembly.prompts)
         if call is not None:
             with call.instrumentation.contained():
                 call.by_plugin(as_sent(messages), prompts=made)
@@ -164,22 +162,17 @@ class AssemblyConversationManager(Plugin[PluginConversation], ConversationManage
 
 
 class _Alternating:
-    """Has what is sent begin with a user's message, and roles alternate, where policies in front of it leave gaps."""
+    """Joins neighboring messages of one role, which Bedrock refuses."""
 
     name = "alternating_roles"
     kind = "reduction"
 
     async def apply(self, prompts: list[str], events: list[Any], context: Any) -> tuple[list[str], list[Any]]:
-        """Leave out what stands in front of the first request, and put together what one role says in a row."""
-        said = _messages(events)
-        known, at = set(map(id, said)), 0
-        begins = next((at for at, one in enumerate(said) if one["role"] == "user" and not _answers(one)), 0)
-        out = set(map(id, said[:begins]))
+        """Return the events, neighbors of one role as one."""
+        known, at = set(map(id, _messages(events))), 0
         made: list[Any] = []
         last: Any = None
         for event in events:
-            if id(event) in out:
-                continue
             if last is not None and id(event) in known and event["role"] == last["role"]:
                 last = {**last, "content": [*last["content"], *event["content"]]}
                 made[at] = last
@@ -189,24 +182,14 @@ class _Alternating:
         return prompts, made
 
 
-def _answers(message: Any) -> bool:
-    return any("toolResult" in block for block in message["content"])
-
-
 def _own(messages: Sequence[Any], copies: Sequence[Any]) -> list[Any]:
     """The agent's own messages, of which a middleware is handed copies; what was changed on the way is another one."""
     known = {message.get("tracking_id"): message for message in messages}
     return [own if (own := known.get(copy.get("tracking_id"))) == copy else copy for copy in copies]
 
 
-def _sent(assembly: Assembly) -> tuple[list[Any], list[str]]:
-    """The messages that are sent, and the prompts; a summary is one of these, for it is nobody's message."""
-    summaries = [event["content"] for event in assembly.events if isinstance(event, ChatSummary)]
-    return _messages(assembly.events), [*assembly.prompts, *summaries]
-
-
 def _messages(events: Sequence[Any]) -> list[Any]:
-    return [event for event in events if isinstance(event, dict) and not isinstance(event, ChatSummary)]
+    return [event for event in events if isinstance(event, dict)]
 
 
 def _prompt(given: Any, prompts: list[str], made: list[str]) -> Any:
