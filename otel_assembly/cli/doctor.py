@@ -25,7 +25,7 @@ from otel_assembly.cli.probes import SERVICE
 from otel_assembly.cli.stack_probe import StackProbe
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.errors import ConfigurationError, TokenizerError
-from otel_assembly.telemetry.conventions_environment import SDK_METRICS
+from otel_assembly.telemetry.conventions_environment import FLUSH_ON_SIGTERM, SDK_METRICS
 from otel_assembly.telemetry.settings import TelemetrySettings
 from otel_assembly.tokens import TiktokenCounter, counter_for
 
@@ -203,6 +203,26 @@ def _export() -> Iterator[Finding]:
         yield Finding("ok", "spans that the SDK loses", "counted")
     else:
         yield Finding("note", "spans that the SDK loses", f"not counted; {SDK_METRICS.name}=true counts them")
+    yield from _sigterm()
+
+
+def _sigterm() -> Iterator[Finding]:
+    """Whether a server that ends by SIGTERM itself exports its last spans."""
+    value = os.environ.get(FLUSH_ON_SIGTERM.name, "").strip()
+    if value.lower() not in {"", "false", "0", "no", "off"}:
+        yield Finding("ok", "SIGTERM", f"opentelemetry-instrument flushes ({FLUSH_ON_SIGTERM.name}={value})")
+        return
+    try:
+        metadata.version("uvicorn")
+    except metadata.PackageNotFoundError:
+        return
+    yield Finding(
+        "note",
+        "SIGTERM",
+        "uvicorn is installed: on SIGTERM it ends without exporting its last spans and metrics. "
+        f"{FLUSH_ON_SIGTERM.name}=true exports them under opentelemetry-instrument, "
+        "otel_assembly.telemetry.FlushOnShutdown(app) in any ASGI server",
+    )
 
 
 def _content() -> Iterator[Finding]:

@@ -13,6 +13,8 @@ OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 OTEL_EXPORTER_OTLP_PROTOCOL: Final = "OTEL_EXPORTER_OTLP_PROTOCOL"
 OTEL_EXPORTER_OTLP_TRACES_PROTOCOL: Final = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
 
+OTEL_ASSEMBLY_FLUSH_ON_SIGTERM: Final = "OTEL_ASSEMBLY_FLUSH_ON_SIGTERM"
+
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 #: What has an agent's spans go to a file, and nothing anywhere else.
 INTO_A_FILE: Final = "OTEL_TRACES_EXPORTER=otel_assembly_file OTEL_METRICS_EXPORTER=none OTEL_LOGS_EXPORTER=none"
@@ -43,10 +45,15 @@ def reachable(endpoint: str, seconds: float = 2.0) -> str | None:
 
 
 def hint_at_file() -> None:
-    """Warn where spans are to go to a Collector on this machine and none is there: exporters wait, then lose them.
+    """Warn if spans are to go to a Collector on this machine and none is listening: exporters wait, then lose them.
 
-    ``opentelemetry-instrument`` calls it once it has set everything up. Another machine is not asked.
+    ``opentelemetry-instrument`` calls it once it has set everything up; it is the one entry point that runs then, so
+    that it also installs the flush on SIGTERM if the environment asks for it. Another machine is not asked.
     """
+    if os.environ.get(OTEL_ASSEMBLY_FLUSH_ON_SIGTERM):
+        from otel_assembly.telemetry.flushing import flush_on_sigterm_if_set
+
+        flush_on_sigterm_if_set()
     try:
         endpoint = otlp_endpoint()
         host = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}").hostname

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.telemetry.conventions_check import event_violations, metric_violations, span_type, violations
     from otel_assembly.telemetry.emitter import Arrays, Bounded, Metrics
+    from otel_assembly.telemetry.flushing import FlushOnShutdown, flush, flush_on_sigterm
     from otel_assembly.telemetry.jaeger import read_jaeger
     from otel_assembly.telemetry.ledger_reader import read_ledgers
     from otel_assembly.telemetry.otlp_json import StoredEvent, StoredSpan, read_line
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 #: What writes spans to files, reads them back and checks them; loaded when asked for, for an agent needs none of it.
 _HOMES: Final = {
+    "FlushOnShutdown": "flushing",
+    "flush": "flushing",
+    "flush_on_sigterm": "flushing",
     "LogFileExporter": "store",
     "SpanFileExporter": "store",
     "SpanNode": "store_reader",
@@ -112,6 +116,7 @@ __all__ = [
     "Arrays",
     "Bounded",
     "ContentCapture",
+    "FlushOnShutdown",
     "LogFileExporter",
     "Metrics",
     "OpenTelemetryRecorder",
@@ -123,6 +128,8 @@ __all__ = [
     "as_list",
     "configure",
     "event_violations",
+    "flush",
+    "flush_on_sigterm",
     "invoke_agent",
     "metric_violations",
     "read_jaeger",

@@ -63,12 +63,22 @@ SDK_METRICS: Final = EnvironmentVariable(
     standard=True,
 )
 
+FLUSH_ON_SIGTERM: Final = EnvironmentVariable(
+    "OTEL_ASSEMBLY_FLUSH_ON_SIGTERM",
+    ("true", "false"),
+    "false",
+    "Whether `opentelemetry-instrument` installs a handler that exports what is queued when the process gets SIGTERM,"
+    " and then calls the handler that was there. A number of seconds instead of `true` limits the export; with `true`,"
+    " the limit is 5.",
+)
+
 ENVIRONMENT: Final = (
     ALERT_SIGNAL,
     CAPTURE_ALERT_MESSAGE,
     CAPTURE_MESSAGE_CONTENT,
     SPAN_FILE,
     UNCAPTURED_HINT,
+    FLUSH_ON_SIGTERM,
     EnvironmentVariable(
         "OTEL_SDK_DISABLED",
         ("true", "false"),

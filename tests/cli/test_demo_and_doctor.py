@@ -211,6 +211,16 @@ def test_doctor_says_that_autogen_s_runtime_writes_nothing(quick_doctor):
     assert "opens no spans of its own (AUTOGEN_DISABLE_RUNTIME_TRACING=true)" in ran.out
 
 
+def test_doctor_says_what_uvicorn_loses_on_sigterm_and_what_prevents_it(quick_doctor):
+    pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+    (line,) = [line for line in quick_doctor().out.splitlines() if "SIGTERM" in line]
+    assert "uvicorn is installed: on SIGTERM it ends without exporting its last spans" in line
+    assert "OTEL_ASSEMBLY_FLUSH_ON_SIGTERM=true" in line
+    ran = quick_doctor(OTEL_ASSEMBLY_FLUSH_ON_SIGTERM="true")
+    assert ran.status == 0
+    assert "opentelemetry-instrument flushes (OTEL_ASSEMBLY_FLUSH_ON_SIGTERM=true)" in ran.out
+
+
 @pytest.mark.parametrize("command", ["demo", "replay", "doctor"])
 def test_every_command_has_help(otel_assembly, command):
     ran = otel_assembly(command, "--help")
