@@ -28,6 +28,7 @@ from otel_assembly.history.history import History, unknown_part
 from otel_assembly.history.token_counts import arrive, count_estimates
 from otel_assembly.ledger.ledger import Ledgers
 from otel_assembly.ledger.record import Record
+from otel_assembly.messages.provider_rules import rules_of_unknown_client
 from otel_assembly.policies.base import INJECTION
 from otel_assembly.policies.order import checked_chain, validate_order
 from otel_assembly.policies.registry import policy_kind, trait
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from otel_assembly.history.view import View
     from otel_assembly.ledger.ledger import Ledger
     from otel_assembly.ledger.snapshot import LedgerInput, Step
+    from otel_assembly.messages.provider_rules import ClientRules
     from otel_assembly.policies.base import AssemblyPolicy, PolicyLike
     from otel_assembly.recorder import Recorder, Recording
     from otel_assembly.tokens import TokenCounter
@@ -122,8 +124,8 @@ class Assembler:
         self._counter = counter
         self._recorder = recorder
         self._ledgers = Ledgers()
-        self._meters: Registry[str | None, TokenMeter] = Registry(_METERS)
-        self._last_meter: tuple[str | None, TokenMeter] | None = None
+        self._meters: Registry[str, TokenMeter] = Registry(_METERS)
+        self._last_meter: tuple[tuple[str | None, ClientRules | None], TokenMeter] | None = None
         for warning in validate_order(self.policies):
             logger.warning("assembly policy ordering: %s", warning)
         with suppress(TokenizerError):  # raised where something is to be counted
@@ -222,7 +224,7 @@ class Assembler:
             guards = (context.guard,)
         model = self.model or context.model
         started_ns = time.time_ns()
-        meter = self._meter(model)
+        meter = self._meter(model, context.client)
         asked = context
         if not meter.ready:
             if not is_ready(meter.counter):
@@ -293,7 +295,7 @@ class Assembler:
             Whether there was anything to compact.
         """
         found = False
-        meter = self._meter(self.model or context.model)
+        meter = self._meter(self.model or context.model, context.client)
         for policy in self.policies:
             if not getattr(policy, "compacts", False):
                 continue
@@ -314,14 +316,18 @@ class Assembler:
     def _recorded_by(self) -> Recorder:
         return self._recorder if self._recorder is not None else DEFAULT.recorder
 
-    def _meter(self, model: str | None) -> TokenMeter:
-        if self._last_meter is None or self._last_meter[0] != model:
-            key = None if self._counter is not None else model
-            self._last_meter = model, self._meters.of(key, lambda: self._new_meter(self._counter or counter_for(model)))
+    def _meter(self, model: str | None, client: ClientRules | None = None) -> TokenMeter:
+        asked = model, client
+        if self._last_meter is None or self._last_meter[0] != asked:
+            rules = client or rules_of_unknown_client(model)
+            counter = self._counter
+            key = f"{rules}{'' if counter is not None else model}"
+            made = self._meters.of(key, lambda: self._new_meter(counter or counter_for(model), rules))
+            self._last_meter = asked, made
         return self._last_meter[1]
 
-    def _new_meter(self, counter: TokenCounter) -> TokenMeter:
-        return TokenMeter(counter, self.framing)
+    def _new_meter(self, counter: TokenCounter, client: ClientRules) -> TokenMeter:
+        return TokenMeter(counter, self.framing.for_client(client, counter.count))
 
     async def _run(self, assembly: OpenAssembly) -> None:
         record, recording = assembly.record, assembly.recording

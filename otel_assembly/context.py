@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.attempt import Watch
     from otel_assembly.events import HaltEvent
     from otel_assembly.history.view import View
-    from otel_assembly.messages.provider_rules import ProviderRules
+    from otel_assembly.messages.provider_rules import ClientRules, ProviderRules
     from otel_assembly.tokens import TokenMeter
 
 
@@ -93,6 +93,8 @@ class Context:
         self._on_success: list[Callable[[], None]] = []
         self._on_failure: list[Callable[[], None]] = []
         self._emitted: list[HaltEvent] = []
+        #: What the client that will be called adds to messages; None if only the model's name is known.
+        self.client: ClientRules | None = None
         self._watch: Callable[[str], Watch] | None = None
         self._began: int | None = None
         self._rules: ProviderRules | None = None

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from otel_assembly.decision import BudgetReport
     from otel_assembly.errors import SourceFailedError
     from otel_assembly.ledger.ledger import Ledger
+    from otel_assembly.messages.provider_rules import ClientRules
     from otel_assembly.tokens import TokenCounter, TokenMeter
 
 
@@ -256,5 +257,5 @@ class BlockAssembler(Assembler):
         for one in failures:
             self._recorded_by().source_failed(one.role, one.source, error_type_of(one), context.agent_name)
 
-    def _new_meter(self, counter: TokenCounter) -> TokenMeter:
-        return meter_of_blocks(counter, self.framing)
+    def _new_meter(self, counter: TokenCounter, client: ClientRules) -> TokenMeter:
+        return meter_of_blocks(counter, self.framing.for_client(client, counter.count))

@@ -16,6 +16,7 @@ from otel_assembly.instrumentation.reducers import no_summary
 from otel_assembly.instrumentation.reductions import reducing
 from otel_assembly.instrumentation.runs import within
 from otel_assembly.messages.describe import describe
+from otel_assembly.messages.provider_rules import rules_of_client
 from otel_assembly.telemetry.stamp import CalledModel
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ def client(
     def hook(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
         def call_of(_: Instrumentation, /, *args: Any, **kwargs: Any) -> ClientCall:
             read = partial(unless_refused, original, reads, args, kwargs)
-            return ClientCall(instrumentation, read, text_of, told, said_in)
+            return ClientCall(instrumentation, partial(_with_rules, read, args), text_of, told, said_in)
 
         return within(call_of, carries)(original, instrumentation)
 
@@ -233,6 +234,14 @@ def client(
         return hook
     around = within(prepared, carries)
     return lambda original, instrumentation: around(hook(original, instrumentation), instrumentation)
+
+
+def _with_rules(read: Callable[[], Sent | None], args: Sequence[Any]) -> Sent | None:
+    """What a client is given, with what the client adds to it: the client is the first argument of a method."""
+    sent = read()
+    if sent is None or sent.client is not None or not args:
+        return sent
+    return sent._replace(client=rules_of_client(args[0]))
 
 
 def innermost(

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.late_runs import LateRun
     from otel_assembly.instrumentation.rendered import Rendering
     from otel_assembly.instrumentation.waiting import Waiting
+    from otel_assembly.messages.provider_rules import ClientRules
     from otel_assembly.observe.assembly import ObservedAssembly, ObservedStep
 
 #: What of a call changes as its messages are prepared, beside the steps.
@@ -51,6 +52,7 @@ class Sent(NamedTuple):
         window: The model's limit in tokens, where the framework knows it: a `ListedWindow` where nobody can set that.
         asker: Who asks, where no call is being prepared that says so.
         call: The call that these messages were prepared for, where the client is not called inside of it.
+        client: What the client adds to messages; None if only the model's name is known.
     """
 
     messages: Sequence[Any]
@@ -60,6 +62,7 @@ class Sent(NamedTuple):
     window: int | None = None
     asker: Asker = Asker()
     call: ModelCall | None = None
+    client: ClientRules | None = None
 
 
 class ModelCall:
@@ -76,6 +79,7 @@ class ModelCall:
         name: What tells it from the framework's other assemblies, such as the care of a history.
         sent: How often a client has received it.
         unknown: Whether nobody can know what the framework held; what comes out is then taken for what came in.
+        client: What the client adds to messages; None if it is not known.
         run: The run that it is a part of, where that may get its span only with what is told in it.
         problem: What its last reducer raised, for whose caller that need not have been the end.
         over_with_steps: Whether its assembly is over with the last step, and not as the model is called: where that
@@ -107,6 +111,7 @@ class ModelCall:
         self.name = name
         self.sent = 0
         self.unknown = False
+        self.client: ClientRules | None = None
         self.run: LateRun | None = None
         self.problem: BaseException | None = None
         self._prompts_out: Sequence[str] | None = prompts
@@ -321,6 +326,7 @@ class ModelCall:
         self._again()
         self.model, self.tools = given.model or self.model, given.tools or self.tools
         self.window = given.window or self.window
+        self.client = given.client or self.client
         if self._stage and not self.sent and not self._told and self._is_out(given):
             self.sent += 1
             return  # it is told by the plug-in that made it
@@ -516,6 +522,7 @@ class ModelCall:
             window=self.window,
             name=self.name,
             unknown_input=self.unknown,
+            client=self.client,
         )
         over_ns = None if called and not self.over_with_steps else self.done_ns or None
         assembly.end(error, stays=stays, called=called, over_ns=over_ns)

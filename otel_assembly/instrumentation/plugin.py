@@ -21,7 +21,7 @@ from otel_assembly.conversation import is_alert
 from otel_assembly.errors import ConfigurationError, HaltedError
 from otel_assembly.history import History
 from otel_assembly.instrumentation.instrumented import bound
-from otel_assembly.messages.provider_rules import provider_of_client
+from otel_assembly.messages.provider_rules import provider_of_client, rules_of_client
 from otel_assembly.policies import AlertPolicy
 from otel_assembly.runtime import Stream, attach
 from otel_assembly.runtime.observers import checked_observers
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 
     from otel_assembly.assembly import Assembly
+    from otel_assembly.messages.provider_rules import ClientRules
     from otel_assembly.policies.base import AssemblyPolicy
     from otel_assembly.runtime import Observer
 
@@ -214,7 +215,12 @@ class PluginConversation:
 
     @asynccontextmanager
     async def turn(
-        self, agent_name: str | None, model: str | None, tools: Iterable[Mapping[str, Any]], client: object = None
+        self,
+        agent_name: str | None,
+        model: str | None,
+        tools: Iterable[Mapping[str, Any]],
+        client: object = None,
+        client_rules: ClientRules | None = None,
     ) -> AsyncGenerator[None, None]:
         """One turn: the context says who asks, and no other turn of this conversation begins in this event loop.
 
@@ -225,6 +231,7 @@ class PluginConversation:
             model: Its model's name.
             tools: The schemas of the tools that it offers.
             client: What calls the model, whose class states the provider if the program has not.
+            client_rules: What the client adds to messages, if its class does not state that.
         """
         turns, loop = _TURNS.get(), asyncio.get_running_loop()
         if self._in_turn is None or self._in_turn[0] is not loop:
@@ -234,11 +241,12 @@ class PluginConversation:
             around = context.agent_name, context.model, context.tools, context.provider
             context.agent_name, context.model, context.tools = agent_name, model, tuple(tools)
             context.provider = context.provider or provider_of_client(client)
+            rules, context.client = context.client, client_rules or rules_of_client(client)
             try:
                 with bound(_TURNS, (*turns, self)):
                     yield
             finally:
-                context.provider = around[-1]
+                context.provider, context.client = around[-1], rules
                 if self in turns:
                     context.agent_name, context.model, context.tools = around[:-1]
 

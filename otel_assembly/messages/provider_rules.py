@@ -45,21 +45,23 @@ class ProviderRules:
             tools is none, because the call that it answers would have to stand in front of it.
         plain_call_ids: Whether ids of tool calls may contain letters, digits, ``_`` and ``-`` only.
         longest_call_id: The most characters of such an id; 0 if no limit is known.
+        sends_names: Whether a message can have the name of its speaker beside the role.
     """
 
     alternates: bool = False
     is_user_first: bool = False
     plain_call_ids: bool = False
     longest_call_id: int = 0
+    sends_names: bool = False
 
 
-NO_RULES: Final = ProviderRules()
+NO_RULES: Final = ProviderRules(sends_names=True)  # a name that may be sent is counted
 
 
 RULES: Final[Mapping[Provider, ProviderRules]] = {
     # "string too long. Expected a string with maximum length 40" for `tool_calls[].id` (400).
-    Provider.CHAT: ProviderRules(longest_call_id=40),
-    Provider.RESPONSES: NO_RULES,
+    Provider.CHAT: ProviderRules(longest_call_id=40, sends_names=True),
+    Provider.RESPONSES: ProviderRules(),
     # Anthropic joins neighbors of one role, Gemini accepts them. Anthropic's reference says "the first message must
     # always use the user role"; Gemini answers "ensure that function call turn comes immediately after a user turn or
     # after a function response turn" (400). Anthropic also answers "tool_use.id: String
@@ -205,3 +207,74 @@ def _provider_of_class(kind: type) -> Provider | None:
         if found is not None:
             return found
     return None
+
+
+#: Clients of frameworks that send no name of a speaker, by module and class, as read in their sources: those of
+#: providers that have none, and those that leave it out for an API that has it.
+_NAMELESS_CLIENTS: Final = re.compile(
+    r"anthropic|bedrock|claude|gemini|genai|ollama|vertex_?ai"
+    r"|^agentscope\.(?:formatter|model)\._(?:dashscope|deepseek|minimax|openai_response|volcengine|xai)"
+    r"|^agent_framework(?:_(?!openai)|_openai\._chat_client|.*(?:_responses|_assistants)_client)"
+    r"|^autogen_ext\.models\.(?:azure|llama_cpp|semantic_kernel)"
+    r"|^haystack_integrations\.components\.generators\.(?:cohere|google)"
+    r"|^langchain_(?:cohere|google|groq|mistralai)"
+    r"|^semantic_kernel\.connectors\.ai\.(?:azure_ai_inference|google|hugging_face|mistral_ai)"
+)
+#: AgentScope's formatters for several agents write the name of each speaker into the text.
+_NAMES_IN_TEXT: Final = "MultiAgentFormatter"
+#: AgentScope's formatters that write a name beside the role of every message, the system prompt's included.
+_NAMES_PROMPTS: Final = (
+    "agentscope.formatter._openai_formatter.OpenAIChatFormatter",
+    "agentscope.formatter._moonshot_formatter.MoonshotChatFormatter",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRules:
+    """What a client adds to messages, beside what its provider requires.
+
+    Attributes:
+        names: Whether it sends the names of speakers.
+        prompt_name: The name that it sends with a system prompt; empty if it sends none.
+    """
+
+    names: bool = True
+    prompt_name: str = ""
+
+
+def rules_of_client(client: object) -> ClientRules | None:
+    """Return what a client adds to messages.
+
+    Args:
+        client: The client, or a framework's model, chat generator or service.
+
+    Returns:
+        None if its class is not known; then the model's name states the provider (`rules_of_unknown_client`).
+    """
+    if getattr(client, "_include_name_in_message", None) is False:  # AutoGen's setting of that name
+        return NO_NAMES
+    formatter = getattr(client, "formatter", None)  # AgentScope's models have one
+    kind = type(client if formatter is None else formatter)
+    return _rules_of_class(kind)  # type: ignore[arg-type]  # a class can be hashed
+
+
+def rules_of_unknown_client(model: str | None) -> ClientRules:
+    """Return what the client of a model adds to messages, as far as the model's name states it."""
+    provider = provider_of_model(model)
+    return _ANY_CLIENT if (NO_RULES if provider is None else RULES[provider]).sends_names else NO_NAMES
+
+
+_ANY_CLIENT: Final = ClientRules()
+NO_NAMES: Final = ClientRules(names=False)
+
+
+@lru_cache(maxsize=256)
+def _rules_of_class(kind: type) -> ClientRules | None:
+    names = [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
+    if names[0].startswith(_NAMES_PROMPTS):
+        return ClientRules(prompt_name="system")
+    if kind.__qualname__.endswith(_NAMES_IN_TEXT):
+        return _ANY_CLIENT
+    if any(_NAMELESS_CLIENTS.search(name.lower()) for name in names):
+        return NO_NAMES
+    return _ANY_CLIENT if any("openai" in name.lower() for name in names) else None

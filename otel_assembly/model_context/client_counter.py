@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from otel_assembly.context import Context
     from otel_assembly.decision import Outcome
     from otel_assembly.messages.describe import EventFacts
+    from otel_assembly.messages.provider_rules import ClientRules
     from otel_assembly.recorder import Recorder
     from otel_assembly.tokens import TokenCounter
 
@@ -184,8 +185,8 @@ class ClientAssembler(Assembler):
     ) -> None:
         super().__init__(policies, counter=client, recorder=recorder)
 
-    def _new_meter(self, counter: TokenCounter) -> TokenMeter:
-        return _ClientMeter(counter) if isinstance(counter, ClientCounter) else super()._new_meter(counter)
+    def _new_meter(self, counter: TokenCounter, client: ClientRules) -> TokenMeter:
+        return _ClientMeter(counter) if isinstance(counter, ClientCounter) else super()._new_meter(counter, client)
 
 
 class ClientBudgetPolicy(DecidingPolicy):

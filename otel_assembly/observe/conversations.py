@@ -19,15 +19,17 @@ from otel_assembly._internal.registry import Registry
 from otel_assembly.context import Context
 from otel_assembly.ledger.ledger import Ledger
 from otel_assembly.ledger.record import Record
+from otel_assembly.messages.provider_rules import rules_of_unknown_client
 from otel_assembly.observe.assembly import ObservedAssembly
 from otel_assembly.recorder import Projection, Whose
-from otel_assembly.tokens import TokenMeter, counter_for
+from otel_assembly.tokens import MessageFraming, TokenMeter, counter_for
 from otel_assembly.tokens.models import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Unpack
 
+    from otel_assembly.messages.provider_rules import ClientRules
     from otel_assembly.recorder import Recorder
     from otel_assembly.tokens import TokenCounter
 
@@ -72,6 +74,7 @@ class AssemblyInput(TypedDict, total=False):
         unknown_input: What came in cannot be known, and the events and prompts are what will be sent. The span then
             says so (``assembly.diff``), and neither it, nor a step's, nor a metric has a number of what came in or
             left: what was in an earlier prompt and is not in this one left for a reason that nobody knows.
+        client: What the model's client adds to messages; None if only the model's name is known.
     """
 
     prompts: Sequence[str]
@@ -80,6 +83,7 @@ class AssemblyInput(TypedDict, total=False):
     model: str | None
     window: int | None
     unknown_input: bool
+    client: ClientRules | None
 
 
 class _Offered(Context):
@@ -119,7 +123,7 @@ class ObservedAssembler:
         self.framework = framework
         self._recorder = recorder
         self._counter = counter
-        self._meters: Registry[str | None, TokenMeter] = Registry(_MODELS)
+        self._meters: Registry[str, TokenMeter] = Registry(_MODELS)
         self.forget()
 
     def forget(self) -> None:
@@ -234,7 +238,7 @@ class ObservedAssembler:
                     ledger=ledger,
                     ledger_input=ledger_input,
                     context=_Offered(given.get("tools", ())),
-                    meter=self.meter(model),
+                    meter=self.meter(model, given.get("client")),
                     prompts_in=tuple(given.get("prompts", ())),
                     window=_window(given.get("window")),
                     observed=True,
@@ -251,9 +255,20 @@ class ObservedAssembler:
         """The ledger of a conversation; None is a conversation of this one assembly."""
         return _observed() if conversation is None else self._ledgers.of(conversation, _observed)
 
-    def meter(self, model: str | None) -> TokenMeter:
-        """What counts for a model."""
-        return self._meters.of(model, lambda: TokenMeter(self._counter or counter_for(model)))
+    def meter(self, model: str | None, client: ClientRules | None = None) -> TokenMeter:
+        """Return what counts for a model.
+
+        Args:
+            model: The model's name.
+            client: What its client adds to messages; None if only the model's name is known.
+        """
+        rules = client or rules_of_unknown_client(model)
+
+        def made() -> TokenMeter:
+            counter = self._counter or counter_for(model)
+            return TokenMeter(counter, MessageFraming().for_client(rules, counter.count))
+
+        return self._meters.of(f"{rules}{model}", made)
 
     def expect(self) -> None:
         """Begin to read what will count where no model says otherwise: the framework is here, and will be used."""

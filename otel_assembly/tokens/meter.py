@@ -7,11 +7,11 @@ is counted in `long_runs`.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
-from otel_assembly._internal.arguments import whole_number
+from otel_assembly._internal.arguments import of_type, whole_number
 from otel_assembly._internal.faces import Later
 from otel_assembly._internal.forks import new_lock
 from otel_assembly.errors import TokenizerError, UnknownNameError
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import tiktoken
 
     from otel_assembly.messages.describe import EventFacts
+    from otel_assembly.messages.provider_rules import ClientRules
     from otel_assembly.tokens import long_runs
 else:
     long_runs = Later("otel_assembly.tokens.long_runs")
@@ -154,9 +155,12 @@ class MessageFraming:
         per_name: Tokens of a speaker's or tool's name, beside the name's own text.
         per_tool_call: Tokens around each tool call, beside the texts of its name and arguments.
         reply_priming: Tokens with which every prompt ends.
+        per_prompt: Tokens of each system prompt beside those of any message, such as a name that the client gives it.
+        names: Whether the client sends names of speakers. If a framework calls the client, this is known from the
+            client; False here means that no name is counted whatever the client is.
 
     Raises:
-        ConfigurationError: One of them is negative or no whole number.
+        ConfigurationError: A number is negative or no whole number, or `names` is no bool.
     """
 
     per_message: int = 3
@@ -164,9 +168,12 @@ class MessageFraming:
     per_name: int = 1
     per_tool_call: int = 3
     reply_priming: int = 3
+    per_prompt: int = 0
+    names: bool = True
 
     def __post_init__(self) -> None:
-        for field in fields(self):
+        of_type("names of the framing", self.names, bool)
+        for field in fields(self)[:-1]:
             value = getattr(self, field.name)
             whole_number(f"{field.name} of the framing", value, least=0, unit="tokens")
 
@@ -181,12 +188,24 @@ class MessageFraming:
         if not facts.framed:
             return calls
         messages = max(1, len(facts.closes))
-        name = self.per_name if facts.name else 0
+        name = self.per_name if facts.name and self.names else 0
         return messages * (self.per_message + self.per_role) + name + calls
 
     def prompt(self) -> int:
         """The framing of one system prompt."""
-        return self.per_message + self.per_role
+        return self.per_message + self.per_role + self.per_prompt
+
+    def for_client(self, rules: ClientRules, count: Callable[[str], int]) -> MessageFraming:
+        """Return the framing of a client that adds to messages what these rules say.
+
+        Args:
+            rules: The client's rules.
+            count: The tokens of a text.
+        """
+        named = self.per_name + count(rules.prompt_name) if rules.prompt_name else 0
+        if rules.names and not named:
+            return self
+        return replace(self, names=self.names and rules.names, per_prompt=self.per_prompt + named)
 
     def tool_schemas(
         self, tools: Sequence[Mapping[str, Any]], count: Callable[[str], int], *, encoding: str = "o200k_base"
@@ -301,6 +320,8 @@ class TokenMeter:
         tokens = self.framing.message(facts) + facts.media_tokens
         for text in facts.texts:
             tokens += self.text(text)
+        if facts.name and not self.framing.names:
+            tokens -= self.text(facts.name)
         return tokens
 
     def prompt(self, text: str) -> int:

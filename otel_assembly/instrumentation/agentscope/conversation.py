@@ -24,6 +24,7 @@ from otel_assembly.instrumentation.prompts import as_prompts, in_front
 from otel_assembly.instrumentation.reducers import FRAMEWORK, is_ours
 from otel_assembly.instrumentation.reductions import Reduction, reducing
 from otel_assembly.instrumentation.runs import within
+from otel_assembly.messages.provider_rules import rules_of_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -107,7 +108,7 @@ class AskedModel(ModelCall):
     def given(self, model: Any, messages: Sequence[Any], tools: Any) -> Sent:
         """What a model's client is given for it."""
         self.tools = tools if isinstance(tools, list) else ()
-        return Sent(*self.read(messages), self.tools, *_known(model))
+        return Sent(*self.read(messages), self.tools, *_known(model), client=rules_of_client(model))
 
     def prompted(self, events: Sequence[Part]) -> None:
         """Its system prompt is made: tell what middlewares made of it, where that is not what was told last."""

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: States of a tool call that waits for somebody outside: a person's confirmation, or an execution elsewhere.
 _AWAITING: Final = ("asking", "submitted")
+#: Who says the summary that AgentScope puts in front of the context.
+_SUMMARY_NAME: Final = "user"
 #: Types of blocks that a provider is sent as messages of their own.
 _ALONE: Final = frozenset({"tool_result", "hint"})
 
@@ -43,7 +45,7 @@ read_from(ThinkingBlock, "type", "thinking")
 read_from(HintBlock, "type", "hint")
 read_from(DataBlock, "type", "source")
 read_from(ToolCallBlock, "id", "name", "input", "state")
-read_from(ToolResultBlock, "id", "output")
+read_from(ToolResultBlock, "id", "name", "output")
 
 
 class Part(MessagePart):
@@ -55,7 +57,7 @@ class Part(MessagePart):
 @describe.register
 def _(message: Msg) -> EventFacts:
     kind = EventKind.SUMMARY if message.metadata.get(OUR_SUMMARY) else None
-    return _read(message.role, message.content, kind)._replace(id=message.id)
+    return _read(message.role, message.content, kind)._replace(id=message.id, name=_sent_name(message, message.content))
 
 
 def part_of(message: Msg | None, blocks: Sequence[Any], *, framed: bool = True) -> Part:
@@ -68,7 +70,20 @@ def part_of(message: Msg | None, blocks: Sequence[Any], *, framed: bool = True) 
         kind = EventKind.SUMMARY
     elif len(blocks) == 1 and isinstance(first, ToolCallBlock):
         kind = EventKind.TOOL_CALL
-    return Part.named(name, message, blocks, _read(role, blocks, kind), framed=framed)
+    facts = _read(role, blocks, kind)
+    if framed:
+        facts = facts._replace(name=_sent_name(message, blocks))
+    return Part.named(name, message, blocks, facts, framed=framed)
+
+
+def _sent_name(message: Msg | None, blocks: Sequence[Any]) -> str:
+    """The name beside the role of the message that blocks are sent as: a tool's, or the speaker's; a hint has none."""
+    first = blocks[0] if blocks and not isinstance(blocks, str) else None
+    if isinstance(first, ToolResultBlock):
+        return str(first.name)
+    if isinstance(first, HintBlock):
+        return ""
+    return _SUMMARY_NAME if message is None else str(message.name)
 
 
 def is_summary(message: Msg, summary: str | Sequence[Any]) -> bool:

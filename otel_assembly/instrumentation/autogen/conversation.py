@@ -19,12 +19,14 @@ from otel_assembly.instrumentation.model_call import CALL, Sent
 from otel_assembly.instrumentation.offered_tools import ToolSchemas
 from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.instrumentation.splicing import found
+from otel_assembly.messages.provider_rules import rules_of_client
 from otel_assembly.tokens.prices import ListedWindow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from otel_assembly.instrumentation.model_call import ModelCall
+    from otel_assembly.messages.provider_rules import ClientRules
 
 #: So many clients stand around a client, at most.
 _AROUND: Final = 8
@@ -66,6 +68,11 @@ def _innermost(client: Any) -> Any:
             break
         client = inner
     return client
+
+
+def client_of(client: Any) -> ClientRules | None:
+    """Return what a client adds to messages; others, such as a cache, stand in front of it."""
+    return rules_of_client(_innermost(client))
 
 
 def model_of(client: Any) -> str | None:
@@ -137,7 +144,7 @@ def received(
     front, rest = in_front(messages, lambda one: isinstance(one, SystemMessage) and id(one) not in given)
     prompts, schemas = [message.content for message in front], schemas_of(tools)
     model = (extra_create_args or {}).get("model") or model_of(client)
-    return Sent(rest, prompts, schemas, model, window_of(client, model), asker(), call)
+    return Sent(rest, prompts, schemas, model, window_of(client, model), asker(), call, client_of(client))
 
 
 def text_of(answer: Any) -> str:

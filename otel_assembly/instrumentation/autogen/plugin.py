@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field
 from otel_assembly.assembler import Assembler
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.instrumentation.autogen import messages as _rows  # noqa: F401  # the engine reads by them
-from otel_assembly.instrumentation.autogen.conversation import model_of, schemas_of
+from otel_assembly.instrumentation.autogen.conversation import client_of, model_of, schemas_of
 from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation
 from otel_assembly.messages.provider_rules import provider_of_client
 from otel_assembly.model_context.memory import asked_by_memory
@@ -148,6 +148,7 @@ class AssembledChatCompletionContext(
             context.agent_name = self._agent_name or agents.get("agent_name")
             context.model = model_of(agents["model_client"])
             context.provider = provider or provider_of_client(agents["model_client"])
+            context.client = client_of(agents["model_client"])
             offered = [tool for bench in agents.get("workbench", ()) for tool in await bench.list_tools()]
             context.tools = schemas_of((*offered, *agents.get("handoff_tools", ())))
         try:

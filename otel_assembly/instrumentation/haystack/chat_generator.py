@@ -69,7 +69,8 @@ class AssemblyChatGenerator(HaystackPlugin):
         """
         given = given_to(messages)
         conversation = self._of(conversation_id, given)
-        sent = finished(self._assembled(conversation, given, given, self._tools(tools), self._model()))
+        offered, client = self._tools(tools), self.chat_generator
+        sent = finished(self._assembled(conversation, given, given, offered, self._model(), client))
         answer = self.chat_generator.run(messages=sent, **_options(streaming_callback, generation_kwargs, tools))
         finished(_answered(conversation, answer))
         return dict(answer)
@@ -87,7 +88,8 @@ class AssemblyChatGenerator(HaystackPlugin):
         """As `run`, for whoever awaits it."""
         given = given_to(messages)
         conversation = self._of(conversation_id, given)
-        sent = await self._assembled(conversation, given, given, self._tools(tools), self._model())
+        offered, client = self._tools(tools), self.chat_generator
+        sent = await self._assembled(conversation, given, given, offered, self._model(), client)
         options = _options(streaming_callback, generation_kwargs, tools)
         answer = await _execute_component_async(self.chat_generator, messages=sent, **options)
         await _answered(conversation, answer)

@@ -60,12 +60,18 @@ class HaystackPlugin(Plugin[PluginConversation]):
         return self._opened.get(first) or self._opened.put(first, self._begin(None))
 
     async def _assembled(
-        self, conversation: PluginConversation, turn: Any, messages: list[ChatMessage], tools: Any, model: str | None
+        self,
+        conversation: PluginConversation,
+        turn: Any,
+        messages: list[ChatMessage],
+        tools: Any,
+        model: str | None,
+        client: Any = None,
     ) -> list[ChatMessage]:
         """What a model gets to see of these; the system prompts are one message where a policy has changed them."""
         call, (prompts, held) = CALL.get(), behind_prompts(messages)
         agent_name = conversation.context.agent_name if call is None else call.asker.agent_name
-        async with conversation.turn(agent_name, model, schemas_of(tools)):
+        async with conversation.turn(agent_name, model, schemas_of(tools), client):
             await conversation.show(messages)
             assembly = await conversation.assemble(turn, prompts, held)
         front = list(messages[: len(prompts)])

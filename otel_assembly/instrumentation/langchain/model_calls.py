@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation import clients
@@ -11,9 +12,12 @@ from otel_assembly.instrumentation.langchain.runs import PLACES
 from otel_assembly.instrumentation.model_call import Sent
 from otel_assembly.instrumentation.offered_tools import ToolSchemas
 from otel_assembly.instrumentation.reducers import limit_of
+from otel_assembly.messages.provider_rules import NO_NAMES, rules_of_client
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from otel_assembly.messages.provider_rules import ClientRules
 
 #: Where chat models of LangChain keep the name of the model that they call.
 _NAMES: Final = ("model_name", "model", "model_id")
@@ -65,7 +69,28 @@ def _read(model: Any, /, *args: Any, **settings: Any) -> Sent:
     """What a model is given."""
     window = limit_of(getattr(model, "profile", None), "max_input_tokens")
     messages, tools = argument(args, settings, 0, "messages"), schemas_of(settings.get("tools"))
-    return Sent(messages, None, tools, model_of(model, settings), window)
+    return Sent(messages, None, tools, model_of(model, settings), window, client=client_of(model, tools, settings))
+
+
+def client_of(model: Any, tools: Sequence[Any] = (), settings: Mapping[str, Any] = {}) -> ClientRules | None:
+    """Return what a chat model adds to messages.
+
+    Args:
+        model: The chat model.
+        tools: The schemas of the tools that it is offered.
+        settings: Those of the call.
+    """
+    return NO_NAMES if is_responses(model, {"tools": tools, **settings}) else rules_of_client(model)
+
+
+def is_responses(model: Any, settings: Mapping[str, Any]) -> bool:
+    """Return whether a chat model calls OpenAI's Responses, which has no names of speakers."""
+    decides = getattr(model, "_use_responses_api", None)
+    if not callable(decides):
+        return False
+    with suppress(Exception):  # it is private, and a later release can ask for something else
+        return bool(decides({**getattr(model, "_default_params", {}), **settings}))
+    return bool(getattr(model, "use_responses_api", False))
 
 
 def _only(model: Any, /, *args: Any, **settings: Any) -> Sent | None:

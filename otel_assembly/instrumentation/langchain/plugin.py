@@ -15,7 +15,7 @@ import otel_assembly.instrumentation.langchain.messages  # noqa: F401  # how the
 from otel_assembly.errors import HaltedError
 from otel_assembly.instrumentation.instrumented import bound
 from otel_assembly.instrumentation.langchain.knowledge import BLOCKING, GraphKnowledgeStore
-from otel_assembly.instrumentation.langchain.model_calls import chat_model_in, model_of, schemas_of
+from otel_assembly.instrumentation.langchain.model_calls import chat_model_in, client_of, model_of, schemas_of
 from otel_assembly.instrumentation.langchain.runs import PLACES, current_config, thread_of
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation, finished
 from otel_assembly.knowledge import KnowledgeStore
@@ -132,7 +132,8 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
         dependencies, variables = _runtime_of(request)
         try:
             model, tools = request.model, schemas_of(request.tools)
-            async with conversation.turn(_agent_name(), model_of(model), tools, chat_model_in(model)):
+            chat = chat_model_in(model)
+            async with conversation.turn(_agent_name(), model_of(model), tools, chat, client_of(chat, tools)):
                 # Not the request's: middleware in front may have made other messages of them, which seem new.
                 await conversation.show(_messages(request.state) or request.messages)
                 assembly = await conversation.assemble(

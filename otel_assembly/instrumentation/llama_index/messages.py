@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _ROLES: Final = {**ROLES, "chatbot": EventKind.RESPONSE, "model": EventKind.RESPONSE}
 _RESULTS: Final = {role for role, kind in _ROLES.items() if kind is EventKind.TOOL_RESULT}
 #: What of a message's keywords is read; others are for stores, and for the program.
+_CALL_KEYS: Final = frozenset({"tool_calls", "function_call"})
 _KEYWORDS: Final = ("tool_calls", "function_call", "tool_call_id", "name")
 _BLOCKS: dict[str, Row] = {
     "text": says("text"),
@@ -71,7 +72,10 @@ def _role(message: ChatMessage) -> str:
 
 
 def _name(message: ChatMessage) -> dict[str, str]:
-    return {"name": str(message.additional_kwargs.get("name") or "") if _role(message) not in _RESULTS else ""}
+    """The speaker: LlamaIndex's clients send what a message's keywords hold only if they hold calls."""
+    keywords = message.additional_kwargs
+    sent = _role(message) not in _RESULTS and not _CALL_KEYS.isdisjoint(keywords)
+    return {"name": str(keywords.get("name") or "") if sent else ""}
 
 
 def _read(message: ChatMessage) -> Any:
