@@ -32,6 +32,7 @@ _SYSTEMS = {
     "contents": ("systemInstruction", "system_instruction"),
 }
 _TOOLS = ("tools", "gen_ai.tool.definitions", "tool_definitions")
+_TOOL_CONFIGS = ("toolConfig", "config")
 _STATES = ("agent_states", "agent_state", "inner_team_state", "llm_context")
 _IDS = ("id", "conversation_id", "gen_ai.conversation.id", "session_id", "thread_id")
 _HOLDERS = frozenset((*_LISTS, *_INPUTS, *_OUTPUTS, *_STATES))
@@ -159,6 +160,9 @@ def _labelled(holder: Any) -> Iterator[tuple[str, Any]]:
 
 def _system(holder: dict[str, Any], key: str) -> Iterator[tuple[str, Any]]:
     """The system prompt that a request has beside its messages, unless they begin with one."""
+    config = holder.get("config")  # where Gemini's Python client takes it
+    if key == "contents" and isinstance(config, dict) and not any(holder.get(name) for name in _SYSTEMS[key]):
+        holder = {**config, key: holder[key]}
     name = next((name for name in _SYSTEMS.get(key, ()) if holder.get(name)), None)
     first = next(iter(holder[key]), None) if isinstance(holder[key], list) else None
     if name is None or (isinstance(first, dict) and first.get("role") in ("system", "developer")):
@@ -209,11 +213,18 @@ def _id(record: dict[str, Any]) -> str | None:
     return task if task is None or trial is None else f"{task}-{trial}"
 
 
+def _tool_holders(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The record, and the objects inside it under which Bedrock's and Gemini's clients take tools."""
+    yield record
+    yield from (held for key in _TOOL_CONFIGS if isinstance(held := record.get(key), dict))
+
+
 def _tools(record: dict[str, Any]) -> list[dict[str, Any]]:
-    key = next((key for key in _TOOLS if record.get(key)), None)
-    if key is None:
+    holder = next((held for held in _tool_holders(record) if any(held.get(key) for key in _TOOLS)), None)
+    if holder is None:
         return []
-    tools = _unpacked(record[key], key)
+    key = next(key for key in _TOOLS if holder.get(key))
+    tools = _unpacked(holder[key], key)
     if not isinstance(tools, list):
         raise MalformedError(f"'{key}' is {kind_of(tools)}, expected a list of tool schemas")
     for tool in tools:

@@ -53,6 +53,7 @@ class Sent(NamedTuple):
         asker: Who asks, where no call is being prepared that says so.
         call: The call that these messages were prepared for, where the client is not called inside of it.
         client: What the client adds to messages; None if only the model's name is known.
+        unknown: Whether the provider holds earlier messages, so that nobody here can know the model's input.
     """
 
     messages: Sequence[Any]
@@ -63,6 +64,7 @@ class Sent(NamedTuple):
     asker: Asker = Asker()
     call: ModelCall | None = None
     client: ClientRules | None = None
+    unknown: bool = False
 
 
 class ModelCall:
@@ -327,6 +329,7 @@ class ModelCall:
         self.model, self.tools = given.model or self.model, given.tools or self.tools
         self.window = given.window or self.window
         self.client = given.client or self.client
+        self.unknown = self.unknown or given.unknown
         if self._stage and not self.sent and not self._told and self._is_out(given):
             self.sent += 1
             return  # it is told by the plug-in that made it

@@ -17,6 +17,8 @@ logger = logging.getLogger("otel_assembly")
 #: What an image, audio clip or file is counted as, where its size in tokens cannot be read from the message: the cost
 #: of a 1024 × 1024 image at high detail in OpenAI's published rule.
 MEDIA_TOKENS: Final = 765
+#: What an image costs that is looked at with ``detail: low``, by the same rule.
+LOW_DETAIL_TOKENS: Final = 85
 #: What is encrypted is a text that nobody here can read: of so many characters of base64, one token is made.
 _ENCRYPTED_PER_TOKEN: Final = 16 / 3
 #: So many unknown types are warned of in a process; a type is named by so many of its characters.
@@ -84,9 +86,13 @@ class Draft:
             self.texts.append(text)
             self.said = True
 
-    def file(self) -> None:
-        """An image, a clip or a file."""
-        self.media += MEDIA_TOKENS
+    def file(self, detail: Any = None) -> None:
+        """An image, a clip or a file.
+
+        Args:
+            detail: How closely an image is looked at, if the message states it: ``low`` costs the same for any size.
+        """
+        self.media += LOW_DETAIL_TOKENS if detail == "low" else MEDIA_TOKENS
         self.said = True
 
     def encrypted(self, data: Any) -> None:

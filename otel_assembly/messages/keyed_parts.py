@@ -137,8 +137,10 @@ def _gemini_call(draft: Draft, value: Any, content: Content) -> None:
 def _gemini_result(draft: Draft, value: Any, content: Content) -> None:
     result = _named(value, "functionResponse")
     draft.result(result["name"])
+    draft.texts.append(result["name"])
     with draft.aside():
-        draft.text(response_text(result.get("response")))
+        response = result.get("response")
+        draft.text("" if response is None else response if isinstance(response, str) else spelled(response))
         for part in result.get("parts") or ():  # pictures that a tool returns
             if isinstance(part, dict) and not part.keys().isdisjoint(_FILES):
                 draft.file()

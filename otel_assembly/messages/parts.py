@@ -133,7 +133,8 @@ def _text(draft: Draft, part: Mapping[str, Any]) -> None:
 
 
 def _media(draft: Draft, part: Mapping[str, Any]) -> None:
-    draft.file()
+    held = part.get("image_url")
+    draft.file(held.get("detail") if isinstance(held, dict) else part.get("detail"))
 
 
 def _document(draft: Draft, part: Mapping[str, Any]) -> None:

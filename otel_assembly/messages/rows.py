@@ -6,7 +6,7 @@ Where a part holds its text, its call or its file differs by framework; what is 
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from otel_assembly.messages.content_snapshot import read_as
 from otel_assembly.messages.describe import EventFacts, describe
@@ -73,8 +73,8 @@ def says(*texts: Where, sealed: Where | None = None, shown: Where | None = None)
 def _show(draft: Draft, part: Any, shown: Where | None) -> None:
     held = None if shown is None else _getter(shown)(part)
     if held is not None:
-        for _ in held if isinstance(held, list | tuple) else (held,):
-            draft.file()
+        for one in held if isinstance(held, list | tuple) else (held,):
+            draft.file(_detail(one) or _detail(part))
 
 
 def asks(call: Where | None, name: Where, arguments: Where, *, awaiting: Callable[[Any], bool] | bool = False) -> Row:
@@ -157,9 +157,19 @@ def read_each(draft: Draft, rows: Mapping[Any, Row], of: Where, held: Any) -> No
         read_part(draft, rows, of(held) if callable(of) else getattr(held, of, None), held)
 
 
-def shows(draft: Draft, _: Any) -> None:
+def shows(draft: Draft, part: Any) -> None:
     """The row of an image, a clip or a file."""
-    draft.file()
+    draft.file(_detail(part))
+
+
+def _detail(part: Any) -> Any:
+    """How closely an image is looked at, where frameworks keep it: on the part, or among what a provider is told."""
+    held = (part, *(getattr(part, name, None) for name in _OPTIONS))
+    details = (one.get("detail") if isinstance(one, dict) else getattr(one, "detail", None) for one in held)
+    return next((detail for detail in details if isinstance(detail, str)), None)
+
+
+_OPTIONS: Final = ("vendor_metadata", "additional_properties", "metadata", "meta")
 
 
 def is_silent(draft: Draft, _: Any) -> None:

@@ -22,16 +22,77 @@ _FUNC_END = 12
 _KNOWN_TOOL = frozenset({"type", "name", "description", "parameters", "input_schema", "strict"})
 _KNOWN_PARAMETERS = frozenset({"type", "properties", "required", "additionalProperties", "title", "$schema"})
 _KNOWN_PROPERTY = frozenset({"type", "description", "enum", "title"})
+_DECLARATIONS = ("functionDeclarations", "function_declarations")
+#: Where a definition has its schema, of Bedrock and of Gemini.
+_SCHEMA_KEYS = ("inputSchema", "parametersJsonSchema", "parameters_json_schema", "parameters")
+_SCHEMAS = frozenset({"input_schema", *_SCHEMA_KEYS})
+#: Types of tools whose definition is the program's own.
+_OWN_TYPES = frozenset({"function", "custom"})
+#: Keys of tools that Gemini and Bedrock run themselves, without case and underscores, and of their marks.
+_BUILT_IN = frozenset(
+    {
+        *("cachepoint", "codeexecution", "computeruse", "enterprisewebsearch", "filesearch", "googlemaps"),
+        *("googlesearch", "googlesearchretrieval", "retrieval", "systemtool", "urlcontext"),
+    }
+)
 _SCALARS = frozenset({"string", "number", "integer", "boolean", "null"})
 
 
 def schema_tokens(tools: Sequence[Mapping[str, Any]], count: Callable[[str], int], encoding: str) -> int:
     """As `MessageFraming.tool_schemas`, of one definition at least."""
+    defined = [function for tool in tools for function in functions_in(tool)]
+    if not defined:
+        return 0
     init, tokens = _FUNC_INIT.get(encoding, _FUNC_INIT_DEFAULT), _FUNC_END
-    for tool in tools:
+    for tool in defined:
         flat, is_known = _by_cookbook(tool, count, init)
         tokens += flat if is_known else max(flat, count(canonical_json(tool)))
     return tokens
+
+
+def functions_in(tool: Any) -> list[Any]:
+    """Return the functions that a tool definition declares, each in a form with its name and parameters.
+
+    Gemini declares several in one tool, Bedrock has its own keys. A tool that the provider runs itself (``web_search``,
+    ``code_interpreter``, ``googleSearch``, ``computer_20250124`` …) has no schema in the request: what it costs is the
+    provider's to know, and nothing is counted for it, in whatever framework.
+    """
+    if not isinstance(tool, dict):
+        return [tool]
+    for key in _DECLARATIONS:
+        if isinstance(tool.get(key), (list, tuple)):
+            return [_declared(one) for one in tool[key]]
+    if isinstance(tool.get("toolSpec"), dict):
+        return [_declared(tool["toolSpec"])]
+    kind = tool.get("type")
+    if "function" in tool or not _SCHEMAS.isdisjoint(tool) or kind in _OWN_TYPES:
+        return [_declared(tool)]
+    is_built_in = (isinstance(kind, str) and kind) or any(key.replace("_", "").lower() in _BUILT_IN for key in tool)
+    return [] if is_built_in else [tool]
+
+
+def _declared(function: Any) -> Any:
+    """A function with its parameters under one key; Gemini's client writes types in capitals."""
+    if not isinstance(function, dict):
+        return function
+    key = next((key for key in _SCHEMA_KEYS if key in function), None)
+    if key is None:
+        return function
+    schema = function[key]
+    if key == "inputSchema" and isinstance(schema, dict):
+        schema = schema.get("json", schema)
+    return {**{name: value for name, value in function.items() if name != key}, "parameters": _lowered(schema)}
+
+
+def _lowered(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_lowered(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: value.lower() if key == "type" and isinstance(value, str) else _lowered(value)
+        for key, value in schema.items()
+    }
 
 
 def form_of(schemas: Any) -> bytes | str:

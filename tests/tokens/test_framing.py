@@ -117,7 +117,7 @@ def test_what_the_cookbook_does_not_cover_costs_its_json(schema):
     assert FRAMING.tool_schemas([tool], len) == len(compact) + 12
 
 
-@pytest.mark.parametrize("tool", [{"type": "web_search"}, "a name", {"function": None}, {"name": 3}, ["a", "b"]])
+@pytest.mark.parametrize("tool", ["a name", {"function": None}, {"name": 3}, ["a", "b"]])
 def test_unknown_forms_cost_their_json(tool):
     compact = json.dumps(tool, separators=(",", ":"), sort_keys=True)
     assert FRAMING.tool_schemas([tool], len) == len(compact) + 12
@@ -152,4 +152,6 @@ _JSON = st.recursive(
 
 @given(st.lists(_JSON, min_size=1, max_size=3))
 def test_no_json_makes_it_fail_or_turn_negative(tools):
-    assert FRAMING.tool_schemas(tools, len) >= 12 + 7 * len(tools)
+    typed = [isinstance(tool, dict) and tool.get("type") not in (None, "", "function", "custom") for tool in tools]
+    least = 12 + 7 * typed.count(False) if not all(typed) else 0  # one of another type may be the provider's own
+    assert FRAMING.tool_schemas(tools, len) >= least

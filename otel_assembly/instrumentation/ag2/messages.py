@@ -116,7 +116,8 @@ def _read(parts: Iterable[Any]) -> Draft:
         if text is not None:
             draft.text(text)
         elif _FILES & {base.__name__ for base in type(part).__mro__}:
-            draft.file()
+            options = getattr(part, "vendor_metadata", None)
+            draft.file(options.get("detail") if isinstance(options, dict) else None)
         else:
             draft.other(type(part).__name__, getattr(part, "__dict__", None))
     return draft

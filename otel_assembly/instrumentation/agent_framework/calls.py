@@ -94,7 +94,8 @@ def _given(client: Any, /, messages: Any = (), **given: Any) -> Sent:
 
 def _sent(client: Any, /, *_: Any, messages: Any = (), options: Any = None, **__: Any) -> Sent:
     tools, model = schemas_of((options or {}).get("tools")), model_in(options, client)
-    return Sent(normalize_messages(messages), prompts_of(options), tools, model)
+    held = (options or {}).get("conversation_id")  # of a thread that the service keeps, or of its last response
+    return Sent(normalize_messages(messages), prompts_of(options), tools, model, unknown=bool(held))
 
 
 handing: Final = hands(_given, carries)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from google.genai.types import Content, Part
 
 from otel_assembly.messages import ROLES, edited, function_schema, register_results, register_summaries
-from otel_assembly.messages.describe import EventKind
+from otel_assembly.messages.describe import EventKind, spelled
 from otel_assembly.messages.keyed_parts import response_text
 from otel_assembly.messages.rows import answers, asks, is_silent, register_parts, says, shows
 
@@ -37,6 +37,12 @@ def _pair(half: str) -> Callable[[Part], Any]:
     return known
 
 
+def _sent_response(part: Part) -> str:
+    """What a model reads of a result: the object that its text is in, too."""
+    response = part.function_response.response
+    return "" if response is None else spelled(response)
+
+
 def _returned(part: Part) -> str:
     return response_text(part.function_response.response) if part.function_response else ""
 
@@ -50,7 +56,9 @@ def _saying(part: Part, text: str) -> Part:
 #: By the field that a part has; of several the first here says what it is.
 _ROWS: Final[Mapping[str | None, Row]] = {
     "function_call": asks(_pair("function_call"), "function_call.name", "function_call.args"),
-    "function_response": answers(_pair("function_response"), _returned, shown="function_response.parts"),
+    "function_response": answers(
+        _pair("function_response"), _sent_response, "function_response.name", shown="function_response.parts"
+    ),
     **dict.fromkeys(("inline_data", "file_data"), shows),
     "executable_code": says("executable_code.code"),
     "code_execution_result": says("code_execution_result.output"),

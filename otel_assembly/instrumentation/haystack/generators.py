@@ -94,6 +94,7 @@ def _sent(generator: Any, /, *args: Any, **kwargs: Any) -> Sent | None:
         [*as_prompts(kwargs.get("system_prompt")), *prompts],
         schemas_of(kwargs.get("tools") or getattr(generator, "tools", None)),
         model_of(generator, kwargs.get("generation_kwargs")),
+        unknown=bool((kwargs.get("generation_kwargs") or {}).get("previous_response_id")),
         asker=Asker(OPENINGS.of(held), name or type(generator).__name__, name) if prepared is None else Asker(),
     )
 

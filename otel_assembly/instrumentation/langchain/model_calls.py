@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Where chat models of LangChain keep the name of the model that they call.
 _NAMES: Final = ("model_name", "model", "model_id")
+#: How ids of OpenAI's responses begin.
+_RESPONSE_ID: Final = "resp_"
 #: So many runnables stand around a model, at most.
 _AROUND: Final = 8
 
@@ -69,7 +71,26 @@ def _read(model: Any, /, *args: Any, **settings: Any) -> Sent:
     """What a model is given."""
     window = limit_of(getattr(model, "profile", None), "max_input_tokens")
     messages, tools = argument(args, settings, 0, "messages"), schemas_of(settings.get("tools"))
-    return Sent(messages, None, tools, model_of(model, settings), window, client=client_of(model, tools, settings))
+    rules, unknown = client_of(model, tools, settings), bool(settings.get("previous_response_id"))
+    if getattr(model, "use_previous_response_id", None) is True and not unknown:
+        behind = _behind_response(messages)
+        messages, unknown = behind or messages, behind is not None
+    return Sent(messages, None, tools, model_of(model, settings), window, client=rules, unknown=unknown)
+
+
+def _behind_response(messages: Sequence[Any]) -> Sequence[Any] | None:
+    """Return the messages behind the newest response that OpenAI holds, which are all that it is sent then.
+
+    Returns:
+        None if OpenAI holds none of them.
+    """
+    if not isinstance(messages, list | tuple):
+        return None
+    for index in range(len(messages) - 1, -1, -1):
+        told = getattr(messages[index], "response_metadata", None)
+        if isinstance(told, dict) and str(told.get("id") or "").startswith(_RESPONSE_ID):
+            return messages[index + 1 :]
+    return None
 
 
 def client_of(model: Any, tools: Sequence[Any] = (), settings: Mapping[str, Any] = {}) -> ClientRules | None:

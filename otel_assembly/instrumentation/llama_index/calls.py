@@ -23,7 +23,7 @@ from otel_assembly.instrumentation.runs import within
 from otel_assembly.tokens.prices import ListedWindow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.readings import ReadingRun
@@ -89,11 +89,17 @@ def step(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) ->
     return BoundRun(instrumentation, None, {READINGS.agent: agent.name})
 
 
-def _sent(llm: Any, messages: Sequence[Any], *_: Any, tools: Any = None, **__: Any) -> Sent | None:
+def _sent(llm: Any, messages: Sequence[Any], *_: Any, tools: Any = None, **more: Any) -> Sent | None:
     if is_ours(llm) or known_of(type(llm), _HANDS_ON, ("llama_index.core",)):
         return None
     offered = schemas_of((tools.get("tools") if isinstance(tools, dict) else tools) or ())
-    return Sent(messages, tools=offered, model=model_of(llm), window=_window(llm))
+    return Sent(messages, tools=offered, model=model_of(llm), window=_window(llm), unknown=_is_held(llm, more))
+
+
+def _is_held(llm: Any, settings: Mapping[str, Any]) -> bool:
+    """Whether the provider holds earlier messages: LlamaIndex's client of Responses goes on from the last response."""
+    previous = getattr(llm, "_previous_response_id", None)
+    return bool(settings.get("previous_response_id") or (isinstance(previous, str) and previous))
 
 
 def _completes(llm: Any, /, *args: Any, **kwargs: Any) -> Sent | None:

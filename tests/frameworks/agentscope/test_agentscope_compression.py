@@ -356,7 +356,7 @@ def test_a_message_is_read_with_its_calls_and_its_answers():
     )
     facts = describe(own)
     assert (facts.kind, facts.opens, facts.closes, facts.awaiting) == ("response", ["b"], [], ["b"])
-    assert facts.texts == ("I look.", "look_up", "{}", "7", "look_up", "{}")
+    assert facts.texts == ("I look.", "Friday", "look_up", "{}", "7", "look_up", "{}")
     assert describe(UserMsg("user", "hello")).kind == "request"
     assert describe(AssistantMsg("Friday", [HintBlock(hint="It is late.")])).kind == "system"
 
