@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.instrumentation.instrumented import bound
+from otel_assembly.instrumentation.waiting import SUMMARIZED, WAITING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextvars import ContextVar
 
+    from otel_assembly.instrumentation.conversation import Asker
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
 
@@ -23,7 +25,12 @@ class BoundRun:
         variables: What context variables are in it.
         conversation_id: The conversation's real id, if it has one.
         ends: Called when it ends, before its span does.
+
+    Attributes:
+        is_run: Whether it is a run, and not only a part of one: what summarizers did in it is recorded at its end.
     """
+
+    is_run = True
 
     def __init__(
         self,
@@ -37,12 +44,15 @@ class BoundRun:
         self._instrumentation = instrumentation
         self._variables = variables
         self._ends = ends
+        self._summarized: list[Asker] = []
         self._opened = instrumentation.begin_run(name, conversation_id=conversation_id) if name is not None else None
 
     @contextmanager
     def current(self) -> Iterator[None]:
         """What runs in this block belongs to the run."""
         with ExitStack() as stack:
+            if self.is_run and SUMMARIZED.get() is None:
+                stack.enter_context(bound(SUMMARIZED, self._summarized))
             for variable, value in self._variables.items():
                 stack.enter_context(bound(variable, value))
             if self._opened is not None:
@@ -54,5 +64,11 @@ class BoundRun:
         if self._ends is not None:
             with self._instrumentation.contained():
                 self._ends()
+        if self._summarized:
+            with (
+                self._instrumentation.contained(),
+                self._opened.current() if self._opened is not None else nullcontext(),
+            ):
+                WAITING.run_ended(self._instrumentation, self._summarized)
         if self._opened is not None:
             self._opened.end(error)

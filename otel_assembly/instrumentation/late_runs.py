@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 
 from opentelemetry import trace
 
+from otel_assembly.instrumentation.instrumented import bound
+from otel_assembly.instrumentation.waiting import SUMMARIZED, WAITING
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
+    from otel_assembly.instrumentation.conversation import Asker
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.telemetry.run import OpenRun
 
@@ -43,6 +47,7 @@ class LateRun:
         self._at_once = at_once
         self._began = False
         self._opened: OpenRun | None = None
+        self._summarized: list[Asker] = []
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -52,7 +57,8 @@ class LateRun:
             with self.instrumentation.contained():
                 if self._at_once or _in_a_span():
                     self._open()
-        with self.inside():
+        summarized = bound(SUMMARIZED, self._summarized) if SUMMARIZED.get() is None else nullcontext()
+        with summarized, self.inside():
             yield
 
     @contextmanager
@@ -69,6 +75,9 @@ class LateRun:
     def end(self, error: BaseException | None = None) -> None:
         """The run came to its end."""
         self.ended = True
+        if self._summarized:
+            with self.instrumentation.contained(), self.reported():
+                WAITING.run_ended(self.instrumentation, self._summarized)
         if self._opened is not None:
             self._opened.end(error)
 

@@ -21,7 +21,7 @@ from otel_assembly.instrumentation.instrumented import bound, ending
 from otel_assembly.instrumentation.reducers import FRAMEWORK
 from otel_assembly.instrumentation.rendered import find_rendering
 from otel_assembly.instrumentation.splicing import found, same, same_objects, spliced, widened
-from otel_assembly.instrumentation.waiting import WAITING, ToldStep, said_of
+from otel_assembly.instrumentation.waiting import WAITING, ToldStep, Waits, said_of
 from otel_assembly.observe.conversations import contained
 
 if TYPE_CHECKING:
@@ -529,6 +529,20 @@ class ModelCall:
         )
         over_ns = None if called and not self.over_with_steps else self.done_ns or None
         assembly.end(error, stays=stays, called=called, over_ns=over_ns)
+
+
+#: The name of an assembly that no model is called with: the compaction of a history when a run is over.
+COMPACTION: Final = "compaction"
+
+
+def _record(instrumentation: Instrumentation, asker: Asker, waiting: Sequence[Waiting]) -> None:
+    call = ModelCall(instrumentation, asker, name=COMPACTION)
+    for reduction in waiting:
+        call.tells(reduction)
+    call.end()
+
+
+Waits.record = staticmethod(_record)
 
 
 CALL: Final[ContextVar[ModelCall | None]] = ContextVar("otel_assembly_model_call", default=None)

@@ -31,6 +31,8 @@ class Preparing(BoundRun):
         spares: Exceptions that mean no harm: the call is not made, and that is all.
     """
 
+    is_run = False
+
     def __init__(
         self,
         instrumentation: Instrumentation,
@@ -181,6 +183,8 @@ class RunOfCalls(LateRun):
 
 class _OneTurn(BoundRun):
     """One turn of a run, whose span is open in it."""
+
+    is_run = False
 
     def __init__(self, of: RunOfCalls) -> None:
         super().__init__(of.instrumentation, None, {}, ends=of.over)

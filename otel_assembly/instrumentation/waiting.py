@@ -6,6 +6,7 @@ as a retry does, and messages that turn out to have stood around those that were
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.budget.attempt import Attempt
     from otel_assembly.instrumentation.conversation import Asker
+    from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.observe.assembly import ObservedStep
 
 #: Conversations with reductions that wait for a model call; beyond it the least recently used ones' are forgotten.
@@ -70,8 +72,18 @@ class Waiting(NamedTuple):
     attempts: Sequence[EarlierAttempt] = ()
 
 
+#: Who had a summarizer called outside of any model call, in the run that goes on here.
+SUMMARIZED: Final[ContextVar[list[Asker] | None]] = ContextVar("otel_assembly_summarized", default=None)
+
+
 class Waits:
-    """The reductions that wait, by conversation and asker."""
+    """The reductions that wait, by conversation and asker.
+
+    Attributes:
+        record: Records reductions of an asker as an assembly that no model is called with; set by `model_call`.
+    """
+
+    record: Callable[[Instrumentation, Asker, Sequence[Waiting]], None]
 
     def __init__(self) -> None:
         self._of: Registry[Any, list[Waiting]] = Registry(_WAITING, anew_in_child=True)
@@ -83,6 +95,9 @@ class Waits:
             held = self._of.of(key, list)
             held.append(waiting)
             del held[:-_WAIT_AT_ONCE]
+            askers = SUMMARIZED.get()
+            if waiting.attempts and askers is not None:
+                askers.append(asker)
 
     def take(self, asker: Asker) -> list[Waiting]:
         """What waits for a model call, the oldest first; it waits no more."""
@@ -93,6 +108,20 @@ class Waits:
         taken = [*held]
         held.clear()
         return taken
+
+    def run_ended(self, instrumentation: Instrumentation, askers: Sequence[Asker]) -> None:
+        """A run is over: what summarizers did for these askers is recorded, where it still waits.
+
+        It may have been the last run of its conversation. A later call has the reductions as its steps, too, but not
+        what the summarizers did.
+        """
+        for asker in askers:
+            held = self._of.get(asker.ledger()) or []
+            waiting = [*held]
+            if any(reduction.attempts for reduction in waiting):
+                held.clear()  # a call takes up what waits for its asker
+                self.record(instrumentation, asker, waiting)
+                held += [reduction._replace(attempts=()) for reduction in waiting]
 
 
 WAITING: Final = Waits()

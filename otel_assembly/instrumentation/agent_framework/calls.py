@@ -12,6 +12,7 @@ from agent_framework import ResponseStream, normalize_messages, observability  #
 from opentelemetry import trace
 
 from otel_assembly.decision import DecisionReason
+from otel_assembly.instrumentation.bound_runs import BoundRun
 from otel_assembly.instrumentation.clients import innermost, model_in
 from otel_assembly.instrumentation.conversation import Asker
 from otel_assembly.instrumentation.handing_on import HANDED, handed_to, hands
@@ -53,7 +54,8 @@ def run(instrumentation: Instrumentation, runs: Any, /, *_: Any, **__: Any) -> R
     """One run of an agent or a workflow is one trace, where the framework's own telemetry gives it no span."""
     unseen = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
     name = _NO_NAME.sub(type(runs).__name__, name_of(runs))
-    return instrumentation.begin_run(name) if unseen or not observability.OBSERVABILITY_SETTINGS.ENABLED else None
+    has_span = not unseen and observability.OBSERVABILITY_SETTINGS.ENABLED
+    return BoundRun(instrumentation, None if has_span else name, {})
 
 
 def asker_of(agent: Any, session: Any) -> Asker:
