@@ -94,7 +94,9 @@ def spliced(whole: Sequence[Any], places: Sequence[int], others: Sequence[Any]) 
     """A list with others in the place of the messages at these places; at its end where there are none."""
     gone = set(places)
     first = min(gone, default=len(whole))
-    return [*whole[:first], *others, *(one for place, one in enumerate(whole) if place > first and place not in gone)]
+    # A list, and only of what follows: one call, whatever stands in front.
+    rest = [message for place, message in enumerate(whole[first + 1 :], first + 1) if place not in gone]
+    return [*whole[:first], *others, *rest]
 
 
 def with_what_left(held: Sequence[Any], now: Sequence[Any]) -> Sequence[Any]:
@@ -126,5 +128,5 @@ def widened(events: Sequence[Any], reduced: Sequence[Any], gaps: Sequence[list[A
         between = [*between, *gap]
         if id(one) in here:
             front[id(one)], between = between, []
-    inside = (one for event in events for one in (*front.get(id(event), ()), event))
+    inside = [message for event in events for message in (*front.get(id(event), ()), event)] if front else events
     return [*gaps[0], *inside, *between, *gaps[-1]]

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 #: Histories that are known; beyond it the least recently used ones are forgotten.
 _HISTORIES: Final = 1_000
-#: Items of each that are known; beyond it the oldest are forgotten.
-_ITEMS: Final = 1_000
+#: Items that all of them hold together, as in `observe.conversations`; beyond it the same. A history is forgotten as a
+#: whole: a list of which only the oldest items are forgotten reports too few items, and each turn moves all its items.
+_ITEMS: Final = 200_000
 
 
 @dataclass(slots=True)
@@ -54,13 +55,15 @@ class StoredHistories:
             said = {"reason": DecisionReason.OUTSIDE_WINDOW}
             WAITING.put(asker, Waiting(self._policy, held, list(items), config={"limit": limit}, said=said))
             return
-        stored.items = list(items)[-_ITEMS:]
+        stored.items = list(items)
+        self._of.weigh(name, len(stored.items), _ITEMS)
 
     def added(self, name: str, items: Sequence[Any]) -> None:
         """These items were added to a history, of which something was read before."""
         stored = self._of.get(name)
         if stored is not None:
-            stored.items = [*stored.items, *items][-_ITEMS:]
+            stored.items = [*stored.items, *items]
+            self._of.weigh(name, len(stored.items), _ITEMS)
 
     def changed(self, name: str, change: Reduction) -> None:
         """A reducer may have changed what is stored: if it has, that shows as the history is next read."""

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.hidden_frames import hide_frames
+from otel_assembly.instrumentation.ag2.client_requests import converted
 from otel_assembly.instrumentation.causes import CausedRun
 from otel_assembly.instrumentation.clients import client, model_in, tell_alone
 from otel_assembly.instrumentation.conversation import Asker
@@ -86,7 +87,8 @@ class Turn:
 
 
 def _sent(events: Any, context: Any) -> Sent:
-    return Sent(events, list(context.prompt), model=model_of(context), asker=asker_of(context))
+    sent = converted(events, config_of(context))
+    return Sent(sent, list(context.prompt), model=model_of(context), asker=asker_of(context))
 
 
 def _said(response: Any) -> str:
@@ -99,7 +101,8 @@ _CLIENT: Final = client(_sent, _said)
 def _asked(model: Any, /, messages: Any, context: Any, *, tools: Any = (), **_: Any) -> Sent:
     name = model_of(context) if reducing() is None else type(model).__name__
     schemas = offered(tools, function_of)
-    return Sent(messages, list(context.prompt), schemas, name, asker=asker_of(context, "client"))
+    sent = converted(messages, config_of(context))
+    return Sent(sent, list(context.prompt), schemas, name, asker=asker_of(context, "client"))
 
 
 #: Around a model's client, for whoever calls it outside of a turn's own calls: a policy, a live agent.

@@ -27,8 +27,6 @@ def read(event: Any) -> Read:
         calls = event.tool_calls.calls
         spoken = [event.message.content] if event.message is not None else []
         return Read("response", [*spoken, *_spelled(calls)], opens=[call.id for call in calls])
-    if isinstance(event, events.ModelMessage):
-        return Read("response", [event.content])
     if isinstance(event, events.ToolCallEvent):
         return Read("call", _spelled([event]), opens=[event.id], restates=True)
     if isinstance(event, events.ToolCallsEvent):
@@ -126,7 +124,8 @@ class _Scripted(Model):
 
     def _receives(self, messages: Any, context: Any, tools: Any) -> None:
         schemas = [{"type": "function", "function": asdict(one.function)} for one in tools]
-        received = list(map(read, messages))
+        # No mapper of AG2's converts a bare message: a provider never receives one.
+        received = [read(event) for event in messages if not isinstance(event, events.ModelMessage)]
         self.log.calls.append(Received(self.name, list(context.prompt), received, schemas, self.log.assembled))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from importlib.util import find_spec
 from inspect import signature
 from types import SimpleNamespace
@@ -128,6 +129,33 @@ async def test_what_a_limit_leaves_in_the_session_is_known_by_what_was_read_and_
     reasons = {why for one in assemblies(told) for child in one.children[1:] for why in said(child, "dropped.reasons")}
     assert reasons == ({"orphaned_tool_result"} if mends else set())
     assert len(orphans) < 2
+
+
+async def test_a_long_limited_session_reports_all_its_items_at_the_same_number_of_calls(told):
+    agent = Agent("bob", model=ScriptedModel(Stage(), "Done."))
+    session = SQLiteSession("long", session_settings=SessionSettings(limit=10))
+    added, calls = 0, []
+
+    def counts(frame, event, _):
+        calls[-1] += event == "call" and "otel_assembly" in frame.f_code.co_filename
+
+    for more in (6, 600, 700):
+        await Runner.run(agent, "Go", session=session)
+        await session.add_items(history(more))
+        await Runner.run(agent, "Go", session=session)
+        added += 2 + 2 * more + 2
+        await Runner.run(agent, "Go", session=session)  # it counts what was added
+        added += 2
+        calls.append(0)
+        sys.setprofile(counts)
+        await Runner.run(agent, "Go on", session=session)
+        sys.setprofile(None)
+        last = assemblies(told)[-1]
+        assert (said(last, "events.in"), said(last, "events.out")) == (added + 1, 11)
+        assert said(last, "dropped.count") == added - 10
+        assert said(last, "dropped.new") == 2
+        added += 2
+    assert calls[2] <= calls[1] * 1.02
 
 
 async def test_of_a_session_around_another_the_outer_one_counts(told):
