@@ -8,7 +8,7 @@ from otel_assembly.budget.keep_order import atoms_of, pairing_of, survivors_of
 from otel_assembly.budget.sections import is_text, item_text
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.broken_pairs import unpaired
-from otel_assembly.history.tool_pairs import ANSWERS, Pairing
+from otel_assembly.history.tool_pairs import ANSWERS, ORPHAN, Pairing
 from otel_assembly.messages.describe import EventFacts, EventKind, describe
 
 if TYPE_CHECKING:
@@ -70,7 +70,13 @@ class ReadBlock:
         pairing = self._pairing(self._alive(()))
         if pairing is None:
             return [0] * len(self.items)
-        return [-links if flags & ANSWERS else links for links, flags in zip(pairing.links, pairing.flags, strict=True)]
+        return [self._calls(pairing, at) for at in range(len(self.items))]
+
+    def _calls(self, pairing: Pairing, at: int) -> int:
+        flags, links, facts = pairing.flags[at], pairing.links[at], self.facts[at]
+        if flags & ORPHAN and facts is not None and facts.kind != EventKind.TOOL_RESULT:
+            return -len(facts.closes)  # see `History.calls`
+        return -links if flags & ANSWERS else links
 
     def _alive(self, out: Collection[int]) -> Sequence[int]:
         """The items that are not among these, ascending."""

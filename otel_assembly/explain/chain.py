@@ -6,20 +6,29 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from otel_assembly._internal.forks import worked_out_once
 from otel_assembly.chain.config import policy_of
 from otel_assembly.context import Context
 from otel_assembly.errors import ConfigurationError, ContextOverflowError
 from otel_assembly.explain.skeleton import PromptsOfTurn, SkeletonMeter, UnknownError, note_tokens, stand_ins
-from otel_assembly.explain.summarised import summarised
+from otel_assembly.explain.summarised import (
+    Answer,
+    RecordedCompaction,
+    Summarising,
+    SummaryState,
+    is_extractive,
+    summarised,
+)
 from otel_assembly.history.history import History
 from otel_assembly.messages.describe import EventKind
 from otel_assembly.messages.provider_rules import ProviderRules
 from otel_assembly.policies import POLICIES, BudgetPolicy, DecidingPolicy, HeadAndTailPolicy
 from otel_assembly.policies.base import INJECTION, USER_FIRST, PolicyLimit, parameters_of
 from otel_assembly.telemetry import conventions as names
+from otel_assembly.telemetry.span_values import item_key
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Mapping, Sequence
+    from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 
     from otel_assembly.decision import Outcome
     from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedStep, ReportedTurn
@@ -55,10 +64,12 @@ class StepRun:
     Attributes:
         kept: The items that it let out, in order.
         outcome: What it decided; None where it was not run but taken from the ledger.
+        state: Of a budget with a compactor, whether it had room for a summary; None of other policies.
     """
 
     kept: tuple[str, ...]
     outcome: Outcome | None = None
+    state: SummaryState | None = None
 
     def reason_for(self, item: str) -> str | None:
         """The rule by which an item was kept although another would have taken it, or was not kept."""
@@ -81,7 +92,9 @@ class ChainRun:
         self._turn = turn
         self._known = known
         self._exits = ledger.exits(turn.number)
-        self._policies: dict[tuple[int, int], DecidingPolicy | None] = {}
+        self._policies: dict[tuple[int, int, Answer], DecidingPolicy | None] = {}
+        self._gone: dict[int, frozenset[str] | None] = {}
+        self._compactions: dict[int, RecordedCompaction | None] = {}
         self.problem: str | None = None
         self.base: list[StepRun] = []
         try:
@@ -106,6 +119,8 @@ class ChainRun:
             self._run_base(self._awaiting)
 
     def _run_base(self, awaiting: frozenset[str]) -> None:
+        self._policies.clear()
+        self._gone.clear()
         self._events = stand_ins(self._ledger, self._turn, self._items, awaiting)
         self._history = History(self._events[item] for item in self._items)
         parted = [
@@ -171,12 +186,53 @@ class ChainRun:
         """What a limit has to be raised by, at most, so that everything fits."""
         return sum(event.tokens for event in self._events.values()) if unit == "tokens" else len(self._items)
 
-    def run(self, more: Mapping[int, int], upto: int | None = None) -> list[StepRun]:
+    @worked_out_once
+    def answers(self) -> tuple[Answer, ...]:
+        """Return the answers of compactors with which a run has to be tried, the longest first.
+
+        What follows a compactor may depend on how long its summary is; what the compactor's own policy keeps depends on
+        whether there is a summary.
+        """
+        found = [Answer.LONGEST]
+        for step in self._turn.steps:
+            recorded = self._compaction(step)
+            if recorded is None:
+                continue
+            if step.index != self._turn.steps[-1].index:
+                found.append(Answer.SHORTEST)
+            has_failed = not recorded.made and self._gone.get(step.index) is not None
+            if recorded.may_fail or has_failed:
+                found.append(Answer.FAILED)
+        return tuple(dict.fromkeys(found))
+
+    def keeps(self, item: str, more: Mapping[int, int], upto: int) -> bool:
+        """Return whether a policy keeps an item with these limits, whatever a compactor answers."""
+        return all(item in self.run(more, upto, answer)[-1].kept for answer in self.answers)
+
+    def may_keep(self, item: str, more: Mapping[int, int], upto: int) -> bool:
+        """Return whether a policy keeps an item with these limits, if a compactor answers suitably."""
+        return any(item in self.run(more, upto, answer)[-1].kept for answer in self.answers)
+
+    def check_shortened(self, more: Mapping[int, int], upto: int) -> None:
+        """Refuse an answer that depends on a tool result that was shortened on an earlier turn.
+
+        Raises:
+            UnknownError: Such a result is kept: another limit would have shortened it otherwise, or not at all.
+        """
+        kept = self.run(more, upto)[-1].kept
+        for step in self._turn.steps:
+            recorded = self._compaction(step) if step.index <= upto else None
+            if recorded is not None and not recorded.shortened.isdisjoint(kept):
+                item = min(recorded.shortened.intersection(kept), key=item_key)
+                raise UnknownError(f"item {item} was shortened on an earlier turn, and how is not known for this limit")
+
+    def run(self, more: Mapping[int, int], upto: int | None = None, answer: Answer = Answer.LONGEST) -> list[StepRun]:
         """Run the chain, the limits of some policies raised by so much; by the policy's place.
 
         Args:
             more: What to add to a policy's limit.
             upto: The last policy to run.
+            answer: What a compactor makes of events that it was not asked to summarize.
 
         Raises:
             UnknownError: Something that a policy goes by is not in the traces.
@@ -188,7 +244,7 @@ class ChainRun:
         for step in self._turn.steps:
             if upto is not None and step.index > upto:
                 break
-            policy = self._policy(step, more.get(step.index, 0))
+            policy = self._policy(step, more.get(step.index, 0), answer)
             if policy is None or names.EXCEPTION_TYPE in step.attributes:
                 prompts = [*prompts, *self._prompts.given_by({names_at[step.index]} - {"caller"})]
                 view = view if _injects(step) else self._as_stated(step, view)
@@ -205,31 +261,89 @@ class ChainRun:
                     f"{step.policy} cannot be run again without what the events say: {type(error).__name__}"
                 ) from error
             prompts, view = list(outcome.prompts), outcome.events
-            runs.append(StepRun(_items(view), outcome))
+            state = policy.state if isinstance(policy, Summarising) else None
+            if isinstance(policy, Summarising):
+                self._gone.setdefault(step.index, policy.gone)  # the first run is the recorded one
+            runs.append(StepRun(_items(view), outcome, state))
         return runs
 
-    def _policy(self, step: ReportedStep, more: int) -> DecidingPolicy | None:
-        key = step.index, more
+    def _policy(self, step: ReportedStep, more: int, answer: Answer = Answer.LONGEST) -> DecidingPolicy | None:
+        key = step.index, more, answer
         if key not in self._policies:
-            self._policies[key] = self._summarised(step, more) or self._made_again(step, more, self._noted(step))
+            recorded = self._compaction(step)
+            self._policies[key] = (
+                self._made_again(step, more, self._noted(step))
+                if recorded is None
+                else self._summarised(step, more, recorded, answer)
+            )
+        policy: Any = self._policies[key]
+        if isinstance(policy, Summarising) and step.index in self._gone:
+            policy.recorded_gone, policy.is_first_run = self._gone[step.index], False
         return self._policies[key]
 
-    def _summarised(self, step: ReportedStep, more: int) -> DecidingPolicy | None:
-        """A budget that put a summary in the place of what it cut."""
+    def _compaction(self, step: ReportedStep) -> RecordedCompaction | None:
+        """Return what the spans state about a budget's compactions on this turn; None for other policies.
+
+        Raises:
+            UnknownError: The policy put a shortened tool result in the prompt of this turn.
+        """
+        if step.index not in self._compactions:
+            self._compactions[step.index] = self._read_compaction(step)
+        return self._compactions[step.index]
+
+    def _read_compaction(self, step: ReportedStep) -> RecordedCompaction | None:
         policy, settings = self._known.of(step), settings_of(step)
-        if policy is None or not (
-            issubclass(policy, BudgetPolicy) and policy.replayable and "summary_tokens" in settings
-        ):
+        if policy is None or not issubclass(policy, BudgetPolicy) or not policy.replayable:
             return None
-        older = next((block for block in step.blocks if block.kind == EventKind.OLDER), None)
-        reserve = int(older.attributes.get(names.BLOCK_MIN_TOKENS, 0)) if older is not None else 0
-        if not reserve or len(step.injected) != 1:
+        if "summary_tokens" not in settings:
             return None
-        (summary,) = stand_ins(self._ledger, self._turn, step.injected, frozenset()).values()
+        ledger, turn = self._ledger, self._turn
+        made = stand_ins(ledger, turn, [item for item in turn.kept if item in step.injected], frozenset())
+        if len(made) < len(step.injected):  # a policy behind it took the summary
+            made = stand_ins(ledger, turn, step.injected, frozenset())
+        if any(_is_result(ledger, turn, item) for item in step.injected):
+            raise UnknownError("a tool result was shortened on this turn, and how is not known for another limit")
+        return RecordedCompaction(
+            reserve=self._summary_reserve(step),
+            made=tuple(made.values()),
+            compacted=frozenset(step.compacted),
+            shortened=frozenset(self._shortened(step)),
+            is_extractive=is_extractive(settings),
+        )
+
+    def _summary_reserve(self, step: ReportedStep) -> int | None:
+        """Return what a policy keeps free for a summary: stated on this turn, else on the nearest other turn."""
+        turns = sorted(self._ledger.turns, key=lambda turn: abs(turn.number - self._turn.number))
+        for turn in turns:
+            for other in turn.steps:
+                if other.index != step.index or other.policy != step.policy or not turn.sent:
+                    continue
+                for block in other.blocks:
+                    reserve = block.attributes.get(names.BLOCK_MIN_TOKENS)
+                    if block.kind == EventKind.OLDER and isinstance(reserve, int):
+                        return reserve
+        return None
+
+    def _shortened(self, step: ReportedStep) -> Iterator[str]:
+        """Yield the tool results for which a shorter one stood on an earlier turn."""
+        for turn in self._ledger.turns:
+            for other in turn.steps if turn.number < self._turn.number else ():
+                if other.index == step.index and other.policy == step.policy:
+                    for item in other.injected:
+                        if _is_result(self._ledger, turn, item):
+                            yield from self._ledger.items[item].sources
+
+    def _summarised(
+        self, step: ReportedStep, more: int, recorded: RecordedCompaction, answer: Answer
+    ) -> DecidingPolicy | None:
+        """Return a budget that puts a summary in the place of what it cuts, to be run again."""
+        policy, settings = self._known.of(step), settings_of(step)
+        if policy is None or not issubclass(policy, BudgetPolicy):
+            return None
         try:
             settings["window"] += more
-            return summarised(policy, settings, reserve, summary)
-        except (TypeError, ValueError, KeyError):  # settings that nobody can have given it
+            return summarised(policy, settings, recorded, answer)
+        except (TypeError, ValueError, KeyError, ConfigurationError):  # settings that no constructor can have taken
             return None
 
     def _noted(self, step: ReportedStep) -> dict[str, Any]:
@@ -265,6 +379,12 @@ class ChainRun:
         events |= stand_ins(self._ledger, self._turn, step.injected, frozenset())
         places = _places(self._items, self._turn.kept)
         return sorted(events.values(), key=lambda event: places.get(event.item, (len(self._items), 0)))
+
+
+def _is_result(ledger: LedgerHistory, turn: ReportedTurn, item: str) -> bool:
+    """Return whether an item answers a tool call."""
+    known = ledger.item(turn.number, item)
+    return known is not None and (known.calls < 0 or known.kind == EventKind.TOOL_RESULT)
 
 
 def _places(offered: Sequence[str], kept: Iterable[str]) -> dict[str, tuple[int, int]]:

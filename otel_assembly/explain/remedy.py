@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from otel_assembly._internal.forks import worked_out_once
@@ -11,11 +12,12 @@ from otel_assembly.explain.allocated import AllocatorRun
 from otel_assembly.explain.chain import ChainRun, KnownPolicies, settings_of
 from otel_assembly.explain.explanation import Competitor, Explanation, Limit, Raise, unsure
 from otel_assembly.explain.skeleton import UnknownError
+from otel_assembly.explain.summarised import SummaryState
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.ledger_history import ALLOCATOR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from otel_assembly.telemetry.ledger_history import LedgerHistory, ReportedStep, ReportedTurn
 
@@ -223,59 +225,92 @@ class Remedy:
         more: dict[int, int] = {}
         raises: list[Raise] = []
         for step in self.turn.steps:
-            ran = self.chain.run(more, upto=step.index)[-1]
-            if answer.item in ran.kept:
+            if self.chain.keeps(answer.item, more, step.index):
                 continue
             limit = self.limit(step)
             extra = self._smallest(answer.item, step, more) if limit is not None else None
             if limit is None or extra is None:
+                ran = self.chain.run({**more, step.index: self._most(step)} if limit else more, step.index)[-1]
                 why = _NEVER.get(ran.reason_for(answer.item) or "")
                 return replace(answer, never=why or f"{step.policy} would not have kept it under any limit")
+            less_may_do = self.chain.may_keep(answer.item, {**more, step.index: extra - 1}, step.index)
             more[step.index] = extra
+            self.chain.check_shortened(more, step.index)
             to = limit.setting + extra
-            raises.append(Raise(step.policy, step.index, limit.parameter, extra, to, limit.unit))
+            raised = Raise(step.policy, step.index, limit.parameter, extra, to, limit.unit, at_most=less_may_do)
+            raises.append(raised)
         for step in self.turn.steps:
             if step.index > min(more) and step.index not in more and not self.chain.is_ours(step):
                 answer = unsure(answer, f"whether {step.policy}, which comes after it, would have let the item pass")
         return replace(answer, raises=tuple(raises))
 
     def _smallest(self, item: str, step: ReportedStep, more: dict[int, int]) -> int | None:
-        """The smallest raise of a policy's limit by which it keeps the item; one less does not, for that is tried.
+        """Return the smallest raise of a policy's limit by which it keeps the item; None if there is none.
 
         A larger limit never keeps less, with exceptions: what did not fit and comes before older items (the newest
-        atom, a summary) takes its room as soon as it does. From one such point to the next is searched by halves.
+        atom, a summary in the conversation) takes its room as soon as it does, and so does the room that is kept free
+        for a new summary. From one such point to the next is searched by halves.
         """
-        return self._between(item, step, more, self._turning_points(item, step, more))
 
-    def _between(self, item: str, step: ReportedStep, more: dict[int, int], points: Iterable[int]) -> int | None:
         def keeps(extra: int) -> bool:
-            return item in self.chain.run({**more, step.index: extra}, upto=step.index)[-1].kept
+            return self.chain.keeps(item, {**more, step.index: extra}, step.index)
 
-        low = 0
-        for point in points:
-            if point - 1 > low and keeps(point - 1):
-                return _first(keeps, low, point - 1)
-            low = max(low, point - 1)
-        most = low + self.chain.size("tokens" if self._counts_tokens(step) else "events")
-        reach = 1
-        while not keeps(low + reach):
-            if low + reach > most:
-                return None
-            reach *= 2
-        return _first(keeps, low, low + reach)
+        points = self._turning_points(item, step, more)
+        points += self._summary_points(step, more, points)
+        return _smallest_between(keeps, points, self._most(step))
+
+    def _most(self, step: ReportedStep) -> int:
+        return self.chain.size("tokens" if self._counts_tokens(step) else "events")
 
     def _turning_points(self, item: str, step: ReportedStep, more: dict[int, int]) -> list[int]:
-        """The raises at which something else than older items comes in, ascending."""
+        """Return the raises at which something else than older items comes in, ascending."""
         excess = step.attributes.get(names.OVERFLOW_TOKENS)
-        points = [excess] if isinstance(excess, int) and self._counts_tokens(step) else []
+        points = [excess] if isinstance(excess, int) and excess > 0 and self._counts_tokens(step) else []
         bound = self.known.limit(step)
         if bound is None or not bound.first:
             return points
-        out = (
-            one for one, exit_ in self._exits.items() if exit_.index == step.index and self._kind(one) in bound.first
-        )
-        found = (self._between(one, step, more, points) for one in out if one != item)
-        return sorted({*points, *(point for point in found if point is not None)})
+        for other, exit_ in self._exits.items():
+            if exit_.index != step.index or other == item or self._kind(other) not in bound.first:
+                continue
+
+            def keeps(extra: int, other: str = other) -> bool:
+                return self.chain.keeps(other, {**more, step.index: extra}, step.index)
+
+            point = _smallest_between(keeps, points, self._most(step))
+            points += [point] if point is not None else []
+        return sorted(set(points))
+
+    def _summary_points(self, step: ReportedStep, more: dict[int, int], points: Sequence[int]) -> list[int]:
+        """Return the raises at which there is room for a summary, and at which none is needed because all fits."""
+
+        def reaches(state: SummaryState, extra: int) -> bool:
+            ran = self.chain.run({**more, step.index: extra}, step.index)[-1]
+            return ran.state is None or ran.state.value >= state.value
+
+        if self.chain.run(more, step.index)[-1].state is None:
+            return []
+        found: list[int] = []
+        for state in (SummaryState.SUMMARY, SummaryState.ALL_FITS):
+            for low, high in _segments(points, self._most(step)):
+                if not reaches(state, low) and reaches(state, high):
+                    found.append(_first(partial(reaches, state), low, high))
+        return found
+
+
+def _segments(points: Iterable[int], most: int) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last number of each stretch between points, from 0 on."""
+    edges = sorted({0, *points})
+    yield from zip(edges, [*(point - 1 for point in edges[1:]), edges[-1] + most], strict=True)
+
+
+def _smallest_between(holds: Callable[[int], bool], points: Iterable[int], most: int) -> int | None:
+    """Return the smallest number above 0 for which it holds, if it stays so up to the next point; None if none does."""
+    for low, high in _segments(points, most):
+        if low and holds(low):
+            return low
+        if high > low and holds(high):
+            return _first(holds, low, high)
+    return None
 
 
 def _first(holds: Callable[[int], bool], low: int, high: int) -> int:

@@ -103,6 +103,8 @@ def stand_ins(
             event = replace(event, opens=tuple(ids), awaiting=tuple(ids) if item in awaiting else ())
         elif one.calls < 0:
             taken = _take(-one.calls, own)
+            if one.atom == item and not taken:
+                taken = [f"{item}.orphan.{number}" for number in range(-one.calls)]
             if len(taken) < -one.calls:
                 raise UnknownError(f"the traces do not say which call each result answers: item {item}")
             answered.setdefault(one.atom, []).extend(taken)

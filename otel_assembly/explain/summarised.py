@@ -1,51 +1,167 @@
-"""A `BudgetPolicy` with a compactor, run again: where the summary stood, and what room was kept free for it."""
+"""A `BudgetPolicy` with a compactor, run again: which events its summary stands for, and what is kept free for it.
+
+No compactor is called. If the policy cuts as it did, the summary is the recorded one. If it cuts elsewhere, a compactor
+would have been asked for another summary, and may have answered anything: see `Answer`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.decision import Compaction
-from otel_assembly.explain.skeleton import UnknownError
+from otel_assembly.decision import Compaction, Outcome
+from otel_assembly.explain.skeleton import StandIn, UnknownError
+from otel_assembly.messages.describe import EventKind
+from otel_assembly.policies.base import as_view
+from otel_assembly.policies.budget import EXTRACTIVE
+from otel_assembly.policies.compaction_cache import CompactionCache
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from otel_assembly.budget.compaction import Compactors
     from otel_assembly.context import Context
-    from otel_assembly.explain.skeleton import StandIn
     from otel_assembly.history.view import View
     from otel_assembly.policies import BudgetPolicy
     from otel_assembly.policies.budget_plan import BudgetPlan
-    from otel_assembly.policies.compaction_cache import CompactionCache
+
+#: The id of a summary that no turn recorded.
+_NEW_SUMMARY: Final = "summary"
+
+
+class Answer(Enum):
+    """What a compactor makes of events that it was not asked to summarize on the recorded turn."""
+
+    LONGEST = "longest"
+    SHORTEST = "shortest"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCompaction:
+    """What the spans state about the compactions of one policy on one turn.
+
+    Attributes:
+        reserve: Tokens that are kept free for a summary once something is cut; 0 if no summary can stand among these
+            events; None if no turn states it.
+        made: The summary, and the reply behind it if there is one; empty if none was made.
+        compacted: The items that the summary stands for.
+        shortened: The tool results that were shortened on an earlier turn.
+        is_extractive: Whether the compactor is known to need no model, so that it does not fail.
+    """
+
+    reserve: int | None
+    made: tuple[StandIn, ...]
+    compacted: frozenset[str]
+    shortened: frozenset[str]
+    is_extractive: bool
+
+    @property
+    def may_fail(self) -> bool:
+        """Return whether a compaction that was not recorded may come to nothing."""
+        return not self.is_extractive
+
+
+def is_extractive(settings: Mapping[str, Any]) -> bool:
+    """Return whether a policy's settings state the extractive compactor."""
+    return settings.get("compact") == EXTRACTIVE
+
+
+class SummaryState(Enum):
+    """Which of the three ways of a budget with a compactor a run took, in the order in which a budget grows."""
+
+    NO_ROOM = 0
+    SUMMARY = 1
+    ALL_FITS = 2
+
+
+class Summarising:
+    """The part of a rerun policy that `ChainRun` reads."""
+
+    state: SummaryState = SummaryState.ALL_FITS
+    #: The events that the last run cut and a summary may stand for; None if there were none.
+    gone: frozenset[str] | None = None
+    #: The events that the recorded run cut.
+    recorded_gone: frozenset[str] | None = None
+    #: Whether this is the recorded run, so that what it cuts is what was cut.
+    is_first_run: bool = True
 
 
 def summarised(
-    policy: type[BudgetPolicy], settings: Mapping[str, Any], reserve: int, summary: StandIn | None
+    policy: type[BudgetPolicy], settings: Mapping[str, Any], recorded: RecordedCompaction, answer: Answer
 ) -> BudgetPolicy:
-    """A policy that cuts as that one did, with the summary that it made; a new one is taken to be made as well.
+    """Return a policy that cuts as the recorded one, with the recorded summary or an assumed one.
 
     Args:
-        policy: `BudgetPolicy`, or what derives from it.
-        settings: The policy's, as its span states them.
-        reserve: Tokens that are kept free for a summary once something is cut.
-        summary: The summary; None where none was in the prompt.
+        policy: `BudgetPolicy`, or a class derived from it.
+        settings: The settings of the policy, as its span states them.
+        recorded: What was compacted on the turn.
+        answer: What the compactor makes of other events.
     """
+    summary_tokens = int(settings["summary_tokens"])
 
-    class Summarised(policy):  # type: ignore[valid-type, misc]  # whichever it is
+    class Summarised(policy, Summarising):  # type: ignore[valid-type, misc]  # mypy knows no dynamic base
+        async def decide(self, prompts: Sequence[str], events: Sequence[Any], context: Context) -> Outcome:
+            view = as_view(events)
+            self.state, self.gone = SummaryState.ALL_FITS, None
+            view.history.kept_for[self] = _Cache()
+            outcome: Outcome = await super().decide(prompts, view, context)
+            return outcome
+
         def reserved(self, plan: BudgetPlan, view: View) -> int:
-            return reserve
+            if recorded.reserve is None:
+                raise UnknownError("how many tokens are kept free for a summary is not in the traces")
+            return recorded.reserve
 
         async def _summary(
             self, plan: BudgetPlan, view: View, cache: CompactionCache, context: Context
         ) -> Compaction | None:
-            if summary is None or reserve > plan.sharing.free:
+            room = self.reserved(plan, view)
+            self.state = SummaryState.NO_ROOM
+            if not room or room > plan.sharing.free:
                 return None
+            self.state = SummaryState.SUMMARY
             gone = plan.gone(self._beside_summary(plan, view)[1])
-            cache.summary = summary
-            return Compaction(gone, summary) if gone else None
+            if gone is None:
+                return None
+            items = self.gone = frozenset(event.item for event in gone)
+            if self.is_first_run or items == self.recorded_gone:
+                made = recorded.made
+                stands_for = gone.pick_positions(at for at in gone.positions() if _item(gone, at) in recorded.compacted)
+            else:
+                made = () if answer is Answer.FAILED else (_assumed(answer, room, summary_tokens),)
+                stands_for = gone
+            if not made:
+                return Compaction(gone, None)
+            cache.summary, cache.reply = made[0], made[1] if len(made) > 1 else None
+            return Compaction(stands_for, made[0])
 
-    made: BudgetPolicy = Summarised(**{**settings, "compact": _unasked})
+    made: BudgetPolicy = Summarised(**{**settings, "compact": EXTRACTIVE})
     return made
 
 
-def _unasked(text: str, target_tokens: int) -> str:
-    raise UnknownError("a tool's result was shortened, and what a compactor makes of it is not known")
+def _item(view: View, position: int) -> str:
+    item: str = view.history.event(position).item
+    return item
+
+
+def _assumed(answer: Answer, reserve: int, summary_tokens: int) -> StandIn:
+    tokens = reserve if answer is Answer.LONGEST else max(1, reserve - summary_tokens + 1)
+    return StandIn(_NEW_SUMMARY, EventKind.SUMMARY, tokens, 0)
+
+
+class _Cache(CompactionCache):
+    """Calls no compactor."""
+
+    __slots__ = ()
+
+    async def shorten_newest(
+        self, view: View, plan: BudgetPlan, budget: int, compactors: Compactors, context: Context
+    ) -> list[Compaction]:
+        if any(view.history.kind(position) is EventKind.TOOL_RESULT for position in plan.newest):
+            raise UnknownError("a tool result would be shortened, and how long it would be is not known")
+        return []
+
+    def with_reply(self, summary: Compaction, kept: View, leading: int) -> Compaction:
+        return summary if self.reply is None else replace(summary, reply=self.reply)

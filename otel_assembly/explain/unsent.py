@@ -18,6 +18,7 @@ from otel_assembly.explain.chain import KnownPolicies, context_of, finished, set
 from otel_assembly.explain.explanation import Part, Raise, Unsent
 from otel_assembly.explain.skeleton import PromptsOfTurn, SkeletonMeter, UnknownError, note_tokens, stand_ins
 from otel_assembly.history.history import History
+from otel_assembly.messages.describe import EventKind
 from otel_assembly.policies import DecidingPolicy
 from otel_assembly.policies.base import (
     INJECTION,
@@ -127,6 +128,8 @@ class UnsentTurn:
         bound = self.known.limit(step)
         if step.policy == ALLOCATOR or (bound is not None and any(e.kind in bound.first for e in self._input)):
             return None
+        if self._compacts(step) and self.part(item) == "older":
+            return None  # a summary might stand for it
 
         def kept(more: int) -> bool:
             outcome = self._run(step, more)
@@ -208,13 +211,22 @@ class UnsentTurn:
         if outcome is None or self._run(step, more - 1) is not None:
             raise UnknownError(f"{step.policy}, run again with {more:,} tokens more, does not do what it should")
         setting = settings_of(step)[bound.setting]
-        raised = Raise(step.policy, step.index, bound.setting, more, setting + more, "tokens")
+        # A compactor may shorten a result of the newest atom so far that less is enough.
+        shortens = self._compacts(step) and any(
+            event.kind == EventKind.TOOL_RESULT and self._parts.get(event.item) == "newest_atom"
+            for event in self._input
+        )
+        raised = Raise(step.policy, step.index, bound.setting, more, setting + more, "tokens", at_most=shortens)
         unsent = replace(unsent, raises=(raised,), unknown=self._behind(outcome.events))
         if unsent.cause == OverflowCause.NEWEST_ATOM:
             left = self._run(step, 0, on_overflow="drop")
             if left is not None:
                 unsent = replace(unsent, without=tuple(i for i, part in self._parts.items() if part == "newest_atom"))
         return unsent
+
+    @staticmethod
+    def _compacts(step: ReportedStep) -> bool:
+        return "summary_tokens" in settings_of(step)
 
     def _policy(self, step: ReportedStep, more: int, **changes: Any) -> DecidingPolicy:
         policy = self.known.of(step)

@@ -289,9 +289,15 @@ class History(Sequence[Any]):
         return self.pairing.atoms[position]
 
     def calls(self, position: int) -> int:
-        """How many tool calls an event asks for, or, below 0, how many it answers; what restates them does neither."""
-        links = self.pairing.links[position]
-        return -links if self.pairing.flags[position] & ANSWERS else links
+        """Return how many tool calls an event asks for, or, below 0, how many it answers.
+
+        An event that restates them does neither. An orphan answers none, but a message that is more than a result (a
+        user's message with an orphaned result) says how many it is meant to answer: its kind alone does not.
+        """
+        flags, links = self.pairing.flags[position], self.pairing.links[position]
+        if flags & ORPHAN and self.kind(position) is not EventKind.TOOL_RESULT:
+            return -len(self.facts(position).closes)
+        return -links if flags & ANSWERS else links
 
     @property
     def has_pairs(self) -> bool:

@@ -180,7 +180,7 @@ class BudgetPolicy(DecidingPolicy):
                 compactions.append(summary)
         report = None
         if context.listening:
-            reserved = self.reserved(plan, view) if summary is not None else 0
+            reserved = self._summary_reserve(plan, view)
             report = plan.report(self.window, kept, overflow, drops_newest=drops, summary=summary, reserved=reserved)
         outcome = Outcome(prompts, kept, verdicts, budget=budget, fixed=plan.fixed, overflow=overflow, report=report)
         return outcome if cache is None else cache.edited(outcome, kept, plan.leading, compactions)
@@ -220,6 +220,11 @@ class BudgetPolicy(DecidingPolicy):
             self.summary_tokens,
             self.window,
         )
+
+    def _summary_reserve(self, plan: BudgetPlan, view: View) -> int:
+        """Return what is kept free for a summary once something is cut; 0 if none can stand among these events."""
+        stands = self._compactors is not None and plan.leading < len(view) and _empty_summary(plan, view) is not None
+        return self.reserved(plan, view) if stands else 0
 
     def reserved(self, plan: BudgetPlan, view: View) -> int:
         """Return the tokens that are kept free for a summary, its message's framing and the reply to it included."""

@@ -377,7 +377,7 @@ class BudgetPlan:
             overflow: The limit that could not hold.
             drops_newest: Whether the newest atom may be left out.
             summary: What stands for events that were cut.
-            reserved: What was kept free for that.
+            reserved: What is kept free for a summary once something is cut, whether one was made or not.
         """
         sent = kept is not None
         made = 0
@@ -416,7 +416,7 @@ class BudgetPlan:
         if tokens:
             entries.append(_entry(EventKind.SUMMARY, tokens, len(self.summaries), room, sent=sent, cuttable=True))
             room -= tokens
-        entries += self._older_entry(kept, max(0, room), summary if made else None, made, reserved if made else 0)
+        entries += self._older_entry(kept, max(0, room), summary if made else None, made, reserved)
         return BudgetReport(window, window - self._budget, self.fixed, used, entries, overflow)
 
     def _older_entry(
