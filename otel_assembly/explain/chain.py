@@ -337,9 +337,10 @@ class ChainRun:
         self, step: ReportedStep, more: int, recorded: RecordedCompaction, answer: Answer
     ) -> DecidingPolicy | None:
         """Return a budget that puts a summary in the place of what it cuts, to be run again."""
-        policy, settings = self._known.of(step), settings_of(step)
+        policy = self._known.of(step)
         if policy is None or not issubclass(policy, BudgetPolicy):
             return None
+        settings = {name: value for name, value in settings_of(step).items() if name in parameters_of(policy)}
         try:
             settings["window"] += more
             return summarised(policy, settings, recorded, answer)
