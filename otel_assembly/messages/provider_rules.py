@@ -220,6 +220,12 @@ _NAMELESS_CLIENTS: Final = re.compile(
     r"|^langchain_(?:cohere|google|groq|mistralai)"
     r"|^semantic_kernel\.connectors\.ai\.(?:azure_ai_inference|google|hugging_face|mistral_ai)"
 )
+#: Clients of OpenAI's Responses, and the one of them that sends names.
+_RESPONSES_CLIENTS: Final = re.compile(
+    r"openai_?response|openai\S*responses|responses(?:_chat)?_?(?:client|model)|azure_responses"
+    r"|^agent_framework_openai\._chat_client"
+)
+_NAMES_IN_RESPONSES: Final = re.compile(r"^haystack\.")
 #: AgentScope's formatters for several agents write the name of each speaker into the text.
 _NAMES_IN_TEXT: Final = "MultiAgentFormatter"
 #: AgentScope's formatters that write a name beside the role of every message, the system prompt's included.
@@ -236,10 +242,14 @@ class ClientRules:
     Attributes:
         names: Whether it sends the names of speakers.
         prompt_name: The name that it sends with a system prompt; empty if it sends none.
+        items: Whether each call is an item of its own, as in OpenAI's Responses, and no part of a message.
+        result_wrapper: What it writes around the text of a tool's result, as Gemini's clients do; empty for nothing.
     """
 
     names: bool = True
     prompt_name: str = ""
+    items: bool = False
+    result_wrapper: str = ""
 
 
 def rules_of_client(client: object) -> ClientRules | None:
@@ -261,11 +271,17 @@ def rules_of_client(client: object) -> ClientRules | None:
 def rules_of_unknown_client(model: str | None) -> ClientRules:
     """Return what the client of a model adds to messages, as far as the model's name states it."""
     provider = provider_of_model(model)
+    if provider is Provider.GEMINI:
+        return GEMINI_CLIENT
     return _ANY_CLIENT if (NO_RULES if provider is None else RULES[provider]).sends_names else NO_NAMES
 
 
 _ANY_CLIENT: Final = ClientRules()
 NO_NAMES: Final = ClientRules(names=False)
+#: OpenAI's Responses: calls are items of their own.
+RESPONSES_CLIENT: Final = ClientRules(names=False, items=True)
+#: Gemini takes an object for a tool's result; clients put its text under one key.
+GEMINI_CLIENT: Final = ClientRules(names=False, result_wrapper='{"result": ""}')
 
 
 @lru_cache(maxsize=256)
@@ -275,6 +291,11 @@ def _rules_of_class(kind: type) -> ClientRules | None:
         return ClientRules(prompt_name="system")
     if kind.__qualname__.endswith(_NAMES_IN_TEXT):
         return _ANY_CLIENT
-    if any(_NAMELESS_CLIENTS.search(name.lower()) for name in names):
+    lowered = [name.lower() for name in names]
+    if any(map(_RESPONSES_CLIENTS.search, lowered)):
+        return ClientRules(names=any(map(_NAMES_IN_RESPONSES.search, lowered)), items=True)
+    if _provider_of_class(kind) is Provider.GEMINI:
+        return GEMINI_CLIENT
+    if any(map(_NAMELESS_CLIENTS.search, lowered)):
         return NO_NAMES
     return _ANY_CLIENT if any("openai" in name.lower() for name in names) else None

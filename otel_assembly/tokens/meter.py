@@ -42,6 +42,8 @@ _LONG: Final = 16_384
 #: Sets of tool definitions whose tokens are remembered.
 _TOOL_SETS: Final = 16
 
+_GEMINI: Final = "gemini"
+
 CountMethod: TypeAlias = Literal["exact", "calibrated", "estimated"]
 
 
@@ -156,6 +158,8 @@ class MessageFraming:
         per_tool_call: Tokens around each tool call, beside the texts of its name and arguments.
         reply_priming: Tokens with which every prompt ends.
         per_prompt: Tokens of each system prompt beside those of any message, such as a name that the client gives it.
+        per_result: Tokens around each tool's result beside those of its message, such as an object that it stands in.
+        items: Whether each call is a message of its own, as in OpenAI's Responses.
         names: Whether the client sends names of speakers. If a framework calls the client, this is known from the
             client; False here means that no name is counted whatever the client is.
 
@@ -169,11 +173,14 @@ class MessageFraming:
     per_tool_call: int = 3
     reply_priming: int = 3
     per_prompt: int = 0
+    per_result: int = 0
     names: bool = True
+    items: bool = False
 
     def __post_init__(self) -> None:
         of_type("names of the framing", self.names, bool)
-        for field in fields(self)[:-1]:
+        of_type("items of the framing", self.items, bool)
+        for field in fields(self)[:-2]:
             value = getattr(self, field.name)
             whole_number(f"{field.name} of the framing", value, least=0, unit="tokens")
 
@@ -188,6 +195,10 @@ class MessageFraming:
         if not facts.framed:
             return calls
         messages = max(1, len(facts.closes))
+        if self.items and facts.opens:
+            messages = len(facts.opens) + bool(facts.text or facts.media_tokens)
+        if self.per_result and facts.closes and facts.provider != _GEMINI:  # whose own form has the object already
+            calls += self.per_result * len(facts.closes)
         name = self.per_name if facts.name and self.names else 0
         return messages * (self.per_message + self.per_role) + name + calls
 
@@ -202,10 +213,17 @@ class MessageFraming:
             rules: The client's rules.
             count: The tokens of a text.
         """
-        named = self.per_name + count(rules.prompt_name) if rules.prompt_name else 0
-        if rules.names and not named:
+        if rules == type(rules)():
             return self
-        return replace(self, names=self.names and rules.names, per_prompt=self.per_prompt + named)
+        named = self.per_name + count(rules.prompt_name) if rules.prompt_name else 0
+        around = count(rules.result_wrapper) if rules.result_wrapper else 0
+        return replace(
+            self,
+            names=self.names and rules.names,
+            items=self.items or rules.items,
+            per_prompt=self.per_prompt + named,
+            per_result=self.per_result + around,
+        )
 
     def tool_schemas(
         self, tools: Sequence[Mapping[str, Any]], count: Callable[[str], int], *, encoding: str = "o200k_base"

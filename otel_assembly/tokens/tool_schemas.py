@@ -65,9 +65,10 @@ def functions_in(tool: Any) -> list[Any]:
     if isinstance(tool.get("toolSpec"), dict):
         return [_declared(tool["toolSpec"])]
     kind = tool.get("type")
+    kind = kind if isinstance(kind, str) else ""
     if "function" in tool or not _SCHEMAS.isdisjoint(tool) or kind in _OWN_TYPES:
         return [_declared(tool)]
-    is_built_in = (isinstance(kind, str) and kind) or any(key.replace("_", "").lower() in _BUILT_IN for key in tool)
+    is_built_in = bool(kind) or any(key.replace("_", "").lower() in _BUILT_IN for key in tool)
     return [] if is_built_in else [tool]
 
 

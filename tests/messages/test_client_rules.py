@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_assembly import Assembler, Context, MessageFraming
+from otel_assembly import Assembler, Context, EventFacts, MessageFraming
 from otel_assembly.messages.provider_rules import ClientRules, rules_of_client, rules_of_unknown_client
 
 
@@ -25,23 +25,62 @@ NOT_SENT = [
     ("agent_framework_anthropic._chat_client", "AnthropicClient"),
     ("agent_framework_bedrock._chat_client", "BedrockChatClient"),
     ("agent_framework_ollama._chat_client", "OllamaChatClient"),
-    ("agent_framework_openai._chat_client", "OpenAIChatClient"),
-    ("agent_framework.openai._responses_client", "OpenAIResponsesClient"),
     ("autogen_ext.models.anthropic._anthropic_client", "AnthropicChatCompletionClient"),
     ("autogen_ext.models.azure._azure_ai_client", "AzureAIChatCompletionClient"),
     ("autogen_ext.models.ollama._ollama_client", "OllamaChatCompletionClient"),
     ("haystack_integrations.components.generators.anthropic.chat.chat_generator", "AnthropicChatGenerator"),
     ("langchain_anthropic.chat_models", "ChatAnthropic"),
     ("langchain_aws.chat_models.bedrock_converse", "ChatBedrockConverse"),
-    ("langchain_google_genai.chat_models", "ChatGoogleGenerativeAI"),
     ("langchain_groq.chat_models", "ChatGroq"),
     ("langchain_mistralai.chat_models", "ChatMistralAI"),
     ("langchain_ollama.chat_models", "ChatOllama"),
     ("llama_index.llms.anthropic.base", "Anthropic"),
     ("semantic_kernel.connectors.ai.anthropic.services.anthropic_chat_completion", "AnthropicChatCompletion"),
-    ("semantic_kernel.connectors.ai.google.google_ai.services.google_ai_chat_completion", "GoogleAIChatCompletion"),
     ("semantic_kernel.connectors.ai.mistral_ai.services.mistral_ai_chat_completion", "MistralAIChatCompletion"),
 ]
+
+
+RESPONSES = [
+    ("agent_framework_openai._chat_client", "OpenAIChatClient"),
+    ("agent_framework.openai._responses_client", "OpenAIResponsesClient"),
+    ("agentscope.model._openai_response._model", "OpenAIResponseModel"),
+    ("ag2.config.openai.config", "OpenAIResponsesConfig"),
+    ("llama_index.llms.openai.responses", "OpenAIResponses"),
+    ("pydantic_ai.models.openai", "OpenAIResponsesModel"),
+]
+GEMINI = [
+    ("langchain_google_genai.chat_models", "ChatGoogleGenerativeAI"),
+    ("pydantic_ai.models.google", "GoogleModel"),
+    ("semantic_kernel.connectors.ai.google.google_ai.services.google_ai_chat_completion", "GoogleAIChatCompletion"),
+]
+
+
+@pytest.mark.parametrize(("module", "name"), RESPONSES)
+def test_clients_of_responses_send_calls_as_items(module, name):
+    assert rules_of_client(made(module, name)) == ClientRules(names=False, items=True)
+
+
+@pytest.mark.parametrize(("module", "name"), GEMINI)
+def test_clients_of_gemini_put_results_into_an_object(module, name):
+    rules = rules_of_client(made(module, name))
+    assert not rules.names
+    assert rules.result_wrapper
+
+
+def test_each_call_of_responses_has_the_framing_of_a_message():
+    facts = EventFacts("response", "I look.", fields=("find", "{}", "ask", "{}"), opens=("a", "b"))
+    chat, items = MessageFraming(), MessageFraming(items=True)
+    assert chat.message(facts) == 4 + 2 * 3
+    assert items.message(facts) == 3 * 4 + 2 * 3
+    assert items.message(facts._replace(text="")) == 2 * 4 + 2 * 3
+    assert items.message(facts._replace(opens=())) == chat.message(facts._replace(opens=())) == 4
+
+
+def test_the_object_around_a_result_is_counted_for_messages_that_have_none():
+    answer = EventFacts("tool_result", "depot 04", closes=("a",))
+    framing = MessageFraming(per_result=5)
+    assert framing.message(answer) == 4 + 5
+    assert framing.message(answer._replace(provider="gemini")) == 4
 
 
 @pytest.mark.parametrize(("module", "name"), SENT)

@@ -19,6 +19,7 @@ from otel_assembly.instrumentation.reducers import is_ours, policy_name
 from otel_assembly.instrumentation.reductions import Reducer, reducer
 from otel_assembly.instrumentation.run_calls import CallsInTurn
 from otel_assembly.instrumentation.runs import within
+from otel_assembly.messages.provider_rules import NO_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +61,8 @@ def prepares(
 
 def given(request: Any) -> Sent:
     """What a request holds."""
-    return Sent(list(request.contents), prompts_of(request))
+    # A content has the object around a result already.
+    return Sent(list(request.contents), prompts_of(request), client=NO_NAMES)
 
 
 def _sent(model: Any, /, llm_request: Any, *_: Any, **__: Any) -> Sent | None:

@@ -15,6 +15,7 @@ from otel_assembly.instrumentation.google_adk.contents import asker_of
 from otel_assembly.instrumentation.google_adk.messages import schemas_of
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
 from otel_assembly.instrumentation.splicing import alike
+from otel_assembly.messages.provider_rules import NO_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,7 +93,7 @@ class AssemblyPlugin(Plugin["_Conversation"], BasePlugin):
             name, tools = callback_context.agent_name, schemas_of(llm_request)
             agent = callback_context._invocation_context.agent  # noqa: SLF001  # nothing else gives it
             model = getattr(agent, "canonical_model", None)
-            async with conversation.turn(name, llm_request.model, tools, model):
+            async with conversation.turn(name, llm_request.model, tools, model, NO_NAMES):
                 await conversation.read(callback_context.session.events)
                 assembly = await conversation.assemble(callback_context, prompts, sent.messages)
         except Exception as error:  # noqa: BLE001  # it goes through to whoever runs the agent

@@ -12,7 +12,7 @@ from otel_assembly.instrumentation.langchain.runs import PLACES
 from otel_assembly.instrumentation.model_call import Sent
 from otel_assembly.instrumentation.offered_tools import ToolSchemas
 from otel_assembly.instrumentation.reducers import limit_of
-from otel_assembly.messages.provider_rules import NO_NAMES, rules_of_client
+from otel_assembly.messages.provider_rules import RESPONSES_CLIENT, rules_of_client
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -101,7 +101,7 @@ def client_of(model: Any, tools: Sequence[Any] = (), settings: Mapping[str, Any]
         tools: The schemas of the tools that it is offered.
         settings: Those of the call.
     """
-    return NO_NAMES if is_responses(model, {"tools": tools, **settings}) else rules_of_client(model)
+    return RESPONSES_CLIENT if is_responses(model, {"tools": tools, **settings}) else rules_of_client(model)
 
 
 def is_responses(model: Any, settings: Mapping[str, Any]) -> bool:

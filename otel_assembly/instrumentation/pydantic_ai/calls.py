@@ -78,7 +78,21 @@ def _sent(model: Any, messages: Sequence[Any], *args: Any, **kwargs: Any) -> Sen
         model=model.model_name,
         window=limit_of(model.profile, "context_window"),
         asker=Asker.of(conversation),
+        unknown=_is_held(messages, argument(args, kwargs, 0, "model_settings")),
     )
+
+
+def _is_held(messages: Sequence[Any], settings: Any) -> bool:
+    """Whether OpenAI holds earlier messages of a request, so that it is sent the later ones alone."""
+    if not isinstance(settings, dict):
+        return False
+    for name in ("openai_previous_response_id", "openai_conversation_id"):
+        held = settings.get(name)
+        if held == "auto":
+            held = any(getattr(message, "provider_response_id", None) for message in messages)
+        if held:
+            return True
+    return False
 
 
 #: A run, around whose innermost handler the framework's own span is current.
