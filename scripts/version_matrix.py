@@ -56,7 +56,7 @@ RELEASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "agentscope": (("agentscope==2.0.4",), ("agentscope==2.0.10",)),
     "langchain": (
         ("langchain==1.0.0", "langchain-core==1.0.0", "langgraph==1.0.0", "langgraph-prebuilt==1.0.0"),
-        ("langchain<2", "langchain-core<2", "langgraph<2"),
+        ("langchain<2", "langchain-core<2", "langgraph<2", "langchain-classic<2", "langmem"),
     ),
     # Each release of the harness is for one release of the framework.
     "pydantic_ai": (("pydantic-ai-slim==2.0.0",), ("pydantic-ai-slim<3", "pydantic-ai-harness")),
