@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from otel_assembly.sessions import SessionLog
 
 
+#: Seconds that a log waits for a machine that is busy with other work; far more than any test needs.
+PATIENCE = 500.0
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A real server; skipped with the reason where there is none, which fails the run in CI."""
@@ -51,9 +55,9 @@ async def open_log(
         if log_kind == "memory":
             log = opened[0] if opened else MemorySessionLog()
         elif log_kind == "sqlite":
-            log = SqliteSessionLog(tmp_path / "sessions.db", poll_seconds=0.005)
+            log = SqliteSessionLog(tmp_path / "sessions.db", patience=PATIENCE, poll_seconds=0.005)
         else:
-            log = PostgresSessionLog(dsn)
+            log = PostgresSessionLog(dsn, patience=PATIENCE)
         opened.append(log)
         return log
 

@@ -34,9 +34,9 @@ from otel_assembly.sessions import EV_TEXT, Hub
 WHO = ("ann", "bob", "cid", "dan")
 SESSIONS = ("common", "in-turn")
 #: A run fails that does not come to its end: so many seconds, and so many for each kill.
-SECONDS, SECONDS_A_KILL = 90, 6
+SECONDS, SECONDS_A_KILL = 400, 6
 #: What the answer to an order may take.
-ANSWER_SECONDS = 100
+ANSWER_SECONDS = 400
 
 
 def alone() -> None:

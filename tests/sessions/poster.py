@@ -69,7 +69,7 @@ def adapters():
 
 
 def open_log(kind: str, at: str):
-    return SqliteSessionLog(at) if kind == "sqlite" else PostgresSessionLog(at, patience=30)
+    return SqliteSessionLog(at, patience=500) if kind == "sqlite" else PostgresSessionLog(at, patience=30)
 
 
 def said_under(session_id: str, who: str, key: str) -> Envelope:

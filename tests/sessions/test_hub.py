@@ -267,7 +267,7 @@ class TestInboxes:
     async def test_a_post_waits_for_room(self, log):
         one, two = Hub(log, [Talk()], inbox_limit=5), Hub(log, [Talk()], inbox_limit=5)
         name = await self.filled(one, 5)
-        waits = asyncio.create_task(two.post(text(name, "ann", "room"), timeout=30))
+        waits = asyncio.create_task(two.post(text(name, "ann", "room"), timeout=500))
         await asyncio.sleep(0.02)
         assert not waits.done()
         await one.confirm((await one.inbox(name, "bob"))[-1])
@@ -462,18 +462,18 @@ async def test_a_hub_hears_of_what_others_append(open_log):
                 found.set()
 
     listening = asyncio.create_task(listen())
-    await asyncio.wait_for(listens.wait(), 30)
+    await listens.wait()
     await one.post(text(name, "ann", "hello"))
-    await asyncio.wait_for(found.wait(), 30)
+    await found.wait()
     await two.aclose()
-    await asyncio.wait_for(listening, 30)
+    await listening
 
 
 async def test_whoever_waits_for_changes_is_let_go_when_the_hub_closes(log):
     async with Hub(log, [Talk()]) as hub:
         waiting = asyncio.create_task(anext_none_after(hub))
         await asyncio.sleep(0.01)
-    await asyncio.wait_for(waiting, 10)
+    await waiting
 
 
 async def anext_none_after(hub):

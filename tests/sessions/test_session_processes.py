@@ -37,7 +37,7 @@ def start(folder, *arguments, **variables):
 
 def assert_told(process):
     """The conversation is told, each agent spoke in a process of its own, and all of them have ended."""
-    told, complaints = process.communicate(timeout=250)
+    told, complaints = process.communicate()
     assert (process.returncode, complaints) == (0, "")
     *lines, last = told.splitlines()
     assert last == "the session is closed"
@@ -49,14 +49,12 @@ def assert_told(process):
     assert not [pid for pid in answered if Path(f"/proc/{pid}").exists()]
 
 
-@pytest.mark.timeout(300)
 def test_without_a_server_three_processes_share_a_file(tmp_path):
     assert_told(start(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_on_postgres_each_turn_is_linked_to_the_post_of_another_process(tmp_path, postgres, receiver):
     options = quote(f"-c search_path={postgres.new_schema()}")
     dsn = f"postgresql:///postgres?host={quote(str(postgres.folder), safe='')}&user=tests&options={options}"
@@ -93,12 +91,10 @@ def service(resource):
 def test_one_that_dies_ends_all_of_them(tmp_path):
     first = start(tmp_path)
     children = Path(f"/proc/{first.pid}/task/{first.pid}/children")
-    deadline = time.monotonic() + 60
     while len(started := [int(pid) for pid in children.read_text().split()]) < len(AGENTS):
-        assert time.monotonic() < deadline
         time.sleep(0.01)
     os.kill(started[0], signal.SIGKILL)
-    _, complaints = first.communicate(timeout=60)
+    _, complaints = first.communicate()
     assert first.returncode == 1
     assert "the process of triage ended with -9" in complaints
     assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]

@@ -255,7 +255,8 @@ def a_hub(open_log, clock):
 
 @asynccontextmanager
 async def serving(hub, agent, name, **more):
-    task = asyncio.create_task(serve(hub, agent, "bob", session_id=name, pause=0.01, **more))
+    settings = {"pause": 0.01, "lease_seconds": 1_000.0, **more}
+    task = asyncio.create_task(serve(hub, agent, "bob", session_id=name, **settings))
     try:
         yield task
     finally:
@@ -264,9 +265,8 @@ async def serving(hub, agent, name, **more):
 
 
 async def until(check):
-    async with asyncio.timeout(60):
-        while not await check():
-            await asyncio.sleep(0.01)
+    while not await check():
+        await asyncio.sleep(0.01)
 
 
 async def has_said(hub, name, *texts):
@@ -368,11 +368,11 @@ async def test_a_server_that_lost_its_lease_neither_posts_nor_runs_a_tool(open_l
     go_on = asyncio.Event()
     slow, fast = Tools(), Tools()
     late = Model("fast", answer_after=go_on)
-    async with serving(one, slow.agent(late), name, lease_seconds=1_000) as paused:
+    async with serving(one, slow.agent(late), name) as paused:
         await stored(open_log(), 2)
         clock.now += 2_000
         await expire_turn(open_log(), name)
-        async with serving(two, fast.agent(Model("fast")), name, lease_seconds=1_000):
+        async with serving(two, fast.agent(Model("fast")), name):
             await has_said(two, name, "go", "fast is done")
         await two.post(text(name, "ann", "and?"))
         go_on.set()
@@ -411,7 +411,7 @@ async def test_a_server_that_finds_its_lease_lost_cancels_the_turn(open_log, a_h
             )
 
         await until(claimed)
-        await asyncio.wait_for(cancelled.wait(), 60)
+        await cancelled.wait()
     assert (await log.turn(name, "bob", 1_000.0)).claim.token == "another"
 
 
@@ -441,7 +441,7 @@ async def test_a_callable_is_asked_by_one_server_and_by_its_successor(a_hub, ope
 
     async with serving(one, hangs, name):
         await one.post(text(name, "ann", "go"))
-        await asyncio.wait_for(started.wait(), 60)
+        await started.wait()
         async with serving(two, answers, name):
             await two.post(text(name, "ann", "hurry"))
             turn = await open_log().turn(name, "bob", 0.0)
@@ -532,7 +532,7 @@ async def test_a_turn_costs_three_writes_and_each_tool_one(log):
     hub = Hub(Counting(), [Talk(in_turns=False)])
     name = await opened(hub, "ann", "bob")
     tools = Tools()
-    async with serving(hub, tools.agent(Model()), name, lease_seconds=1_000):
+    async with serving(hub, tools.agent(Model()), name):
         await all_confirmed(hub, name)
         await hub.post(text(name, "ann", "hello"))
         await all_confirmed(hub, name)
@@ -540,7 +540,7 @@ async def test_a_turn_costs_three_writes_and_each_tool_one(log):
         await hub.post(text(name, "ann", "hello again"))
         await all_confirmed(hub, name)
         assert writes == ["append", "claim_turn", "append", "move_cursor"]
-    async with serving(hub, tools.agent(Model("fast", "slow")), name, lease_seconds=1_000):
+    async with serving(hub, tools.agent(Model("fast", "slow")), name):
         writes.clear()
         await hub.post(text(name, "ann", "go"))
         await all_confirmed(hub, name)
@@ -579,7 +579,7 @@ def test_a_server_that_is_killed_is_succeeded_and_no_tool_runs_twice(request, tm
         process.kill()
         process.communicate()
     again = started(kind, where, tmp_path / "runs", "")
-    answered, errors = again.communicate(timeout=100)
+    answered, errors = again.communicate()
     assert again.returncode == 0, errors
     assert errors.count("outcome unknown") == (point == "in the tool")
     pay, look = ("outcome unknown", 2) if point == "in the tool" else ("paid", 1)
@@ -598,7 +598,7 @@ def test_servers_that_are_killed_at_random_run_each_call_once_and_answer_each_re
         where = str(tmp_path / "killed.db")
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent), *sys.path])}
     command = [sys.executable, str(HERE / "turn_kills.py"), kind, where, str(tmp_path / "runs"), "8"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=env)
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith(f"{kind}: 8 requests, 8 answers")

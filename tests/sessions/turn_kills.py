@@ -29,7 +29,7 @@ NAME = "s"
 #: A short lease, so that a successor need not wait; whether one is over by mistake changes nothing that is looked at.
 LEASE_SECONDS = 0.5
 #: A run fails that does not come to its end in this time.
-SECONDS = 80
+SECONDS = 500
 
 
 class Model:

@@ -50,10 +50,10 @@ def process(receiver, *arguments, **variables):
 
 def ended(started, *signals):
     """Send signals once the process is ready; how it ended, and what it wrote after that."""
-    assert started.stdout.readline() == "ready\n", started.communicate(timeout=60)
+    assert started.stdout.readline() == "ready\n", started.communicate()
     for number in signals:
         started.send_signal(number)
-    said, errors = started.communicate(timeout=100)
+    said, errors = started.communicate()
     return started.returncode, said, errors
 
 
@@ -170,7 +170,7 @@ def asked(address, count=TURNS):
     from urllib.request import urlopen
 
     for _ in range(count):
-        with urlopen(f"http://{address}/", timeout=60) as response:
+        with urlopen(f"http://{address}/") as response:
             response.read()
 
 
@@ -184,7 +184,7 @@ def test_uvicorn_exports_its_turns(receiver, by):
     with process(receiver, *command, **variables) as started:
         asked(answered(started))
         started.send_signal(signal.SIGTERM)
-        started.communicate(timeout=100)
+        started.communicate()
         assert started.returncode == -signal.SIGTERM
     assert (turns(receiver), counted(receiver)) == (TURNS, 1)
 
@@ -196,7 +196,7 @@ def test_gunicorn_exports_its_turns_without_more(receiver, preload):
     with process(receiver, *INSTRUMENTED, *command) as started:
         asked(answered(started, "listening at: http://"))
         started.send_signal(signal.SIGTERM)
-        started.communicate(timeout=100)
+        started.communicate()
         assert started.returncode == 0
     assert turns(receiver) == TURNS
     assert counted(receiver) == 0  # each worker counts its own turns, and none came to its last
