@@ -30,6 +30,7 @@ class DecisionReason(StrEnum):
     LOW_RANK = "low_rank"
     ORPHANED_TOOL_RESULT = "orphaned_tool_result"
     ORPHANED_TOOL_CALL = "orphaned_tool_call"
+    ORPHANED_REASONING = "orphaned_reasoning"
     BEFORE_USER_MESSAGE = "before_user_message"
     DUPLICATE = "duplicate"
     FORBIDDEN_SCOPE = "forbidden_scope"

@@ -114,6 +114,60 @@ def test_pairs_that_the_reducer_broke_are_counted(observed, recorder, keep, brok
     assert recorder.violations() == []
 
 
+def thought(name):
+    return {"type": "reasoning", "id": name, "summary": [{"type": "summary_text", "text": f"Thinking {name}."}]}
+
+
+def function_call(name):
+    return {"type": "function_call", "call_id": name, "name": "look", "arguments": "{}"}
+
+
+def function_result(name):
+    return {"type": "function_call_output", "call_id": name, "output": "found"}
+
+
+@pytest.mark.parametrize(
+    ("keep", "broken"),
+    [
+        (range(7), 0),
+        ([0, 3, 4, 5, 6], 0),
+        ([0, 1, 3, 4, 5, 6], 1),  # reasoning without its answer
+        ([0, 2, 3, 4, 5, 6], 1),  # an answer without its reasoning
+        ([0, 1, 2, 4, 5, 6], 1),  # a call without its reasoning
+        ([0, 1, 3, 5, 6], 3),  # two thoughts without what they led to, and a result
+    ],
+)
+def test_reasoning_that_the_reducer_separated_counts_as_a_broken_pair(observed, recorder, keep, broken):
+    events = [
+        user("q"),
+        thought("r0"),
+        says("yes"),
+        thought("r1"),
+        function_call("c"),
+        function_result("c"),
+        user("so"),
+    ]
+    turn(observed, "c", events, lambda e: [e[n] for n in keep])
+    for span in (recorder.span("apply_policy window"), recorder.span("assemble_context")):
+        assert span.attributes.get("assembly.pairs.broken", 0) == broken
+
+
+@pytest.mark.parametrize(
+    ("drops", "broken"),
+    [
+        (lambda at, item: item.get("type") == "reasoning", 40),
+        (lambda at, item: item.get("role") == "assistant", 40),
+        (lambda at, item: at % 6 in (1, 2), 0),
+    ],
+)
+def test_separated_reasoning_is_counted_in_scattered_filters_too(observed, recorder, drops, broken):
+    events = []
+    for number in range(40):
+        events += [user(f"q{number}"), thought(f"r{number}"), says(f"a{number}")]
+    turn(observed, "c", events, lambda e: [item for at, item in enumerate(e) if not drops(at, item)])
+    assert recorder.span("apply_policy window").attributes.get("assembly.pairs.broken", 0) == broken
+
+
 # What restates another event
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from otel_assembly.budget.sections import zone_of
-from otel_assembly.decision import DecisionOutcome, DecisionReason
+from otel_assembly.decision import DecisionOutcome
 from otel_assembly.messages.describe import EventKind
 
 if TYPE_CHECKING:
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from otel_assembly.budget.allocation import ItemOutcome
     from otel_assembly.budget.block import Block
     from otel_assembly.budget.read_block import ReadBlock
-
-_CALL: ItemOutcome = DecisionOutcome.DROPPED, DecisionReason.ORPHANED_TOOL_CALL, None
-_RESULT: ItemOutcome = DecisionOutcome.DROPPED, DecisionReason.ORPHANED_TOOL_RESULT, None
 
 
 def orphans(
@@ -45,9 +42,9 @@ def orphans(
     for read in holding:
         block = read.block
         answered_later = any(other is not block and _may_follow(other, block) for other in replies)
-        asked, awaits = read.unpaired(lost.get(block.name, ()), answered_later=answered_later)
-        if asked:
-            found[block.name] = {at: _CALL if asks else _RESULT for at, asks in asked.items()}
+        reasons, awaits = read.unpaired(lost.get(block.name, ()), answered_later=answered_later)
+        if reasons:
+            found[block.name] = {at: (DecisionOutcome.DROPPED, reason, None) for at, reason in reasons.items()}
         if awaits:
             pending.add(block.name)
     return found, frozenset(pending)

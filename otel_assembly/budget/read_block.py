@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from otel_assembly.budget.keep_order import atoms_of, pairing_of, survivors_of
 from otel_assembly.budget.sections import is_text, item_text
+from otel_assembly.decision import DecisionReason
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.broken_pairs import unpaired
-from otel_assembly.history.tool_pairs import ANSWERS, ORPHAN, Pairing
+from otel_assembly.history.tool_pairs import ANSWERS, CALLS, ORPHAN, REASONED, Pairing
 from otel_assembly.messages.describe import EventFacts, EventKind, describe
 
 if TYPE_CHECKING:
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
 
     from otel_assembly.budget.block import Block, BlockItem
     from otel_assembly.budget.measure import Measure, Rendered
+
+
+def orphan_reason(pairing: Pairing, at: int) -> DecisionReason:
+    """Return why an item that has lost the other half of its pair leaves."""
+    flags = pairing.flags[at]
+    if flags & REASONED and not flags & CALLS:
+        return DecisionReason.ORPHANED_REASONING
+    asks = pairing.links[at] and not flags & ANSWERS
+    return DecisionReason.ORPHANED_TOOL_CALL if asks else DecisionReason.ORPHANED_TOOL_RESULT
 
 
 class ReadBlock:
@@ -100,8 +110,9 @@ class ReadBlock:
             for at, facts in enumerate(self.facts)
         )
 
-    def unpaired(self, out: Collection[int], *, answered_later: bool) -> tuple[Mapping[int, bool], bool]:
-        """Items that have lost the other half of their pair, and whether they ask; and whether a call awaits approval.
+    def unpaired(self, out: Collection[int], *, answered_later: bool) -> tuple[Mapping[int, DecisionReason], bool]:
+        """Return items that have lost the other half of their pair, each with the reason, and whether a call awaits
+        approval.
 
         Args:
             out: Items that are out already.
@@ -113,7 +124,7 @@ class ReadBlock:
             return {}, False
         newest_response = len(alive) if answered_later else pairing.last_response
         lost = unpaired(pairing, range(len(alive) - 1, -1, -1), newest_response)
-        asked = {alive[at]: bool(pairing.links[at] and not pairing.flags[at] & ANSWERS) for at in lost}
+        asked = {alive[at]: orphan_reason(pairing, at) for at in lost}
         return asked, bool(pairing.pending_calls(newest_response))
 
     def survivors(self, out: Collection[int]) -> Iterable[Sequence[int]]:

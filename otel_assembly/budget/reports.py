@@ -60,6 +60,7 @@ _OUT_FROM_THE_START: Final = frozenset(
         DecisionReason.STALE,
         DecisionReason.ORPHANED_TOOL_CALL,
         DecisionReason.ORPHANED_TOOL_RESULT,
+        DecisionReason.ORPHANED_REASONING,
     }
 )
 

@@ -17,14 +17,14 @@ from otel_assembly._internal.forks import new_lock
 from otel_assembly.budget.block import BlockItem
 from otel_assembly.budget.compacted_block import CompactedBlock
 from otel_assembly.budget.measure import NOTHING, Rendered
-from otel_assembly.budget.read_block import ReadBlock
+from otel_assembly.budget.read_block import ReadBlock, orphan_reason
 from otel_assembly.budget.rule import BYTES_PER_TOKEN
 from otel_assembly.context_assembler.block_event import BlockEvent
 from otel_assembly.context_assembler.candidates import HistoryTurns
 from otel_assembly.context_assembler.turns import STEP
 from otel_assembly.events import Event
 from otel_assembly.history.history import ListHistory
-from otel_assembly.history.tool_pairs import ANSWERS, ORPHAN, RESPONSE, Pairing
+from otel_assembly.history.tool_pairs import ORPHAN, RESPONSE, Pairing
 from otel_assembly.messages.content_snapshot import contents, copied, equal, readable
 from otel_assembly.messages.describe import EventFacts, describe
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.budget.block import Block
     from otel_assembly.budget.measure import Measure
+    from otel_assembly.decision import DecisionReason
     from otel_assembly.history.history import History
     from otel_assembly.history.view import View
 
@@ -218,7 +219,7 @@ class TurnsBlock(ReadBlock):
         flags = self._pairs.flags
         return next((at for at in range(self._stop - 1, self._start - 1, -1) if flags[at] & RESPONSE), -1)
 
-    def unpaired(self, out: Collection[int], *, answered_later: bool) -> tuple[Mapping[int, bool], bool]:
+    def unpaired(self, out: Collection[int], *, answered_later: bool) -> tuple[Mapping[int, DecisionReason], bool]:
         pairs, start, stop = self._pairs, self._start, self._stop
         newest = stop if answered_later else self._newest_response()
         orphans = bytes(pairs.flags[start:stop]).translate(_IS_ORPHAN)
@@ -226,8 +227,9 @@ class TurnsBlock(ReadBlock):
         for atom, of_atom in pairs.incomplete.items():
             if start <= atom < stop and not pairs.is_sendable(atom, newest):
                 lost += of_atom
-        asked = {at - start: bool(pairs.links[at] and not pairs.flags[at] & ANSWERS) for at in sorted(lost)}
-        return asked, any(start <= at < stop for at in pairs.pending_calls(newest))
+        lost += (at for atom in pairs.dangling for at in pairs.members(atom) if start <= at < stop)
+        reasons = {at - start: orphan_reason(pairs, at) for at in sorted(lost)}
+        return reasons, any(start <= at < stop for at in pairs.pending_calls(newest))
 
     def pending(self, out: Collection[int]) -> Sequence[Sequence[int]]:
         pairs, start = self._pairs, self._start

@@ -41,6 +41,7 @@ OUT_FROM_THE_START: Final = frozenset(
         DecisionReason.STALE.value,
         DecisionReason.ORPHANED_TOOL_CALL.value,
         DecisionReason.ORPHANED_TOOL_RESULT.value,
+        DecisionReason.ORPHANED_REASONING.value,
     }
 )
 _INTS: Final = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.decision import PromptPart
+from otel_assembly.decision import DecisionReason, PromptPart
 from otel_assembly.errors import AssemblyError
 from otel_assembly.messages.describe import EventFacts, EventKind, describe
 from otel_assembly.telemetry import conventions as names
@@ -46,6 +46,7 @@ class StandIn:
         closes: Ids of the calls that it answers.
         awaiting: Those of `opens` that await an approval.
         restates: Whether it says again what another event said.
+        is_reasoning: Whether it is reasoning, which belongs to the item behind it.
     """
 
     item: str
@@ -56,6 +57,7 @@ class StandIn:
     closes: tuple[str, ...] = ()
     awaiting: tuple[str, ...] = ()
     restates: bool = False
+    is_reasoning: bool = False
 
 
 @describe.register
@@ -67,6 +69,7 @@ def _(event: StandIn) -> EventFacts:
         closes=event.closes,
         awaiting=event.awaiting,
         restates=event.restates,
+        is_reasoning=event.is_reasoning,
         media_tokens=event.tokens,
     )
 
@@ -86,6 +89,8 @@ def stand_ins(
         UnknownError: An arrival is not in the traces, or it is not told which call a result answers.
     """
     made: dict[str, StandIn] = {}
+    items = list(items)
+    thoughts = _reasoning(ledger, turn, items)
     #: By atom and by event that asked, the ids that wait; and by atom, those that do not wait any more.
     waiting: dict[str, list[list[str]]] = {}
     answered: dict[str, list[str]] = {}
@@ -109,6 +114,8 @@ def stand_ins(
                 raise UnknownError(f"the traces do not say which call each result answers: item {item}")
             answered.setdefault(one.atom, []).extend(taken)
             event = replace(event, closes=tuple(taken))
+        elif one.atom in thoughts:
+            event = replace(event, is_reasoning=item in thoughts[one.atom])
         elif one.atom != item and one.kind == EventKind.TOOL_RESULT:
             event = replace(event, closes=tuple(answered.get(one.atom, ())[:1]), restates=True)
         elif one.atom != item:
@@ -116,6 +123,29 @@ def stand_ins(
             event = replace(event, opens=tuple(asked), restates=True)
         made[item] = event
     return made
+
+
+def _reasoning(ledger: LedgerHistory, turn: ReportedTurn, items: Sequence[str]) -> dict[str, frozenset[str]]:
+    """Return the items that are reasoning, by the first item of their atom.
+
+    An atom starts with a call, or with reasoning: responses that neither call nor answer, up to the last of them.
+    """
+    members: dict[str, list[str]] = {}
+    for item in items:
+        one = ledger.item(turn.number, item)
+        if one is not None and one.kind != EventKind.TOOL_RESULT:
+            members.setdefault(one.atom, []).append(item)
+    exits = ledger.exits(turn.number)
+    found: dict[str, frozenset[str]] = {}
+    for atom, held in members.items():
+        first = ledger.item(turn.number, atom)
+        if first is None or first.calls or first.kind != EventKind.RESPONSE:
+            continue
+        if len(held) > 1:
+            found[atom] = frozenset(held[:-1])
+        elif atom in exits and exits[atom].reason == DecisionReason.ORPHANED_REASONING:
+            found[atom] = frozenset(held)
+    return found
 
 
 def _take(count: int, waiting: list[list[str]]) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otel_assembly.history.tool_pairs import ANSWERS, ECHO, PAIRED, Pairing, broken_atoms
+from otel_assembly.history.tool_pairs import ANSWERS, CALLS, ECHO, PAIRED, REASONED, Pairing, broken_atoms
 from otel_assembly.history.view import Run, is_in
 
 if TYPE_CHECKING:
@@ -30,7 +30,12 @@ def unpaired(pairing: Pairing, newest_first: Iterable[int], newest_response: int
     paired = [position for position in newest_first if flags[position] & PAIRED]
     opened: dict[int, int] = {}
     closed: dict[int, int] = {}
+    reasoned: dict[int, int] = {}
     for position in paired:
+        if flags[position] & REASONED:
+            reasoned[atoms[position]] = reasoned.get(atoms[position], 0) + 1
+            if not flags[position] & CALLS:
+                continue
         side, atom = closed if flags[position] & ANSWERS else opened, atoms[position]
         side[atom] = side.get(atom, 0) + links[position]
     lost: set[int] = set()
@@ -39,6 +44,9 @@ def unpaired(pairing: Pairing, newest_first: Iterable[int], newest_response: int
         if (not asked or asked != answered or atom in pairing.incomplete or atom in pairing.joined) and (
             pairing.has_lost_some(atom, asked, answered) or not pairing.is_sendable(atom, newest_response)
         ):
+            lost.add(atom)
+    for atom, count in reasoned.items():
+        if count != pairing.reasoned[atom] or not pairing.is_sendable(atom, newest_response):
             lost.add(atom)
     return {position for position in paired if atoms[position] in lost} if lost else lost
 

@@ -20,7 +20,7 @@ from otel_assembly.conversation import Conversation
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.classes import ClassColumn
 from otel_assembly.history.token_counts import TokenTable
-from otel_assembly.history.tool_pairs import ANSWERS, ASKS, ECHO, MEDIA, ORPHAN, PAIRED, Pairing
+from otel_assembly.history.tool_pairs import ANSWERS, ASKS, ECHO, MEDIA, ORPHAN, PAIRED, REASONED, Pairing
 from otel_assembly.history.view import Column, PositionColumn, View
 from otel_assembly.messages.describe import EventFacts, EventKind, describe
 
@@ -43,9 +43,9 @@ CONVERSATION_KINDS: Final = frozenset(
 )
 #: Whether an event is conversation, by the code of its kind.
 _IS_CONVERSATION: Final = bytes(kind in CONVERSATION_KINDS for kind in KINDS)
-#: The places of `History.classes`: what may be sent, what is no conversation, results without a call, and the calls
-#: and all else of atoms with a call that was given up.
-_SENDABLE, _NON_CONVERSATION, _ORPHAN, _ABANDONED_CALL, _ABANDONED_RESULT = range(5)
+#: The places of `History.classes`: what may be sent, what is no conversation, results without a call, the calls and the
+#: results of atoms with a call that was given up, and reasoning, or what belongs to it, that may not be sent.
+_SENDABLE, _NON_CONVERSATION, _ORPHAN, _ABANDONED_CALL, _ABANDONED_RESULT, _SEPARATED = range(6)
 #: Facts of so many newest events are held until they are counted and digested, so that a text is read once.
 _FRESH: Final = 1024
 #: Token tables of so many meters are held: a second assembler with another model is common, a tenth is not.
@@ -104,7 +104,7 @@ class History(Sequence[Any]):
         #: Each item is in one of these: what may be sent, what is no conversation, results without a call, and the
         #: calls and all else of atoms with a call that was given up. Where an item goes over to another one, views
         #: that are made of either stay as they are, and other columns stand here.
-        self.classes = [ClassColumn(self, array("I"), place) for place in range(5)]
+        self.classes = [ClassColumn(self, array("I"), place) for place in range(_SEPARATED + 1)]
         #: The results without a call, for good.
         self.orphans = self.classes[_ORPHAN]
         #: The items that went over from one class to another, each time.
@@ -169,7 +169,7 @@ class History(Sequence[Any]):
             self._dicts = self._dicts or isinstance(event, dict)
             self.events.append(event)
             pairing = self.pairing
-            if pairing.turned and (pairing.given_up or self.classes[_ABANDONED_CALL].held):
+            if pairing.turned and (pairing.given_up or self.classes[_ABANDONED_CALL].held or pairing.dangling):
                 self._move(position)
             place = self._class_of(position, flags)
             self.classes[place].held.append(position)
@@ -186,12 +186,14 @@ class History(Sequence[Any]):
             return _SENDABLE
         if flags & ORPHAN:
             return _ORPHAN
-        if not pairing.given_up or pairing.is_sendable(position, pairing.last_response):
+        if not (pairing.given_up or pairing.dangling) or pairing.is_sendable(position, pairing.last_response):
             return _SENDABLE
         return self._given_up_class(position, flags)
 
     def _given_up_class(self, position: int, flags: int) -> int:
-        """The class of an item while a call of its atom is given up."""
+        """Return the class of an item while its atom may not be sent."""
+        if flags & PAIRED == REASONED:
+            return _SEPARATED
         asks = flags & ASKS or (flags & ECHO and self.kind(position) is EventKind.TOOL_CALL)
         return _ABANDONED_CALL if asks else _ABANDONED_RESULT
 
@@ -301,8 +303,9 @@ class History(Sequence[Any]):
 
     @property
     def has_pairs(self) -> bool:
-        """Whether a tool was called, or something says that it answers a call."""
-        return bool(self.pairing.span or self.pairing.incomplete or self.orphans.held)
+        """Whether items may belong together: a tool was called, something answers a call, or a model's reasoning."""
+        pairing = self.pairing
+        return bool(pairing.span or pairing.incomplete or self.orphans.held or pairing.dangling)
 
     def offset(self, position: int) -> int:
         """Bytes of text (UTF-8) in front of an item, from the conversation's start."""

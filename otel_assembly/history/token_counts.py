@@ -178,7 +178,7 @@ class TokenTable:
         for at in compress(range(len(taken)), paired):
             position = positions[at]
             atom = pairing.atoms[position]
-            if pairing.flags[position] & ORPHAN or atom in pairing.incomplete:
+            if pairing.flags[position] & ORPHAN or atom in pairing.incomplete or atom in pairing.dangling:
                 taken[at] = 0
             elif atom != position and taken[at]:
                 first = column.index(atom)

@@ -1,10 +1,12 @@
 """Which tool result answers which tool call: one rule, in one place, that every reducer uses.
 
 A result pairs with the nearest earlier unanswered call of its id, for ids repeat within conversations. A call with all
-its results is an *atom*, kept or dropped together; so is any other event, alone. A result that finds no open call is an
-orphan for good. A call without a result is *pending* while no later response exists, or while it explicitly awaits an
-approval (its message then waits whole); else it is an orphan until its result comes, however late. What restates a
-call or a result (an *echo*) belongs to the atom that it echoes; if it echoes several, they are one from then on.
+its results is an *atom*, kept or dropped together; so is any other event, alone. A model's reasoning that is an item of
+its own belongs to the atom of the item behind it, a message or a call, because providers refuse either without the
+other. A result that finds no open call is an orphan for good. A call without a result is *pending* while no later
+response exists, or while it explicitly awaits an approval (its message then waits whole); else it is an orphan until
+its result comes, however late. What restates a call or a result (an *echo*) belongs to the atom that it echoes; if it
+echoes several, they are one from then on.
 
 `Pairing` reads a conversation once, as it grows. What a part of it has lost is found at the part's edges (`broken_in`),
 not by reading all of it.
@@ -26,15 +28,23 @@ if TYPE_CHECKING:
 #: Flags of an item.
 ORPHAN: Final = 1
 ECHO: Final = 2
+#: Reasoning, or the item behind it.
+REASONED: Final = 4
 MEDIA: Final = 8
 ANSWERS: Final = 16
 ASKS: Final = 32
 RESPONSE: Final = 64
+#: What is set of an event that can belong to an atom of several.
+PAIRED: Final = ORPHAN | ECHO | REASONED | ANSWERS | ASKS
 #: What is set of an event that calls tools or answers them.
-PAIRED: Final = ORPHAN | ECHO | ANSWERS | ASKS
+CALLS: Final = ORPHAN | ECHO | ANSWERS | ASKS
 
 _RESPONSE: Final = EventKind.RESPONSE
 _TOOL_RESULT: Final = EventKind.TOOL_RESULT
+#: What a model answers with: reasoning belongs to the next of these.
+_OUTPUT: Final = frozenset({EventKind.RESPONSE, EventKind.TOOL_CALL})
+#: What is not sent, and so stands between no two items.
+_UNSENT: Final = frozenset({EventKind.ALERT, EventKind.OTHER})
 #: An event that restates a result comes soon after it: only so many ids of answered calls are remembered for it.
 _ECHO_MEMORY: Final = 4096
 
@@ -48,6 +58,8 @@ class Pairing:
         links: How many calls an item opens, or how many it closes.
         incomplete: Of each atom with unanswered calls, by its position: all its items so far.
         joined: Of each atom that was made of several, how many calls it opens.
+        reasoned: Of each atom with reasoning, how many items of it are reasoning or the item behind that.
+        dangling: The atoms of reasoning that no item of the same answer follows.
         changed: The atoms that had their last call answered, or became one of several, each time.
         given_up: The items that ask for something that nobody has answered, and nobody will; ascending.
         turned: The items of each atom that the newest item may have made sendable, or unsendable.
@@ -57,18 +69,22 @@ class Pairing:
 
     __slots__ = (
         "_answered",
+        "_answering",
         "_awaits",
         "_missing",
         "_open",
         "_unanswered",
+        "_waiting",
         "atoms",
         "changed",
+        "dangling",
         "flags",
         "given_up",
         "incomplete",
         "joined",
         "last_response",
         "links",
+        "reasoned",
         "span",
         "turned",
     )
@@ -91,6 +107,12 @@ class Pairing:
         self._awaits: dict[int, list[str]] = {}
         self.joined: dict[int, int] = {}
         self._answered: OrderedDict[str, int] = OrderedDict()
+        self.reasoned: dict[int, int] = {}
+        self.dangling: set[int] = set()
+        #: The reasoning at the end that waits for the item behind it.
+        self._waiting: list[int] = []
+        #: Whether the newest item that is sent is part of a model's answer.
+        self._answering = False
 
     def frozen(self) -> Pairing:
         """What it says now, to be asked while this one grows; nothing is put behind it any more."""
@@ -101,6 +123,7 @@ class Pairing:
         copied._unanswered, copied._missing = dict(self._unanswered), dict(self._missing)
         copied._awaits = {ask: list(calls) for ask, calls in self._awaits.items()}
         copied.joined = dict(self.joined)
+        copied.reasoned, copied.dangling = dict(self.reasoned), set(self.dangling)
         return copied
 
     def append(self, facts: EventFacts) -> int:
@@ -113,9 +136,14 @@ class Pairing:
             atom, flags, links = self._call(position, facts)
         elif facts.closes or kind == _TOOL_RESULT:
             atom, flags, links = self._result(position, facts)
-        if kind == _RESPONSE:
+        # Reasoning between the calls of one answer gives none of them up: they still run.
+        if kind == _RESPONSE and not (facts.is_reasoning and self._answering):
             self._give_up(position)
             flags |= RESPONSE
+        if facts.is_reasoning or self._waiting:
+            atom, flags = self._reason(position, atom, flags, facts)
+        if kind not in _UNSENT:
+            self._answering = kind in _OUTPUT
         if facts.media_tokens:
             flags |= MEDIA
         if atom != position:
@@ -124,6 +152,36 @@ class Pairing:
         self.flags.append(flags)
         self.links.append(links if links < 0xFFFF else 0xFFFF)
         return flags
+
+    def _reason(self, position: int, atom: int, flags: int, facts: EventFacts) -> tuple[int, int]:
+        """Join an item with the reasoning in front of it; reasoning waits for the item behind it."""
+        waiting = self._waiting
+        if not waiting:
+            waiting.append(position)
+            self.reasoned[position] = 1
+            return position, flags | REASONED
+        first = waiting[0]
+        if facts.is_reasoning:
+            waiting.append(position)
+        elif facts.kind not in _OUTPUT or flags & ORPHAN:
+            if facts.kind not in _UNSENT:
+                self.dangling.add(first)
+                self.changed.append(first)
+                self.turned = [*self.turned, waiting[:]]
+                self._waiting = []
+            return atom, flags
+        elif flags & ECHO:
+            return atom, flags
+        else:
+            self._waiting = []
+            if atom != position:  # it answers calls of an earlier atom
+                first = self._join({first, atom})
+            elif position in self.incomplete:
+                self.incomplete[first] = [*waiting, *self.incomplete.pop(position)]
+                self._missing[first] = self._missing.pop(position)
+        self.reasoned[first] += 1
+        self.changed.append(first)
+        return first, flags | REASONED
 
     def answered_by(self, facts: EventFacts) -> list[int]:
         """The items that asked for what an item answers that may come next: one for each of the calls that it closes.
@@ -235,6 +293,9 @@ class Pairing:
             members = sorted(position for atom in atoms for position in self.members(atom))
             for position in members:
                 self.atoms[position] = first
+            reasoned = sum(self.reasoned.pop(atom, 0) for atom in atoms)
+            if reasoned:
+                self.reasoned[first] = reasoned
             self.joined[first] = sum(self.links[position] for position in members if self.flags[position] & ASKS)
             missing = 0
             for atom in atoms:
@@ -255,7 +316,7 @@ class Pairing:
             position: The item.
             newest_response: The newest response in sight: an unanswered call in front of it has been given up.
         """
-        if self.flags[position] & ORPHAN:
+        if self.flags[position] & ORPHAN or self.atoms[position] in self.dangling:
             return False
         members = self.incomplete.get(self.atoms[position])
         return members is None or not self._is_abandoned(members, newest_response)
@@ -299,7 +360,8 @@ class Pairing:
 
 
 def broken_in(view: View) -> int:
-    """Tool results without their call, and tool calls without their results, among the events of a view.
+    """Tool results without their call, tool calls without their results, and reasoning without the item behind it, or
+    such an item without its reasoning, among the events of a view.
 
     What pairs with what is as in the whole conversation. A call is no broken pair while no later response is in the
     view, nor while it explicitly awaits an approval.
@@ -315,8 +377,12 @@ def broken_in(view: View) -> int:
     for start, stop in runs if given_up else ():
         asks = given_up[bisect_left(given_up, start) : bisect_left(given_up, min(stop, max(last, 0)))]
         broken += sum(pairing.atoms[ask] not in cut_through for ask in asks)
+    broken += sum(is_in(runs, position) for atom in pairing.dangling for position in pairing.members(atom))
     for atom in cut_through:
         kept = [position for position in pairing.members(atom) if is_in(runs, position)]
+        reasoned = sum(bool(pairing.flags[position] & REASONED) for position in kept)
+        if reasoned != pairing.reasoned.get(atom, 0):
+            broken += reasoned
         facts, again = list(map(history.facts, kept)), Pairing()
         if last >= 0 and last not in kept:
             facts.insert(bisect_left(kept, last), EventFacts(EventKind.RESPONSE))
@@ -333,6 +399,7 @@ def may_have_lost_some(view: View) -> bool:
     orphans, given_up = history.orphans, history.pairing.given_up
     return (
         bool(broken_atoms(history.pairing, runs))
+        or any(is_in(runs, atom) for atom in history.pairing.dangling)
         or (bool(orphans.held) and any(orphans.index(stop) > orphans.index(start) for start, stop in runs))
         or (bool(given_up) and any(bisect_left(given_up, stop) > bisect_left(given_up, start) for start, stop in runs))
     )

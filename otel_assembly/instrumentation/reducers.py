@@ -29,11 +29,13 @@ def orphaned(stays: Sequence[Any], events: Sequence[Any]) -> list[Verdict]:
     lost: dict[DecisionReason, list[Any]] = {
         DecisionReason.ORPHANED_TOOL_RESULT: [],
         DecisionReason.ORPHANED_TOOL_CALL: [],
+        DecisionReason.ORPHANED_REASONING: [],
     }
-    results, calls = lost.values()
+    results, calls, reasoning = lost.values()
     for event in stays:
         if id(event) not in out:
-            (results if describe(event).closes else calls).append(event)
+            facts = describe(event)
+            (results if facts.closes else calls if facts.opens else reasoning).append(event)
     return [Verdict(gone, DecisionOutcome.DROPPED, reason) for reason, gone in lost.items() if gone]
 
 

@@ -10,12 +10,12 @@ from array import array
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.history.tool_pairs import ECHO, ORPHAN, Pairing
+from otel_assembly.history.tool_pairs import ECHO, ORPHAN, REASONED, Pairing
 from otel_assembly.history.view import Column, PositionColumn, Run, View
 from otel_assembly.matching.sequence_diff import diff_sequences
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 #: A part of fewer pieces is better held as intervals.
@@ -29,7 +29,7 @@ class FilteredOutput:
         view: What went in.
     """
 
-    __slots__ = ("_column", "_known", "_orphans", "_pairing", "_places", "gone", "kept")
+    __slots__ = ("_column", "_known", "_orphans", "_pairing", "_places", "_reasoned", "_separated", "gone", "kept")
 
     def __init__(self, view: View) -> None:
         self._column = view.segments[0][0]
@@ -38,6 +38,9 @@ class FilteredOutput:
         self._places = array("I")
         self._pairing = Pairing()
         self._orphans = 0
+        #: By atom with reasoning, how many of its reasoned items stayed; and the atoms of which some did not.
+        self._reasoned: dict[int, int] = {}
+        self._separated: set[int] = set()
         self.kept = PositionColumn(view.history, array("I"))
         self.gone = PositionColumn(view.history, array("I"))
 
@@ -71,6 +74,8 @@ class FilteredOutput:
         held, gone = self.kept.held, self.gone.held
         for start, stop in (*kept, (length, length)):
             gone.extend(self._column.positions(at, start))
+            if history.pairing.reasoned:
+                self._reason(self._column.positions(at, start), self._column.positions(start, stop))
             for position in self._column.positions(start, stop):
                 flags = self._pairing.append(history.facts(position))
                 if history.flags(position) & ECHO and not flags & ECHO:
@@ -82,10 +87,23 @@ class FilteredOutput:
         self._known = length
         return True
 
+    def _reason(self, gone: Iterable[int], kept: Iterable[int]) -> None:
+        """Note which atoms with reasoning stayed in part."""
+        pairing = self.kept.history.pairing
+        for position in gone:
+            if pairing.flags[position] & REASONED and pairing.atoms[position] in self._reasoned:
+                self._separated.add(pairing.atoms[position])
+        for position in kept:
+            if pairing.flags[position] & REASONED:
+                atom = pairing.atoms[position]
+                count = self._reasoned[atom] = self._reasoned.get(atom, 0) + 1
+                (self._separated.discard if count == pairing.reasoned[atom] else self._separated.add)(atom)
+
     @property
     def broken(self) -> int:
         """Events of the output that lost the other half of their pair."""
-        return self._orphans + len(self._pairing.given_up)
+        separated = sum(self._reasoned[atom] for atom in self._separated)
+        return self._orphans + len(self._pairing.given_up) + separated
 
     def views(self) -> tuple[View, View]:
         """What stayed, and what left."""

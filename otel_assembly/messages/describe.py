@@ -98,6 +98,8 @@ class EventFacts(NamedTuple):
         framed: Whether it is a message of its own; False for a text that is part of one, whose marks are counted there.
         unknown: Types that its row does not know, of its parts or its own: each is counted by its JSON, and an
             `Assembler` or a `History` that is strict refuses it.
+        is_reasoning: Whether it is nothing but what a model thought. Providers refuse it without the item that answers
+            behind it, and refuse that item without it.
         provider: The provider whose message form it has, if no other provider has that form; a value of
             `messages.provider_rules.Provider`.
     """
@@ -119,6 +121,7 @@ class EventFacts(NamedTuple):
     id_given: bool = True
     unknown: Sequence[str] = ()
     provider: str = ""
+    is_reasoning: bool = False
 
     @property
     def texts(self) -> tuple[str, ...]:

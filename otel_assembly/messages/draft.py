@@ -48,6 +48,8 @@ class Draft:
         results: How many parts are results of tools.
         said: Whether anything but results of tools is said.
         provider: The provider whose form the parts have, if no other provider has that form.
+        spoken: Whether it holds anything but what a model thought.
+        thought: Whether it holds what a model thought.
     """
 
     __slots__ = (
@@ -60,7 +62,9 @@ class Draft:
         "provider",
         "results",
         "said",
+        "spoken",
         "texts",
+        "thought",
         "unknown",
     )
 
@@ -75,6 +79,7 @@ class Draft:
         self.results = 0
         self.said = False
         self.provider = ""
+        self.spoken = self.thought = False
         #: Whether the first of the texts is one that was said, and not the name of a tool.
         self._leads = False
 
@@ -84,7 +89,7 @@ class Draft:
             if not self.texts:
                 self._leads = True
             self.texts.append(text)
-            self.said = True
+            self.said = self.spoken = True
 
     def file(self, detail: Any = None) -> None:
         """An image, a clip or a file.
@@ -93,6 +98,7 @@ class Draft:
             detail: How closely an image is looked at, if the message states it: ``low`` costs the same for any size.
         """
         self.media += LOW_DETAIL_TOKENS if detail == "low" else MEDIA_TOKENS
+        self.spoken = True
         self.said = True
 
     def encrypted(self, data: Any) -> None:
@@ -107,8 +113,16 @@ class Draft:
         yield
         self.said = said
 
+    @contextmanager
+    def thinking(self) -> Iterator[None]:
+        """What is read in this block is what a model thought."""
+        spoken = self.spoken
+        yield
+        self.spoken, self.thought = spoken, True
+
     def spell(self, name: Any, arguments: Any) -> None:
         """The texts of a call."""
+        self.spoken = True
         self.texts.append(name if isinstance(name, str) else "")
         if arguments is not None:
             self.texts.append(arguments if isinstance(arguments, str) else spelled(arguments))
@@ -127,6 +141,7 @@ class Draft:
     def result(self, call: Any) -> None:
         """A tool's result; one for a call of the same message ends that call."""
         self.results += 1
+        self.spoken = True
         if isinstance(call, str):
             if call in self.opens:
                 self.opens.remove(call)
@@ -164,6 +179,7 @@ class Draft:
             media_tokens=self.media,
             calls=self.calls,
             unknown=tuple(self.unknown) if self.unknown else (),
+            is_reasoning=self.thought and not self.spoken and kind == EventKind.RESPONSE,
             **known,
         )
 

@@ -68,10 +68,11 @@ def _json(draft: Draft, value: Any, content: Content) -> None:
 
 def _reasoning(draft: Draft, value: Any, content: Content) -> None:
     said = value.get("reasoningText") if isinstance(value, dict) else None
-    if isinstance(said, dict):
-        draft.text(said.get("text"))
-    elif isinstance(value, dict):
-        draft.encrypted(value.get("redactedContent"))
+    with draft.thinking():
+        if isinstance(said, dict):
+            draft.text(said.get("text"))
+        elif isinstance(value, dict):
+            draft.encrypted(value.get("redactedContent"))
 
 
 def _guarded(draft: Draft, value: Any, content: Content) -> None:
@@ -173,3 +174,17 @@ GEMINI: Final[Mapping[str, Row]] = {
     **dict.fromkeys(("codeExecutionResult", "code_execution_result"), _ran),
     **dict.fromkeys(("toolCall", "tool_call", "toolResponse", "tool_response"), _server),
 }
+
+#: What signs and marks a thought of Gemini's.
+_SIGNATURES: Final = frozenset({"thought", "thoughtSignature", "thought_signature"})
+
+
+def is_thought(part: Mapping[str, Any]) -> bool:
+    """Return whether a part of Gemini's is a thought, or a signature alone, as streams end with it.
+
+    Args:
+        part: The part, without keys that are not set.
+    """
+    if part.keys() <= _SIGNATURES:
+        return bool(part)
+    return part.get("thought") is True and part.keys() <= _SIGNATURES | {"text"} and isinstance(part["text"], str)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from otel_assembly.messages.describe import EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from otel_assembly.messages.describe import EventFacts
 
@@ -21,7 +21,7 @@ def broken_pairs(facts: Sequence[EventFacts]) -> list[int]:
     awaiting: dict[int, list[str]] = {}
     answered: set[str] = set()
     broken: list[int] = []
-    last_response = max((i for i, one in enumerate(facts) if one.kind == EventKind.RESPONSE), default=-1)
+    last_response = max((i for i, one in enumerate(facts) if _gives_up(facts, i)), default=-1)
     for position, one in enumerate(facts):
         if one.opens:
             if one.restates and all(open_calls.get(call) for call in one.opens):
@@ -45,4 +45,28 @@ def broken_pairs(facts: Sequence[EventFacts]) -> list[int]:
                     awaiting[ask].remove(call)
     for positions in open_calls.values():
         broken += (ask for ask in positions if ask < last_response and not awaiting[ask])
+    broken += (at for at, one in enumerate(facts) if one.is_reasoning and not _is_followed(facts, at))
     return sorted(set(broken))
+
+
+def _is_output(facts: EventFacts) -> bool:
+    return facts.kind in (EventKind.RESPONSE, EventKind.TOOL_CALL)
+
+
+def _sent(facts: Sequence[EventFacts]) -> Iterator[EventFacts]:
+    return (one for one in facts if one.kind not in (EventKind.ALERT, EventKind.OTHER))
+
+
+def _gives_up(facts: Sequence[EventFacts], at: int) -> bool:
+    """Whether calls in front of an item that are unanswered stay so: reasoning within an answer leaves them alone."""
+    one = facts[at]
+    if one.kind != EventKind.RESPONSE or not one.is_reasoning:
+        return one.kind == EventKind.RESPONSE
+    before = next(_sent(facts[:at][::-1]), None)
+    return before is None or not _is_output(before)
+
+
+def _is_followed(facts: Sequence[EventFacts], at: int) -> bool:
+    """Whether reasoning has the item that the model answered with behind it, or is the newest item."""
+    behind = next((one for one in _sent(facts[at + 1 :]) if not one.is_reasoning), None)
+    return behind is None or _is_output(behind)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.errors import DescribeError
 from otel_assembly.messages.describe import spelled
-from otel_assembly.messages.keyed_parts import BEDROCK
+from otel_assembly.messages.keyed_parts import BEDROCK, GEMINI, is_thought
 from otel_assembly.messages.provider_rules import Provider
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ _TEXTS: Final = {
     "reasoning_text": ("text",),
     "text-plain": ("title", "context", "text"),
     "refusal": ("refusal",),
-    "thinking": ("thinking",),
 }
 _MEDIA: Final = (
     "audio",
@@ -108,6 +107,11 @@ def read_parts(draft: Draft, parts: Sequence[Any], untyped: Mapping[str, Any] = 
 
 def _read_untyped(draft: Draft, part: dict[str, Any], untyped: Mapping[str, Any]) -> None:
     told = {key: value for key, value in part.items() if value is not None}  # clients write out what is not set
+    if untyped is GEMINI and is_thought(told):
+        with draft.thinking():
+            draft.text(told.get("text"))
+        draft.provider = Provider.GEMINI
+        return
     for key, value in told.items():
         row = untyped.get(key)
         if row is not None:
@@ -153,15 +157,25 @@ def _document(draft: Draft, part: Mapping[str, Any]) -> None:
 
 def _reasoning(draft: Draft, part: Mapping[str, Any]) -> None:
     text = next((part[key] for key in ("reasoning", "text") if isinstance(part.get(key), str)), None)
-    draft.text(text)
-    if text is None:
-        for key in ("summary", "content"):
-            read_content(draft, part.get(key))
-    draft.encrypted(part.get("encrypted_content"))
+    with draft.thinking():
+        draft.text(text)
+        if text is None:
+            for key in ("summary", "content"):
+                read_content(draft, part.get(key))
+        draft.encrypted(part.get("encrypted_content"))
+
+
+def _thinking(draft: Draft, part: Mapping[str, Any]) -> None:
+    text = part.get("thinking")
+    if not isinstance(text, str | None):
+        raise DescribeError(dict, f"the 'thinking' of a part is a {type(text).__name__}, expected a string")
+    with draft.thinking():
+        draft.text(text)
 
 
 def _redacted(draft: Draft, part: Mapping[str, Any]) -> None:
-    draft.encrypted(part.get("data"))
+    with draft.thinking():
+        draft.encrypted(part.get("data"))
 
 
 def _call(draft: Draft, part: Mapping[str, Any]) -> None:
@@ -253,6 +267,7 @@ PARTS: Final[dict[str, Callable[[Draft, Mapping[str, Any]], None]]] = {
     **dict.fromkeys(_MEDIA, _media),
     "document": _document,
     "reasoning": _reasoning,
+    "thinking": _thinking,
     "redacted_thinking": _redacted,
     **dict.fromkeys(("tool_use", "tool_call", "function_call", "custom_tool_call", "invalid_tool_call"), _call),
     **dict.fromkeys(("tool_result", "tool_call_response"), _result),

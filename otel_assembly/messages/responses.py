@@ -119,6 +119,11 @@ def _of(kind: EventKind, *contents: str) -> Row:
     return row
 
 
+def _reasoned(draft: Draft, item: Mapping[str, Any]) -> EventKind:
+    with draft.thinking():
+        return _of(EventKind.RESPONSE, "summary", "content")(draft, item)
+
+
 def _pictured(draft: Draft, item: Mapping[str, Any]) -> EventKind:
     draft.file()
     return EventKind.TOOL_CALL
@@ -158,7 +163,7 @@ ITEMS: Final[Mapping[str, Row]] = {
     **dict.fromkeys(HOSTED, _ran),
     "image_generation_call": _pictured,
     **dict.fromkeys(("mcp_list_tools", "additional_tools"), _listed),
-    "reasoning": _of(EventKind.RESPONSE, "summary", "content"),
+    "reasoning": _reasoned,
     "compaction": _of(EventKind.SUMMARY),
     # What is meant is with the provider; it is part of the conversation all the same.
     "item_reference": _of(EventKind.RESPONSE),

@@ -70,6 +70,22 @@ def says(*texts: Where, sealed: Where | None = None, shown: Where | None = None)
     return ReadingRow(row, *texts, sealed, shown)
 
 
+def thinks(*texts: Where, sealed: Where | None = None) -> ReadingRow:
+    """Return the row of a part that holds what a model thought.
+
+    Args:
+        texts: As `says` takes them.
+        sealed: Likewise.
+    """
+    said = says(*texts, sealed=sealed)
+
+    def row(draft: Draft, part: Any) -> None:
+        with draft.thinking():
+            said(draft, part)
+
+    return ReadingRow(row, *texts, sealed)
+
+
 def _show(draft: Draft, part: Any, shown: Where | None) -> None:
     held = None if shown is None else _getter(shown)(part)
     if held is not None:

@@ -32,6 +32,7 @@ from otel_assembly.history.tool_pairs import (
     ECHO,
     ORPHAN,
     PAIRED,
+    REASONED,
     RESPONSE,
     broken_atoms,
     may_have_lost_some,
@@ -404,8 +405,12 @@ def orphan_verdicts(view: View, lost: Iterable[int]) -> list[Verdict]:
     history = view.history
     calls: list[int] = []
     results: list[int] = []
+    reasoning: list[int] = []
     for position in sorted(lost):
         flags = history.flags(position)
+        if flags & PAIRED == REASONED:
+            reasoning.append(position)
+            continue
         asks = flags & ASKS or (flags & ECHO and history.kind(position) is EventKind.TOOL_CALL)
         (calls if asks else results).append(position)
     return [
@@ -413,6 +418,7 @@ def orphan_verdicts(view: View, lost: Iterable[int]) -> list[Verdict]:
         for positions, reason in (
             (calls, DecisionReason.ORPHANED_TOOL_CALL),
             (results, DecisionReason.ORPHANED_TOOL_RESULT),
+            (reasoning, DecisionReason.ORPHANED_REASONING),
         )
         if positions
     ]

@@ -22,6 +22,7 @@ _REASONS: Final = (
     DecisionReason.ORPHANED_TOOL_RESULT,
     DecisionReason.ORPHANED_TOOL_CALL,
     DecisionReason.ORPHANED_TOOL_RESULT,
+    DecisionReason.ORPHANED_REASONING,
 )
 
 
@@ -30,7 +31,7 @@ class ConversationPolicy(DecidingPolicy):
 
     Alerts, lifecycle events and what observers put on the stream are dropped, reason ``not_conversation``. It is an
     allow-list: a kind of event that does not say it is conversation is filtered out. Like every reducer it drops calls
-    and results that have lost their other half.
+    and results that have lost their other half, and reasoning that lost the item behind it.
     """
 
     name: str = "conversation"

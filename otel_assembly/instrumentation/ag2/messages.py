@@ -41,8 +41,10 @@ def register(package: str) -> None:
     replayed = getattr(events, "ProviderReplay", ())
 
     def _reasoning(event: Any) -> EventFacts:
-        """What a provider wants back is sent; reasoning that was only shown is not."""
-        return EventFacts(EventKind.OTHER, str(event.content or "") if isinstance(event, replayed) else "")
+        """What a provider wants back is sent, with the event behind it; reasoning that was only shown is not."""
+        if not isinstance(event, replayed):
+            return EventFacts(EventKind.OTHER)
+        return EventFacts(EventKind.RESPONSE, str(getattr(event, "content", None) or ""), is_reasoning=True)
 
     def _saying(event: Any, text: str) -> Any:
         result = event.result
@@ -52,7 +54,7 @@ def register(package: str) -> None:
         return edited(event, result=short)
 
     for event_type, row, attributes in (
-        (events.BaseEvent, lambda _: EventFacts(EventKind.OTHER), ("__class__",)),
+        (events.BaseEvent, _reasoning, ("__class__",)),
         (events.ModelRequest, lambda event: _read(event.parts).facts(EventKind.REQUEST, {}), ("parts",)),
         (events.ModelResponse, _response, ("message", "tool_calls", "files", "usage", "provider")),
         (events.ModelMessage, lambda event: EventFacts(EventKind.RESPONSE, str(event.content or "")), ("content",)),

@@ -10,7 +10,7 @@ from agent_framework import Content, Message
 from otel_assembly.messages import ROLES, edited, register_results, register_summaries, result_text, spelled
 from otel_assembly.messages.describe import EventKind
 from otel_assembly.messages.replacements import OUR_SUMMARY
-from otel_assembly.messages.rows import answers, asks, holds, is_silent, read_each, register_parts, says, shows
+from otel_assembly.messages.rows import answers, asks, holds, is_silent, read_each, register_parts, says, shows, thinks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +74,7 @@ _PROVIDERS: Final = ("code_interpreter", "image_generation", "mcp_server", "sear
 _ROWS: dict[str | None, Row] = {
     None: lambda draft, value: draft.text(spelled(value)),
     "text": says("text"),
-    "text_reasoning": says("text", sealed="protected_data"),
+    "text_reasoning": thinks("text", sealed="protected_data"),
     "error": says("message"),
     "shell_command_output": says("stdout", "stderr"),
     **dict.fromkeys(("data", "uri", "hosted_file"), shows),

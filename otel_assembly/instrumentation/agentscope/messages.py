@@ -25,7 +25,7 @@ from otel_assembly.messages import Draft
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.describe import ROLES, EventFacts, EventKind, describe
 from otel_assembly.messages.replacements import OUR_SUMMARY, edited, register_results, register_summaries
-from otel_assembly.messages.rows import answers, asks, holds, read_each, says, shows
+from otel_assembly.messages.rows import answers, asks, holds, read_each, says, shows, thinks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -122,7 +122,7 @@ def _read(role: str, blocks: Sequence[Any], kind: EventKind | None = None) -> Ev
 
 _ROWS: Final[dict[str, Row]] = {
     "text": says("text"),
-    "thinking": says("thinking"),
+    "thinking": thinks("thinking"),
     "data": shows,
     "tool_call": asks("id", "name", "input", awaiting=lambda block: block.state in _AWAITING),
 }

@@ -12,7 +12,7 @@ from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.messages import ROLES, function_schema, register_results, register_summaries
 from otel_assembly.messages.describe import EventKind
 from otel_assembly.messages.replacements import OUR_SUMMARY
-from otel_assembly.messages.rows import answers, asks, holds, register_parts, result_text, says, shows
+from otel_assembly.messages.rows import answers, asks, holds, register_parts, result_text, says, shows, thinks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -80,7 +80,7 @@ _ROWS: Final[Mapping[str, Row]] = {
     # As generators write the arguments.
     "ToolCall": asks("id", "tool_name", lambda call: json.dumps(call.arguments, ensure_ascii=False, default=str)),
     "ToolCallResult": answers("origin.id", held=holds("result", _ITEMS, _name)),
-    "ReasoningContent": says("reasoning_text", sealed=_sealed),
+    "ReasoningContent": thinks("reasoning_text", sealed=_sealed),
 }
 
 register_parts(ChatMessage, "_content", _name, _ROWS, _kind, _known, lambda one: (one.role, is_summary(one)))

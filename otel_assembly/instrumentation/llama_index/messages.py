@@ -12,7 +12,7 @@ from otel_assembly.instrumentation.conversation import ByIdentity
 from otel_assembly.instrumentation.offered_tools import ToolSchemas
 from otel_assembly.messages import ROLES, edited, register_results, register_summaries
 from otel_assembly.messages.describe import EventKind
-from otel_assembly.messages.rows import asks, holds, is_silent, register_parts, result_text, says, shows
+from otel_assembly.messages.rows import asks, holds, is_silent, register_parts, result_text, says, shows, thinks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ _BLOCKS: dict[str, Row] = {
     "text": says("text"),
     **dict.fromkeys(("image", "audio", "video", "document"), shows),
     "cache": is_silent,
-    "thinking": says("content", sealed=lambda block: block.additional_information.get("signature")),
+    "thinking": thinks("content", sealed=lambda block: block.additional_information.get("signature")),
     "tool_call": asks("tool_call_id", "tool_name", "tool_kwargs"),
 }
 _BLOCKS |= {

@@ -21,7 +21,7 @@ from otel_assembly.instrumentation.openai_agents.messages import SCHEMAS
 from otel_assembly.instrumentation.openai_agents.runs import RUN
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation
 from otel_assembly.instrumentation.prompts import as_prompts
-from otel_assembly.messages.describe import EventFacts, describe
+from otel_assembly.messages.describe import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,20 +34,6 @@ if TYPE_CHECKING:
 
 #: What a message takes beside its texts.
 _FRAMING: Final = 4
-
-
-class _Thought(tuple[Any, ...]):
-    """What a model has thought, and the item behind it: the provider refuses one of them without the other."""
-
-    __slots__ = ()
-
-
-@describe.register
-def _(thought: _Thought) -> EventFacts:
-    *thoughts, item = map(describe, thought)
-    texts = [text for one in thoughts for text in one.texts]
-    media = sum(one.media_tokens + _FRAMING for one in thoughts)
-    return item._replace(fields=[*item.fields, *texts], media_tokens=item.media_tokens + media)
 
 
 class _HaltedToolError(HaltedError, AgentsException):
@@ -168,9 +154,8 @@ class AssemblyInputFilter(Plugin[_Conversation], RunHooks[Any]):
         tools = SCHEMAS.of([*await agent.get_all_tools(run), *await get_handoffs(agent, run)])
         async with conversation.turn(agent.name, model_in(agent, agent.model), tools):
             await conversation.show(items)
-            assembly = await conversation.assemble(data, prompts, _together(items), dependencies=dependencies)
-        out = [one for event in assembly.events for one in (event if isinstance(event, _Thought) else (event,))]
-        sent: list[Any] = [one for one in out if isinstance(one, dict | BaseModel)]
+            assembly = await conversation.assemble(data, prompts, items, dependencies=dependencies)
+        sent: list[Any] = [event for event in assembly.events if isinstance(event, dict | BaseModel)]
         instructions = data.model_data.instructions
         if list(assembly.prompts) != prompts:
             instructions = "\n\n".join(assembly.prompts) or None
@@ -229,15 +214,3 @@ class AssemblyInputFilter(Plugin[_Conversation], RunHooks[Any]):
         if items is not None:
             known.items, known.answers = items, ()
         return known
-
-
-def _together(items: Sequence[Any]) -> list[Any]:
-    """The items, with what was thought, and the item that came of it, as one."""
-    found: list[Any] = []
-    thought: list[Any] = []
-    for item in items:
-        thought.append(item)
-        if not (isinstance(item, dict) and item.get("type") == "reasoning"):
-            found.append(_Thought(thought) if len(thought) > 1 else item)
-            thought = []
-    return found + thought

@@ -15,7 +15,17 @@ from otel_assembly.messages import function_schema, register_results, register_s
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.describe import EventKind
 from otel_assembly.messages.replacements import OUR_SUMMARY
-from otel_assembly.messages.rows import answers, asks, holds, is_silent, register_parts, result_text, says, shows
+from otel_assembly.messages.rows import (
+    answers,
+    asks,
+    holds,
+    is_silent,
+    register_parts,
+    result_text,
+    says,
+    shows,
+    thinks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -94,7 +104,7 @@ _retry: Final = methodcaller("model_response")
 _ROWS: Final[Mapping[str, Row]] = {
     **dict.fromkeys(("user-prompt", "system-prompt"), holds("content", _ITEMS, "kind")),
     **dict.fromkeys(("text", "instruction-delta"), says("content")),
-    "thinking": says("content", sealed="signature"),
+    "thinking": thinks("content", sealed="signature"),
     "tool-call": asks("tool_call_id", "tool_name", _arguments),
     "tool-return": answers("tool_call_id", _returned, shown="files"),
     "builtin-tool-call": asks(None, "tool_name", _arguments),

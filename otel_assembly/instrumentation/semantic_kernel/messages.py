@@ -14,7 +14,7 @@ from otel_assembly.messages import ROLES, edited, register_results, register_sum
 from otel_assembly.messages.content_snapshot import written_on
 from otel_assembly.messages.describe import EventKind
 from otel_assembly.messages.replacements import OUR_SUMMARY
-from otel_assembly.messages.rows import answers, asks, is_silent, register_parts, says, shows
+from otel_assembly.messages.rows import answers, asks, is_silent, register_parts, says, shows, thinks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,7 +74,8 @@ def _result(answer: Any) -> str:
 
 
 _ROWS: Final[Mapping[str, Row]] = {
-    **dict.fromkeys(("text", "reasoning"), says("text")),
+    "text": says("text"),
+    "reasoning": thinks("text"),
     "function_call": asks("id", "name", _arguments),
     "function_result": answers("id", _result),
     **dict.fromkeys(("image", "audio", "binary", "file_reference", "streaming_file_reference"), shows),

@@ -215,6 +215,7 @@ const REASONS = {
   low_rank: "ranked too low",
   orphaned_tool_result: "is a tool result whose call is gone",
   orphaned_tool_call: "is a tool call without a result",
+  orphaned_reasoning: "is reasoning, or belongs to reasoning, of which a part is gone",
   before_user_message: "came before the first user message, with which the prompt has to start",
   duplicate: "repeats another item",
   forbidden_scope: "is out of scope",
