@@ -39,7 +39,7 @@ from otel_assembly import (
     event_from_json,
     event_to_json,
 )
-from otel_assembly.events import AnyEvent
+from otel_assembly.events import AnyEvent, ToolFinishedLate
 
 ONE_OF_EACH = [
     ModelRequest(content="Where is my bag?"),
@@ -48,6 +48,7 @@ ONE_OF_EACH = [
     ToolCallEvent(id="a", name="search", arguments='{"q": "가방"}', awaiting_approval=True),
     ToolResultEvent(parent_id="a", name="search", content="found"),
     ToolErrorEvent(parent_id="a", error="timeout"),
+    ToolFinishedLate(parent_id="a", name="search", seconds=1.5, error="OSError"),
     ToolResultsEvent(results=(ToolResultEvent(parent_id="a", content=""), ToolErrorEvent(parent_id="b", error="no"))),
     CompactionSummary(summary="earlier", event_count=3, provenance=("x", "y")),
     ObserverAlert(source="monitor", severity="warning", message="hm", data={"n": [1, None]}),

@@ -34,6 +34,7 @@ __all__ = [
     "Thinking",
     "ToolCallEvent",
     "ToolErrorEvent",
+    "ToolFinishedLate",
     "ToolResultEvent",
     "ToolResultsEvent",
     "TurnCompleted",
@@ -181,12 +182,35 @@ class ToolErrorEvent(Event):
         parent_id: The id of the call.
         name: The tool's name.
         error: What the model reads as the call's result.
+        still_running: True if the call exceeded its time limit and its function, which is not async, runs on in a
+            thread: its side effects may come later. If it ends, a `ToolFinishedLate` is sent.
     """
 
     type: Literal["tool_error"] = "tool_error"
     parent_id: str
     name: str = ""
     error: str
+    still_running: bool = False
+
+
+class ToolFinishedLate(Event):
+    """The function of a tool call ended after the call had been given up, so that its side effects came late.
+
+    A function that is not async runs in a thread, and a thread cannot be stopped. The model has read a
+    `ToolErrorEvent` as the call's result by then; this event changes no prompt.
+
+    Attributes:
+        parent_id: The id of the call.
+        name: The tool's name.
+        seconds: How long the function ran.
+        error: The type of the exception that it raised; empty if it returned.
+    """
+
+    type: Literal["tool_finished_late"] = "tool_finished_late"
+    parent_id: str
+    name: str = ""
+    seconds: float = Field(ge=0)
+    error: str = ""
 
 
 class ToolResultsEvent(Event):

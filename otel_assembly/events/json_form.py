@@ -25,6 +25,7 @@ from otel_assembly.events import (
     ResponseChunk,
     ToolCallEvent,
     ToolErrorEvent,
+    ToolFinishedLate,
     ToolResultEvent,
     ToolResultsEvent,
     TurnCompleted,
@@ -40,6 +41,7 @@ AnyEvent = Annotated[
     | ToolCallEvent
     | ToolResultEvent
     | ToolErrorEvent
+    | ToolFinishedLate
     | ToolResultsEvent
     | CompactionSummary
     | ObserverAlert

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from array import array
 from contextlib import suppress
+from functools import partial
 from itertools import accumulate, compress, islice
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
@@ -16,6 +16,7 @@ from otel_assembly.messages.describe import EventKind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from otel_assembly._internal.threads import ThreadLimit
     from otel_assembly.history.history import History
     from otel_assembly.tokens import TokenMeter
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 MOST_COUNTED: Final = 4 * 1024 * 1024
 #: New text of more bytes than this is counted in a thread where that can be waited for: some three milliseconds.
 _MOST_IN_PLACE: Final = 64 * 1024
+#: Threads in which one meter counts at the same time, for each event loop.
+_MOST_THREADS: Final = 4
 #: Bytes of text in a token, where nothing that was counted says it of this conversation.
 _BYTES_PER_TOKEN: Final = 4
 #: By the flags of an event, whether it calls tools or answers them; any other is an atom of its own.
@@ -216,11 +219,22 @@ class TokenTable:
         return sums
 
 
+#: A limit for each meter: a counter that hangs holds up the conversations that it counts, and no others.
+_limits: Final[WeakKeyDictionary[TokenMeter, ThreadLimit]] = WeakKeyDictionary()
+
+
+def _threads(meter: TokenMeter) -> ThreadLimit:
+    from otel_assembly._internal.threads import ThreadLimit  # most turns count too little for a thread
+
+    limit = _limits.get(meter)
+    return limit if limit is not None else _limits.setdefault(meter, ThreadLimit("tokens", _MOST_THREADS))
+
+
 async def arrive(view: View, meter: TokenMeter) -> None:
     """Count what is new in a view's history; so much of it that an event loop would feel it in a thread."""
     table = view.history.table(meter)
     if table.uncounted(view.end) > _MOST_IN_PLACE:
-        await asyncio.to_thread(table.arrive, view.end)
+        await _threads(meter).run(partial(table.arrive, view.end))
     table.arrive(view.end)
 
 
@@ -232,4 +246,4 @@ async def count_estimates(view: View, meter: TokenMeter) -> None:
     table = view.history.table(meter)
     if table.estimated and table.estimates(view):
         with suppress(Exception):
-            await asyncio.to_thread(table.exact, view)
+            await _threads(meter).run(partial(table.exact, view))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from otel_assembly._internal.forks import new_lock
 from otel_assembly.errors import ConfigurationError, KnowledgePathError, KnowledgeStoreError
 from otel_assembly.knowledge import _descriptors as fd
-from otel_assembly.knowledge.files import StoreOfFiles
+from otel_assembly.knowledge.files import StoreOfFiles, remaining_patience
 from otel_assembly.knowledge.paths import torn_bytes
 
 try:
@@ -25,6 +27,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+_BUSY: Final = (
+    "another process or call kept the lock of the store for too long; look for one that is stopped, or give a longer "
+    "busy_timeout"
+)
+#: Seconds between two attempts to lock a file: at first, and at most.
+_FIRST_PAUSE: Final = 0.0005
+_LONGEST_PAUSE: Final = 0.02
+
+
 class DiskKnowledgeStore(StoreOfFiles):
     """A `KnowledgeStore` whose files lie beneath `root`, which is made at the first write.
 
@@ -34,20 +45,32 @@ class DiskKnowledgeStore(StoreOfFiles):
 
     What was written is on the disk when a call returns. A crash in the middle of a write leaves the old content, in the
     middle of an append the old content and at most a beginning of what was to be added. Any number of stores, tasks,
-    threads and processes may share one `root`: changes wait for each other on a lock file in it, reads do not.
+    threads and processes may share one `root`: changes wait for each other on a lock file in it, reads do not. A call
+    that has waited `busy_timeout` seconds for the lock of another process, or for a free thread, raises
+    `KnowledgeStoreError` and has changed nothing.
 
     A file that is replaced keeps its permissions; new ones have those that the umask gives. To read one that is not
     UTF-8 raises `KnowledgeStoreError`. Links, devices and names that no path can have are not listed.
 
+    Args:
+        root: The directory.
+        busy_timeout: Seconds that a call waits for others, from 0.
+
     Raises:
-        ConfigurationError: The system has no POSIX directory descriptors; use `SqliteKnowledgeStore` there.
+        ConfigurationError: The system has no POSIX directory descriptors; use `SqliteKnowledgeStore` there. Or
+            `busy_timeout` is negative.
     """
 
-    __slots__ = ("__weakref__", "_root")
+    __slots__ = ("__weakref__", "_changing", "_root")
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, busy_timeout: float = 30.0) -> None:
         if not _POSIX:
             raise ConfigurationError("DiskKnowledgeStore needs a POSIX system; use SqliteKnowledgeStore here")
+        if not busy_timeout >= 0:
+            raise ConfigurationError(f"busy_timeout is {busy_timeout}; give seconds from 0")
+        super().__init__(busy_timeout)
+        # Threads of this store queue here, so that few of them try the lock file at the same time.
+        self._changing = new_lock()
         self._root = os.path.realpath(root)
 
     @property
@@ -64,7 +87,7 @@ class DiskKnowledgeStore(StoreOfFiles):
             file = self._open_file(stack, chain[-1], names[-1], path, os.O_RDONLY | os.O_NONBLOCK)
             if file is None:
                 return None
-            fcntl.flock(file, fcntl.LOCK_SH)  # an append that runs is seen whole or not at all
+            _lock(file, fcntl.LOCK_SH)  # an append that runs is seen whole or not at all
             size = os.fstat(file).st_size
             return fd.read_at(file, first, size if last is None else min(last, size))
 
@@ -156,12 +179,17 @@ class DiskKnowledgeStore(StoreOfFiles):
     def _locked(self) -> Iterator[int]:
         """The root's descriptor, while nobody else changes anything."""
         os.makedirs(self._root, exist_ok=True)
-        with (
-            fd.opened(self._root, fd.DIRECTORY) as root,
-            fd.opened(fd.LOCK_NAME, os.O_RDWR | os.O_CREAT, root) as lock,
-        ):
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield root
+        if not self._changing.acquire(timeout=remaining_patience()):
+            raise TimeoutError(_BUSY)
+        try:
+            with (
+                fd.opened(self._root, fd.DIRECTORY) as root,
+                fd.opened(fd.LOCK_NAME, os.O_RDWR | os.O_CREAT, root) as lock,
+            ):
+                _lock(lock, fcntl.LOCK_EX)
+                yield root
+        finally:
+            self._changing.release()
 
     def _chain(self, stack: ExitStack, path: str, names: tuple[str, ...]) -> builtins.list[int] | None:
         try:
@@ -205,9 +233,31 @@ class DiskKnowledgeStore(StoreOfFiles):
         return file if stat.S_ISREG(os.fstat(file).st_mode) else None
 
 
+def _lock(file: int, mode: int) -> None:
+    """Lock a file for this process, or raise if another one keeps its lock for too long.
+
+    A blocking ``flock`` has no time limit: a process that is stopped while it holds the lock would keep every thread of
+    this store for ever.
+    """
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            fcntl.flock(file, mode | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in {errno.EWOULDBLOCK, errno.EACCES, errno.EINTR}:
+                raise
+        else:
+            return
+        patience = remaining_patience()
+        if not patience:
+            raise TimeoutError(_BUSY)
+        time.sleep(min(pause, patience))
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
 def _extend(file: int, data: bytes, offset: int) -> None:
     """Put `data` at `offset`, the end of the file but for a torn character; all of it, or nothing."""
-    fcntl.flock(file, fcntl.LOCK_EX)
+    _lock(file, fcntl.LOCK_EX)
     try:
         os.ftruncate(file, offset)
         fd.write_at(file, data, offset)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+import time
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
+from otel_assembly._internal.threads import NoFreeThreadError, ThreadLimit
 from otel_assembly.errors import KnowledgeStoreError
 from otel_assembly.knowledge.paths import byte_range, decode, encode, range_text, split_file_path, split_path
 
@@ -15,10 +17,29 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class StoreOfFiles:
-    """A `KnowledgeStore` whose work blocks: each call is one piece of it, done in a thread."""
+#: Threads of one store at the same time, for each event loop.
+_MOST_THREADS: Final = 16
+#: When the running call stops to wait for locks, by `time.monotonic`.
+_deadline: ContextVar[float] = ContextVar("deadline")
 
-    __slots__ = ()
+
+def remaining_patience() -> float:
+    """Return the seconds that the running call of a store may still wait for locks; 0 if there are none left."""
+    return max(0.0, _deadline.get() - time.monotonic())
+
+
+class StoreOfFiles:
+    """A `KnowledgeStore` whose work blocks: each call is one piece of it, done in a thread.
+
+    Args:
+        busy_timeout: Seconds that one call waits for a thread and for locks of others, together.
+    """
+
+    __slots__ = ("_busy_timeout", "_threads")
+
+    def __init__(self, busy_timeout: float) -> None:
+        self._busy_timeout = busy_timeout
+        self._threads = ThreadLimit("store", _MOST_THREADS)
 
     #: What its work may raise that `KnowledgeStoreError` stands for.
     _raises: ClassVar[tuple[type[Exception], ...]] = (OSError, UnicodeDecodeError)
@@ -74,10 +95,15 @@ class StoreOfFiles:
         return await self._run("replace", path, lambda: self._replace(path, names, before, after))
 
     async def _run(self, action: str, path: str, work: Callable[[], _T]) -> _T:
+        token = _deadline.set(time.monotonic() + self._busy_timeout)
         try:
-            return await asyncio.to_thread(work)
+            return await self._threads.run(work, patience=self._busy_timeout)
         except self._raises as error:
             raise KnowledgeStoreError(f"cannot {action} {path!r}: {error}") from error
+        except NoFreeThreadError as error:
+            raise KnowledgeStoreError(f"cannot {action} {path!r}: {error}") from error
+        finally:
+            _deadline.reset(token)
 
     def _bytes(self, path: str, names: tuple[str, ...], first: int, last: int | None) -> bytes | None:
         """The bytes of a file in ``[first, last)``; None where there is none."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from otel_assembly._internal.forks import in_child, new_lock
 from otel_assembly.errors import ConfigurationError, KnowledgePathError, KnowledgeStoreError
-from otel_assembly.knowledge.files import StoreOfFiles
+from otel_assembly.knowledge.files import StoreOfFiles, remaining_patience
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,13 +61,13 @@ class SqliteKnowledgeStore(StoreOfFiles):
     """
 
     _raises = (OSError, UnicodeDecodeError, sqlite3.Error)
-    __slots__ = ("__weakref__", "_busy_timeout", "_closed", "_connection", "_lock", "_lost", "_path")
+    __slots__ = ("__weakref__", "_closed", "_connection", "_lock", "_lost", "_path")
 
     def __init__(self, path: str | os.PathLike[str], *, busy_timeout: float = 30.0) -> None:
         if busy_timeout < 0:
             raise ConfigurationError(f"busy_timeout is {busy_timeout}; give seconds from 0")
         self._path = os.fspath(path)
-        self._busy_timeout = busy_timeout
+        super().__init__(busy_timeout)
         self._connection: sqlite3.Connection | None = None
         self._closed = False
         self._lost = False
@@ -139,7 +139,12 @@ class SqliteKnowledgeStore(StoreOfFiles):
 
     @contextmanager
     def _transaction(self, action: str, path: str, mode: str = "DEFERRED") -> Iterator[sqlite3.Connection]:
-        with self._lock:
+        if not self._lock.acquire(timeout=remaining_patience()):
+            raise KnowledgeStoreError(
+                f"cannot {action} {path!r}: other calls of this store kept the file for {self._busy_timeout:g} s; try "
+                "again, or give a longer busy_timeout"
+            )
+        try:
             if self._closed:
                 raise KnowledgeStoreError(f"cannot {action} {path!r}: the store is closed")
             if self._lost:
@@ -158,6 +163,8 @@ class SqliteKnowledgeStore(StoreOfFiles):
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
+        finally:
+            self._lock.release()
 
     def _leave(self) -> None:
         """SQLite forbids a child to use, or to close, a connection to a file that its parent has open."""

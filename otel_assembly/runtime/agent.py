@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self
 
 from otel_assembly._internal.arguments import instance, several, whole_number
+from otel_assembly._internal.threads import ThreadLimit
 from otel_assembly.errors import ConfigurationError, SessionError
 from otel_assembly.events import ModelResponse
 from otel_assembly.knowledge import KnowledgeStore
@@ -52,6 +53,9 @@ class Agent:
         max_rounds: How many times one ask may call the model.
         compress_at: The share of the budget from which the chain's compacting policy is run ahead of need.
         tool_timeout: Seconds that a tool call may take, where the tool does not say.
+        max_tool_threads: Threads that run the agent's synchronous tools at the same time, for each event loop; the
+            sessions of one agent share them. A call waits for a free thread within its time limit. A call that exceeds
+            its limit keeps its thread until its function returns.
 
     Raises:
         ConfigurationError: One of these cannot work.
@@ -71,6 +75,7 @@ class Agent:
         max_rounds: int = 20,
         compress_at: float = 0.8,
         tool_timeout: float = 300.0,
+        max_tool_threads: int = 40,
     ) -> None:
         instance("model", model)
         instance("knowledge", knowledge)
@@ -79,6 +84,7 @@ class Agent:
                 f"{type(model).__name__} is no model client: it needs 'model', the model's name, and an async __call__"
             )
         whole_number("max_rounds", max_rounds)
+        whole_number("max_tool_threads", max_tool_threads)
         if not 0 < compress_at <= 1:
             raise ConfigurationError(f"compress_at must be above 0 and at most 1, got {compress_at!r}")
         if not tool_timeout > 0:
@@ -92,6 +98,7 @@ class Agent:
         self.max_rounds = max_rounds
         self.compress_at = compress_at
         self.tool_timeout = tool_timeout
+        self.tool_threads = ThreadLimit("tool", max_tool_threads)
         given = checked_middlewares(middlewares)
         chains = [one for one in given if isinstance(one, AssemblerMiddleware)]
         if assembly is None and not chains:

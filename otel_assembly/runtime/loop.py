@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 import operator
+import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
@@ -33,6 +34,7 @@ from otel_assembly.runtime.structured_answer import StructuredAnswer
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
 
+    from otel_assembly._internal.threads import ThreadLimit
     from otel_assembly.events import Event
     from otel_assembly.runtime.model_client import ModelClient
     from otel_assembly.runtime.session import Session
@@ -51,6 +53,7 @@ class Agent(Protocol):
     max_rounds: int
     compress_at: float
     tool_timeout: float
+    tool_threads: ThreadLimit
 
 
 _CANCELLED: Final = "not run to its end: the ask was cancelled"
@@ -423,13 +426,30 @@ async def _result(agent: Agent, session: Session, call: ToolCallEvent) -> Result
             raise ToolError(call.name, f"is not known; {known}")
         arguments = tool.read(call.arguments)
         seconds = tool.timeout or agent.tool_timeout
+        started: float | None = None
+
+        def start() -> None:
+            nonlocal started
+            guard.check()
+            started = time.monotonic()
+
+        def end_late(error: BaseException | None) -> None:
+            session.tool_ended_late(call, time.monotonic() - (started or 0.0), error)
+
         try:
             async with asyncio.timeout(seconds) as deadline:
-                text = await tool.run(arguments, session.context, guard.check)
+                text = await tool.run(arguments, session.context, start, threads=agent.tool_threads, on_late=end_late)
         except TimeoutError:
             if not deadline.expired():
                 raise
-            raise ToolError(call.name, f"took more than {seconds:g} s") from None
+            if started is None:
+                raise ToolError(
+                    call.name, f"did not start within {seconds:g} s: all threads of the agent's tools are busy"
+                ) from None
+            error = ToolError(call.name, f"took more than {seconds:g} s")
+            if tool.is_async:  # it was cancelled
+                raise error from None
+            return not_run(call, f"{error}; it still runs and may still take effect", still_running=True)
     except HaltedError as halted:
         return not_run(call, f"not run: {halted}")
     except ToolError as error:

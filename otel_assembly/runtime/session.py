@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -22,6 +23,7 @@ from otel_assembly.events import (
     ObserverAlert,
     ToolCallEvent,
     ToolErrorEvent,
+    ToolFinishedLate,
     ToolResultEvent,
     ToolResultsEvent,
     TurnStarted,
@@ -41,8 +43,12 @@ if TYPE_CHECKING:
     from otel_assembly.runtime.observers import Observer
     from otel_assembly.runtime.structured_answer import StructuredAnswer
 
+_log = logging.getLogger("otel_assembly")
+
 _FORMAT: Final = "otel-assembly session"
-_VERSION: Final = 1
+#: Version 2 may hold events and fields that the first release does not know; both are read.
+_VERSION: Final = 2
+_READ: Final = (1, 2)
 _PASSED_OVER: Final = "not run: nobody has confirmed it, and the conversation went on"
 
 
@@ -126,6 +132,7 @@ class Session:
         self.journal: Journal | None = None
         #: Held while an ask is answered: two at once would speak into each other.
         self.asking = asyncio.Lock()
+        self._sending: set[asyncio.Task[None]] = set()
         self._restore(events)
         self._observers = tuple(observers)
         self._attachment = attach(self.stream, self._observers, self.context)
@@ -199,6 +206,21 @@ class Session:
         for result in results:
             self.pending.pop(result.parent_id, None)
 
+    def tool_ended_late(self, call: ToolCallEvent, seconds: float, error: BaseException | None) -> None:
+        """Record that the function of a call ended after the call was given up.
+
+        Args:
+            call: The call.
+            seconds: How long the function ran.
+            error: What it raised.
+        """
+        _log.warning("a call of tool %s ended after %.3g s, when nothing waited for it any more", call.name, seconds)
+        failed = "" if error is None else type(error).__qualname__
+        event = ToolFinishedLate(parent_id=call.id, name=call.name, seconds=seconds, error=failed)
+        task = asyncio.get_running_loop().create_task(self.stream.send(event))
+        self._sending.add(task)  # the loop itself holds tasks weakly
+        task.add_done_callback(self._sending.discard)
+
     def _alerts(self) -> Iterable[ObserverAlert]:
         return (event for event in self.history if isinstance(event, ObserverAlert))
 
@@ -243,7 +265,7 @@ def read_session(text: str) -> tuple[str | None, list[Event]]:
         head = None
     if not isinstance(head, dict) or head.get("format") != _FORMAT:
         raise SessionError("line 1: this is no saved session; give what Session.save() returned")
-    if head.get("version") != _VERSION:
+    if head.get("version") not in _READ:
         raise SessionError(
             f"line 1: the session is of version {head.get('version')!r}, this package reads {_VERSION}; update it"
         )
@@ -324,6 +346,8 @@ def _check_ids(session: Session, ids: Sequence[str]) -> None:
         raise SessionError(f"{', '.join(unknown) or 'one call twice'}: {waiting}")
 
 
-def not_run(call: ToolCallEvent, error: str) -> ToolErrorEvent:
+def not_run(call: ToolCallEvent, error: str, *, still_running: bool = False) -> ToolErrorEvent:
     """The result of a call that came to nothing, with what the model reads."""
+    if still_running:
+        return ToolErrorEvent(parent_id=call.id, name=call.name, error=error, still_running=True)
     return ToolErrorEvent(parent_id=call.id, name=call.name, error=error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import re
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
@@ -15,6 +14,8 @@ from otel_assembly.errors import ConfigurationError, ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from otel_assembly._internal.threads import ThreadLimit
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -33,7 +34,9 @@ class Tool:
         description: What the model reads; by default the function's docstring.
         parameters: The JSON schema of its arguments, where type hints do not say it.
         needs_approval: A person has to confirm each call before it runs.
-        timeout: Seconds that a call may take; None: as the agent says.
+        timeout: Seconds that a call may take, from when it is due; None: as the agent says. A function that is not
+            async cannot be stopped: after the time limit it runs on in its thread, and may still take effect. The
+            `ToolErrorEvent` says so (`still_running`), and a `ToolFinishedLate` follows if it ends.
         idempotent: Running a call a second time has no further effect, as with a lookup. If the server of a session
             dies while a call runs, its successor runs the call again only if this is True
             (see `otel_assembly.sessions.serve`).
@@ -47,10 +50,10 @@ class Tool:
         "_arguments",
         "_context_name",
         "_fields",
-        "_is_async",
         "description",
         "function",
         "idempotent",
+        "is_async",
         "name",
         "needs_approval",
         "parameters",
@@ -80,10 +83,11 @@ class Tool:
             )
         if timeout is not None and not timeout > 0:
             raise ConfigurationError(f"the timeout of tool {self.name!r} must be above 0 s, not {timeout}")
+        #: Whether its function is async; one that is not runs in a thread, which nothing can stop.
+        self.is_async = function is not None and is_async(function)
         self.description = description or (inspect.getdoc(function) if function is not None else None) or ""
         self._arguments: type[BaseModel] | None = None
         self._context_name = ""
-        self._is_async = function is not None and is_async(function)
         if function is not None and parameters is None:
             self._arguments, self._context_name = _arguments_of(function, self.name)
         fields = self._arguments.model_fields if self._arguments is not None else {}
@@ -120,13 +124,23 @@ class Tool:
         named = given.model_fields_set
         return {alias: getattr(given, name) for name, alias in self._fields.items() if name in named}
 
-    async def run(self, arguments: Mapping[str, Any], context: Context, before: Callable[[], None]) -> str:
+    async def run(
+        self,
+        arguments: Mapping[str, Any],
+        context: Context,
+        before: Callable[[], None],
+        *,
+        threads: ThreadLimit,
+        on_late: Callable[[BaseException | None], None] | None = None,
+    ) -> str:
         """Call it, and give what the model reads of what it returns.
 
         Args:
             arguments: By name.
             context: What an argument of this type is given; the model is not shown that argument.
             before: Called where the tool runs, just before it does; what it raises keeps the tool from running.
+            threads: Runs a function that is not async.
+            on_late: Called if such a function ends after this call was cancelled, with the exception that it raised.
 
         Raises:
             ToolError: It returned what has no JSON form. What it raises itself comes through.
@@ -135,7 +149,7 @@ class Tool:
         if function is None:
             raise ToolError(self.name, "is run by somebody else; give its result to the agent")
         arguments = {**arguments, self._context_name: context} if self._context_name else arguments
-        if self._is_async:
+        if self.is_async:
             before()
             returned = await function(**arguments)
         else:
@@ -144,7 +158,7 @@ class Tool:
                 before()
                 return function(**arguments)
 
-            returned = await asyncio.to_thread(work)
+            returned = await threads.run(work, on_late=on_late)
             if inspect.isawaitable(returned):
                 returned = await returned
         return self._text(returned)

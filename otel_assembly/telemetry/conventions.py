@@ -245,6 +245,8 @@ GEN_AI_CONVERSATION_COMPACTED: Final = "gen_ai.conversation.compacted"
 PENDING_CALLS: Final = "assembly.pending.calls"
 PENDING_TOOLS: Final = "assembly.pending.tools"
 TOOL_EXTERNAL: Final = "assembly.tool.external"
+TOOL_STILL_RUNNING: Final = "assembly.tool.still_running"
+TOOL_ARGUMENTS_CHANGED: Final = "assembly.tool.arguments_changed"
 ERROR_TOOL: Final = "tool_error"
 """What ``error.type`` says of a tool whose error the model was told of."""
 

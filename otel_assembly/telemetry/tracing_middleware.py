@@ -172,6 +172,8 @@ class TracingMiddleware(MiddlewareBase):
         def end(error: BaseException | None) -> None:
             if content is not None:
                 run.tell(lambda invocation: _put_tool(content, invocation, call, result and _result_of(result)[1]))
+            if isinstance(result, ToolErrorEvent) and result.still_running:
+                run.tell(lambda invocation: invocation.attributes.update({names.TOOL_STILL_RUNNING: True}))
             run.end(error, kind=names.ERROR_TOOL if isinstance(result, ToolErrorEvent) else None)
 
         async with aclosing(_followed(run, next_handler(), seen, end)) as events:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from spoken_agents import Watchdog, calls, said, transfer
@@ -113,8 +112,6 @@ async def test_a_halt_ends_the_ask_and_every_later_one_until_it_is_lifted():
 
 async def test_of_tools_that_wait_for_a_thread_none_starts_after_the_halt():
     started = []
-    loop = asyncio.get_running_loop()
-    loop.set_default_executor(ThreadPoolExecutor(2))
 
     def work(step: int) -> str:
         started.append(step)
@@ -126,7 +123,7 @@ async def test_of_tools_that_wait_for_a_thread_none_starts_after_the_halt():
     response = ModelResponse(
         tool_calls=tuple(ToolCallEvent(id=str(n), name="work", arguments=f'{{"step": {n}}}') for n in (0, 1, 2, 3, 4))
     )
-    agent = Agent("helper", "", ScriptedModel(response), [work], observers=[Watchdog("poison")])
+    agent = Agent("helper", "", ScriptedModel(response), [work], observers=[Watchdog("poison")], max_tool_threads=2)
     answer = await agent.ask("Go.")
     assert answer.content.startswith("HALTED")
     lines = said(agent.session)
