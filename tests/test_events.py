@@ -39,7 +39,7 @@ from otel_assembly import (
     event_from_json,
     event_to_json,
 )
-from otel_assembly.events import AnyEvent, ToolFinishedLate
+from otel_assembly.events import AnyEvent, ToolArgumentsChanged, ToolFinishedLate
 
 ONE_OF_EACH = [
     ModelRequest(content="Where is my bag?"),
@@ -49,6 +49,7 @@ ONE_OF_EACH = [
     ToolResultEvent(parent_id="a", name="search", content="found"),
     ToolErrorEvent(parent_id="a", error="timeout"),
     ToolFinishedLate(parent_id="a", name="search", seconds=1.5, error="OSError"),
+    ToolArgumentsChanged(parent_id="a", name="pay", original="{}", arguments='{"x": 1}', source="confirmation"),
     ToolResultsEvent(results=(ToolResultEvent(parent_id="a", content=""), ToolErrorEvent(parent_id="b", error="no"))),
     CompactionSummary(summary="earlier", event_count=3, provenance=("x", "y")),
     ObserverAlert(source="monitor", severity="warning", message="hm", data={"n": [1, None]}),

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from otel_assembly.events.finish_reasons import CUT_OFF, finish_reason
+
 __all__ = [
     "AggregationCompleted",
     "AggregationFailed",
@@ -32,6 +34,7 @@ __all__ = [
     "Severity",
     "SeverityName",
     "Thinking",
+    "ToolArgumentsChanged",
     "ToolCallEvent",
     "ToolErrorEvent",
     "ToolFinishedLate",
@@ -137,6 +140,9 @@ class ModelResponse(Event):
         thinking: What the model thought. It is sent back, and counted, where the response calls tools: there providers
             want it, and elsewhere they pass it over.
         structured_output: The answer in the form that the ask has asked for, as JSON values; None where it has not.
+        finish_reason: Why the model stopped: ``stop``, ``length``, ``content_filter``, ``tool_call`` or ``error``, as
+            OpenTelemetry's GenAI conventions name it. A provider's own word is given as the value that it stands for,
+            or as it is if the conventions have none. None if it is not known.
     """
 
     type: Literal["model_response"] = "model_response"
@@ -145,6 +151,20 @@ class ModelResponse(Event):
     usage: Usage | None = None
     thinking: tuple[Thinking, ...] = ()
     structured_output: dict[str, Any] | None = None
+    finish_reason: str | None = None
+
+    @field_validator("finish_reason")
+    @classmethod
+    def _by_the_conventions(cls, value: str | None) -> str | None:
+        return None if value is None else finish_reason(value)
+
+    @property
+    def is_truncated(self) -> bool:
+        """True if the response is incomplete: it was cut off at a token limit, filtered, interrupted, or it failed.
+
+        Tool calls of such a response never run.
+        """
+        return self.finish_reason in CUT_OFF
 
 
 class ResponseChunk(Event):
@@ -321,7 +341,7 @@ class ConfirmResult(BaseModel):
     """What a person decided on one tool call that waits.
 
     Attributes:
-        tool_call: The call; its arguments may have been changed.
+        tool_call: The call as it waits; its arguments may be changed, its tool may not.
         confirmed: Whether it may run.
         message: What the model reads where it may not.
     """
@@ -331,6 +351,25 @@ class ConfirmResult(BaseModel):
     tool_call: ToolCallEvent
     confirmed: bool
     message: str = ""
+
+
+class ToolArgumentsChanged(Event):
+    """A tool call runs with other arguments than the model gave.
+
+    Attributes:
+        parent_id: The id of the call.
+        name: The tool's name.
+        original: The arguments as the model wrote them.
+        arguments: The arguments that the tool was given, as JSON.
+        source: What changed them: a person's ``confirmation``, a ``permission`` check, or a ``middleware``.
+    """
+
+    type: Literal["tool_arguments_changed"] = "tool_arguments_changed"
+    parent_id: str
+    name: str
+    original: str
+    arguments: str
+    source: Literal["confirmation", "permission", "middleware"]
 
 
 class UserConfirmResultEvent(Event):

@@ -23,6 +23,7 @@ from otel_assembly.events import (
     ObserverCompleted,
     ObserverStarted,
     ResponseChunk,
+    ToolArgumentsChanged,
     ToolCallEvent,
     ToolErrorEvent,
     ToolFinishedLate,
@@ -39,6 +40,7 @@ AnyEvent = Annotated[
     | ModelResponse
     | ResponseChunk
     | ToolCallEvent
+    | ToolArgumentsChanged
     | ToolResultEvent
     | ToolErrorEvent
     | ToolFinishedLate

@@ -23,7 +23,7 @@ from otel_assembly.model_context.component import (
 )
 from otel_assembly.model_context.memory import asked_by_memory
 from otel_assembly.model_context.message_types import OURS
-from otel_assembly.model_context.messages import ChatCompletionContextState, LLMMessage
+from otel_assembly.model_context.messages import ChatCompletionContextState, Editable, LLMMessage
 from otel_assembly.model_context.shapes import (
     BufferedFields,
     BufferedShape,
@@ -89,6 +89,7 @@ class ChatCompletionContext(ABC):
         self._hold(self._initial_messages or ())
 
     def _hold(self, messages: Sequence[LLMMessage]) -> None:
+        self._edits = Editable.edits
         self._log = History(messages)
         self._messages = list(messages)
 
@@ -195,6 +196,12 @@ class _Assembled(Shape, ChatCompletionContext):
     """A context whose messages an assembler reduces."""
 
     types = OURS
+
+    def _history(self) -> History:
+        if self._edits != Editable.edits:  # a message was assigned to, which may be one of these
+            self._edits = Editable.edits
+            self._log = History(self._messages)
+        return super()._history()
 
     def _start(self, initial_messages: Sequence[Any] | None) -> None:
         ChatCompletionContext.__init__(self, initial_messages)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,8 +11,23 @@ from otel_assembly.messages import MEDIA_TOKENS
 from otel_assembly.messages.context_messages import register_messages
 
 
-@dataclass(frozen=True)
-class FunctionCall:
+class Editable:
+    """A message, or a part of one, whose attributes can be assigned, as those of AutoGen's can.
+
+    Attributes:
+        edits: How many assignments were made in this process. A context reads its messages again if it has changed.
+    """
+
+    edits: ClassVar[int] = 0
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.__dict__:  # not while the object is made
+            Editable.edits += 1
+        super().__setattr__(name, value)
+
+
+@dataclass
+class FunctionCall(Editable):
     """A tool call that the model asks for (as in AutoGen).
 
     Attributes:
@@ -26,23 +41,19 @@ class FunctionCall:
     name: str
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class Image(_Frozen):
+class Image(BaseModel):
     """An image as AutoGen's state holds it; what stands there is kept verbatim.
 
     Attributes:
         data: The image, in base64.
     """
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", frozen=True)
 
     data: str
 
 
-class SystemMessage(_Frozen):
+class SystemMessage(Editable, BaseModel):
     """Instructions for the model.
 
     Attributes:
@@ -54,7 +65,7 @@ class SystemMessage(_Frozen):
     type: Literal["SystemMessage"] = "SystemMessage"
 
 
-class UserMessage(_Frozen):
+class UserMessage(Editable, BaseModel):
     """What a user, another agent or the application says.
 
     Attributes:
@@ -68,7 +79,7 @@ class UserMessage(_Frozen):
     type: Literal["UserMessage"] = "UserMessage"
 
 
-class AssistantMessage(_Frozen):
+class AssistantMessage(Editable, BaseModel):
     """What the model answered.
 
     Attributes:
@@ -84,7 +95,7 @@ class AssistantMessage(_Frozen):
     type: Literal["AssistantMessage"] = "AssistantMessage"
 
 
-class FunctionExecutionResult(_Frozen):
+class FunctionExecutionResult(Editable, BaseModel):
     """What one tool call gave.
 
     Attributes:
@@ -100,7 +111,7 @@ class FunctionExecutionResult(_Frozen):
     is_error: bool | None = None
 
 
-class FunctionExecutionResultMessage(_Frozen):
+class FunctionExecutionResultMessage(Editable, BaseModel):
     """The results of the tool calls of one `AssistantMessage`, or of some of them.
 
     Attributes:

@@ -146,21 +146,22 @@ class Agent:
         Args:
             inputs: A text, a `ModelRequest`, a list of them, what a person decided on calls that wait
                 (`UserConfirmResultEvent`), results of calls that somebody else ran (`ExternalExecutionResultEvent`), or
-                None to go on from where it stands.
+                None to go on from where it stands: after an error, a halt, or an answer that was cut off.
             structured_schema: A pydantic model, a dataclass or a ``TypedDict``: the answer's `structured_output` is
                 one, as JSON values, checked. The model gives it by a tool that only this ask has. None: the answer is a
                 text.
 
         Returns:
             The model's answer; one with tool calls that wait for somebody; or one that says that the conversation was
-            halted, which is not stored.
+            halted, which is not stored. If it is incomplete (cut off at a token limit, or filtered), its `is_truncated`
+            is True.
 
         Raises:
             HaltedError: The conversation was halted before.
-            SessionError: The inputs do not fit what the session waits for.
+            SessionError: The inputs do not fit what the session waits for, or are None after a finished answer.
             MiddlewareError: A middleware raised, or gave no result.
             ContextOverflowError: What must be in the prompt does not fit.
-            StructuredOutputError: The model gave no answer of the form that was asked for.
+            StructuredOutputError: The model gave no answer of the form that was asked for, or it was cut off.
             ModelCallError: The provider did not answer. The session can be asked again: ``ask()`` tries once more.
         """
         answer: ModelResponse | None = None

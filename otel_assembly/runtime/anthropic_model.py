@@ -108,11 +108,12 @@ class AnthropicModel:
         with failing(_PROVIDER, self.model):
             answer = await self._client.messages.create(**request)
             blocks = [_Block(block) for block in answer.content]
-            return _response(blocks, _usage(answer.usage))
+            return _response(blocks, _usage(answer.usage), answer.stop_reason)
 
     async def _streamed(self, request: Mapping[str, Any]) -> AsyncGenerator[ResponseChunk | ModelResponse, None]:
         blocks: dict[int, _Block] = {}
         usage: Usage | None = None
+        stop_reason: str | None = None
         is_whole = False
         with failing(_PROVIDER, self.model):
             async with await self._client.messages.create(**request, stream=True) as pieces:
@@ -122,6 +123,7 @@ class AnthropicModel:
                             usage = _usage(piece.message.usage)
                         case "message_delta":
                             usage = _usage(piece.usage, usage)
+                            stop_reason = piece.delta.stop_reason or stop_reason
                         case "message_stop":
                             is_whole = True
                         case "content_block_start":
@@ -132,7 +134,7 @@ class AnthropicModel:
                                 yield ResponseChunk(content=piece.delta.text)
             if not is_whole:
                 raise broken_off(_PROVIDER, self.model)
-        yield _response(list(blocks.values()), usage)
+        yield _response(list(blocks.values()), usage, stop_reason)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -176,7 +178,7 @@ class _Block:
         return Thinking(form="thinking", text=self.text, signature=self._signature, behind=behind)
 
 
-def _response(blocks: Sequence[_Block], usage: Usage | None) -> ModelResponse:
+def _response(blocks: Sequence[_Block], usage: Usage | None, stop_reason: str | None) -> ModelResponse:
     said: list[str] = []
     calls: list[ToolCallEvent] = []
     thinking: list[Thinking] = []
@@ -188,7 +190,13 @@ def _response(blocks: Sequence[_Block], usage: Usage | None) -> ModelResponse:
         elif block.type in ("thinking", "redacted_thinking"):
             # Texts are one part of a response, and one of nothing but white space is none that is sent.
             thinking.append(block.thought(len(calls) + bool("".join(said).strip())))
-    return ModelResponse(content="".join(said), tool_calls=tuple(calls), usage=usage, thinking=tuple(thinking))
+    return ModelResponse(
+        content="".join(said),
+        tool_calls=tuple(calls),
+        usage=usage,
+        thinking=tuple(thinking),
+        finish_reason=stop_reason,
+    )
 
 
 def _written(value: Any) -> str:

@@ -58,6 +58,11 @@ class Agent(Protocol):
 
 _CANCELLED: Final = "not run to its end: the ask was cancelled"
 _STOPPED: Final = "not run: the ask ended before it"
+#: What the model reads of the calls of a response that was cut off, by its finish reason.
+_CUT_OFF: Final = {
+    "length": "the response was cut off at its token limit (length)",
+    "content_filter": "the provider's filter stopped the response (content_filter)",
+}
 _ALLOWED: Final = PermissionDecision("allow")
 
 
@@ -105,7 +110,7 @@ class Loop:
     async def _turn(
         self, agent: Agent, session: Session, inputs: Any, owed: StructuredAnswer | None
     ) -> AsyncGenerator[Event, None]:
-        taken, calls = take(session, inputs)
+        taken, calls = take(session, inputs, agent.tools, wants_form=owed is not None)
         session.owed = owed
         await session.stream.send(TurnStarted(turn=session.turns))
         session.turns += 1
@@ -153,6 +158,7 @@ class Loop:
             except BaseException:  # who reads has left: no call of these will run
                 _write_down(session, [not_run(call, _CANCELLED) for call in calls])
                 raise
+            _check_whole(response, owed)
             if not response.tool_calls:
                 guard.check()
                 if owed is not None:
@@ -188,7 +194,11 @@ class Loop:
         """What a model answered goes on the stream: the response as it stands there, and what `_permit_all` says."""
         if response is None:
             raise SessionError(f"the model {agent.model.model!r} of agent {agent.name!r} gave no response")
-        response, calls, refused = await self._permit_all(agent, session, _with_ids_of_their_own(response))
+        response = _with_ids_of_their_own(response)
+        if response.is_truncated and response.tool_calls:
+            response, calls, refused = _all_refused(response)
+        else:
+            response, calls, refused = await self._permit_all(agent, session, response)
         # No call starts before the journal has its response: a call without one would leave no trace if we died.
         await (session.commit(response) if response.tool_calls else session.stream.send(response))
         for call in response.tool_calls:
@@ -196,12 +206,25 @@ class Loop:
                 session.pending[call.id] = call
         for error in refused:
             await session.commit(error)
+        if self._permitting:
+            original = {call.id: call for call in response.tool_calls}
+            for call in calls:
+                await session.note_change(original[call.id], call, "permission")
         return response, calls, refused
 
     async def _repeatable(self, agent: Agent, session: Session, calls: Sequence[ToolCallEvent]) -> list[ToolCallEvent]:
         """Return the unfinished calls that may run again, and send an error as the result of each other one."""
         allowed: list[ToolCallEvent] = []
+        cut_off = {
+            call.id: event
+            for event in session.history
+            if isinstance(event, ModelResponse) and event.is_truncated
+            for call in event.tool_calls
+        }
         for call in calls:
+            if call.id in cut_off:  # the process ended before it stored that the call is refused
+                await session.commit(not_run(call, _why_refused(cut_off[call.id])))
+                continue
             if call.awaiting_approval:  # it never started
                 session.pending[call.id] = call
                 continue
@@ -213,6 +236,7 @@ class Loop:
             decision = await self._permit(agent, session, call)
             if decision.behavior == "allow":
                 allowed.append(_with_input(call, decision))
+                await session.note_change(call, allowed[-1], "permission")
             else:
                 await session.commit(not_run(call, f"not run again: {decision.message or 'it is not allowed'}"))
         return allowed
@@ -359,6 +383,7 @@ class Loop:
         failed: Exception | None = None
 
         async def step(tool_call: ToolCallEvent) -> AsyncGenerator[Event, None]:
+            await session.note_change(call, tool_call, "middleware")
             yield await _result(agent, session, tool_call)
 
         try:
@@ -481,6 +506,33 @@ def _answer_without_the_model(session: Session) -> ModelResponse | None:
         return ModelResponse(tool_calls=tuple(session.pending.values()))
     owed = session.owed
     return owed.answer() if owed is not None and owed.value is not None else None
+
+
+def _check_whole(response: ModelResponse, owed: StructuredAnswer | None) -> None:
+    """End an ask that wants a structured answer if the answer, a text or the call that gives it, was cut off.
+
+    Raises:
+        StructuredOutputError: It was.
+    """
+    if owed is None or not response.is_truncated:
+        return
+    if not response.tool_calls or any(call.name == owed.tool.name for call in response.tool_calls):
+        raise owed.cut_off(response)
+
+
+def _all_refused(response: ModelResponse) -> tuple[ModelResponse, list[ToolCallEvent], list[ToolErrorEvent]]:
+    """Refuse all calls of a response that was cut off: the arguments of each may be incomplete, or missing."""
+    why = _why_refused(response)
+    calls = [
+        call.model_copy(update={"awaiting_approval": False}) if call.awaiting_approval else call
+        for call in response.tool_calls
+    ]
+    return _with_calls(response, calls), [], [not_run(call, why) for call in calls]
+
+
+def _why_refused(response: ModelResponse) -> str:
+    reason = _CUT_OFF.get(response.finish_reason or "", f"the response was interrupted ({response.finish_reason})")
+    return f"not run: {reason}, so its calls may be incomplete"
 
 
 def _choice(session: Session) -> str | None:

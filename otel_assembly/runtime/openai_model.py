@@ -88,7 +88,11 @@ class OpenAIModel:
             content = message.content or getattr(message, "refusal", None) or ""
             thinking = [Thinking(form=key, text=said) for key, said in [_thought(message)] if said]
             return ModelResponse(
-                content=content, tool_calls=tuple(calls), usage=_usage(answer.usage), thinking=tuple(thinking)
+                content=content,
+                tool_calls=tuple(calls),
+                usage=_usage(answer.usage),
+                thinking=tuple(thinking),
+                finish_reason=answer.choices[0].finish_reason,
             )
 
     async def _streamed(self, request: Mapping[str, Any]) -> AsyncGenerator[ResponseChunk | ModelResponse, None]:
@@ -117,7 +121,13 @@ class OpenAIModel:
                 raise broken_off(self.provider, self.model)
         made = [_event(one["id"], one["name"], one["arguments"]) for one in calls.values()]
         thinking = [Thinking(form=key, text="".join(pieces)) for key, pieces in thought.items()]
-        yield ModelResponse(content="".join(said), tool_calls=tuple(made), usage=usage, thinking=tuple(thinking))
+        yield ModelResponse(
+            content="".join(said),
+            tool_calls=tuple(made),
+            usage=usage,
+            thinking=tuple(thinking),
+            finish_reason=ended,
+        )
 
     async def close(self) -> None:
         """Close the connections."""

@@ -6,14 +6,15 @@ import asyncio
 import json
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from pydantic import ValidationError
 
 from otel_assembly.context import Context
 from otel_assembly.conversation import alert_facts
-from otel_assembly.errors import SessionError
+from otel_assembly.errors import SessionError, ToolError
 from otel_assembly.events import (
+    CompactionSummary,
     ConversationResumed,
     Event,
     ExternalExecutionResultEvent,
@@ -21,6 +22,7 @@ from otel_assembly.events import (
     ModelRequest,
     ModelResponse,
     ObserverAlert,
+    ToolArgumentsChanged,
     ToolCallEvent,
     ToolErrorEvent,
     ToolFinishedLate,
@@ -35,13 +37,19 @@ from otel_assembly.history.history import History
 from otel_assembly.runtime.aggregation import AggregateObserver
 from otel_assembly.runtime.observers import attach
 from otel_assembly.runtime.stream import Stream
+from otel_assembly.runtime.structured_answer import TOOL_NAME as STRUCTURED_TOOL_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from otel_assembly.conversation import HaltGuard
+    from otel_assembly.events import ConfirmResult
     from otel_assembly.runtime.observers import Observer
     from otel_assembly.runtime.structured_answer import StructuredAnswer
+    from otel_assembly.runtime.tools import Tool
+
+    #: Who changes the arguments of a call.
+    ArgumentSource: TypeAlias = Literal["confirmation", "permission", "middleware"]
 
 _log = logging.getLogger("otel_assembly")
 
@@ -102,6 +110,7 @@ class Session:
         pending: The tool calls that wait for a person, or for somebody who runs them, by their ids.
         turns: How many asks it has had.
         owed: The answer that the ask under way owes in a form of its own; None where it owes none.
+        changed_calls: The ids of calls that ran with other arguments than the model gave.
         journal: Stores responses that call tools, and results, before anything follows from them; None to store none.
     """
 
@@ -129,6 +138,7 @@ class Session:
         self.pending: dict[str, ToolCallEvent] = {}
         self.turns = 0
         self.owed: StructuredAnswer | None = None
+        self.changed_calls: set[str] = set()
         self.journal: Journal | None = None
         #: Held while an ask is answered: two at once would speak into each other.
         self.asking = asyncio.Lock()
@@ -205,6 +215,12 @@ class Session:
         """These calls wait no more."""
         for result in results:
             self.pending.pop(result.parent_id, None)
+
+    async def note_change(self, original: ToolCallEvent, call: ToolCallEvent, source: ArgumentSource) -> None:
+        """Record that a call runs with other arguments than the model gave, if it does."""
+        if call.arguments != original.arguments:
+            self.changed_calls.add(original.id)
+            await self.stream.send(_change(original, call.arguments, source))
 
     def tool_ended_late(self, call: ToolCallEvent, seconds: float, error: BaseException | None) -> None:
         """Record that the function of a call ended after the call was given up.
@@ -303,8 +319,16 @@ def inputs_of(
     )
 
 
-def take(session: Session, inputs: Any) -> tuple[list[Event], list[ToolCallEvent]]:
+def take(
+    session: Session, inputs: Any, tools: Mapping[str, Tool], *, wants_form: bool = False
+) -> tuple[list[Event], list[ToolCallEvent]]:
     """What somebody gave: the events that it puts on the stream, and the calls that may run now.
+
+    Args:
+        session: The conversation; it is changed only if nothing is raised.
+        inputs: What was given.
+        tools: The agent's tools.
+        wants_form: Whether a structured answer is asked for: a finished text may be asked for again, in that form.
 
     Raises:
         SessionError: It does not fit what the session waits for.
@@ -320,26 +344,99 @@ def take(session: Session, inputs: Any) -> tuple[list[Event], list[ToolCallEvent
             raise SessionError(f"calls wait for somebody ({', '.join(pending)}): give what became of them, or ask anew")
         if not session.history:
             raise SessionError("there is nothing to answer yet; ask something")
+        if _is_answered(session, in_a_form=wants_form):
+            raise SessionError("the last answer is finished, so there is nothing to go on with; ask something")
         return [], []
     if isinstance(given, UnfinishedCalls):
         return [], list(given.calls)
     if isinstance(given, ExternalExecutionResultEvent):
-        _check_ids(session, [result.parent_id for result in given.execution_results])
+        _check_calls(session, [(result.parent_id, result.name) for result in given.execution_results])
+        if not all(result.name for result in given.execution_results):
+            named = [
+                result if result.name else result.model_copy(update={"name": pending[result.parent_id].name})
+                for result in given.execution_results
+            ]
+            given = given.model_copy(update={"execution_results": tuple(named)})
         session.answered(given.execution_results)
         return [given, *given.execution_results], []
-    _check_ids(session, [one.tool_call.id for one in given.confirm_results])
-    refused = [
-        not_run(one.tool_call, f"not run: {one.message or 'it was not confirmed'}")
-        for one in given.confirm_results
-        if not one.confirmed
-    ]
-    for one in given.confirm_results:
-        del pending[one.tool_call.id]
-    confirmed = [one.tool_call for one in given.confirm_results if one.confirmed]
-    return [given, *refused], confirmed
+    _check_calls(session, [(result.tool_call.id, result.tool_call.name) for result in given.confirm_results], True)
+    for result in given.confirm_results:
+        _check_confirmation(pending[result.tool_call.id], result, tools.get(result.tool_call.name))
+    taken: list[Event] = [given]
+    confirmed: list[ToolCallEvent] = []
+    for result in given.confirm_results:
+        # What waits is what runs: of the call that was given back, only the arguments count.
+        call, arguments = pending.pop(result.tool_call.id), result.tool_call.arguments
+        if not result.confirmed:
+            taken.append(not_run(call, f"not run: {result.message or 'it was not confirmed'}"))
+            continue
+        if arguments != call.arguments:
+            session.changed_calls.add(call.id)
+            taken.append(_change(call, arguments, "confirmation"))
+            call = call.model_copy(update={"arguments": arguments})
+        confirmed.append(call)
+    return taken, confirmed
 
 
-def _check_ids(session: Session, ids: Sequence[str]) -> None:
+def _change(call: ToolCallEvent, arguments: str, source: ArgumentSource) -> ToolArgumentsChanged:
+    return ToolArgumentsChanged(
+        parent_id=call.id, name=call.name, original=call.arguments, arguments=arguments, source=source
+    )
+
+
+def _check_confirmation(call: ToolCallEvent, result: ConfirmResult, tool: Tool | None) -> None:
+    """Refuse a confirmation of what cannot run; the call goes on waiting.
+
+    Raises:
+        SessionError: The call is run by somebody else, or the changed arguments are not what the tool takes.
+    """
+    if tool is None or not result.confirmed:
+        return
+    if tool.external:
+        raise SessionError(
+            f"call {call.id} of tool {call.name!r} is run by somebody else; give its result in an "
+            "ExternalExecutionResultEvent"
+        )
+    if result.tool_call.arguments != call.arguments:
+        try:
+            tool.read(result.tool_call.arguments)
+        except ToolError as error:
+            raise SessionError(f"call {call.id}, with changed arguments: {error}; the call still waits") from error
+
+
+def _is_answered(session: Session, *, in_a_form: bool) -> bool:
+    """Whether the newest thing said is a finished answer of the model.
+
+    Args:
+        session: The conversation.
+        in_a_form: Whether only a structured answer counts.
+    """
+    for event in reversed(session.history):
+        if isinstance(event, ModelResponse):
+            return not (in_a_form or event.tool_calls or event.is_truncated)
+        if isinstance(event, ToolResultEvent) and event.name == STRUCTURED_TOOL_NAME:
+            return True
+        if isinstance(event, ModelRequest | CompactionSummary) or not isinstance(event, Event):
+            return False
+    return False
+
+
+def _check_calls(session: Session, calls: Sequence[tuple[str, str]], names_are_needed: bool = False) -> None:
+    """Refuse decisions and results that are not of calls that wait, each once and under its tool's name.
+
+    Raises:
+        SessionError: One is not.
+    """
+    if not calls:
+        raise SessionError("there is nothing in it; give one entry for each call that it is about")
+    for call_id, name in calls:
+        call = session.pending.get(call_id)
+        if call is not None and name != call.name and (name or names_are_needed):
+            raise SessionError(
+                f"call {call_id} is one of tool {call.name!r}, not of {name!r}; only the arguments of a call that "
+                "waits can be changed, and the call still waits"
+            )
+    ids = [call_id for call_id, _ in calls]
     unknown = [one for one in ids if one not in session.pending]
     if unknown or len(set(ids)) < len(ids):
         waiting = f"the calls that wait are {', '.join(session.pending)}" if session.pending else "no call waits"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
 
 #: The tool's name, as AgentScope calls it.
 TOOL_NAME: Final = "GenerateStructuredOutput"
+#: The content of each fenced code block of a Markdown text; the last may lack its end. JSON has no line breaks within
+#: strings, so a fence in a value never stands at the start of a line.
+_FENCED: Final = re.compile(
+    r"^[ \t]*(?:```|~~~)[^\n`]*\n(.*?)(?:^[ \t]*(?:```|~~~)[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
+)
 _DESCRIPTION: Final = (
     "Give your final answer in the form that is asked for. You must end with a call of this tool: once it is accepted, "
     "you are done. Call it when you have all that the answer needs."
@@ -27,7 +34,7 @@ class StructuredAnswer:
 
     The model gives it by calling a tool whose arguments are the answer. So it works with every model that calls tools,
     what the schema takes of the prompt is counted with those of the other tools, and what does not fit is read by the
-    model as any tool's error is. A text that is the answer as JSON is taken too.
+    model as any tool's error is. A text that is the answer as JSON, or has it in a Markdown fence, is taken too.
 
     Args:
         schema: A pydantic model, a dataclass or a ``TypedDict``: a type whose JSON schema is an object.
@@ -66,7 +73,16 @@ class StructuredAnswer:
         Raises:
             StructuredOutputError: It is none.
         """
-        self._take(response.content, "the model wrote a text that does not fit")
+        misfit = "the model wrote a text that does not fit"
+        try:
+            self._take(response.content, misfit)
+        except StructuredOutputError:
+            for block in _FENCED.findall(response.content):
+                with suppress(StructuredOutputError):
+                    self._take(block, misfit)
+                    break
+            else:
+                raise
         return response.model_copy(update={"structured_output": self.value})
 
     def answer(self) -> ModelResponse:
@@ -78,6 +94,13 @@ class StructuredAnswer:
         if self.value is None:
             raise StructuredOutputError(self._name, self.problem)
         return ModelResponse(content=json.dumps(self.value, ensure_ascii=False), structured_output=self.value)
+
+    def cut_off(self, response: ModelResponse) -> StructuredOutputError:
+        """The error that an ask ends with if the response that should be the answer was cut off."""
+        return StructuredOutputError(
+            self._name,
+            f"the model's answer was cut off ({response.finish_reason}); allow more output tokens, or ask for less",
+        )
 
     async def _give(self, **fields: Any) -> str:
         try:

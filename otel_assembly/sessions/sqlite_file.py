@@ -285,6 +285,9 @@ def telling(path: str, what: str, *, writing: bool = False) -> Iterator[None]:
     """Say of what SQLite raises what it means for whoever asked for something in a file."""
     try:
         yield
+    except UnicodeDecodeError as error:
+        # SQLite's own message quotes bytes of the damaged file, and Python cannot decode the message.
+        raise LogDamagedError(f"{what} cannot be read or written in {path}: it is damaged; restore the file") from error
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):

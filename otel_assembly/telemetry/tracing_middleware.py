@@ -143,6 +143,7 @@ class TracingMiddleware(MiddlewareBase):
         def end(error: BaseException | None) -> None:
             if answer is not None:
                 run.tell(lambda invocation: _put_pending(invocation, answer))
+                run.tell(lambda invocation: _put_finish_reason(invocation, answer))
             if content is not None:
                 run.tell(lambda invocation: _put_run(content, invocation, agent, inputs, answer))
             run.end(error)
@@ -172,6 +173,8 @@ class TracingMiddleware(MiddlewareBase):
         def end(error: BaseException | None) -> None:
             if content is not None:
                 run.tell(lambda invocation: _put_tool(content, invocation, call, result and _result_of(result)[1]))
+            if call.id in getattr(getattr(agent, "session", None), "changed_calls", ()):
+                run.tell(lambda invocation: invocation.attributes.update({names.TOOL_ARGUMENTS_CHANGED: True}))
             if isinstance(result, ToolErrorEvent) and result.still_running:
                 run.tell(lambda invocation: invocation.attributes.update({names.TOOL_STILL_RUNNING: True}))
             run.end(error, kind=names.ERROR_TOOL if isinstance(result, ToolErrorEvent) else None)
@@ -260,6 +263,7 @@ async def _read(content: Content | None, chat: GenAISpan, parts: AsyncIterator[A
 def _put_answer(content: Content | None, chat: GenAISpan, answer: Any) -> None:
     def put(invocation: Any) -> None:
         _put_usage(invocation, answer)
+        _put_finish_reason(invocation, answer)
         if content is not None and isinstance(answer, ModelResponse):
             invocation.output_messages = content.outputs([answer])
 
@@ -272,6 +276,13 @@ def _put_pending(invocation: Any, answer: ModelResponse) -> None:
     if waiting:
         invocation.attributes[names.PENDING_CALLS] = [sendable(call.id) for call in waiting]
         invocation.attributes[names.PENDING_TOOLS] = [sendable(call.name) for call in waiting]
+
+
+def _put_finish_reason(invocation: Any, answer: Any) -> None:
+    """Why the model stopped, if that is known: ``gen_ai.response.finish_reasons``."""
+    reason = getattr(answer, "finish_reason", None)
+    if isinstance(reason, str):
+        invocation.finish_reasons = [sendable(reason)]
 
 
 def _put_usage(invocation: Any, answer: Any) -> None:
