@@ -35,6 +35,7 @@ class Attempt:
         outcome: How it ended; None while it runs.
         error_type: The type of what was raised.
         started_ns: When it began, where that was before it is told; None where it begins as it is told.
+        ended_ns: When it ended, if that was before its span was opened.
     """
 
     compactor: str
@@ -45,6 +46,7 @@ class Attempt:
     outcome: CompactionOutcome | None = None
     error_type: str | None = None
     started_ns: int | None = None
+    ended_ns: int | None = None
 
 
 class Watch(Protocol):

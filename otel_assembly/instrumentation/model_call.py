@@ -16,6 +16,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from opentelemetry import trace
+
 from otel_assembly.instrumentation.conversation import Asker
 from otel_assembly.instrumentation.instrumented import bound, ending
 from otel_assembly.instrumentation.reducers import FRAMEWORK
@@ -451,7 +453,11 @@ class ModelCall:
 
     def _attempted(self, one: Waiting) -> ObservedStep | None:
         """The step of what a reducer did before, with what it had summarisers do."""
-        step = self._step(one.policy, one.kind, one.config)
+        began = one.attempts[0].attempt.started_ns if one.attempts else None
+        run_began = getattr(trace.get_current_span(), "start_time", None)
+        if began is not None and (run_began is None or began < run_began):  # made between runs: no part of this one
+            began = None
+        step = self._step(one.policy, one.kind, one.config, began)
         if step is not None:
             with step:
                 for attempt in one.attempts:

@@ -206,10 +206,16 @@ class Reduction:
         """A model is called in this block to compact something: a ``compact_block`` under this reducer's step."""
         step = self.open()
         if self.call is None and not self.summarising:
-            attempt = self.attempt = Attempt(model, len(self._earlier) + 1, 0, 0)
+            # Its span is opened with the call that it turns out to belong to, as of the time of the summarizer's call.
+            attempt = self.attempt = Attempt(
+                model, len(self._earlier) + 1, 0, 0, started_ns=started_ns or time.time_ns()
+            )
             self._earlier.append(EarlierAttempt(attempt, tokens_in))
-            with settling(attempt):
-                yield attempt
+            try:
+                with settling(attempt):
+                    yield attempt
+            finally:
+                attempt.ended_ns = time.time_ns()
             return
         if step is None or self.call is None or self.summarising:
             yield None

@@ -45,7 +45,13 @@ class EarlierAttempt:
 
     def told(self, count: Callable[[str], int], step: ObservedStep) -> None:
         """Tell of it under the reducer's step."""
-        with step.compacting(self.attempt.compactor, tokens_in=self.tokens_in(count)) as told:
+        attempt = self.attempt
+        with step.compacting(
+            attempt.compactor,
+            tokens_in=self.tokens_in(count),
+            started_ns=attempt.started_ns,
+            ended_ns=attempt.ended_ns,
+        ) as told:
             told.outcome, told.error_type = self.attempt.outcome, self.attempt.error_type
             told.tokens_out = None if self.text is None else count(self.text)
 

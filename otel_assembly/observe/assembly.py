@@ -424,12 +424,15 @@ class ObservedStep:
         target: int = 0,
         tokens_in: int = 0,
         started_ns: int | None = None,
+        ended_ns: int | None = None,
     ) -> Iterator[Attempt]:
         """Around one attempt to compact, such as a summariser's model call: a ``compact_block`` span.
 
         What is yielded is the `Attempt`; the block fills in `tokens_out`, and `outcome` where it came to nothing.
         """
-        attempt = Attempt(compactor, len(self._attempts) + 1, target, tokens_in, started_ns=started_ns)
+        attempt = Attempt(
+            compactor, len(self._attempts) + 1, target, tokens_in, started_ns=started_ns, ended_ns=ended_ns
+        )
         self._attempts.append(attempt)
         with self._assembly.watch(kind, attempt), settling(attempt):
             yield attempt

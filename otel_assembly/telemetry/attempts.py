@@ -59,7 +59,7 @@ class AttemptSpans:
                 yield
             finally:
                 otel_context.detach(token)
-                self._spans[id(attempt)] = attempt, span, context, time.time_ns()
+                self._spans[id(attempt)] = attempt, span, context, attempt.ended_ns or time.time_ns()
 
         return around
 

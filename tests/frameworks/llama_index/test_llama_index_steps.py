@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import llama_index_programs as programs
@@ -157,6 +158,20 @@ async def test_a_summary_stands_for_what_its_model_was_given(told, said):
     assert block.attributes["assembly.compaction.outcome"] == ("compacted" if said else "empty")
     assert bool(step.attributes.get("assembly.compacted.items")) is bool(said)
     assert bool(step.attributes.get("assembly.dropped.items")) is not bool(said)
+
+
+async def test_the_span_of_a_summary_covers_the_call_of_its_model(told):
+    class Summarizer(Scripted):
+        def _line(self, messages: Any, tools: Any = ()) -> ChatMessage:
+            times.append(time.time_ns())
+            return super()._line(messages, tools)
+
+    times: list[int] = []
+    summarizer = Summarizer(Stage(), "They talked.", model="gpt-4o-mini", summarises=True)
+    memory = ChatSummaryMemoryBuffer.from_defaults(llm=summarizer, token_limit=40, chat_history=history(3))
+    await FunctionAgent(llm=Scripted(Stage(), "Done.")).run("Go", memory=memory)
+    block = told.span("compact_block summary")
+    assert block.start_ns <= times[0] <= times[-1] <= block.end_ns
 
 
 async def test_without_a_model_a_summary_buffer_only_cuts(told):

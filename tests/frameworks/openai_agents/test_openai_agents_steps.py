@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from importlib.util import find_spec
 from inspect import signature
 from types import SimpleNamespace
@@ -290,8 +291,12 @@ async def test_what_the_provider_is_given_to_compact_is_an_attempt_of_that_step(
 
         async def post(self, path: str, **given: Any) -> Any:
             assert path == "/responses/compact"
+            times.append(time.time_ns())
             output = [{"type": "compaction", "id": "cmp", "encrypted_content": "x" * 64}]
+            times.append(time.time_ns())
             return SimpleNamespace(output=output, usage=None)
+
+    times: list[int] = []
 
     session = OpenAIResponsesCompactionSession(
         "asked", SQLiteSession("asked"), client=Client(api_key="none"), compaction_mode="input",
@@ -302,6 +307,7 @@ async def test_what_the_provider_is_given_to_compact_is_an_attempt_of_that_step(
         await Runner.run(agent, f"Go {turn}", session=session)
     (block,) = told.spans_named("compact_block summary")
     assert block.parent.attributes["assembly.policy.name"] == "responses_compaction"
+    assert block.start_ns <= times[0] <= times[1] <= block.end_ns
     assert said(block, "tokens.in") > 0
 
 
