@@ -213,3 +213,46 @@ def test_ten_items_of_a_real_transcript_are_kept_by_the_limit_that_is_named(limi
         check(played, turn, item, answer)
         (change,) = answer.raises
         assert change.extra > 0
+
+
+FIRST_MESSAGES = [
+    {"role": role, "content": [{"text": f"{role} {turn} " + "words " * 9}]}
+    for turn in range(6)
+    for role in (("assistant", "user") if turn == 0 else ("user", "assistant"))
+]
+REASONED = [
+    item
+    for turn in range(4)
+    for item in (
+        {"role": "user", "content": f"question {turn} " + "words " * 9},
+        {"type": "reasoning", "id": f"r{turn}", "summary": [{"type": "summary_text", "text": "thinking " * 5}]},
+        {"type": "function_call", "call_id": f"c{turn}", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": f"c{turn}", "output": "found " * 9},
+        {"type": "reasoning", "id": f"s{turn}", "summary": [{"type": "summary_text", "text": "thinking " * 5}]},
+        {"role": "assistant", "content": f"answer {turn}"},
+    )
+]
+
+
+@pytest.mark.parametrize("items", [FIRST_MESSAGES, REASONED], ids=["a user's message first", "reasoning"])
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"sliding_window": {"max_events": 4}},
+        {"head_and_tail": {"head": 1, "tail": 3}},
+        {"token_budget": {"max_tokens": 120, "on_overflow": "drop"}},
+        {"budget": {"window": 140, "output_reserve": 16, "step_tokens": 0, "on_overflow": "drop"}},
+    ],
+    ids=lambda limit: next(iter(limit)),
+)
+def test_what_a_provider_refuses_apart_or_in_front_is_explained_truly(items, limit):
+    played = play([limit], items)
+    answers = list(explained(played))
+    assert answers
+    for turn, item, answer in answers:
+        assert not answer.unknown, answer
+        if answer.raises:
+            check(played, turn, item, answer)
+        else:
+            assert answer.never
+            assert item not in played.without_limits(turn)
