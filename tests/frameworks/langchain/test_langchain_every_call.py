@@ -167,3 +167,20 @@ def test_the_limit_that_a_models_profile_names_is_known(telemetry):
     create_agent(model, []).invoke({"messages": TALK})
     (span,) = assert_every_call_is_told(telemetry, log)
     assert span.attributes["assembly.model.window"] == 1_000
+
+
+class Continuing(Client):
+    """Has the setting by which `ChatOpenAI` sends the messages behind the last response alone."""
+
+    use_previous_response_id: bool = True
+
+
+def test_where_openai_holds_the_messages_before_the_input_is_unknown(telemetry):
+    model = client([], "Yes.", of=Continuing)
+    answered = AIMessage("Two.", response_metadata={"id": "resp_1"})
+    model.invoke(TALK)
+    model.invoke([TALK[0], answered, TALK[2]])
+    model.invoke(TALK, previous_response_id="resp_1")
+    told = telemetry.spans_named("assemble_context")
+    assert [span.attributes.get("assembly.diff") for span in told] == [None, "unknown", "unknown"]
+    assert [span.attributes["assembly.events.out"] for span in told] == [3, 1, 3]
