@@ -86,7 +86,11 @@ def read(content: Any) -> Read:
             ]
             found.opens.append(part.function_call.name)
         elif part.function_response:
-            found.texts.append(response(part.function_response.response))
+            answer = part.function_response
+            found.texts += [
+                answer.name,
+                "" if answer.response is None else json.dumps(answer.response, ensure_ascii=False, default=str),
+            ]
             found.closes.append(part.function_response.name)
         elif part.executable_code:
             found.texts.append(part.executable_code.code)
@@ -95,12 +99,6 @@ def read(content: Any) -> Read:
         elif part.text:
             found.texts.append(part.text)
     return found
-
-
-def response(said: Any) -> str:
-    if isinstance(said, dict) and len(said) == 1 and isinstance(text := next(iter(said.values())), str):
-        return text
-    return json.dumps(said, ensure_ascii=False, default=str)
 
 
 @dataclass
